@@ -8,7 +8,7 @@ the other arm would have cost, and its quality, on these very questions.
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from rich.console import Console
@@ -16,7 +16,8 @@ from rich.table import Table
 
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.sources import LEAST_LABELLED
-from ragbandit.router.reporting.reading import Comparison, Line, ReportRows, ReportScope
+from ragbandit.router.reporting.estimates import Comparison
+from ragbandit.router.reporting.reading import Line, ReportRows, ReportScope, share_of
 from ragbandit.router.reporting.report import MARGIN, SAME_COST, report_of
 from ragbandit.router.serving.deciding.labelling import scaled
 from ragbandit.shared.types import Matrix, Vector
@@ -76,9 +77,13 @@ class Run:
     dollars: Matrix
     quality: Matrix
 
-    def at(self, count: int) -> ReportRows:
-        """The log after so many questions."""
-        return self.log.part(slice(len(self.log.arm) - count, None))
+    def at(self, count: int, *, most: int | None = None) -> ReportRows:
+        """The log after `count` questions; with `most` a sample of it, as a report draws one of a large period."""
+        log = self.log.part(slice(len(self.log.arm) - count, None))
+        if most is None or count <= most:
+            return log
+        drawn = np.random.default_rng(len(self.log.arm)).random(len(self.log.arm))[-count:] < share_of(count, most=most)
+        return replace(log.part(drawn), whole=count)
 
     def truth(self, count: int) -> tuple[float, float]:
         """What was served less always premium, per question: dollars and quality."""
@@ -122,7 +127,6 @@ def made(world: World, *, count: int, seed: int) -> Run:
         expected_quality=guess,
         expected_cost=np.tile(DOLLARS, (count, 1)),
         left_out={},
-        cut=False,
         counts=world.rated.mean() / q if world.chosen else None,
         judge=_scores(quality[drawn], world.judge, seed=seed) if world.judge else None,
     )
@@ -136,11 +140,11 @@ def _scores(quality: Vector, alike: float, *, seed: int) -> Vector:
     return np.where(random.random(len(quality)) < alike, quality, random.permutation(quality))
 
 
-def looked_at(run: Run, *, looks: Sequence[int]) -> Iterator[tuple[int, Line, str]]:
+def looked_at(run: Run, *, looks: Sequence[int], most: int | None) -> Iterator[tuple[int, Line, str]]:
     """(questions so far, the line against premium, the report in a sentence) at every look."""
     for count in looks:
         scope = ReportScope(label="main", since=0.0, until=count * 60.0)
-        result = report_of(run.at(count), scope, policy=PolicySettings(), against="premium")
+        result = report_of(run.at(count, most=most), scope, policy=PolicySettings(), against="premium")
         assert result.total is not None
         yield count, result.total, result.sentence
 
@@ -162,9 +166,9 @@ class Score:
     #: what the first run's last look says
     sentence: str = ""
 
-    def add(self, run: Run, *, looks: Sequence[int] = LOOKS) -> None:
+    def add(self, run: Run, *, looks: Sequence[int] = LOOKS, most: int | None = None) -> None:
         """Take a run in."""
-        *_, (_, _, text) = looks_of_run = list(looked_at(run, looks=looks))
+        *_, (_, _, text) = looks_of_run = list(looked_at(run, looks=looks, most=most))
         self.sentence = self.sentence or text
         lines = [(count, line) for count, line, _ in looks_of_run]
         truths = [run.truth(count) for count, _ in lines]
@@ -197,12 +201,12 @@ def _is_false(line: Line, cost: float, quality: float) -> bool:
     return any(word in line.verdict and not holds for word, holds in claims.items())
 
 
-def scores(worlds: Sequence[World] = WORLDS, *, runs: int) -> Mapping[str, Score]:
+def scores(worlds: Sequence[World] = WORLDS, *, runs: int, most: int | None = None) -> Mapping[str, Score]:
     """The score of each world."""
     result = {world.name: Score() for world in worlds}
     for number, world in enumerate(worlds):
         for seed in range(runs):
-            result[world.name].add(made(world, count=max(LOOKS), seed=1_000 * number + seed))
+            result[world.name].add(made(world, count=max(LOOKS), seed=1_000 * number + seed), most=most)
     return result
 
 
@@ -210,11 +214,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=100)
-    runs = parser.parse_args(arguments).runs
+    parser.add_argument("--most", type=int, help="read at most this many questions, by a sample; default: all")
+    given = parser.parse_args(arguments)
+    runs = given.runs
     columns = ("service", "dollars held", "quality held", "verdict named", "false at a look", "first verdict", "widths")
     sentences: dict[str, str] = {}
     table = Table(*columns, title=f"{runs} runs, looks after {', '.join(f'{look:,}' for look in LOOKS)} questions")
-    for name, score in scores(runs=runs).items():
+    for name, score in scores(runs=runs, most=given.most).items():
         first = f"{np.median(score.first):,.0f} ({len(score.first)} runs)" if score.first else "-"
         widths = "-" if not score.widths else " ".join(f"{width:.3f}" for width in np.mean(score.widths, axis=0))
         counts = (score.cost, score.quality, score.named, score.wrong)

@@ -327,7 +327,6 @@ def _report_log(rows: Life, spent: npt.NDArray[np.float64]) -> ReportRows:
         expected_quality=np.clip(rows.chance + rows.features[:, :1], 0.0, 1.0),
         expected_cost=unknown,
         left_out={},
-        cut=False,
     )
 
 

@@ -25,7 +25,7 @@ def number_or_name(text: str) -> float | str:
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """A question after the known name that is most like what was given; empty where none is, or it is no text."""
+    """A question after the most similar known name; empty if nothing is similar or `given` is not text."""
     from difflib import get_close_matches  # for errors alone
 
     alike = get_close_matches(given, known, n=1) if isinstance(given, str) else []
@@ -63,7 +63,7 @@ def _code(sign: str) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits, whole numbers whole: `0.0412`, `1,234`."""
+    """A number with `digits` significant digits, whole numbers whole: `0.0412`, `1,234`."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if float(value).is_integer() and abs(value) < 1e15:
@@ -79,7 +79,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def decimal(value: float | None, digits: int = 3, *, sign: str = "") -> str:
-    """A number with so many decimals, as columns of a table need it; sign "+": with its sign."""
+    """A number with `digits` decimals, as columns of a table need it; sign "+": with its sign."""
     if value is None or not math.isfinite(value):
         return NOTHING
     return f"{round(value, digits) + 0.0:{sign},.{digits}f}"  # no "-0.000"
@@ -88,6 +88,20 @@ def decimal(value: float | None, digits: int = 3, *, sign: str = "") -> str:
 def percent(share: float | None) -> str:
     """A share as a percentage in three digits: `12 %`, `0.0412 %`."""
     return NOTHING if share is None or not math.isfinite(share) else f"{number(100.0 * share)} %"
+
+
+def counted(count: float, noun: str) -> str:
+    """A count with its noun: `1 question`, `1,234 questions`."""
+    return f"{count:,.0f} {noun}{'' if round(count) == 1 else 's'}"
+
+
+def roughly(count: float) -> str:
+    """A forecast of a count: one digit below 10,000, then its order of magnitude: `about 300`, `tens of thousands`."""
+    rounded = max(float(f"{max(count, 1.0):.0e}"), 1.0)
+    if rounded < 1e4:
+        return f"about {rounded:,.0f}"
+    names = ("tens of thousands", "hundreds of thousands", "millions")
+    return names[min(int(math.log10(rounded)) - 4, 2)]
 
 
 def duration(seconds: float | None) -> str:
@@ -109,7 +123,7 @@ def moment(seconds: float | None) -> str:
 
 
 def iso_time(seconds: float | None) -> str | None:
-    """A time in seconds since 1970 as ISO 8601 in milliseconds; None: it is in no calendar."""
+    """A time in seconds since 1970 as ISO 8601 in milliseconds; None if no calendar has it."""
     if seconds is None:
         return None
     try:

@@ -286,7 +286,7 @@ def reads_of(request: Request) -> Reads:
 
 
 def reports_of(request: Request) -> Reads:
-    """The app's thread for reports, which read up to 200,000 rows."""
+    """The app's thread for reports, which read up to 30,000 rows."""
     reports: Reads = request.app.state.reports
     return reports
 
@@ -298,7 +298,8 @@ class CallerGone(Exception):
 class Waiter:
     """Waits for news, and for the end of a request's connection. The body has been read.
 
-    It is one wait in the request's own task, ended by a timeout of asyncio: a second task costs as much as deciding.
+    One wait in the own task of the request, ended by a timeout of asyncio: separate tasks for the connection and the
+    work cost as much as deciding.
     """
 
     def __init__(self, request: Request) -> None:
@@ -334,7 +335,7 @@ class Waiter:
 
 
 async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_s: float) -> bool:
-    """Wait for the work of a request; False if not all of it is done after limit_s. The body has been read.
+    """Wait for the work of a request; False if it is not done after `limit_s` seconds. The body has been read.
 
     Raises CallerGone when the caller closes the connection: what has not begun is cancelled, the rest is counted as
     unseen.

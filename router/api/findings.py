@@ -1,7 +1,7 @@
 """Findings: faults of an installation, each with its remedy.
 
-`validate`, `status`, /ready and the overview page print them. Every look reads, and changes nothing. `validate` loads
-no database engine and no Redis if none is configured, so their imports stand in the functions.
+`validate`, `status`, /ready and the overview page print them. Every look only reads. `validate` loads no database
+engine or Redis client unless one is configured, so their imports stand in the functions.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ragbandit.router.config.settings import Settings
     from ragbandit.router.learning.status import Status
     from ragbandit.router.queue.presence import ProcessCard
+    from ragbandit.router.reporting.reading import Report
     from ragbandit.router.storage.sql.database import Database
 
 #: problem: something does not work or is lost; warning: it works, and may not for long, or not as expected
@@ -164,9 +166,20 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
             yield Finding("warning", about, f"{count:g} {what}", remedy)
 
 
-def of_store(database: "Database", *, settings: "Settings", now: float, weigh: bool = True) -> list[Finding]:
-    """Findings of the newest rows. weigh: also compare reward.weight with labels, and routing with single arms."""
-    looks = (_schema, *((_weight, _fix) if weigh else ()), _costs, _uneven, _budgets, _failing)
+def of_store(
+    database: "Database",
+    *,
+    settings: "Settings",
+    now: float,
+    weigh: bool = True,
+    month: "Report | None" = None,
+) -> list[Finding]:
+    """Findings of the newest rows. weigh: also compare reward.weight with labels, and routing with single arms.
+
+    month: the report of the last 30 days if it was made already.
+    """
+    fix = partial(_fix, month=month)
+    looks = (_schema, *((_weight, fix) if weigh else ()), _costs, _uneven, _budgets, _failing)
     return tried("database", lambda: chain.from_iterable(look(database, settings, now) for look in looks))
 
 
@@ -206,13 +219,21 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
         yield Finding("warning", "reward.weight", f"{proposal(price)}; {implied(price)}", remedy(price))
 
 
-def _fix(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    """The report's verdict "fix" on the newest questions of a month."""
+def month_report(database: "Database", *, settings: "Settings", now: float) -> "Report":
+    """The report of the last 30 days. Raises StoreError."""
     from ragbandit.router.reporting.reading import ReportScope
-    from ragbandit.router.reporting.report import FIX, report
+    from ragbandit.router.reporting.report import report
 
-    scope = ReportScope(label=settings.policy.label, since=now - 30 * 86_400.0, until=now, most=MOST_ROWS)
-    for note in report(database, scope, policy=settings.policy).notes:
+    since, label = now - 30 * 86_400.0, settings.policy.label
+    scope = ReportScope(label=label, since=since, until=now, reward=settings.reward)
+    return report(database, scope, policy=settings.policy, now=now)
+
+
+def _fix(database: "Database", settings: "Settings", now: float, *, month: "Report | None" = None) -> Iterator[Finding]:
+    """The verdict "fix" of the last 30 days."""
+    from ragbandit.router.reporting.report import FIX
+
+    for note in (month or month_report(database, settings=settings, now=now)).notes:
         if note.startswith(FIX):
             yield Finding("warning", "routing", note, "`ragbandit report` has the numbers")
 

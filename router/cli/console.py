@@ -4,6 +4,7 @@ import ast
 import contextlib
 import errno
 import json
+import math
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import wrap
 from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
@@ -27,6 +29,8 @@ from ragbandit.shared.errors import InvalidInput, RagBanditError, StoreError, mi
 from ragbandit.shared.formats import moment, one_line, printable
 
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
+
+AllOption = Annotated[bool, typer.Option("--all", help="everything, however many lines it takes")]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -258,6 +262,23 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: st
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     console.print(table if table.rows else none)
+
+
+#: lines of a usual terminal
+SCREEN_LINES: Final = 24
+
+
+def show_paragraphs(texts: Iterable[str], *, most: int | None) -> None:
+    """Print texts of others wrapped to the terminal, as far as they fit into `most` lines; None prints all."""
+    room = math.inf if most is None else most - 2  # the line about --all, and the prompt
+    for text in texts:
+        lines = wrap(one_line(text), console.width, subsequent_indent="  ")
+        room -= len(lines)
+        if room < 0:
+            console.say("More: --all")
+            return
+        for line in lines:
+            console.say(line)
 
 
 class VerbGroup(NamedTuple):

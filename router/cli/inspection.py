@@ -8,10 +8,21 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ragbandit.router.api.findings import is_problem, of_disk, of_ledger, of_processes, of_settings, of_store, tried
+from ragbandit.router.api.findings import (
+    is_problem,
+    month_report,
+    of_disk,
+    of_ledger,
+    of_processes,
+    of_settings,
+    of_store,
+    tried,
+)
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
 from ragbandit.router.api.security.budgets import budget_states, state_in_words
 from ragbandit.router.cli.console import (
+    SCREEN_LINES,
+    AllOption,
     ConfigOption,
     JsonOption,
     LabelOption,
@@ -21,7 +32,7 @@ from ragbandit.router.cli.console import (
     in_words,
     print_json,
     show,
-    show_rows,
+    show_paragraphs,
 )
 from ragbandit.router.cli.store import opened, parse_time, registered_policy
 from ragbandit.router.config.settings import Settings
@@ -31,7 +42,7 @@ from ragbandit.router.learning.examples import closing_rule, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, needs_rebuild
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.reporting import report as words
+from ragbandit.router.reporting import words
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report as report_in_store
 from ragbandit.router.rollouts.overview import settings_of
@@ -43,7 +54,7 @@ from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql import counters
-from ragbandit.shared.formats import moment, one_line
+from ragbandit.shared.formats import moment
 from ragbandit.shared.types import ArmName, PolicyLabel
 
 #: a count that may be 0 -> its meaning; counts that demand an action are findings
@@ -60,9 +71,9 @@ _MEANINGS: Final = {
 
 
 def status(label: LabelOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Counts, learning lag, health of each arm, and what is not as it should be, with what to do about it.
+    """What routing earned, counts, learning lag, health of each arm, and each fault with its remedy.
 
-    Read from the database, and from Redis where one is used: no service need run. Exit code 1 with a problem. --json
+    Read from the database, and from Redis if it is used: no service need run. Exit code 1 with a problem. --json
     prints the fields that /v1/status has for the ledger, and the findings.
     """
     with opened(config, label=label) as (settings, ledger):
@@ -73,11 +84,12 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         healths = poller.read([ArmName(arm) for arm in settings.arms], now=now)
         files = SnapshotFiles(settings.snapshot_root)
         rebuilding = serving is not None and needs_rebuild(ledger, files=files, policy=serving)
+        month = month_report(ledger.database, settings=settings, now=now)
         findings = [
             *of_settings(settings),
             *tried("disk", lambda: of_disk(settings)),
             *of_ledger(state, rebuilding=rebuilding),
-            *of_store(ledger.database, settings=settings, now=now),
+            *of_store(ledger.database, settings=settings, now=now, month=month),
             *of_processes(settings),
         ]
         if as_json:
@@ -92,7 +104,8 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             lines = [state_in_words(budget, sums, now=now) for budget, sums in states]
             facts |= {"budgets": lines} if lines else {}
             learned = {} if state.learning is None else {"learning": state.learning.line}
-            show({"policy": ledger.label} | _champion(ledger, settings=settings) | learned | facts, as_json=False)
+            lead = {"routing": month.sentence, "policy": ledger.label}
+            show(lead | _champion(ledger, settings=settings) | learned | facts, as_json=False)
         if is_problem(findings):
             raise typer.Exit(1)
 
@@ -241,13 +254,15 @@ def report(
         str | None, typer.Option(metavar="ARM", help="default: the holdback's arm, the incumbent")
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write it as one page that can be sent")] = None,
+    show_all: AllOption = False,
     label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """What the router saved, and at what quality, against always one arm, with intervals and a verdict.
 
-    Read from the database: costs of all outcomes, quality of rated answers, the newest 200,000 questions of the time.
+    Read from the database: costs of all outcomes, quality of rated answers, of a uniform
+    sample of a time with more than 30,000 questions.
     --json prints what /v1/report has.
     """
     now = time.time()
@@ -257,6 +272,7 @@ def report(
             since=parse_time(since, now=now),
             until=now if until is None else parse_time(until, now=now, field="until"),
             tenant=tenant,
+            reward=settings.reward,
         )
         result = report_in_store(ledger.database, scope, policy=settings.policy, against=against, now=now)
         mapped = policy_map(
@@ -272,18 +288,15 @@ def report(
     if as_json:
         print_json(plain(result))
         return
-    console.print(one_line(result.sentence), markup=False)
-    for title, lines in words.tables(result):
-        console.print()
-        rows = [[one_line(cell) for cell in words.cells(line, result.unit)] for line in lines]
-        show_rows([title, *words.COLUMNS], rows)
+    paragraphs = [result.sentence, *([] if result.learning is None else [f"State of learning: {result.learning}."])]
+    others = (line for line in result.arms if result.total is None or line.against != result.total.against)
+    paragraphs += [f"Always {line.against}: {line.earned or line.saved}; verdict: {line.verdict}." for line in others]
     if mapped is not None:
-        console.print()
-        cells = [[one_line(cell) for cell in leaf.values()] for leaf in mapped.cells]
-        show_rows(["What the policy does", "Share", "Arms", "Reward", "For example"], cells)
-        console.print(one_line(mapped.sentence), markup=False)
-    console.print()
-    for note in (*(() if result.learning is None else (result.learning,)), *result.notes):
-        console.print(one_line(f"- {note}"), markup=False)
+        paragraphs += [mapped.sentence, *("; ".join(leaf.values()) for leaf in mapped.cells)]
+    if show_all:
+        for title, lines in words.tables(result)[1:]:
+            paragraphs += [f"{title} {'; '.join(words.cells(line, result.unit))}" for line in lines]
+        paragraphs += result.notes
+    show_paragraphs(paragraphs, most=None if show_all else SCREEN_LINES)
     if html is not None:
         console.print(f"written to {html}", markup=False)

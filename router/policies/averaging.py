@@ -6,11 +6,11 @@
     product     z = (1, x / sqrt(d), c, sketch of x c)
 
 x are the question's features, the last two of them its lengths (router/encoders/features.py); c is the declared
-context. Useless columns cost rows: each must be learned to be useless. So nobody has to know beforehand whether
-features and context help: the models learn side by side, and a prediction is their mean, weighed by
-prior * exp(-L / 2 s^2). L adds up the squares that a model missed the reward of each row by, before it learned that
-row; s^2 is the mean square of the best. That is Bayesian model averaging by prequential evidence (Dawid 1984; Hoeting
-et al. 1999), the noise Gaussian, of one variance. Of the posterior samples each model has its share.
+context. A useless column costs the rows that show it to be useless. To spare users the choice of features and context,
+the models learn side by side, and a prediction is their mean, weighed by prior * exp(-L / 2 s^2). L adds up the squares
+that a model missed the reward of each row by, before it learned that row; s^2 is the mean square of the best. That is
+Bayesian model averaging by prequential evidence (Dawid 1984; Hoeting et al. 1999) with Gaussian noise of one variance.
+Each model has its share of the posterior samples.
 """
 
 import math
@@ -67,9 +67,9 @@ class Means:
 class _Arm:
     """What all models know alike of an arm."""
 
-    #: prior mean of its cost: that of its first row
+    #: prior mean of its cost, set by its first row
     first_cost: float
-    #: rows since it was begun or begun anew, and what they count as
+    #: rows since the start or the last restart, and their total weight
     age: int = 0
     mass: float = 0.0
 
@@ -104,7 +104,7 @@ class AveragedHeads:
         #: it is of a row whose question had one of its own: no other was learned yet
         self._is_borrowed = False
         self._arms: dict[ArmName, _Arm] = {}
-        #: of every model, the squares of what it missed, added up; and the rows: both fade as the heads' rows do
+        #: model -> sum of its squared errors, and the number of rows: both fade as the heads' rows do
         self._losses = dict.fromkeys(models, 0.0)
         self._rows = 0.0
         #: `weights`, made when asked for
@@ -124,14 +124,18 @@ class AveragedHeads:
     @property
     def noise(self) -> float:
         """Standard deviation of a reward around its mean, as the first model has it (> 0)."""
-        return next(iter(self._models.values())).noise.at(self.weight)
+        return self.noise_at(self.weight)
+
+    def noise_at(self, weight: float) -> float:
+        """`noise` at this weight of cost."""
+        return next(iter(self._models.values())).noise.at(weight)
 
     def mass(self, arm: ArmName) -> float:
-        """What the rows of an arm count as, since it was begun, or begun anew."""
+        """The total weight of an arm's rows since its start or last restart."""
         return self._arms[arm].mass if arm in self._arms else 0.0
 
     def age(self, arm: ArmName) -> int:
-        """Rows of an arm since it was begun, or begun anew."""
+        """Rows of an arm since its start or last restart."""
         return self._arms[arm].age if arm in self._arms else 0
 
     def joined(self, features: FeatureRows, *, queries: Sequence[Query]) -> FeatureRows:
@@ -169,7 +173,7 @@ class AveragedHeads:
         designs, (quality, cost) = self._designs(features), self._prior_means(arms)
         self.weights()
         shares, parts, owner = self._mixture
-        means: Matrix = np.empty((len(parts), 2, len(arms)))  # of each model
+        means: Matrix = np.empty((len(parts), 2, len(arms)))  # by model
         deviations: Matrix = np.empty((self.pairs, len(arms)))
         for at, (name, which) in enumerate(parts.items()):
             model = self._models[name]
@@ -203,7 +207,7 @@ class AveragedHeads:
         return designs
 
     def _prior_means(self, arms: Sequence[ArmName]) -> tuple[float, Vector | float]:
-        """Of quality and of cost, the latter (arms,); an arm without rows costs what the others did at first."""
+        """(quality, cost of each arm); an arm without rows costs the mean of the others' first costs."""
         if self.quality is None:
             return 0.0, 0.0
         usual = math.fsum(one.first_cost for one in self._arms.values()) / max(1, len(self._arms))
@@ -215,7 +219,7 @@ class AveragedHeads:
         rows, features = rows_of(update), update.features
         if features is None or self._length not in (0, features.size):
             raise PolicyFault("features are missing or of another length")
-        if not np.abs(features).max() <= _MOST_FEATURE:  # also where one is NaN
+        if not np.abs(features).max() <= _MOST_FEATURE:  # NaN fails too
             beyond = f"a feature is not finite, or beyond {_MOST_FEATURE:g}"
             raise PolicyFault(f"{beyond}; use an encoder whose features are near 1")
         usual = usual_weight(update.query, usual=self.weight)

@@ -1,68 +1,39 @@
-"""A report and its rows: decisions of a time with their outcomes and what the ledger learned of them, as arrays.
+"""A report and its rows: the decisions of a period with their outcomes and learned rewards, as arrays.
 
-Read in batches, the newest first, up to a number of rows. Imported decisions are no traffic, and are not counted.
+A period with more than `ReportScope.most` questions is sampled. The last six digits of a decision's seed decide whether
+it is drawn: the seed is a hash of the decision's id under the store's secret, so every question has the same chance
+whatever its time, arm or rating, and every reader draws the same rows. The arm is drawn by the seed's first 53 bits,
+between whose edges the last digits are uniform. This is independent thinning: a thinned stream of rows has the means of
+the whole stream, and its rows come in the same order with the same propensities, so the confidence sequences of the
+estimates hold for it as they do for the whole. The share drawn is a power of 1/2, so that a growing period changes its
+sample seldom, and the smaller sample is part of the larger one.
+
+Imported decisions are no traffic, and are not counted.
 """
 
 import json
 import math
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import and_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select
 
+from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.sources import label_weight
-from ragbandit.router.storage.rows.outcome_rows import cost_value
+from ragbandit.router.reporting.estimates import Choices, Comparison
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.shared.confidence_sequences import FEWEST_BOTH, JudgeSlopes, Tried, asymptotic_width, judge_score
-from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, Matrix, Vector
-from ragbandit.shared.types.ledger import effective_rows
+from ragbandit.router.storage.totals import KEPT, TRAFFIC, hour_of, position_of, summed
+from ragbandit.shared.confidence_sequences import FEWEST_BOTH, judge_score
+from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, WHOLE, Matrix, Vector
 
 Unit = Literal["dollars", "steps", "seconds"]
-Choices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
-
-#: false alarms of an interval that is looked at again and again, and the effective rows at which it is narrowest
-ALPHA: Final = 0.05
-_NARROWEST_AT: Final = 200
-#: rows of the heaviest weight and the farthest value that the interval allows for (python -m benchmarks.report)
-_UNSEEN_ROWS: Final = 1.5
-#: rows of the mean of all that the mean of an arm is begun with
-_BEGUN: Final = 2.0
-#: a slope is fitted from so many seen rows on, and halved where there are as many effective ones
-_FEWEST_OF_SLOPE: Final = 20
-_HALF_SLOPE: Final = 20.0
-#: of the reach to the side of rare rows (skewness): of Wilson's a twentieth less, so that it holds at every look
-_LEAN: Final = 0.95
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """What was served against always one arm, per question."""
-
-    served: float | None = None
-    """Mean of what was served; null: nothing is known of it."""
-    always: float | None = None
-    """The same had always the arm been used, estimated; null, with what follows, where it is not tried enough."""
-    difference: float | None = None
-    """`served` - `always`."""
-    low: float | None = None
-    """Lower end of its 95 % interval, which holds however often one looks."""
-    high: float | None = None
-    """Upper end of the interval."""
-    draws: int
-    """Questions that drew the arm."""
-    seen: int
-    """Of these: with an outcome (costs), or rated (quality)."""
-    effective_rows: float
-    """Effective rows of the comparison: how many rows of equal weight it is worth."""
-    missing: str | None
-    """Why there is no interval, in words; null where there is one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,20 +45,54 @@ class Line:
     against: str
     """The arm that it is compared with."""
     questions: int
-    """Questions that could have had this arm."""
+    """Questions that could have had this arm; estimated if the report is made from a sample."""
     cost: Comparison
     """Cost per question, in the report's unit."""
     quality: Comparison
     """Quality of the rated answers, per question."""
+    value: Comparison | None = None
+    """Reward per question at the configured weight of cost, of rated answers."""
+    earned: str | None = None
+    """What routing earned at the configured price, in words; null if nothing is known of it."""
     verdict: str
     """better, as good or worse, then cheaper, same cost or more expensive, as "as good, cheaper"; or "cannot
     tell yet"."""
     missing: str | None
-    """Why there is no verdict, and how many more questions it takes; null where there is one."""
+    """Why there is no verdict, and how many more questions it takes; null if there is a verdict."""
     saved: str
     """What was saved in all, in words."""
     words: str
     """The verdict in words, with its numbers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What was asked in a period, by the hourly totals: exact, whatever was sampled."""
+
+    questions: int
+    """Decisions, of any kind but imported ones."""
+    dollars: float
+    """Dollars of all outcomes."""
+    steps: float
+    """Steps of all outcomes."""
+    seconds: float
+    """Seconds of all outcomes."""
+    shares: Mapping[str, float]
+    """Arm -> its share of the questions."""
+    counted_to: float
+    """The figures hold decisions up to this time, seconds since 1970."""
+    behind_s: float
+    """Seconds from `counted_to` to the newest question of the period."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """The questions that a report was made from."""
+
+    questions: int
+    """Questions read."""
+    out_of: int
+    """Questions of the period, of which they are a uniform sample."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,181 +108,40 @@ class Report:
     tenant: str | None
     """The tenant that it is about; null: all."""
     unit: Unit
-    """What costs are in: dollars; where none were reported steps or seconds."""
+    """The unit of costs: dollars; if none were reported, steps or seconds."""
     why: str | None
-    """Why it is compared with this arm; null where there is none to compare with."""
+    """Why it is compared with this arm; null if there is no arm to compare with."""
+    price: str | None = None
+    """What a right answer is worth by the reward setting, in words; null without a price."""
+    sample: Sample | None = None
+    """The sample that comparisons and lines are made from; null if every question was read."""
+    asked: Asked | None = None
+    """Exact figures of a sampled period; null without a sample, with a tenant, or before hours are counted."""
     total: Line | None
-    """All questions; null where nothing can be compared."""
+    """All questions; null if nothing can be compared."""
     costs: Mapping[Unit, Comparison]
-    """Dollars, steps and seconds over these questions, as far as outcomes tell them."""
+    """Dollars, steps and seconds over these questions, as far as outcomes report them."""
     arms: tuple[Line, ...]
     """The same against each arm, the most used first."""
     tenants: tuple[Line, ...]
-    """By tenant, the largest first; empty where there is one alone."""
+    """By tenant, the largest first; empty if there is only one."""
     prices: tuple[Line, ...]
     """By price."""
     weeks: tuple[Line, ...]
     """By week, which begin on Mondays, UTC."""
     left_out: Mapping[str, int]
-    """Questions that are in no line, by the reason."""
+    """Questions that are in no line, by the reason; estimated if the report is made from a sample."""
     notes: tuple[str, ...]
     """How the numbers are meant, and what is not among them."""
     learning: str | None = None
     """The state of learning: a word, why, and what to do; null where it is not known."""
 
 
-def compared(
-    value: Vector,
-    *,
-    arm: Choices,
-    pmf: Matrix,
-    predicted: Matrix,
-    against: int | Choices,
-    least: float,
-    most: float,
-    judge: Vector | None = None,
-    counts: Vector | None = None,
-) -> Comparison:
-    """The comparison with always the arm `against`, or that of each row, shape (n,), in the unit of the values.
-
-    value: shape (n,), NaN where it is not seen, the newest first. arm: the one drawn. pmf: shape (n, K), above 0 for
-    `against` in every row. predicted: what the policy expected of each arm before the draw, shape (n, K), NaN where it
-    said nothing. least, most: between which a value may lie. judge: scores of the answers, seen or not, shape (n,), in
-    [0, 1], NaN where there is none: a control variate. Then each end of the interval is that of the estimate with the
-    scores or without, whichever reaches less far: to the side of rare losses they may tell less than the losses do.
-    counts: rows that each one stands for where it is seen, shape (n,), > 0: the inverse of its probability to be seen.
-    None: all are as likely.
-    """
-    n, seen, mine, told = len(value), ~np.isnan(value), arm == against, np.full(len(value), np.nan)
-    drawn, at = mine & seen, (np.arange(n), np.broadcast_to(against, n))
-
-    def found(effective: float = 0.0, *, served: float | None = None) -> Comparison:
-        tried = Tried(draws=int(mine.sum()), judged=int(drawn.sum()), effective=effective, questions=n)
-        counts: dict[str, Any] = {"draws": tried.draws, "seen": tried.judged, "effective_rows": effective}
-        return Comparison(**counts, missing=tried.missing, served=served)
-
-    if not seen.any():
-        return found()
-    stands, counts = counts, np.where(seen, 1.0 if counts is None else counts, 0.0)
-    plain = None
-    if judge is not None:
-        given: dict[str, Any] = {"arm": arm, "pmf": pmf, "predicted": predicted, "against": against}
-        plain = compared(value, **given, least=least, most=most, counts=stands)
-        told = _told(value, arm=arm, judge=judge, least=least, most=most)
-    served, share, unknown = _served(value, counts=counts, arm=arm, guess=predicted[np.arange(n), arm], told=told)
-    if not drawn.any():
-        return found(served=float(served.mean()))
-    inverse, rated = 1.0 / pmf[at], float(share[at[1]].min())
-    weight = np.where(drawn, inverse * counts, 0.0)
-    effective = min(
-        effective_rows(float(weight.sum()), squares=float((weight**2).sum())),
-        # By the probabilities alone, those of questions that hardly ever draw the arm among them.
-        rated * effective_rows(float(n), squares=float((inverse if stands is None else inverse * stands).sum())),
-        effective_rows(float((counts / share[arm]).sum()), squares=float(((counts / share[arm]) ** 2).sum())),
-    )
-    known = found(effective, served=float(served.mean()))
-    if known.missing is not None:
-        return known
-    model = _fitted(value, weight=weight, predicted=predicted[at])
-    scored = _centred(told, weight=np.where(mine, inverse, 0.0))
-    always = model + np.where(drawn, value - model - scored, 0.0) * weight * (n / weight.sum())
-    always += scored * inverse * (n / inverse[mine].sum())
-    difference = served - always
-    variance = float(difference.var(ddof=1)) / n * effective / (effective - 2.0)
-    # Mean w^3 over mean w^2, by the probabilities (`heavy_weight` of offline/estimation).
-    if stands is None:
-        heavy = float((inverse**2).sum() / inverse.sum()) / rated
-        heavy = max(heavy, 0.0 if seen.all() else float(1.0 / share[arm[seen]].min()))
-    else:  # the same of what a label of each row would add to the difference, by its probability
-        adds = stands * np.abs(1.0 - np.where(mine, inverse, 0.0))
-        heavy = float((adds**3 / stands).sum() / (adds**2 / stands).sum()) / rated
-    middle = float(difference.mean())
-    below, above = _reach(difference - middle, variance=variance, far=heavy * (most - least) / n)
-    width = float(asymptotic_width(np.array([effective]), alpha=ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0])
-    times, edge = width * math.sqrt(effective), unknown * (most - least)
-    low, high = middle - times * below - edge, middle + times * above + edge
-    if plain is not None and plain.difference is not None and plain.low is not None and plain.high is not None:
-        low = min(middle, plain.low if plain.difference - plain.low < middle - low else low)
-        high = max(middle, plain.high if plain.high - plain.difference < high - middle else high)
-    return replace(known, always=float(always.mean()), difference=middle, low=low, high=high)
-
-
-def _told(value: Vector, *, arm: Choices, judge: Vector, least: float, most: float) -> Vector:
-    """What a judge's score adds to the model of each row but for a mean, shape (n,); NaN where there is none."""
-    names, newest = tuple(map(str, range(int(arm.max()) + 1))), slice(None, None, -1)
-    scaled = ((value - least) / (most - least))[newest]
-    slopes = JudgeSlopes().before(names, arm=arm[newest], value=scaled, judge=judge[newest])[newest]
-    return np.asarray(slopes * (most - least) * (judge - 0.5))
-
-
-def _reach(off: Vector, *, variance: float, far: float) -> tuple[float, float]:
-    """(below, above): how far the interval of a mean reaches, in standard errors.
-
-    off: the rows less their mean; far: what the farthest row adds to the mean. The variance grows towards the side of
-    rare rows, of which a few were seen: as Wilson's interval (1927) of a share, that of a mean leans to that side. To
-    the other side _UNSEEN_ROWS are allowed for only as far as the rows show that they lie there seldom.
-    """
-    if far <= 0.0:  # nothing that an arm of no cost adds is unseen
-        return math.sqrt(variance), math.sqrt(variance)
-    rows = off / (len(off) * far)
-    lean = float(rows @ rows**2) / max(float(rows @ rows), 1e-300)  # in units of `far`
-    seldom = min(math.hypot(lean, 1.0 / math.sqrt(1.0 + 2.0 * float(rows**2 @ rows**2))), 1.0)
-    near, wide = (math.sqrt(variance + (_UNSEEN_ROWS * far * one) ** 2) for one in (seldom, 1.0))
-    shift = _LEAN * _UNSEEN_ROWS * far * max(min(lean, 1.0), -1.0)
-    below, above = (near, wide) if lean > 0.0 else (wide, near)
-    return max(below - shift, 0.0), max(above + shift, 0.0)
-
-
-def _served(
-    value: Vector, *, counts: Vector, arm: Choices, guess: Vector, told: Vector
-) -> tuple[Vector, Vector, float]:
-    """`served` of each row; the share of seen rows by arm, 1 for an arm without any; the share of rows of such arms."""
-    seen = counts > 0.0
-    model, whole = np.empty(len(value)), float(np.average(value[seen], weights=counts[seen]))
-    share, unknown = np.ones(int(arm.max()) + 1), 0.0
-    for one in np.unique(arm):
-        rows = arm == one
-        known = rows & seen
-        if not known.any():
-            model[rows], unknown = whole, unknown + float(rows.mean())
-            continue
-        share[one] = counts[rows].sum() / rows.sum()
-        fitted = _fitted(value[rows], weight=counts[rows], predicted=guess[rows])
-        begun = _BEGUN / (_BEGUN + known.sum()) * (whole - float(np.average(value[known], weights=counts[known])))
-        model[rows] = fitted + begun + _centred(told[rows], weight=np.ones(int(rows.sum())))
-    served = model + np.where(seen, value - model, 0.0) * counts / share[arm]
-    return served, share, unknown
-
-
-def _centred(told: Vector, *, weight: Vector) -> Vector:
-    """What the scores add to the model of each row, shape (n,): of mean 0 over the rows with a weight, else 0."""
-    known = np.where(np.isnan(told), 0.0, weight)
-    return np.asarray(np.where(known > 0.0, told - np.nansum(known * told) / max(known.sum(), 1e-300), 0.0))
-
-
-def _fitted(value: Vector, *, weight: Vector, predicted: Vector) -> Vector:
-    """The m of every row, from those with a weight: their weighted mean, and a slope on the predictions, shape (n,)."""
-    known = weight > 0.0
-    w, y = weight[known], value[known]
-    mean = float(w @ y / w.sum())
-    flat = np.full(len(value), mean)
-    x = predicted[known]
-    if known.sum() < _FEWEST_OF_SLOPE or np.isnan(x).all():
-        return flat
-    centre = float(np.nansum(w * x) / w[~np.isnan(x)].sum())
-    away = np.where(np.isnan(predicted), 0.0, predicted - centre)
-    scatter = float(w @ away[known] ** 2)
-    if scatter <= 0.0:
-        return flat
-    rows = effective_rows(float(w.sum()), squares=float((w**2).sum()))
-    slope = float(w @ (away[known] * (y - mean))) / scatter * rows / (rows + _HALF_SLOPE)
-    fitted: Vector = mean + slope * away
-    return fitted
-
-
 #: decisions that are read at once
 _PAGE: Final = 2000
-#: what a row may tell beside its quality, from all outcomes
+#: questions that a report reads: reading them takes about a second, and 20 MB
+MOST_ROWS: Final = 30_000
+#: units of costs, which every outcome may report
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
 _COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "judge", "by_judge", "counts", *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost")
@@ -288,13 +152,25 @@ _NO_DRAW: Final = {STICKY: "a turn that stayed on its arm", KILLED: "an arm that
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportScope:
-    """Which rows: since <= made_at < until, of a tenant (None: all), the newest `most`; label: of the ledger."""
+    """Which rows: since <= made_at < until, of one tenant or (None) of all, at most about `most` of them.
+
+    label: the ledger whose rewards are read. reward: the setting whose price rewards are counted at; None for the price
+    that each was learned at.
+    """
 
     label: str
     since: float
     until: float
     tenant: str | None = None
-    most: int = 200_000
+    most: int = MOST_ROWS
+    reward: RewardSettings | None = None
+
+    @property
+    def condition(self) -> ColumnElement[bool]:
+        """The rows of the period and the tenant."""
+        time = decisions.c.made_at
+        tenant = [] if self.tenant is None else [decisions.c.tenant == self.tenant]
+        return and_(time >= self.since, time < self.until, *tenant)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -314,50 +190,103 @@ class ReportRows:
     pmf: Matrix
     #: unit -> of the outcomes; NaN where there is none
     costs: Mapping[Unit, Vector]
-    #: of ratings, labels and rewards that are learned; NaN where there is none
+    #: quality by learned ratings, labels and rewards; NaN if the answer has none
     quality: Vector
     #: what the policy expected of each arm before the draw; NaN where it said nothing
     expected_quality: Matrix
     expected_cost: Matrix
     #: why a row is not among them -> how many
     left_out: Mapping[str, int]
-    #: there are more rows than were read
-    cut: bool
-    #: what was learned of the same answers as `quality`: less their cost; None: not read
+    #: questions of the period, of which the rows and `left_out` are a sample; None if all were read
+    whole: int | None = None
+    #: reward of the same answers as `quality`: quality less weighted cost; None if it was not read
     reward: Vector | None = None
-    #: a judge's scores, in [0, 1], NaN where there is none; None: they are the quality, since people rated too few
+    #: a judge's scores, in [0, 1], NaN if there is none; None if they stand for the quality, as people rated too few
     judge: Vector | None = None
     #: rows that a label stands for, by the probability of the label queue; None: all are as likely
     counts: Vector | None = None
 
+    @property
+    def sample(self) -> Sample | None:
+        """The size of the sample; None if all questions of the period were read."""
+        read = len(self.arm) + sum(self.left_out.values())
+        return None if self.whole is None else Sample(questions=read, out_of=self.whole)
+
+    @property
+    def scale(self) -> float:
+        """Questions of the period for each one read, left-out ones included."""
+        return 1.0 if self.sample is None else self.sample.out_of / max(self.sample.questions, 1)
+
     def part(self, rows: Flags | slice) -> "ReportRows":
-        """These rows alone."""
+        """The log with these rows only."""
         known = {one.name: getattr(self, one.name) for one in fields(self)}
         cut: dict[str, Any] = {name: value[rows] for name, value in known.items() if isinstance(value, np.ndarray)}
         return replace(self, costs={unit: value[rows] for unit, value in self.costs.items()}, **cut)
 
 
 def read_log(database: Database, scope: ReportScope) -> ReportRows:
-    """The rows of a report. Raises StoreError."""
-    time, ours = decisions.c.made_at, and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
-    query = select(
-        *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
-        *outcomes.c["cost", "steps"],
-        *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates"],
-    ).select_from(
-        decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, ours),
+    """The rows of a report, the newest first: all of the period, or a sample. Raises StoreError."""
+    with database.read() as connection:
+        asked = _count(connection, scope.condition)
+        rows = _Rows()
+        rows.read(connection, scope, share=share_of(asked, most=scope.most))
+        if rows.imported and asked > scope.most:
+            asked = _count(connection, scope.condition & ~_IS_IMPORTED)
+            rows = _Rows()
+            rows.read(connection, scope, share=share_of(asked, most=scope.most))
+    return rows.log(whole=asked if asked > scope.most else None)
+
+
+#: totals of an hour that `Asked` sums
+_SUMMED: Final = ("decided", *UNITS)
+
+
+def read_asked(database: Database, scope: ReportScope) -> Asked | None:
+    """Exact figures of the period by the hourly totals; None for one tenant, and if its hours are not counted.
+
+    An hour that lies in the period in part adds the share of its questions that do. Raises StoreError.
+    """
+    first, last = hour_of(scope.since), hour_of(scope.until)
+    sums: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(_SUMMED, 0.0))
+    with database.read() as connection:
+        counted_to = position_of(connection, TRAFFIC).get("decisions", (-1.0,))[0]
+        if scope.tenant is not None or counted_to < scope.since or last - first > KEPT:
+            return None
+        parts = {(hour, hour + 1): _part(connection, scope, hour=hour) for hour in (first, last)}
+        for (since, until), part in {(first + 1, last): 1.0, **parts}.items():
+            for arm, totals in summed(connection, policy=None, since=since, until=until, names=_SUMMED).items():
+                for name in _SUMMED:
+                    sums[arm][name] += part * getattr(totals, name)
+        newest = connection.execute(select(func.max(decisions.c.made_at)).where(scope.condition)).scalar()
+    questions = math.fsum(each["decided"] for each in sums.values())
+    return Asked(
+        questions=round(questions),
+        **{unit: math.fsum(each[unit] for each in sums.values()) for unit in UNITS},
+        shares={arm: each["decided"] / max(questions, 1.0) for arm, each in sums.items()},
+        counted_to=min(counted_to, scope.until),
+        behind_s=max((newest or 0.0) - counted_to, 0.0),
     )
-    query = query.where(time >= scope.since, time < scope.until, ~decisions.c.facts.contains(f'"{IMPORTED}":'))
-    if scope.tenant is not None:
-        query = query.where(decisions.c.tenant == scope.tenant)
-    query = query.order_by(time.desc(), decisions.c.id.desc()).limit(scope.most + 1).execution_options(yield_per=_PAGE)
-    rows = _Rows()
-    with database.read() as connection, connection.execute(query) as found:
-        for number, row in enumerate(found.mappings()):
-            if number == scope.most:
-                return rows.log(cut=True)
-            rows.add(dict(row))
-    return rows.log(cut=False)
+
+
+def _part(connection: Connection, scope: ReportScope, *, hour: int) -> float:
+    """The share of an hour's questions that were asked within the period; of its time if none is stored."""
+    time, begin, end = decisions.c.made_at, 3600.0 * hour, 3600.0 * (hour + 1)
+    since, until = max(begin, scope.since), min(end, scope.until)
+    asked = _count(connection, and_(time >= begin, time < end))
+    inside = _count(connection, and_(time >= since, time < until))
+    return inside / asked if asked else (until - since) / 3600.0
+
+
+_IS_IMPORTED: Final = decisions.c.facts.contains(f'"{IMPORTED}":')
+
+
+def _count(connection: Connection, condition: ColumnElement[bool]) -> int:
+    return connection.execute(select(func.count()).select_from(decisions).where(condition)).scalar_one()
+
+
+def share_of(asked: int, *, most: int) -> float:
+    """The largest power of 1/2 by which at most `most` of these questions are drawn."""
+    return 0.5 ** max(math.ceil(math.log2(max(asked, 1) / most)), 0)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -365,17 +294,44 @@ class _Rows:
     """Rows while they are read: numbers as arrays, a few numbers for each arm on offer."""
 
     arms: dict[str, int] = field(default_factory=dict)
+    #: JSON of the arms on offer -> their names
+    offers: dict[str, list[str]] = field(default_factory=dict)
     tenants: dict[str, int] = field(default_factory=dict)
     prices: dict[str, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
+    imported: int = 0
     #: a number for each of _COLUMNS of each row, and for each of _OFFERED of each arm on offer
     columns: "array[float]" = field(default_factory=lambda: array("d"))
     offered: "array[float]" = field(default_factory=lambda: array("d"))
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Take a row in, or count why not."""
+    def read(self, connection: Connection, scope: ReportScope, *, share: float) -> None:
+        """Add the rows of the scope whose seeds draw them, the newest first."""
+        ours = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
+        query = select(
+            *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
+            *outcomes.c["cost", "steps"],
+            *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates", "preset"],
+            updates.c.cost.label("charged"),
+        ).select_from(
+            decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, ours),
+        )
+        if share < 1.0:  # the seed is a decimal without leading zeros
+            last = func.substr(decisions.c.seed, func.length(decisions.c.seed) - 5)
+            query = query.where(last < f"{round(1e6 * share):06}")
+        query = query.where(scope.condition).order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
+        with connection.execute(query.execution_options(yield_per=_PAGE)) as rows:
+            for row in rows.mappings():
+                self.add(row, reward=scope.reward)
+
+    def add(self, row: RowMapping, *, reward: RewardSettings | None) -> None:
+        """Add a row, or count why it is left out."""
         facts = row["facts"]
-        arms: list[str] = json.loads(row["arms"])
+        if f'"{IMPORTED}":' in facts:
+            self.imported += 1
+            return
+        if row["arms"] not in self.offers:
+            self.offers[row["arms"]] = json.loads(row["arms"])
+        arms = self.offers[row["arms"]]
         why = _why_not(row, arms=arms)
         if why is not None:
             self.left_out[why] += 1
@@ -383,7 +339,7 @@ class _Rows:
         self._add_offered(arms, pmf=json.loads(row["pmf"]), facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
         by_judge = row["judged_by"] == "judge"
-        cost = None if row["cost"] is None else cost_value(row["cost"])
+        cost = None if row["cost"] is None else json.loads(row["cost"])
         self.columns.extend(
             (
                 row["made_at"],
@@ -391,11 +347,15 @@ class _Rows:
                 self.prices.setdefault(_price(row), len(self.prices)),
                 self.arms[row["arm"]],
                 row["quality"] if rated else np.nan,
-                row["value"] if rated else np.nan,
+                _reward(row, setting=reward) if rated else np.nan,
                 row["quality"] if by_judge else judge_score(row["surrogates"]),
                 by_judge,
                 label_weight(json.loads(facts)) if row["judged_by"] == "label" and LABEL_QUEUE in facts else 1.0,
-                *((np.nan,) * 3 if cost is None else (cost.dollars, row["steps"], cost.seconds_total)),
+                *(
+                    (np.nan,) * 3
+                    if cost is None
+                    else (cost.get("dollars", 0.0), row["steps"], cost.get("seconds_total", 0.0))
+                ),
             )
         )
 
@@ -406,8 +366,8 @@ class _Rows:
         for each in zip(arms, pmf, quality, cost, strict=True):
             self.offered.extend((number, self.arms.setdefault(each[0], len(self.arms)), *each[1:]))
 
-    def log(self, *, cut: bool) -> ReportRows:
-        """All of them."""
+    def log(self, *, whole: int | None) -> ReportRows:
+        """The rows as arrays."""
         columns = dict(zip(_COLUMNS, _by_column(self.columns, len(_COLUMNS)), strict=True))
         of = dict(zip(_OFFERED, _by_column(self.offered, len(_OFFERED)), strict=True))
         at, shape = (of["row"].astype(np.intp), of["place"].astype(np.intp)), (len(columns["arm"]), len(self.arms))
@@ -432,7 +392,7 @@ class _Rows:
             expected_quality=tables["quality"],
             expected_cost=tables["cost"],
             left_out=dict(self.left_out),
-            cut=cut,
+            whole=whole,
             reward=columns["reward"],
             judge=judge if told else None,
             counts=columns["counts"] if (columns["counts"] != 1.0).any() else None,
@@ -444,8 +404,8 @@ def _by_column(numbers: "array[float]", width: int) -> Matrix:
     return np.array(numbers, dtype=np.float64).reshape(-1, width).T
 
 
-def _why_not(row: Mapping[str, Any], *, arms: list[str]) -> str | None:
-    """Why a decision compares nothing; None where it does."""
+def _why_not(row: RowMapping, *, arms: list[str]) -> str | None:
+    """Why a decision compares nothing; None if it compares arms."""
     for key, why in _NO_DRAW.items():
         if f'"{key}":' in row["facts"]:
             return why
@@ -458,7 +418,15 @@ def _why_not(row: Mapping[str, Any], *, arms: list[str]) -> str | None:
     return None
 
 
-def _price(row: Mapping[str, Any]) -> str:
+def _reward(row: RowMapping, *, setting: RewardSettings | None) -> float:
+    """The reward of a rated answer at the setting's price; a raw reward as it was sent."""
+    if setting is None or row["preset"] in WHOLE:
+        return float(row["value"])
+    value = row["quality"] - setting.weight * row["charged"]
+    return float(min(max(value, setting.minimum), setting.maximum))
+
+
+def _price(row: RowMapping) -> str:
     """The name of a decision's price, else its weight of cost."""
     if row["price"] is not None:
         return str(row["price"])
@@ -466,7 +434,7 @@ def _price(row: Mapping[str, Any]) -> str:
 
 
 def _numbers(value: Any, *, count: int) -> list[float] | None:
-    """The value where it is a list of so many finite numbers."""
-    if not isinstance(value, list) or len(value) != count:
+    """The value if it is a list of `count` finite numbers, else None."""
+    if not isinstance(value, list) or len(value) != count or not {int, float}.issuperset(map(type, value)):
         return None
-    return value if all(isinstance(each, int | float) and abs(each) < 1e15 for each in value) else None
+    return value if max(map(abs, value)) < 1e15 else None

@@ -1,48 +1,58 @@
-"""The report of a time: what was spent and at what quality, against always one arm; by tenant, price and week too.
+"""The report of a period: its costs and quality against always one arm; by tenant, price and week too.
 
-Verdicts come from two intervals, of the difference in quality and of what was saved, each of 95 % and valid at every
-look. Quality is as good where its lower bound is above -MARGIN (non-inferiority); a cost is the same where its interval
-lies within SAME_COST of the other.
+Verdicts come from two intervals, of the differences in quality and in cost, each of 95 % and valid at every look.
+Quality is as good if its lower bound is above -MARGIN (non-inferiority); a cost is the same if its interval lies within
+SAME_COST of the other.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.arm_changes import lately
+from ragbandit.router.reporting.estimates import Choices, Comparison, compared
 from ragbandit.router.reporting.reading import (
     UNITS,
-    Choices,
-    Comparison,
+    Asked,
     Flags,
     Line,
     Report,
     ReportRows,
     ReportScope,
     Unit,
-    compared,
+    read_asked,
     read_log,
+)
+from ragbandit.router.reporting.words import (
+    CostWord,
+    Price,
+    QualityWord,
+    difference,
+    earned_words,
+    money,
+    price_of,
+    sample_words,
+    saved,
+    sentence,
+    verdict_in_words,
 )
 from ragbandit.router.storage.rows.outcome_rows import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import NOT_TRIED, pace
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.formats import NOTHING, decimal, duration, moment, number, percent
+from ragbandit.shared.formats import NOTHING, decimal, duration, number, percent, roughly
 from ragbandit.shared.types import Vector
-
-QualityWord = Literal["better", "as good", "worse"]
-CostWord = Literal["cheaper", "same cost", "more expensive"]
 
 #: quality per question that may be lost where two are called as good: of right answers 95 in 100 stay, as is usual
 MARGIN: Final = 0.05
 #: share of the other's cost within which two costs are called the same
 SAME_COST: Final = 0.02
-#: how the note begins that one arm alone earns as much as the router
+#: start of the note that always one arm earns as much as the router
 FIX: Final = "fix: "
 #: least gain a question, in right answers, that is worth a router; questions from which on the verdict may be "fix": of
 #: fewer a policy has learned too little
@@ -53,7 +63,7 @@ MOST_LINES: Final = 20
 _WEEK_S: Final = 7 * 86_400.0
 #: 1970-01-05 was a Monday
 _MONDAY_S: Final = 4 * 86_400.0
-#: a forecast of more than so many times the questions so far is none
+#: a forecast of more than this multiple of the questions so far is not printed
 _FARTHEST: Final = 1000.0
 
 
@@ -65,17 +75,19 @@ def report(
     against: str | None = None,
     now: float | None = None,
 ) -> Report:
-    """The report of what was asked; while draws, outcomes or ratings favour an arm it has no verdict, and says so.
+    """The report of a period. It has no verdict while draws, outcomes or ratings favour an arm, and gives the reason.
 
-    against: the arm; None: the holdback's, else the incumbent, else the most expensive one that is tried enough. now:
-    None: the end of the time. Raises
-    InvalidInput for a time that is none and an arm that no question was offered, StoreError.
+    against: the arm; None for the holdback's, else the incumbent, else the most expensive arm that is tried enough.
+    now: None for the end of the period. Raises InvalidInput for an impossible period, NotFound for an arm that no
+    question was offered, StoreError.
     """
     if not (math.isfinite(scope.since) and math.isfinite(scope.until) and 0.0 <= scope.since < scope.until < 1e11):
         raise InvalidInput(f"since {scope.since:g}, until {scope.until:g}", field="since", remedy="give an earlier one")
     uneven = lately(database, policy=scope.label, now=scope.until)
     alarm = None if uneven is None else uneven.sentence
-    return report_of(read_log(database, scope), scope, policy=policy, against=against, alarm=alarm, now=now)
+    log = read_log(database, scope)
+    asked = None if log.whole is None else read_asked(database, scope)
+    return report_of(log, scope, policy=policy, against=against, alarm=alarm, now=now, asked=asked)
 
 
 def report_of(
@@ -86,20 +98,22 @@ def report_of(
     against: str | None = None,
     alarm: str | None = None,
     now: float | None = None,
+    asked: Asked | None = None,
 ) -> Report:
-    """`report` of rows that are read. alarm: a sentence on the side that the log favours. Raises InvalidInput."""
+    """`report` of rows that were read. alarm: names the side that the log favours. Raises NotFound."""
     unit = _unit(log)
-    lines = _Lines(log, unit=unit, days=(scope.until - log.made_at.min(initial=scope.until)) / 86_400.0, alarm=alarm)
+    days, price = (scope.until - log.made_at.min(initial=scope.until)) / 86_400.0, price_of(scope.reward)
+    lines = _Lines(log, unit=unit, days=days, alarm=alarm, price=price)
     everything = np.ones(len(log.arm), dtype=np.bool_)
     arms = [lines.line(f"always {arm}", everything, against=place) for place, arm in enumerate(log.arms)]
     chosen, why = _against(log, arms, policy=policy, given=against)
     total = None if chosen is None else arms[chosen]
-    left_out = dict(log.left_out)
+    left_out = {why: round(count * log.scale) for why, count in log.left_out.items()}
     groups: dict[str, Any] = {"tenants": (), "prices": (), "weeks": ()}
     costs: dict[Unit, Comparison] = {}
     if chosen is not None and total is not None:
-        if lost := len(log.arm) - total.questions:
-            left_out[f"{total.against} was not offered, or could not be drawn"] = lost
+        if lost := int((log.pmf[:, chosen] == 0.0).sum()):
+            left_out[f"{total.against} was not offered, or could not be drawn"] = round(lost * log.scale)
         week = ((log.made_at - _MONDAY_S) // _WEEK_S).astype(np.intp)
         names = {number: day_of(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
         groups = {
@@ -115,12 +129,18 @@ def report_of(
         tenant=scope.tenant,
         unit=unit,
         why=why,
+        price=None if price is None else price.words,
+        sample=log.sample,
+        asked=asked,
         total=total,
         costs=costs,
         arms=tuple(sorted(arms, key=lambda one: (-one.cost.draws, one.name))),
         **groups,
         left_out=left_out,
-        notes=(*lines.fixed(), *_notes(log, scope, policy=policy, unit=unit, compares=total is not None)),
+        notes=(
+            *(_fix(arms) if alarm is None else ()),
+            *_notes(log, asked, policy=policy, unit=unit, compares=total is not None),
+        ),
     )
     return replace(
         found, sentence=sentence(found, now=scope.until if now is None else now), notes=tuple(_footnotes(found))
@@ -128,7 +148,7 @@ def report_of(
 
 
 def _unit(log: ReportRows) -> Unit:
-    """What the sentence counts in: dollars where some were reported, else steps unless all are alike, else seconds."""
+    """The unit of the sentence: dollars if some were reported, else steps unless all are alike, else seconds."""
     if np.nansum(log.costs["dollars"]) > 0.0:
         return "dollars"
     steps = log.costs["steps"][~np.isnan(log.costs["steps"])]
@@ -166,6 +186,7 @@ class _Lines:
     #: since the first of the questions
     days: float
     alarm: str | None
+    price: Price | None
 
     def table(self, group: Choices, *, names: Mapping[int, str], against: int) -> tuple[Line, ...]:
         """A line for each group, the largest first; none where all is one group."""
@@ -179,10 +200,11 @@ class _Lines:
         """These rows, as far as they can be compared with always this arm."""
         log = self.log.part(rows & (self.log.pmf[:, against] > 0.0))
         ends = _ends(log.quality)
+        value = None if log.reward is None else _rated(log, log.reward, against=against, ends=_ends(log.reward))
         return line_of(
             name,
             log.arms[against],
-            questions=len(log.arm),
+            questions=round(len(log.arm) * log.scale),
             quality=_clipped(
                 _rated(log, log.quality, against=against, ends=ends), ends[0] - ends[1], ends[1] - ends[0]
             ),
@@ -190,19 +212,23 @@ class _Lines:
             unit=self.unit,
             days=self.days,
             alarm=self.alarm,
+            sampled=self.log.whole is not None,
+            rated=float((~np.isnan(log.quality)).mean()) if len(log.arm) else 0.0,
+            value=value,
+            price=self.price,
         )
 
-    def fixed(self) -> Iterator[str]:
-        """The verdict "fix", where what was served earned less than WORTH more than always the best arm."""
-        gains = []
-        for against, arm in enumerate(() if self.log.reward is None or self.alarm is not None else self.log.arms):
-            log = self.log.part(self.log.pmf[:, against] > 0.0)
-            assert log.reward is not None
-            gain = _rated(log, log.reward, against=against, ends=_ends(log.reward))
-            if gain.always is not None and gain.high is not None and len(log.arm) >= FEWEST_TO_FIX:
-                gains.append((gain.always, arm, gain.high))
-        if gains and max(gains)[2] < WORTH:
-            yield f"{FIX}always {max(gains)[1]} earns as much; see `ragbandit advise`"
+
+def _fix(arms: Sequence[Line]) -> Iterator[str]:
+    """The verdict "fix", if what was served earned less than WORTH more than always the best arm."""
+    known = [(one, one.value) for one in arms if one.value is not None and one.questions >= FEWEST_TO_FIX]
+    gains = [
+        (each.always, one.against, each.high)
+        for one, each in known
+        if each.always is not None and each.high is not None
+    ]
+    if gains and max(gains)[2] < WORTH:
+        yield f"{FIX}always {max(gains)[1]} earns as much; see `ragbandit advise`"
 
 
 def _ends(values: Vector) -> tuple[float, float]:
@@ -213,13 +239,22 @@ def _ends(values: Vector) -> tuple[float, float]:
 def _rated(log: ReportRows, values: Vector, *, against: int | Choices, ends: tuple[float, float]) -> Comparison:
     """The comparison of values that only rated rows have."""
     told: dict[str, Any] = {"predicted": log.expected_quality, "judge": log.judge, "counts": log.counts}
-    return compared(values, arm=log.arm, pmf=log.pmf, against=against, least=ends[0], most=ends[1], **told)
+    found = compared(values, arm=log.arm, pmf=log.pmf, against=against, least=ends[0], most=ends[1], **told)
+    return _of_sample(found, log)
 
 
 def _spent(log: ReportRows, unit: Unit, *, against: int | Choices, most: float) -> Comparison:
     """The comparison of costs, which every outcome has: an answer may cost anything from nothing to `most`."""
     given: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "predicted": log.expected_cost, "against": against}
-    return compared(log.costs[unit], least=0.0, most=most, **given)
+    return _of_sample(compared(log.costs[unit], least=0.0, most=most, **given), log)
+
+
+def _of_sample(comparison: Comparison, log: ReportRows) -> Comparison:
+    """The comparison without a forecast if it was made from a sample, which does not grow with the questions."""
+    if comparison.missing is None or log.whole is None:
+        return comparison
+    counts = f"{comparison.draws:,} draws, {comparison.seen:,} judged in the sample"
+    return replace(comparison, missing=f"{NOT_TRIED}: {counts}")
 
 
 def _cost(log: ReportRows, unit: Unit, *, against: int) -> Comparison:
@@ -246,14 +281,25 @@ def line_of(
     unit: Unit,
     days: float,
     alarm: str | None = None,
+    sampled: bool = False,
+    rated: float = 1.0,
+    value: Comparison | None = None,
+    price: Price | None = None,
 ) -> Line:
-    """The line of two comparisons over the same questions. days: since the first of these came."""
-    worth, price = _quality_word(quality), _cost_word(cost)
+    """The line of comparisons over the same questions. days: since the first question. rated: the share that is rated.
+
+    value: in reward at the configured weight of cost; price: of a right answer.
+    """
+    worth, expense = _quality_word(quality), _cost_word(cost)
     missing = [alarm] if alarm is not None else []
-    forecast = partial(_missing, questions=questions, days=days)
+    forecast = partial(_missing, questions=questions, days=days, sampled=sampled)
     if worth is None and alarm is None:
-        missing.append(f"quality: {forecast(quality, margin=MARGIN)}")
-    if price is None and alarm is None:
+        missing.append(f"quality: {forecast(quality, margin=MARGIN, rated=rated)}")
+    earned = None
+    if value is not None and price is not None and alarm is None:
+        more = forecast(value, margin=0.0, rated=rated)
+        earned = earned_words(value, against=against, questions=questions, price=price, forecast=more)
+    if expense is None and alarm is None:
         missing.append(f"cost: {'none was reported' if cost.always == 0.0 else forecast(cost, margin=0.0)}")
     why = "; ".join(missing) or None
     return Line(
@@ -262,10 +308,14 @@ def line_of(
         questions=questions,
         cost=cost,
         quality=quality,
-        verdict=f"{worth}, {price}" if why is None else "cannot tell yet",
+        value=value,
+        earned=earned,
+        verdict=f"{worth}, {expense}" if why is None else "cannot tell yet",
         missing=why,
-        saved=_saved(cost, questions, unit),
-        words=_in_words(*(worth, price) if alarm is None else (None, None), quality=quality, cost=cost, missing=why),
+        saved=saved(cost, questions, unit),
+        words=verdict_in_words(
+            *(worth, expense) if alarm is None else (None, None), quality=quality, cost=cost, missing=why
+        ),
     )
 
 
@@ -286,31 +336,42 @@ def _cost_word(cost: Comparison) -> CostWord | None:
     return "cheaper" if cost.high < 0.0 else "more expensive" if cost.low > 0.0 else None
 
 
-def _missing(comparison: Comparison, *, margin: float, questions: int, days: float) -> str:
-    """What the comparison lacks until its interval lies above -margin, or below 0, in words."""
+def _missing(
+    comparison: Comparison, *, margin: float, questions: int, days: float, sampled: bool, rated: float | None = None
+) -> str:
+    """What the comparison lacks until its interval lies above -margin, or below 0, in words.
+
+    rated: share of the questions that are rated; None for a comparison of costs.
+    """
     if comparison.missing is not None or comparison.low is None or comparison.high is None:
         return comparison.missing or "nothing is known"
+    if sampled:
+        return "the sample does not settle it; `ragbandit replay` reads every question"
     off = comparison.difference or 0.0
     half = max(off + margin, -off)
     times = ((comparison.high - comparison.low) / (2.0 * half)) ** 2 if half > 0.0 else math.inf
     more = questions * (times - 1.0)
     if not times < _FARTHEST:
         return "the difference is too small to settle: no end in sight at this rate"
-    more = float(f"{max(more, 1.0):.1e}")  # a forecast is no more precise than two digits
-    wait = duration(more / pace(questions, first=0.0, until=86_400.0 * days))
-    return f"about {more:,.0f} questions more, {wait} at this rate"
+    seconds = max(more, 1.0) / pace(questions, first=0.0, until=86_400.0 * days)
+    size = next((size for size in (86_400.0, 3_600.0, 60.0) if seconds >= 2.0 * size), 1.0)
+    wait = duration(float(f"{seconds / size:.0e}") * size)
+    asked = "more questions" if rated is None else "more rated questions"
+    return f"{roughly(more * (1.0 if rated is None else rated))} {asked}, {wait} at this rate"
 
 
-def _notes(log: ReportRows, scope: ReportScope, *, policy: PolicySettings, unit: Unit, compares: bool) -> Iterator[str]:
-    """What a reader must know of the log."""
-    if log.cut:
-        yield f"the newest {scope.most:,} questions of the time were read, those before were not"
+def _notes(
+    log: ReportRows, asked: Asked | None, *, policy: PolicySettings, unit: Unit, compares: bool
+) -> Iterator[str]:
+    """How the log limits the numbers."""
+    if log.sample is not None:
+        yield f"comparisons are {sample_words(log.sample)}, drawn by their ids; sums are scaled to all of them"
     values = log.costs[unit]
     ended = int((~np.isnan(values)).sum())
     if (silent := int((values == 0.0).sum())) and unit == "dollars":
-        yield f"{silent:,} of {ended:,} outcomes tell no dollars, and count as 0"
+        yield f"{silent:,} of {ended:,} outcomes report no dollars, and count as 0"
     if np.nansum(log.costs["seconds"]) > 0.0:
-        yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_spread(log))}"
+        yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_spread(log, asked))}"
     if log.judge is not None and (both := ~np.isnan(log.quality + log.judge)).sum() > 1:
         with np.errstate(invalid="ignore", divide="ignore"):  # one of the two is always the same
             alike = float(np.nan_to_num(np.corrcoef(log.quality[both], log.judge[both])[0, 1]))
@@ -322,14 +383,15 @@ def _notes(log: ReportRows, scope: ReportScope, *, policy: PolicySettings, unit:
         yield _explored(log, unit=unit)
 
 
-def _spread(log: ReportRows) -> Iterator[str]:
+def _spread(log: ReportRows, asked: Asked | None) -> Iterator[str]:
     """Each arm in words, the most used first: its share, and the mean seconds of its outcomes."""
-    counts = np.bincount(log.arm, minlength=len(log.arms))
-    for place in np.argsort(-counts, kind="stable").tolist():
-        seconds = log.costs["seconds"][log.arm == place]
+    drawn = np.bincount(log.arm, minlength=len(log.arms)) / len(log.arm)
+    shares = dict(zip(log.arms, drawn.tolist(), strict=True)) if asked is None else asked.shares
+    for arm, share in sorted(shares.items(), key=lambda pair: -pair[1]):
+        seconds = log.costs["seconds"][log.arm == log.arms.index(arm)] if arm in log.arms else np.zeros(0)
         known = seconds[~np.isnan(seconds)]
         took = f"{number(float(known.mean()))} s" if len(known) else NOTHING
-        yield f"{log.arms[place]} {percent(float(counts[place]) / len(log.arm))}, {took}"
+        yield f"{arm} {percent(share)}, {took}"
 
 
 def exploration(log: ReportRows, *, unit: Unit) -> tuple[Comparison, Comparison]:
@@ -348,126 +410,6 @@ def _explored(log: ReportRows, *, unit: Unit) -> str:
     return (
         f"exploration: against always the likeliest arm of each question, quality {difference(quality)}, and cost "
         f"{ends[0]} ({ends[1]} to {ends[2]}) a question"
-    )
-
-
-#: a report that ends so near to now is told as "last 7 days", seconds
-_NOW_S: Final = 120.0
-
-
-def sentence(report: Report, *, now: float) -> str:
-    """The whole report in one sentence."""
-    line, period = report.total, period_of(report, now=now)
-    if line is None:
-        return f"{period}: no questions that compare two arms."
-    questions, unit = line.questions, report.unit
-    text = f"{period}: {questions:,} questions for {amount(line.cost.served, questions, unit)}"
-    cost, quality = line.cost, line.quality
-    if cost.always is not None:
-        text += f" instead of {amount(cost.always, questions, unit)} with always {line.against} ({line.saved})"
-    text += f"; {quality_words(quality)}; verdict: {line.words}"
-    return text + "."
-
-
-def period_of(report: Report, *, now: float) -> str:
-    """The time that it is about."""
-    tenant = "" if report.tenant is None else f", tenant {report.tenant}"
-    if abs(now - report.until) < _NOW_S:
-        days = (report.until - report.since) / 86_400.0
-        return f"Last {f'{number(days)} days' if days >= 2 else duration(86_400.0 * days)}{tenant}"
-    return f"{moment(report.since)} to {moment(report.until)}{tenant}"
-
-
-def amount(mean: float | None, questions: int, unit: Unit) -> str:
-    """A mean per question over so many questions, in all."""
-    return money(None if mean is None else mean * questions, unit)
-
-
-def money(value: float | None, unit: Unit) -> str:
-    """An amount with its unit, a minus before the sign: `$310`, `-$1.25`, `5,310 steps`, `2.5 h`."""
-    if value is None:
-        return number(None)
-    minus, size = "-" if value < 0 else "", abs(value)
-    if unit == "dollars":
-        return (
-            f"{minus}${size:,.0f}" if size >= 100 else f"{minus}${size:.2f}" if size >= 1 else f"{minus}${number(size)}"
-        )
-    return minus + (duration(size) if unit == "seconds" else f"{number(size)} steps")
-
-
-def _saved(cost: Comparison, n: int, unit: Unit) -> str:
-    """What was saved in all, with its interval."""
-    if cost.difference is None or cost.low is None or cost.high is None:
-        return cost.missing or number(None)
-    ends = (cost.low, cost.difference, cost.high)
-    if cost.difference > 0.0:
-        low, middle, high = (money(end * n, unit) for end in ends)
-        return f"cost {middle} more, between {low} and {high}"
-    high, middle, low = (money(-end * n, unit) for end in ends)
-    return f"saved {middle}, between {low} and {high}"
-
-
-def quality_words(quality: Comparison) -> str:
-    """The quality of both, with the interval of the difference."""
-    if quality.served is None:
-        return "no answer was rated"
-    if quality.always is None:
-        return f"quality {decimal(quality.served)}"
-    return f"quality {decimal(quality.served)} against {decimal(quality.always)} (difference {difference(quality)})"
-
-
-def difference(quality: Comparison) -> str:
-    """A difference in quality with its interval."""
-    if quality.difference is None:
-        return quality.missing or number(None)
-    middle, low, high = (decimal(end, sign="+") for end in (quality.difference, quality.low, quality.high))
-    return f"{middle}, between {low} and {high}"
-
-
-def _in_words(
-    worth: QualityWord | None, price: CostWord | None, *, quality: Comparison, cost: Comparison, missing: str | None
-) -> str:
-    """The verdict with its numbers: first what is known, then what is missing."""
-    known = (
-        [] if worth is None else [f"worse by {decimal(-(quality.difference or 0.0))}" if worth == "worse" else worth]
-    )
-    if price is not None:
-        share = (
-            ""
-            if price == "same cost"
-            else f"{percent(round(abs((cost.difference or 0.0) / (cost.always or 1.0)), 2))} "
-        )
-        known.append(share + price)
-    open_ends = [] if missing is None else [f"cannot tell yet: {missing}"]
-    return "; ".join([*([", ".join(known)] if known else []), *open_ends])
-
-
-#: columns of `cells` after the first
-COLUMNS: Final = ("Questions", "Spent, instead of", "Saved", "Quality, instead of", "Difference", "Verdict")
-
-
-def tables(report: Report) -> Iterator[tuple[str, tuple[Line, ...]]]:
-    """The title and the lines of each table that has some."""
-    named = (
-        ("Against", report.arms),
-        ("Tenant", report.tenants),
-        ("Price", report.prices),
-        ("Week from", report.weeks),
-    )
-    yield from ((title, lines) for title, lines in named if lines)
-
-
-def cells(line: Line, unit: Unit) -> tuple[str, ...]:
-    """A line of a table."""
-    n, cost, quality = line.questions, line.cost, line.quality
-    return (
-        line.name,
-        number(n),
-        f"{amount(cost.served, n, unit)}, {amount(cost.always, n, unit)}",
-        NOT_TRIED if cost.difference is None else line.saved.removeprefix("saved "),
-        f"{decimal(quality.served)}, {decimal(quality.always)}",
-        NOT_TRIED if quality.difference is None else difference(quality),
-        line.words,
     )
 
 

@@ -15,7 +15,7 @@ from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_setti
 from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, environment, page
 from ragbandit.router.learning.sources import quarantines_of, raters_lately
 from ragbandit.router.learning.status import quarantined
-from ragbandit.router.reporting import report as words
+from ragbandit.router.reporting import words
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.explanations.policy_map import PolicyMap
@@ -65,7 +65,7 @@ async def queues(request: Request) -> Response:
 
 
 async def state_or_none(request: Request) -> RouterState | None:
-    """The router's state; None where the database does not tell in time, which the page then says."""
+    """The router's state; None if the database does not reply in time, which the page then shows."""
     try:
         return await current_state(request)
     except (NotReady, StoreError):
@@ -87,10 +87,6 @@ def _feedback(router: Router) -> dict[str, Any]:
     }
 
 
-#: questions that the panel reads
-PANEL_ROWS: Final = 20_000
-
-
 async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
     """The report of the last seconds, for a page; it is at most a minute old."""
     minute, router = int(time.time() // 60), router_of(request)
@@ -101,7 +97,7 @@ async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
 @lru_cache(maxsize=8)
 def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: ARG001 - made again in each
     now = time.time()
-    scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now, most=PANEL_ROWS)
+    scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now, reward=router.settings.reward)
     return report(router.database, scope, policy=router.settings.policy)
 
 
@@ -153,7 +149,7 @@ class Chart:
 
 
 def lived(history: Overview) -> Sequence[Point]:
-    """The points from the first one at which anything was decided; none where only one is left: that is no line."""
+    """The points from the first decision on; none if only one is left, which makes no line."""
     first = next((step for step, point in enumerate(history.points) if point.totals.decided), len(history.points))
     return history.points[first:] if len(history.points) - first > 1 else ()
 

@@ -1,34 +1,31 @@
-"""Diagnosis of what is learned, by the posterior and the newest questions: one word per arm, and one for all.
+"""Diagnosis of what is learned, by the posterior and the newest questions: a state per arm, and one for all.
 
-Of each arm, over the newest decisions, with D the arm's value less that of the incumbent (without one: of the best
-other arm), as the policy's posterior has it:
+For each arm, over the newest decisions, with D the arm's value less the incumbent's value (without an incumbent: the
+value of the best other arm) by the policy's posterior:
 
-    gain    mean of max(D, 0): what playing the arm where it looks better is expected to bring
-    worth   mean of max(D, 0) over the posterior's draws, less the gain: what knowing the arm would bring
-    labels  (s^2 / RESOLUTION^2 - s^2 / d^2) / 4, s^2 the rewards' variance, d^2 that of D: what settles the question
+    gain    mean of max(D, 0): the expected gain from playing the arm if it looks better
+    worth   mean of max(D, 0) over the posterior's draws, less the gain: the expected gain from knowing the arm
+    labels  (s^2 / RESOLUTION^2 - s^2 / d^2) / 4, s^2 the rewards' variance, d^2 the variance of D: settles a question
     wait    labels / (probability of the arm * share of decisions that are labelled), in questions
 
-    steady     worth is below WORTH, and the arm is judged often enough to know: there is nothing to learn that pays
+    steady     worth is below WORTH and the arm is judged often enough, or it has KNOWN times the labels that settle one
+               question: then more of them hardly change what is open
     learning   the wait is below PATIENCE questions, or a week of this traffic
     held back  it is longer, but would not be without the restraint to the incumbent
     stuck      it is longer even then
     drifting   the arm's rewards changed a few rows ago; it is learned again
     starved    (of all arms) no label came with the newest decisions
 
-The word of all arms is the first that is true: starved; drifting, of any arm; stuck, of all arms but one or none; held
-back, learning, of any arm; steady.
+The state of all arms is the first that applies: starved; drifting (any arm); stuck (all arms, or all but one); held
+back, learning (any arm); steady.
+Rewards are counted at the weight of cost of the reward setting, whatever prices or budgets the questions were served
+at. They steer nothing. After the value of information (Howard 1966) and knowledge gradients (Frazier et al. 2008).
 
-Rewards are those of the reward setting; a word is for people and steers nothing. The idea is that of the value of
-information (Howard 1966) and of knowledge-gradient policies (Frazier, Powell and Dayanik 2008).
-
-Frontier of the policy that serves: at each weight of cost, what the newest questions are expected to give and cost.
-The expectation is the policy's own: its estimates of quality and cost of every arm, under the probabilities that it
-would serve at the weight, floors and restraint included. Its cost is multiplied by what the newest outcomes cost for
-each unit that was expected of them when they were decided, so that a mean holds where the estimates are biased.
-
-An aim is solved on it: a share of the quality of the best fixed arm, or a mean of steps or dollars, becomes the
-weight at which the frontier has it (price as the dual variable of a mean constraint). Where it does not reach, its end
-is taken.
+Frontier of the policy that serves: the expected quality and cost of the newest questions at each weight of cost, by
+the policy's own estimates under the probabilities that it would serve at the weight, floors and restraint included. The
+cost is multiplied by the ratio of observed to expected cost of the newest outcomes, which corrects biased estimates.
+An aim (a share of the best fixed arm's quality, or a mean of steps or dollars) becomes the weight at which the frontier
+reaches it: price as the dual variable of a mean constraint. Beyond the frontier's ends it becomes an end.
 """
 
 import json
@@ -37,7 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from operator import mul
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from sqlalchemy import select
@@ -52,11 +49,11 @@ from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, pace
-from ragbandit.shared.formats import number, percent
+from ragbandit.shared.formats import number, percent, roughly
 from ragbandit.shared.types import MAX_WEIGHT, ArmName, Decision, Outcome
 
 LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
-#: what stores have for "steady": services of before know it by this word
+#: the stored word for "steady", which earlier releases read
 _OF_BEFORE: Final = '"state":"decided"', '"state":"steady"'
 
 #: reward a question below which knowing an arm better does not pay
@@ -66,6 +63,10 @@ RESOLUTION: Final = 0.02
 #: questions that learning may take
 PATIENCE: Final = 10_000.0
 _WEEK_S: Final = 7 * 86_400.0
+#: forecasts of at least this are given as an order of magnitude
+_EXACT: Final = 10_000
+#: multiple of the labels that settle one question, at which an arm lacks none
+KNOWN: Final = 10.0
 #: share of the decisions below which labels are few
 FEW: Final = 0.1
 #: newest decisions that are looked at
@@ -105,14 +106,14 @@ class Diagnosis:
 
     state: LearningState
     arms: Mapping[ArmName, ArmDiagnosis] = field(default_factory=dict)
-    #: judged answers that were learned of each arm; empty where a version of before wrote it
+    #: judged answers learned, by arm; empty in diagnoses of earlier releases
     judged: Mapping[ArmName, int] = field(default_factory=dict)
     #: the arm that the others are held back to, and the reward that may be lost before that promise is broken
     incumbent: ArmName | None = None
     slack: float | None = None
     #: decisions since the newest that was learned
     unlabelled: int = 0
-    #: share of all decisions whose outcome is learned; None where a version of before wrote it
+    #: share of all decisions whose outcome is learned; None in diagnoses of earlier releases
     labelled: float | None = None
 
     @property
@@ -166,10 +167,12 @@ class Diagnosis:
     def _need(self, arm: ArmName) -> str:
         one = self.arms[arm]
         judged = f"has {self.judged[arm]:,} judged answers and " if arm in self.judged else ""
-        wait = (
-            "none are expected at this rate" if one.questions is None else f"{one.questions:,} questions at this rate"
-        )
-        return f"{judged}needs about {one.labels:,} more ({wait})"
+        wait = "none are expected" if one.questions is None else f"{_about(one.questions, ' of')} questions"
+        return f"{judged}needs {'about ' * (one.labels < _EXACT)}{_about(one.labels)} more ({wait} at this rate)"
+
+
+def _about(count: int, of: str = "") -> str:
+    return f"{count:,}" if count < _EXACT else f"{roughly(count)}{of}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,10 +181,12 @@ class Traffic:
 
     decisions: Sequence[Decision]
     labelled: float
+    #: weight of cost of the outputs that are diagnosed; None for the weight of the last row
+    weight: float | None = None
 
     @property
     def patience(self) -> float:
-        """Questions that learning may take: PATIENCE, or a week's at this pace where that is more."""
+        """Questions that learning may take: the larger of PATIENCE and a week's questions at this pace."""
         times = [one.made_at for one in self.decisions]
         return max(PATIENCE, pace(len(times) - 1, first=times[0], until=times[-1]) * _WEEK_S)
 
@@ -189,11 +194,13 @@ class Traffic:
 def diagnosed(
     policy: Policy, outputs: Sequence[PolicyOutput], *, traffic: Traffic, floors: Callable[[int], float]
 ) -> Diagnosis | None:
-    """The diagnosis of a policy that has these outputs for the newest decisions; None where it has no posterior.
+    """The diagnosis of a policy that has these outputs for the newest decisions; None if it has no posterior.
 
-    floors: the floor of every arm where so many are offered, before any restraint.
+    floors: number of arms on offer -> the floor of each, before any restraint.
     """
     noise = getattr(policy, "noise", None)
+    if noise is not None and traffic.weight is not None:
+        noise = policy.noise_at(traffic.weight)  # type: ignore[attr-defined]
     if noise is None or not outputs or any(one.deviations is None or one.scores is None for one in outputs):
         return None
     evidence: dict[ArmName, list[_Evidence]] = {}
@@ -229,18 +236,20 @@ def _of_all(states: Sequence[LearningState]) -> LearningState:
 
 
 def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash: str) -> str | None:
-    """The diagnosis of a ledger's policy by the newest decisions in the store, as JSON; None where there is none."""
+    """The diagnosis of a ledger's policy by the newest decisions in the store, as JSON; None if it has none."""
     if getattr(policy, "noise", None) is None:
         return None
     newest = newest_questions(ledger, limit=LATEST, encoder_hash=encoder_hash)
     if not newest:
         return None
-    features = np.array([one.features for one in newest])
-    outputs = outputs_of(policy, [one.served for one in newest], features=features, arms=[one.arms for one in newest])
+    features, weight = np.array([one.features for one in newest]), settings.reward.weight
+    queries = [replace(one.query, cost_weight=weight) for one in newest]
+    outputs = outputs_of(policy, queries, features=features, arms=[one.arms for one in newest])
     sound = [one for one in outputs if isinstance(one, PolicyOutput)]
     if len(sound) < len(outputs):  # its decisions report a policy that breaks its contract
         return None
-    traffic = Traffic(decisions=newest, labelled=min(ledger.last_seq() / max(ledger.decided(), 1), 1.0))
+    labelled = min(ledger.last_seq() / max(ledger.decided(), 1), 1.0)
+    traffic = Traffic(decisions=newest, labelled=labelled, weight=weight)
     read = diagnosed(policy, sound, traffic=traffic, floors=settings.policy.floor_of)
     return None if read is None else canonical(asdict(read)).replace(_OF_BEFORE[1], _OF_BEFORE[0])
 
@@ -263,12 +272,8 @@ def read_diagnosis(text: str | None, *, unlabelled: int) -> Diagnosis | None:
     return Diagnosis(**values)
 
 
-@dataclass(frozen=True, slots=True)
-class _Evidence:
-    """One question's word on one arm."""
-
-    gain: float
-    hope: float
+class _Evidence(NamedTuple):
+    worth: float
     variance: float
     #: probability of the arm as it was served, and without any restraint
     served: float
@@ -280,25 +285,22 @@ def _evidence(output: PolicyOutput, decision: Decision, *, place: int, free: flo
     assert output.scores is not None
     scores, arms = output.scores, decision.arms
     incumbent = None if output.restraint is None else output.restraint.arm
-    if incumbent in arms and arms[place] != incumbent:
-        rival = arms.index(incumbent)
-    else:
-        rival = max((other for other in range(len(arms)) if other != place), key=scores.__getitem__)
+    best = max((other for other in range(len(arms)) if other != place), key=scores.__getitem__)
+    rival = arms.index(incumbent) if incumbent in arms and arms[place] != incumbent else best
     gap, apart = scores[place] - scores[rival], output.deviations[place] - output.deviations[rival]
-    hope = float(np.maximum(gap + apart, 0.0).mean())
-    gain, variance = max(gap, 0.0), float((apart * apart).mean())
-    return _Evidence(gain=gain, hope=hope, variance=variance, served=decision.pmf[place], free=free)
+    worth = float(np.maximum(gap + apart, 0.0).mean()) - max(gap, 0.0)
+    return _Evidence(worth, variance=float((apart * apart).mean()), served=decision.pmf[place], free=free)
 
 
 def _of_arm(
     evidence: Sequence[_Evidence], *, noise: float, traffic: Traffic, judged: int, is_drifting: bool
 ) -> ArmDiagnosis:
     count = len(evidence)
-    worth = max(math.fsum(one.hope - one.gain for one in evidence) / count, 0.0)
+    worth = max(math.fsum(one.worth for one in evidence) / count, 0.0)
     variance = math.fsum(one.variance for one in evidence) / count
-    square = noise * noise
-    labels = max((square / RESOLUTION**2 - square / variance) / 4.0, 0.0) if variance > 0.0 else 0.0
-    few = FEWEST_EFFECTIVE - judged
+    settles, few = (noise / RESOLUTION) ** 2 / 4.0, FEWEST_EFFECTIVE - judged
+    is_known = judged >= max(KNOWN * settles, FEWEST_EFFECTIVE)
+    labels = 0.0 if is_known or variance <= 0.0 else max(settles - noise**2 / variance / 4.0, 0.0)
     if few > 0:  # a posterior that is sure without them is sure of its prior
         labels = float(few) if worth < WORTH else max(labels, float(few))
     wait, free = (
@@ -308,7 +310,7 @@ def _of_arm(
     state: LearningState = "stuck"
     if is_drifting:
         state = "drifting"
-    elif worth < WORTH and few <= 0:
+    elif is_known or (worth < WORTH and few <= 0):
         state = "steady"
     elif wait < traffic.patience:
         state = "learning"
@@ -324,7 +326,7 @@ EVERY_S: Final = 60.0
 LEAST: Final = 50
 QUESTIONS: Final = 100
 OUTCOMES: Final = 500
-#: weights beside 0, as multiples of 1 / (most expensive less cheapest arm)
+#: weights besides 0, as multiples of 1 / (most expensive less cheapest arm)
 _WEIGHTS: Final = tuple(np.geomspace(0.01, 30.0, 24).tolist())
 
 
@@ -341,7 +343,7 @@ class Frontier:
     def weight_of(self, *, quality: float | None = None, cost: float | None = None) -> float:
         """The highest weight with this share of the best arm's quality; or that of this mean cost."""
         values, wanted = (self.cost, cost) if cost is not None else (self.quality, (quality or 0.0) * self.best)
-        # Of equal points the last one counts; beyond the ends, the ends.
+        # The last of equal points counts; a value beyond an end gives that end.
         return float(np.interp(-wanted, -np.minimum.accumulate(values), self.weights))
 
 
@@ -397,7 +399,7 @@ def cost_scale(pairs: Sequence[tuple[Decision, Outcome]], *, terms: Mapping[str,
 
 
 def frontier_text(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash: str) -> str | None:
-    """The frontier of a ledger's policy by the newest decisions and outcomes in the store, as JSON; None: none."""
+    """The frontier of a ledger's policy by the newest decisions and outcomes, as JSON; None if it serves no prices."""
     if not serves_prices(policy):
         return None
     scale = cost_scale(ledger.newest_outcomes(limit=OUTCOMES), terms=settings.reward.cost)
@@ -420,10 +422,9 @@ NEWEST: Final = 100
 
 
 def costs_alike(database: Database, *, reward: RewardSettings, arms: Iterable[str]) -> str | None:
-    """What it means that the newest NEWEST answers of these arms all cost the same; None where they do not.
+    """A warning if the newest NEWEST answers of these arms all cost the same, else None. Raises StoreError.
 
-    Also where there are fewer, where one of the arms gave none of them, and where the reward charges nothing. Raises
-    StoreError.
+    None also if there are fewer answers, if one of the arms gave none, and if the reward charges nothing.
     """
     arms = tuple(arms)
     charged = {term: price for term, price in reward.cost.items() if price > 0.0}

@@ -222,7 +222,8 @@ def _made(policy: str, *, params: Mapping[str, Json], context: Mapping[str, Json
 _INNER: Final = "inner/"
 #: what the policy inside alone knows
 _INSIDE: Final = frozenset(
-    {"age", "alarms", "deterministic", "lean", "needs", "noise", "schema", "seen", "serves_prices", "tolerance"}
+    {"age", "alarms", "deterministic", "lean", "needs", "noise", "noise_at", "schema"}
+    | {"seen", "serves_prices", "tolerance"}
 )
 #: theta = ln(1 / CONFIDENCE) / slack: the smaller, the less is risked
 CONFIDENCE: Final = 0.05

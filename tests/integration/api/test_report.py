@@ -40,6 +40,10 @@ def test_the_same_everywhere(serve, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = command.run("report", "--html", "report.html", terminal_width=400, code=0)
     assert said in " ".join(done.stdout.split())
+    screen, whole = (command.run("report", *given, terminal_width=80).stdout.splitlines() for given in ([], ["--all"]))
+    assert len(screen) <= 24
+    assert max(map(len, [*screen, *whole])) <= 80
+    assert any("policy.holdback" in line for line in whole)
     told = json.loads(command.run("report", "--json").stdout)
     assert untimed(told["total"]) == untimed(found["total"])
     sent = (tmp_path / "report.html").read_text()

@@ -9,12 +9,13 @@ from sqlalchemy import insert
 
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
 from ragbandit.router.reporting import reading
-from ragbandit.router.reporting.reading import ReportScope, read_log
+from ragbandit.router.reporting.reading import ReportScope, Sample, read_log
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import update_row
-from ragbandit.router.storage.sql.tables import updates
+from ragbandit.router.storage.sql.tables import policies, updates
+from ragbandit.router.storage.totals import Extender
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import percent
 from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, PolicyLabel, Reward, Update
@@ -104,11 +105,9 @@ def test_what_is_read_of_a_store(store, monkeypatch):
         "no outcome yet": 1,
     }
     assert [log.tenants[place] for place in log.tenant] == ["default"] * 3 + ["acme", "default"]
-    assert not log.cut
+    assert log.sample is None
     assert len(read_log(store.database, replace(SCOPE, tenant="acme")).arm) == 1
     assert len(read_log(store.database, replace(SCOPE, since=EPOCH - 1.5 * HOUR)).arm) == 2
-    newest = read_log(store.database, replace(SCOPE, most=4))
-    assert (len(newest.arm), newest.cut) == (4, True)
 
 
 def test_a_report_of_a_store(store):
@@ -169,3 +168,53 @@ def test_labels_of_the_queue_count_by_their_probability(store):
         store.add(quality=1.0, facts=facts, reward={"judged_by": "label"})
     store.add(quality=1.0, facts={LABEL_QUEUE: queue}, reward={"judged_by": "human"})
     assert read_log(store.database, SCOPE).counts.tolist() == [2.0, 1.0, 5.0, 1.0, 1.0]
+
+
+def test_a_large_period_is_a_uniform_sample_beside_exact_figures(store, monkeypatch):
+    """A large period is drawn by the seeds of its decisions, and exact figures come from the hourly totals."""
+    with store.database.write() as connection:
+        row = {"label": "main", "algorithm": "mba", "params": "{}", "encoder_hash": "", "made_at": EPOCH}
+        connection.execute(insert(policies), row)
+    for number in range(240):
+        facts = {IMPORTED: True} if number % 8 == 7 else {}
+        store.add(query={"tenant": "acme" if number % 3 else "default"}, facts=facts)
+    traffic = [one for one in store.made if IMPORTED not in one.facts]
+    scope = replace(SCOPE, most=60)
+    log = read_log(store.database, scope)
+    drawn = [one for one in traffic if one.seed % 10**6 < 250_000]  # 210 questions: a quarter is at most 60
+    assert log.made_at.tolist() == [one.made_at for one in drawn]
+    assert (log.sample, log.scale) == (Sample(questions=len(drawn), out_of=210), 210 / len(drawn))
+    assert read_log(store.database, replace(scope, most=210)).sample is None
+    assert set(read_log(store.database, replace(scope, most=30)).made_at) < set(log.made_at)
+    uncounted = report(store.database, scope, policy=PolicySettings())
+    assert uncounted.asked is None
+    assert f"Last 30 days: 210 questions; from a sample of {len(drawn)} of 210 questions: $" in uncounted.sentence
+
+    Extender(store.database, holder="one", weight=0.05, clock=lambda: EPOCH + 60.0).extend()
+    asked = report(store.database, scope, policy=PolicySettings(), now=SCOPE.until).asked
+    shares = Counter(one.arm for one in traffic)
+    assert (asked.questions, asked.counted_to) == (210, traffic[0].made_at)
+    assert asked.dollars == pytest.approx(sum(DOLLARS[one.arm] for one in traffic))
+    assert asked.shares == pytest.approx({arm: count / 210 for arm, count in shares.most_common()})
+    since = EPOCH - 99.5 * HOUR  # outcomes of these rows ended in the newest hour: only questions are of older hours
+    assert report(store.database, replace(scope, since=since), policy=PolicySettings()).asked.questions == sum(
+        one.made_at >= since for one in traffic
+    )
+    acme = report(store.database, replace(scope, tenant="acme"), policy=PolicySettings())
+    assert (acme.asked, acme.sample.out_of) == (None, sum(one.query.tenant == "acme" for one in traffic))
+
+
+def test_sums_of_a_sample_are_scaled_to_the_period(store):
+    """A sampled line has the questions of the period, about its dollars, and no forecast that a sample cannot keep."""
+    for _ in range(400):
+        store.add(quality=1.0)
+    policy = PolicySettings(incumbent="multi_step")
+    whole = report(store.database, SCOPE, policy=policy)
+    part = report(store.database, replace(SCOPE, most=200), policy=policy)
+    assert (whole.sample, whole.total.questions, part.total.questions) == (None, 400, 400)
+    assert part.sample.questions < 250
+    assert part.total.cost.low <= whole.total.cost.difference <= part.total.cost.high
+    assert not any("questions more" in (line.missing or "") for line in part.arms)
+    tiny = report(store.database, replace(SCOPE, most=12), policy=policy)
+    assert "judged in the sample" in tiny.total.missing
+    assert "at this rate" not in tiny.sentence

@@ -70,6 +70,24 @@ def test_the_gain_of_playing_it_already_is_no_worth():
     assert {(one.state, one.labels) for one in few.arms.values()} == {("learning", 1)}
 
 
+def test_an_arm_with_ten_times_the_labels_that_settle_a_question_lacks_none():
+    """An uncertain arm is steady from 10 * .1681 * 2500 / 4 = 1,050.6 judged answers on, however open a question is."""
+    for seen, state, labels in ((1_050, "learning", 105), (1_051, "steady", 0), (81_852, "steady", 0)):
+        arm = read(output(-0.1, spread=0.2), policy=Known(seen=seen, age=seen)).arms[PAIR[1]]
+        assert (arm.state, arm.labels, arm.questions) == (state, labels, 5201 if labels else 0)
+
+
+def test_labels_are_counted_at_the_configured_price():
+    """A policy that learned at a raised price is asked for its noise at the price of the reward setting."""
+    policy = Known()
+    policy.noise, policy.noise_at = 11.4, lambda weight: 0.41 if weight == 20.0 else 11.4
+    given = {"policy": policy, "outputs": [output(-0.1, spread=0.2)] * 20, "floors": lambda _arms: 0.0}
+    raised = Traffic(decisions=decisions(pmf=(0.98, 0.02)), labelled=1.0)
+    assert diagnosed(**given, traffic=replace(raised, weight=20.0)).arms[PAIR[1]].labels == 105
+    text = diagnosed(**given, traffic=raised).sentence
+    assert "needs tens of thousands more (millions of questions at this rate)" in text
+
+
 def test_few_labels_are_stuck_and_a_restraint_holds_back():
     """Without labels enough in 10,000 questions an arm is stuck; held back where the policy itself would draw it."""
     restraint = Restraint(arm=PAIR[0], risks=(0.0, 1.0), allowance=0.0, slack=0.0, reason="")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.report import WORLDS, Score, made
-from ragbandit.router.reporting.reading import _reach, compared
+from ragbandit.router.reporting.estimates import _reach, compared
 from ragbandit.shared.confidence_sequences import JudgeSlopes
 
 

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from benchmarks.report import WORLDS, made
-from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
-from ragbandit.router.reporting import report
-from ragbandit.router.reporting.reading import Comparison, ReportScope
+from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings
+from ragbandit.router.reporting import words
+from ragbandit.router.reporting.estimates import Comparison
+from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import exploration, line_of, report_of
 from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.errors import NotFound
+from ragbandit.shared.formats import counted, roughly
 from tests.support.cases import every_case
 
 DAY = 86_400.0
@@ -61,7 +63,7 @@ def test_the_closed_set_of_verdicts():
 def test_what_is_missing_is_a_forecast():
     """Half of the interval has to shrink to what settles it: as the root of the questions, at the pace of the time."""
     missing = line(comparison(-0.15, 0.15), comparison(*CHEAPER)).missing  # half .15 to .05: 9 times as many
-    assert missing == "quality: about 100,000 questions more, 56.1 d at this rate"
+    assert missing == "quality: hundreds of thousands more rated questions, 60 d at this rate"
     missing = line(UNTRIED, comparison(*CHEAPER)).missing
     assert missing.startswith("quality: not tried enough: 600 draws, 500 judged")
     missing = line(comparison(-0.0401, 0.4399), comparison(-0.1, 0.1)).missing
@@ -74,7 +76,7 @@ def test_the_sentence():
     quality = replace(comparison(-0.012, 0.006, always=0.874), served=0.871)
     log = made(WORLDS[0], count=400, seed=1).log
     found = replace(report_of(log, SCOPE, policy=PolicySettings()), total=line(quality, cost), unit="dollars")
-    assert report.sentence(found, now=7 * DAY) == (
+    assert words.sentence(found, now=7 * DAY) == (
         "Last 7 days: 12,480 questions for $310 instead of $1,020 with always premium (saved $710, between $689 and "
         "$731); quality 0.871 against 0.874 (difference -0.003, between -0.012 and +0.006); verdict: as good, 70 % "
         "cheaper."
@@ -82,7 +84,7 @@ def test_the_sentence():
     worse = line(comparison(-0.09, -0.05), comparison(-0.7, -0.6)).words
     assert worse == "worse by 0.070, 65 % cheaper"
     assert line(comparison(*GOOD), comparison(*SAME)).words == "as good, same cost"
-    assert report.sentence(replace(found, total=None), now=8 * DAY).startswith("1970-01-01 00:00:00 UTC to 1970-01-08")
+    assert words.sentence(replace(found, total=None), now=8 * DAY).startswith("1970-01-01 00:00:00 UTC to 1970-01-08")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_units_where_no_dollars_are_reported():
     free = {"dollars": 0.0 * log.costs["dollars"], "steps": 1.0 + log.arm, "seconds": 2.0 + log.arm}
     steps = report_of(replace(log, costs=free), SCOPE, policy=PolicySettings())
     assert (steps.unit, set(steps.costs)) == ("steps", {"steps", "seconds"})
-    assert "steps instead of 400 steps with always premium" in report.sentence(
+    assert "steps instead of 400 steps with always premium" in words.sentence(
         report_of(replace(log, costs=free), SCOPE, policy=PolicySettings(), against="premium"), now=7 * DAY
     )
     even = replace(log, costs=free | {"steps": 1.0 + 0.0 * log.arm})
@@ -158,3 +160,71 @@ def test_what_exploration_cost():
             held[name] += found.low <= truth <= found.high
             assert found.high - found.low < (0.4 if name == "quality" else 0.01)
     assert min(held.values()) >= 18
+
+
+REWARD = RewardSettings(weight=10.0, cost={"dollars": 1.0})
+
+
+def earning(world, *, seed, count):
+    """A report of a made world at a price of 10 cents, and the true reward per question above always premium."""
+    run = made(world, count=count, seed=seed)
+    worth, rows = run.quality - 10.0 * run.dollars, np.arange(count)
+    served = worth[rows, run.log.arm]
+    log = replace(run.log, reward=np.where(np.isnan(run.log.quality), np.nan, served))
+    scope = replace(SCOPE, reward=REWARD)
+    return report_of(log, scope, policy=PolicySettings(), against="premium"), float((served - worth[:, 0]).mean())
+
+
+def test_an_honest_report_never_claims_earnings_that_routing_did_not_have():
+    """A report's interval of earnings holds the truth in 95 of 100 worlds, and "earned more" or "less" is never false."""
+    held, claims = 0, []
+    for number in range(100):
+        found, truth = earning(WORLDS[(0, 2, 7, 8)[number % 4]], seed=number, count=(300, 1_000, 4_000)[number % 3])
+        value, text = found.total.value, found.total.earned
+        held += value.low is None or value.low <= truth <= value.high
+        if text is not None and text.startswith("routing earned"):
+            claims.append((" more than always" in text) == (truth > 0.0))
+            assert found.sentence.startswith(f"Last 7 days: a right answer is worth 10 cents; {text}; ")
+    assert held >= 95
+    assert len(claims) >= 10
+    assert all(claims)
+
+
+def test_earnings_are_told_only_as_far_as_they_are_known():
+    """A clear gain leads with its amount, an open one has both ends, and an interval of everything is not known yet."""
+
+    def earned(low, high, **reward):
+        value = replace(comparison(low, high), served=0.8)
+        price = words.price_of(RewardSettings(**{"weight": 10.0, "cost": {"dollars": 1.0}, **reward}))
+        given = {"questions": 1_000, "unit": "dollars", "days": 7.0, "rated": 0.3, "value": value, "price": price}
+        one = line_of("always mid", "mid", quality=comparison(-0.3, 0.9), cost=comparison(*DEARER), **given)
+        return one.earned, one.words
+
+    clear, verdict = earned(0.8, 1.4)
+    assert clear == "routing earned $110 more than always mid, between $80.00 and $140"
+    assert verdict.startswith("what the higher cost bought is not known yet; cannot tell yet: quality: ")
+    assert "expensive" not in verdict
+    assert earned(-0.3, -0.1)[0] == "routing earned $20.00 less than always mid, between $10.00 and $30.00"
+    assert earned(-0.2, 0.4)[0] == (
+        "whether routing earned more than always mid is open: between $20.00 less and $40.00 more"
+    )
+    assert earned(-1.0, 1.0)[0].startswith("what routing earned against always mid is not known yet: ")
+    assert "100 steps more" in earned(0.05, 0.15, cost={"steps": 0.1, "dollars": 0.0}, weight=10.0)[0]
+    assert "10 units of cost more" in earned(0.05, 0.15, cost={"steps": 1.0, "dollars": 1.0})[0]
+    assert "100 right answers more" in earned(0.05, 0.15, weight=0.0)[0]
+
+
+def test_rests_of_rounding_and_single_counts():
+    """A difference below a billionth of the means is nothing, one is singular, and large forecasts are magnitudes."""
+    log = made(WORLDS[0], count=400, seed=1).log
+    even = replace(
+        log, costs={"dollars": 0.0 * log.made_at, "steps": 0.1 + 0.2 * np.ones(400), "seconds": 0.0 * log.made_at}
+    )
+    found = report_of(even, SCOPE, policy=PolicySettings(), against="premium")
+    assert found.total.cost.difference == 0.0
+    assert "saved 0 steps, " in found.sentence
+    assert (words.money(1.0, "steps"), words.money(0.0, "dollars")) == ("1 step", "$0")
+    assert [roughly(count) for count in (0.2, 1_250, 36_966, 98_000, 4e5, 7e8)] == [
+        "about 1", "about 1,000", "tens of thousands", "hundreds of thousands", "hundreds of thousands", "millions"
+    ]  # fmt: skip
+    assert (counted(1, "question"), counted(1_200, "question")) == ("1 question", "1,200 questions")

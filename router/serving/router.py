@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -53,6 +54,7 @@ from ragbandit.shared.types import (
 
 if TYPE_CHECKING:
     from ragbandit.router.learning.audit.checks import Verdict
+    from ragbandit.router.offline.advice import Advice
     from ragbandit.router.queue.jobs import Listener
     from ragbandit.router.queue.streams import StreamReader
 
@@ -434,6 +436,27 @@ class Router(AbstractContextManager["Router"]):
         closed = [make_learner(settings, database=self.database, jobs=self.jobs).drain() for settings in ledgers]
         self.refresh()
         return closed[0]
+
+    def advise(
+        self,
+        pipelines: Mapping[str, Any],
+        questions: Any,
+        *,
+        budget: float | None = None,
+        family: str = "ours",
+        apply: bool = False,
+    ) -> "Advice":
+        """Run your pipelines on the same questions until the verdict is known: route, fix, or not enough.
+
+        pipelines: name of the arm -> function of the question that returns a text, (text, cost), or a mapping with
+        `answer`, `steps` and `cost`. questions: question -> right answers, rows of `question` and `answers`, or a JSONL
+        file of them. budget: most dollars. apply: the policy learns the outcomes, as a warm start. Answers are stored
+        below `data_dir`: the same call asks nothing twice. Raises InvalidInput and ConfigError.
+        """
+        module = import_module("ragbandit.workers.evaluation.advise")  # by name: the router imports no workers
+        options: dict[str, Any] = {"budget": budget, "family": family, "apply": apply}
+        advice: Advice = module.advise_pipelines(pipelines, questions, router=self, **options)
+        return advice
 
     def state(self) -> RouterState:
         """State of this router and of its ledger. Raises StoreError."""

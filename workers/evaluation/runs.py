@@ -331,5 +331,6 @@ def _check_known(names: Sequence[str], *, known: Iterable[str], settings: Settin
         if name in every:
             continue
         if name in settings.arms:
-            raise InvalidInput(f"{name!r} is run by its caller", field="strategy", remedy="name an arm of our workers")
+            remedy = "name an arm of our workers; `ragbandit advise --module` runs your own functions"
+            raise InvalidInput(f"{name!r} is run by its caller", field="strategy", remedy=remedy)
         raise InvalidInput(f"{name!r} is not an arm we know", field="strategy", remedy=known_choices(every, given=name))

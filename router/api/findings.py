@@ -183,7 +183,7 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
     """The weight against half the slope from the cheapest to the most expensive arm, of those with LEAST_LABELS."""
     from sqlalchemy import select
 
-    from ragbandit.router.learning.monitoring.price import LEAST_LABELS, implied, means_of, price_of, proposal, remedy
+    from ragbandit.router.learning.monitoring.price import LEAST_LABELS, means_of, price_of, proposal, remedy
     from ragbandit.router.storage.rows.conversion import canonical
     from ragbandit.router.storage.sql.tables import updates
 
@@ -200,7 +200,7 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
         means = means_of(map(tuple, connection.execute(rows.order_by(of.seq.desc()).limit(MOST_ROWS))))
     known = [one for one in means if one.labels >= LEAST_LABELS]
     if len(known) > 1 and (price := price_of(known, weight=settings.reward.weight)).verdict is not None:
-        yield Finding("warning", "reward.weight", f"{proposal(price)}; {implied(price)}", remedy(price))
+        yield Finding("warning", "reward.weight", proposal(price, reward=settings.reward), remedy(price))
 
 
 def _fix(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from typing import Annotated
+import shlex
+from typing import Annotated, Final
 
 import typer
 from rich.markup import escape
@@ -33,6 +34,8 @@ AimOption = Annotated[
 ]
 
 
+#: parts of an answer that a terminal shows, besides its text; --json prints all
+_SHOWN: Final = frozenset({"decision_id", "arm", "status", "steps", "cost", "error", "sources"})
 #: addresses to listen on that mean every address: a client asks this machine
 _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - not listened on
 
@@ -91,7 +94,11 @@ def answer(
         return
     console.say(_answer_text(reply))
     console.print()
-    show({key: value for key, value in reply.items() if key != "answer"}, as_json=False)
+    show({key: value for key, value in reply.items() if key in _SHOWN and value}, as_json=False)
+    if reply["answer"] is not None:
+        given = {"--url": url, "--key-env": key_env, "--config": config}
+        same = "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value)
+        console.say(f"\nrate it: ragbandit feedback send {reply['decision_id']} --rating true{same}")
 
 
 def mcp(url: UrlOption = None, key_env: KeyOption = None, config: ConfigOption = None) -> None:

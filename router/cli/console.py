@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -250,14 +251,32 @@ def _cell(value: Any, *, key: str = "") -> str:
 
 
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: str = "") -> None:
-    """Rows of texts of others as a table; `none` where there are no rows."""
+    """Rows of texts of others as a table; `none` if there are no rows."""
     table = Table(*columns, box=None, pad_edge=False)
     for column in table.columns:
         column.overflow = "fold"  # names and ids are read whole
         column.no_wrap = column.header == "arm"
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    console.print(table if table.rows else none)
+    console.print(fitting(table, console=console) if table.rows else none)
+
+
+def fitting(table: Table, *, console: Console) -> Table | Group:
+    """The table if its cells fit in the width of the console, else its rows as lines."""
+    unbounded = console.options.update(max_width=sys.maxsize)
+    if console.measure(table, options=unbounded).maximum <= console.width:
+        return table
+    columns = [[*column.cells] for column in table.columns]
+    lines = []
+    for cells in zip(*columns, strict=True):
+        named = zip(table.columns[1:], map(_text, cells[1:]), strict=True)
+        rest = "; ".join(f"{_text(column.header)} {cell}" for column, cell in named if cell)
+        lines.append(Text(f"{_text(cells[0])}: {rest}" if rest else _text(cells[0])))
+    return Group(*lines)
+
+
+def _text(cell: object) -> str:
+    return cell.plain if isinstance(cell, Text) else Text.from_markup(str(cell)).plain
 
 
 class VerbGroup(NamedTuple):
@@ -312,9 +331,17 @@ class LazyGroup(TyperGroup):
         return self.get_command(None, name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As of click, of a verb that is loaded first."""
+        """As of click, with the verb loaded before; an unknown verb ends the command with the most similar one."""
         if args and args[0] in self.verbs:
             self.load(args[0])
+        elif args and not args[0].startswith("-"):
+            known = {name: name for name in self.verbs}
+            for group, target in self.verbs.items():
+                nested = target.verbs if isinstance(target, VerbGroup) else {}
+                known = {verb: f"{group} {verb}" for verb in nested} | known
+            alike = get_close_matches(args[0].lower(), known, n=1)
+            remedy = f"did you mean `{ctx.command_path} {known[alike[0]]}`" if alike else "see --help"
+            ctx.fail(f"there is no command {args[0]!r:.80}; {remedy}{'?' if alike else ''}")
         return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:

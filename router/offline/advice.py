@@ -428,10 +428,10 @@ def _break_even(advice: Advice) -> str:
     cold = advice.cold
     if cold is None:
         return ""
-    share = f"where {advice.ask.labelled:.0%} are labelled"
+    share = f"({advice.ask.labelled:.0%} labelled)"
     if cold.break_even is None:
-        return f"; from cold it does not break even within {cold.questions} questions {share}: start warm (--apply)"
-    return f"; from cold it breaks even after about {cold.break_even} questions {share}"
+        return f"; without a warm start it would not pay within {cold.questions} questions {share}: use --apply"
+    return f"; without a warm start it pays after about {cold.break_even} questions {share}"
 
 
 def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,7 +13,6 @@ import typer
 import yaml
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as Printed
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
 from ragbandit.router.cli.store import opened, split_commas
@@ -21,15 +20,13 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.examples import policy_of
-from ragbandit.router.learning.monitoring.price import implied, in_words, proposal
-from ragbandit.router.offline.advice import CONFIDENCE, LABELLED, Advice, Ask, advise
-from ragbandit.router.offline.charts import check_page, number_table, write_page
+from ragbandit.router.offline.advice import LABELLED, Advice, Ask, advise
+from ragbandit.router.offline.charts import check_page, write_page
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import format_of
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay import open_log
-from ragbandit.router.offline.replay.plan import EstimateWithInterval
-from ragbandit.router.offline.simulation.measure import check_labelled, while_learning
+from ragbandit.router.offline.simulation.measure import check_labelled
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting.report import WORTH
@@ -39,7 +36,7 @@ from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import whole_file
-from ragbandit.shared.formats import known_choices, number
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import ArmName, Budget, Json, PolicyLabel
 from ragbandit.workers.evaluation.command import write_records
 from ragbandit.workers.evaluation.paired import PairedRun, Race, facts_of, kinds_of, shared_confidence
@@ -59,6 +56,7 @@ from ragbandit.workers.evaluation.runs import (
     parse_arms,
     read_questions,
 )
+from ragbandit.workers.evaluation.verdict import print_advice
 from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.wiring.generators import make_generator
 from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm
@@ -99,13 +97,14 @@ def advise_verb(
         bool, typer.Option("--apply", help="as --warm, and set policy.incumbent to the best fixed arm")
     ] = False,
     report: Annotated[Path | None, typer.Option(help="write the page as FILE.html")] = None,
+    every: Annotated[bool, typer.Option("--all", help="every number, and how it was measured")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether routing is worth it: route, fix (always one arm), or not enough (and how many questions decide).
 
-    Runs the configured arms on labelled questions, the same ones, and stops as soon as it knows; or takes outcomes
-    that are there. Example: ragbandit advise questions.jsonl --budget 5
+    Runs the configured arms, or your own functions (--module), on the same labelled questions until the verdict is
+    known; or takes known outcomes. Example: ragbandit advise questions.jsonl --budget 5
 
     Exit 0: route. 3: fix. 4: not enough. 2: the log is wrong, or what was asked for cannot be done.
     """
@@ -138,11 +137,12 @@ def advise_verb(
     notes = [*_arm_notes(material, settings=settings), *advice.notes]
     shown = partial(print_advice, advice, facts=facts, notes=notes, settings=settings)
     if report is not None:
-        write_page(report, show=lambda page: shown(console=page))
+        write_page(report, show=lambda page: shown(console=page, every=True))
     if as_json:
         print_json({**advice.as_json(), **facts, "notes": notes})
     else:
-        shown(console=Console(file=console.file, width=max(console.width, 100), emoji=False))
+        width = max(console.width, 100) if every else console.width
+        shown(console=Console(file=console.file, width=width, emoji=False), every=every)
     if EXITS[advice.verdict]:
         raise typer.Exit(EXITS[advice.verdict])
 
@@ -352,20 +352,20 @@ def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
     configured, known = set(settings.arms), set(material.arms)
     notes = []
     if (incumbent := settings.policy.incumbent) is not None:
-        notes.append(f"in service the policy is held back to {incumbent} as far as policy.harm asks; here it is not")
-    if material.encoded:
-        notes.append(f"the features of {material.encoded} rows were made with the configured encoder")
+        notes.append(f"in service policy.harm holds the policy back to {incumbent}; here it does not")
     if cold := [arm for arm in settings.arms if arm not in known]:
         notes.append(f"nothing is known of {', '.join(cold)}: explored as on the first day")
     if unused := [arm for arm in material.arms if arm not in configured]:
-        notes.append(f"learned and never drawn, since not configured: {', '.join(unused)}")
+        notes.append(f"never drawn in service, since not configured: {', '.join(unused)}")
+    if material.encoded:
+        notes.append(f"the features of {material.encoded} rows were made with the configured encoder")
     return notes
 
 
 def _applied(
     advice: Advice, material: WarmRows, *, warm: bool, apply: bool, config: str | None, progress: Progress
 ) -> dict[str, Any]:
-    """Let the policy learn the rows, unless they are the store's, and set the incumbent; what was done."""
+    """Let the policy learn the rows, unless they are the store's, and set the incumbent. Returns facts about both."""
     facts: dict[str, Any] = {}
     if (warm or apply) and material.origin != STORE:
         with opened(config, make=True) as (settings, ledger):
@@ -378,21 +378,28 @@ def _applied(
 
 
 def _set_incumbent(loaded: configuration.LoadedSettings, arm: str) -> str:
-    """Set policy.incumbent in the file and change nothing else; what was done, in words."""
+    """Set policy.incumbent, and the arm of a holdback, in the file. Returns what was done, in words."""
     if arm not in loaded.settings.arms:
         return f"not set: {arm} is no arm of the configuration"
     changed = None if loaded.file is None else with_incumbent(loaded.file.read_text(encoding="utf-8"), arm)
     if loaded.file is None or changed is None:
-        return f"not set: write policy.incumbent: {arm} into the configuration"
+        return f"not set: write {arm} as policy.incumbent, and as the arm of a holdback, into the configuration"
     with whole_file(loaded.file, durable=True) as beside:
         beside.write_text(changed, encoding="utf-8")
     return f"{arm}, in {loaded.file}"
 
 
 def with_incumbent(text: str, arm: str) -> str | None:
-    """The YAML of a configuration with this policy.incumbent, comments kept; None where it cannot be put in safely."""
+    """The YAML of a configuration with this policy.incumbent, which is the arm of a holdback too, comments kept.
+
+    None if the text has a form in which it cannot be changed safely.
+    """
     tree = yaml.safe_load(text) or {}
-    wanted = {**tree, "policy": {**(tree.get("policy") or {}), "incumbent": arm}}
+    policy: dict[str, Any] = {**(tree.get("policy") or {}), "incumbent": arm}
+    if policy.get("holdback"):
+        policy["holdback"] = {**policy["holdback"], "arm": arm}
+        text = re.sub(r"(\bholdback:[^}]*?\barm:)[ \t]*[^\s,}#]+", rf"\g<1> {arm}", text, count=1)
+    wanted = {**tree, "policy": policy}
     if "policy" not in tree:
         changed = f"{text.rstrip()}\n\npolicy:\n  incumbent: {arm}\n".lstrip()
     elif "incumbent" in (tree["policy"] or {}):
@@ -406,77 +413,3 @@ def with_incumbent(text: str, arm: str) -> str | None:
         if yaml.safe_load(changed) == wanted:
             return changed
     return None
-
-
-def print_advice(
-    advice: Advice, *, facts: Mapping[str, Any], notes: Sequence[str], settings: Settings, console: Console
-) -> None:
-    """The page: the verdict, then what says so."""
-    console.print(escape(advice.sentence), soft_wrap=True, highlight=False, style="bold")
-    if advice.verdict == "wrong log":
-        console.print("give the probabilities that the arms were drawn with; `ragbandit replay` shows each arm")
-        return
-    console.print(_standings(advice, cost="steps" if list(settings.reward.cost) == ["steps"] else "cost"))
-    lines = list(_evidence(advice))
-    if advice.frontier:
-        frontier = Printed("weight of cost", "quality", "cost")
-        for point in advice.frontier:
-            frontier.add_row(escape(point.name), _value(point.quality), _value(point.cost))
-        console.print(frontier)
-    lines += in_words(settings.reward)
-    lines += [] if advice.price is None else [implied(advice.price), proposal(advice.price)]
-    lines += [f"{key.replace('_', ' ')}: {_fact(value)}" for key, value in facts.items()]
-    lines += [f"note: {note}" for note in notes]
-    for words in lines:
-        console.print(escape(words), soft_wrap=True, highlight=False)
-
-
-def _standings(advice: Advice, *, cost: str) -> Printed:
-    """A line for the policy and for always each arm; names wrap, so that any number of arms fits in 100 columns."""
-    title = f"{advice.questions:,} questions held out"
-    table = number_table(title, "reward", "gain of the policy", "quality", cost, "routed")
-    table.box, table.pad_edge = None, False
-    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
-    policy, *fixed = advice.standings
-    shares = ["", *(f"{100 * policy.shares[ArmName(one.name.removeprefix('always '))]:.0f}%" for one in fixed)]
-    for one, share in zip(advice.standings, shares, strict=True):
-        roles = f" ({', '.join(one.roles)})" if one.roles else ""
-        table.add_row(
-            escape(f"{one.name} after learning" if one.gain is None else one.name + roles),
-            _value(one.reward),
-            "" if one.gain is None else _value(one.gain, sign="+"),
-            f"{one.quality.value:.3f}",
-            number(one.cost.value),
-            share,
-        )
-    return table
-
-
-def _evidence(advice: Advice) -> Iterator[str]:
-    """How the numbers were made, the control, and the passes from cold."""
-    folds, exact = advice.ask.folds, advice.by == "every arm"
-    looked = (
-        "" if advice.ask.confidence == CONFIDENCE else f", of gains {advice.ask.confidence:.1%}: the looks share 5 %"
-    )
-    yield f"routed: share of the questions that the policy gives to the arm; intervals of 95 %{looked}"
-    known = "the outcome of every arm is known" if exact else "doubly robust estimates of the logged draws"
-    yield f"each question was asked of a policy that had learned the other {folds - 1} of {folds} parts; {known}"
-    if advice.control is not None:
-        yield f"control: with the outcomes permuted the policy gains {_value(advice.control, sign='+')}: that is chance"
-    if (cold := advice.cold) is not None:
-        yield f"from cold, {advice.ask.labelled:.0%} labelled, {while_learning(cold)}"
-
-
-def _fact(value: Any) -> str:
-    if isinstance(value, dict):
-        return "; ".join(f"{key} after {count} questions" for key, count in value.items()) or "none"
-    if value is None:
-        return "not by this command"
-    return number(value) if isinstance(value, float) else str(value)
-
-
-def _value(value: EstimateWithInterval, *, sign: str = "") -> str:
-    text = f"{value.value:{sign}.3f}"
-    if value.low is None or value.high is None:
-        return text
-    return f"{text} ({value.low:{sign}.3f} to {value.high:{sign}.3f})"

@@ -164,17 +164,11 @@ class PairedRun:
     def finish(self, *, concurrency: int) -> None:
         """`run` in an event loop of its own, also from a notebook; Ctrl-C ends it with what is known."""
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            self._until_interrupted(lambda: asyncio.run(self.run(concurrency=concurrency)))
-        else:
+            if not _has_event_loop():
+                asyncio.run(self.run(concurrency=concurrency))
+                return
             with ThreadPoolExecutor(1) as pool:
-                running = pool.submit(asyncio.run, self.run(concurrency=concurrency))
-                self._until_interrupted(running.result)
-
-    def _until_interrupted(self, work: Callable[[], None]) -> None:
-        try:
-            work()
+                pool.submit(asyncio.run, self.run(concurrency=concurrency)).result()
         except KeyboardInterrupt:
             self.ended = "Ctrl-C"
 
@@ -293,6 +287,14 @@ class PairedRun:
             self._looked.update(due)
             if await asyncio.to_thread(self.is_known, [*self.records]):
                 self.ended = f"the verdict is known after {self.race.questions} questions"
+
+
+def _has_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def facts_of(run: PairedRun) -> dict[str, Any]:

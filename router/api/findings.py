@@ -40,6 +40,8 @@ LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
 #: time limit of a reply of Redis, seconds
 REPLY_S: Final = 3.0
+#: factor of a dollar budget from which it is a finding: below it hardly a choice changes
+NOTICED: Final = 1.5
 #: newest rows of the ledger whose costs are looked at
 MOST_ROWS: Final = 20_000
 #: newest outcomes that are searched for failures of servers
@@ -231,13 +233,15 @@ def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[
 
 
 def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    from ragbandit.router.api.security.budgets import bounds, budget_states, state_in_words
+    from ragbandit.router.api.security.budgets import bounds, budget_states, raised_in_words, state_in_words
 
     for budget, sums in budget_states(database, settings=settings, now=now):
         if budget.spent_of(sums) >= budget.dollars:
             then, end = "are refused (429)" if budget.stop else "go to the cheapest arm", bounds(budget.period, now=now)
             what = f"{state_in_words(budget, sums, now=now)}: its questions {then} until {moment(end[1])}"
             yield Finding("warning", "dollar budgets", what, f"wait, or raise {budget.setting}")
+        elif raised := raised_in_words(budget, sums, database=database, settings=settings, now=now, least=NOTICED):
+            yield Finding("warning", "dollar budgets", raised, f"wait, or raise {budget.setting}")
 
 
 def _failing(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:

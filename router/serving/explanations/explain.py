@@ -265,7 +265,7 @@ def _of_the_price(decision: Decision) -> Iterator[str]:
     why = "as its caller wanted" if query.cost_weight is not None or query.aim else "as its key or tenant has it"
     named = "" if name is None else f" ({name})"
     factor = budget_factor(query)
-    why += f", raised by the factor {factor:g} of a dollar budget" if factor > 1.0 else ""
+    why += f", raised {factor:g}-fold by a dollar budget" if factor > 1.0 else ""
     served = f"It was served at cost weight {decision.cost_weight:g}{named}, {why}"
     yield f"{served}; it is learned at that weight, and scores are read at it."
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -156,8 +157,9 @@ def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
         yield report
 
 
-#: characters of a text that are shown
+#: characters of a text that are shown, and on one screen
 _LONGEST: Final = 1000
+_EXCERPT: Final = 200
 #: keys of mappings whose keys are names of users, which are shown as they must be typed
 _BY_NAME: Final = frozenset({"pmf", "scores"})
 #: keys of times, seconds since 1970
@@ -170,6 +172,20 @@ def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(facts)
     else:
         _tell(facts)
+
+
+#: lines and characters of a line of one screen
+_SCREEN: Final = (24, 80)
+
+
+def show_screen(facts: Mapping[str, Any], *, more: str) -> None:
+    """Facts for people on one screen: lines are wrapped, long values cut. more: how to see the rest."""
+    with console.capture() as shown:
+        _tell({key: _cell(value)[:_EXCERPT] if isinstance(value, str) else value for key, value in facts.items()})
+    most, width = _SCREEN
+    lines = [part for line in shown.get().splitlines() for part in textwrap.wrap(line, width) or [""]]
+    for line in [*lines[: most - 1], more]:
+        console.say(line)
 
 
 def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) -> None:

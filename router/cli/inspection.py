@@ -22,6 +22,7 @@ from ragbandit.router.cli.console import (
     print_json,
     show,
     show_rows,
+    show_screen,
 )
 from ragbandit.router.cli.store import opened, parse_time, registered_policy
 from ragbandit.router.config.settings import Settings
@@ -43,7 +44,7 @@ from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql import counters
-from ragbandit.shared.formats import moment, one_line
+from ragbandit.shared.formats import moment, number, one_line, percent
 from ragbandit.shared.types import ArmName, PolicyLabel
 
 #: a count that may be 0 -> its meaning; counts that demand an action are findings
@@ -62,7 +63,7 @@ _MEANINGS: Final = {
 def status(label: LabelOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Counts, learning lag, health of each arm, and what is not as it should be, with what to do about it.
 
-    Read from the database, and from Redis where one is used: no service need run. Exit code 1 with a problem. --json
+    Read from the database, and from Redis if it is used: no service need run. Exit code 1 with a problem. --json
     prints the fields that /v1/status has for the ledger, and the findings.
     """
     with opened(config, label=label) as (settings, ledger):
@@ -198,6 +199,9 @@ def _health(health: ArmHealth) -> str:
 
 #: fields of the record about the question
 _ASKED: Final = ("question", "asked", "messages", "context", "tenant", "session_id", "run_by", "made_at")
+#: arms, and the newest judgements, of one screen
+_MOST_ARMS: Final = 6
+_MOST_JUDGED: Final = 3
 _ENDING: Final = ("status", "stop_reason", "answer", "error", "steps", "cost")
 
 
@@ -205,6 +209,7 @@ def explain(
     decision_id: Annotated[str, typer.Argument(metavar="ID", help="id of the decision")],
     label: LabelOption = None,
     config: ConfigOption = None,
+    every: Annotated[bool, typer.Option("--all", help="also facts, probabilities, steps and each judgement")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Why a decision was made and what came of it, from its question to its place in the ledger.
@@ -212,14 +217,42 @@ def explain(
     --json prints what the service has at /v1/decisions/ID/explanation.
     """
     with opened(config, label=label) as (settings, ledger):
-        store = DecisionStore(ledger.database, label=ledger.label)
-        explained = explanations.explain(store, decision_id, rule=closing_rule(settings.learning))
+        store, rule = DecisionStore(ledger.database, label=ledger.label), closing_rule(settings.learning)
+        explained = explanations.explain(store, decision_id, rule=rule, known=settings.arms)
     reply: dict[str, Any] = plain(explanation_json(explained))
-    show(reply if as_json else _in_order(reply) | {"key": explained.record.decision.query.api_key}, as_json=as_json)
+    if as_json or every:
+        key = {"key": explained.record.decision.query.api_key}
+        show(reply if as_json else _in_order(reply) | key, as_json=as_json)
+        return
+    show_screen(_in_short(reply), more="--all prints facts, probabilities, steps and each judgement")
+
+
+def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """What one screen has of an explanation."""
+    record, arms = reply["record"], reply["arms"]
+    outcome, judged = record["outcome"], record["feedback"]
+    shares = sorted(((arm["probability"], arm["arm"]) for arm in arms), reverse=True)
+    answer = {} if outcome is None else {name: outcome[name] for name in ("status", "answer", "error", "steps")}
+    cost = {} if outcome is None else {name: value for name, value in outcome["cost"].items() if value}
+    reward, earned = record["reward"], ""
+    if reward is not None:
+        price = f"{number(reward['weight'])} x cost {number(reward['cost'])}"
+        earned = f"{number(reward['value'])}, of quality {number(reward['quality'])} and {price}"
+    return {
+        "decision": f"{reply['decision_id']}, {moment(record['made_at'])}",
+        "question": record["question"],
+        "probabilities": ", ".join(f"{arm} {percent(share)}" for share, arm in shares[:_MOST_ARMS]),
+        **answer,
+        "cost": ", ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in cost.items()),
+        "judgements": "; ".join(f"{item['source']} {item['value']}" for item in judged[-_MOST_JUDGED:]),
+        "reward": earned,
+        "progress": reply["progress"],
+        f"Why {record['arm']}": [reason for reason in reply["reasons"] if not reason.startswith("The random draw")],
+    }
 
 
 def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """The reply in the order of the story, without what only programs want."""
+    """The whole reply in the order of the story."""
     record = reply["record"]
     outcome = record["outcome"]
     return {

@@ -389,8 +389,8 @@ async def explained_for(request: Request, decision_id: str) -> Explanation:
     """The decision explained, for who may see it. Raises NotFound, InvalidInput."""
     router = router_of(request)
     await check_owner(request, decision_id)
-    rule = closing_rule(router.settings.learning)
-    return await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule))
+    rule, known = closing_rule(router.settings.learning), router.service.arms
+    return await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule, known=known))
 
 
 @endpoints.post(

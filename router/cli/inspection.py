@@ -10,7 +10,7 @@ import typer
 
 from ragbandit.router.api.findings import is_problem, of_disk, of_ledger, of_processes, of_settings, of_store, tried
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
-from ragbandit.router.api.security.budgets import budget_states, raised_in_words, state_in_words
+from ragbandit.router.api.security.budgets import budget_lines
 from ragbandit.router.cli.console import (
     ConfigOption,
     JsonOption,
@@ -89,12 +89,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             facts |= {"findings": [f"{one.severity} {one.line}" for one in findings]} if findings else {}
             origin = origin_in(ledger.database, label=ledger.label)
             facts |= {"encoder": _encoder(origin)} if origin is not None else {}
-            states = budget_states(ledger.database, settings=settings, now=now)
-            common = {"database": ledger.database, "settings": settings, "now": now}
-            lines = []
-            for budget, sums in states:
-                lines.append(state_in_words(budget, sums, now=now))
-                lines += filter(None, [raised_in_words(budget, sums, **common)])
+            lines = budget_lines(ledger.database, settings, now=now)
             facts |= {"budgets": lines} if lines else {}
             learned = {} if state.learning is None else {"learning": state.learning.line}
             show({"policy": ledger.label} | _champion(ledger, settings=settings) | learned | facts, as_json=False)

@@ -223,6 +223,15 @@ def state_in_words(budget: DollarBudget, sums: Spent, *, now: float) -> str:
     return f"{who} has spent {share} of its {whole} of the {budget.period} (UTC); {over} of the {budget.period} is over"
 
 
+def budget_lines(database: Database, settings: Settings, *, now: float) -> list[str]:
+    """The state of every budget, each followed by what it does to the choices now, as sentences."""
+    lines = []
+    for budget, sums in budget_states(database, settings=settings, now=now):
+        raised = raised_in_words(budget, sums, database=database, settings=settings, now=now)
+        lines.append("; ".join(filter(None, (state_in_words(budget, sums, now=now), raised))))
+    return lines
+
+
 def raised_in_words(
     budget: DollarBudget, sums: Spent, *, database: Database, settings: Settings, now: float, least: float = 1.0
 ) -> str:
@@ -237,7 +246,7 @@ def raised_in_words(
     answered = Counter(arm for arm, spender in rows if spender == budget.spender.name)
     words = f"the budget of {'the key ' * is_key}{budget.spender.name} raises the price {number(factor)}-fold now"
     for arm, count in answered.most_common(1):
-        words += f"; {arm} answers {count / answered.total():.0%} of its questions"
+        words += f"; {arm} answers {percent(round(count / answered.total(), 2))} of its questions"
     return words
 
 

@@ -162,7 +162,7 @@ WEIGHTS: Final = {
     "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
 _MISSING: Final = "documents to search (--documents DIR), a model server (--url) or your pipelines (--pipeline)"
-#: share of the holdback that is written beside an incumbent
+#: share of the holdback that is written with an incumbent
 _HOLDBACK: Final = 0.05
 #: models of OpenAI that reason, and refuse a temperature and stop strings (the generator applies these itself)
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")

@@ -1,7 +1,7 @@
 """Findings: faults of an installation, each with its remedy.
 
 `validate`, `status`, /ready and the overview page print them. Every look reads, and changes nothing. `validate` loads
-no database engine and no Redis where none is configured, so their imports stand in the functions.
+a database engine and Redis only if they are configured, so their imports stand in the functions.
 """
 
 import contextlib

@@ -127,8 +127,7 @@ def import_(
     source: Annotated[str | None, typer.Option(help="who judged all of it, whatever the lines say")] = None,
     scale: Annotated[str, typer.Option(help="scale of ratings that are numbers: 0-1 or 1-5")] = "0-1",
     supersede: Annotated[
-        bool,
-        typer.Option("--replace", help="supersede earlier imports on the decisions that the file judges"),
+        bool, typer.Option("--replace", help="supersede earlier imports on the decisions that the file judges")
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,

@@ -88,8 +88,7 @@ def replay_verb(
     report: Annotated[Path | None, typer.Option(help="write the tables as FILE.html")] = None,
     as_json: JsonOption = False,
     fail_below: Annotated[
-        float | None,
-        typer.Option(help="exit 1 unless the lower bound of every difference is at least this"),
+        float | None, typer.Option(help="exit 1 unless the lower bound of every difference is at least this")
     ] = None,
     config: ConfigOption = None,
 ) -> None:

@@ -146,7 +146,7 @@ class Earned:
     versions: tuple[PolicyVersion, ...]
     #: the kill switch decides
     killed: bool
-    #: the side that the log of these two weeks favours; None: none
+    #: the side that the log of these two weeks favours, or None
     uneven: SampleRatio | None
 
 
@@ -286,7 +286,7 @@ class Savings:
     ) -> None:
         self._database, self._policy, self._clock = database, policy, clock
         self._read_at = float("-inf")
-        #: None: there is no holdback, or too few outcomes of its arm tell dollars
+        #: None without a holdback, or if too few outcomes of its arm have dollars
         self.mean: float | None = None
 
     def refresh(self) -> None:
@@ -300,5 +300,5 @@ class Savings:
         self.mean = of.dollars / of.ended if of is not None and known else None
 
     def of(self, cost: Cost) -> float | None:
-        """What an answer of this cost saved, in dollars, below 0 where it was more expensive; None: it is not known."""
+        """What an answer of this cost saved, in dollars, below 0 if it was more expensive; None if it is not known."""
         return None if self.mean is None else self.mean - cost.dollars

@@ -206,7 +206,7 @@ def minutes_of(connection: Connection, *, policy: str, since: int, weight: float
     columns = [updates.c[name] for name in _UPDATE] + [decisions.c[name] for name in _DECISION]
     query = select(*columns).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
     query = query.where(updates.c.policy == policy).order_by(updates.c.seq.desc()).limit(limit)
-    for row in connection.execute(query).mappings():
+    for row in map(dict, connection.execute(query).mappings()):
         if row["made_at"] >= began:
             _count_update(_by_minute(row), label=policy, weight=weight, deltas=deltas)
     mine = {key: totals_value(canonical(deltas[key])) for key in sorted(deltas) if key[0] == policy and key[1] >= since}

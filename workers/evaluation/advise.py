@@ -40,13 +40,7 @@ from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import ArmName, Budget, Json, PolicyLabel
 from ragbandit.workers.evaluation.command import write_records
 from ragbandit.workers.evaluation.paired import PairedRun, Race, facts_of, kinds_of, shared_confidence
-from ragbandit.workers.evaluation.pipelines import (
-    Pipelines,
-    Questions,
-    load_pipelines,
-    named_pipelines,
-    question_file,
-)
+from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
 from ragbandit.workers.evaluation.runs import (
     CRUD,
     Answers,
@@ -88,7 +82,7 @@ def advise_verb(
     labelled: Annotated[float, typer.Option(help="share of decisions that you expect to label")] = LABELLED,
     worth: Annotated[float, typer.Option(min=0.0, help="least gain a question that is worth a router")] = WORTH,
     folds: Annotated[int, typer.Option(min=2, help="parts of the questions, each held out once")] = 5,
-    family: Annotated[str, typer.Option(help="how answers are judged, as of evaluate")] = "ours",
+    family: Annotated[str, typer.Option(help="how answers are judged, see evaluate")] = "ours",
     limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="answers at a time")] = 1,
     answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
@@ -104,7 +98,7 @@ def advise_verb(
     """Say whether routing is worth it: route, fix (always one arm), or not enough (and how many questions decide).
 
     Runs the configured arms, or your own functions (--module), on the same labelled questions until the verdict is
-    known; or takes known outcomes. Example: ragbandit advise questions.jsonl --budget 5
+    certain; or takes stored outcomes. Example: ragbandit advise questions.jsonl --budget 5
 
     Exit 0: route. 3: fix. 4: not enough. 2: the log is wrong, or what was asked for cannot be done.
     """
@@ -273,7 +267,7 @@ class _Sources:
         )
 
     def of_run(self, questions: Path, *, run: RunOptions, learns: bool) -> tuple[dict[str, Any], WarmRows, Advice]:
-        """Run the arms: facts about the run, its rows, and the verdict. Ctrl-C ends the run with what is known."""
+        """Run the arms: facts about the run, its rows, and the verdict. Ctrl-C ends the run early."""
         paired, outcomes = self._run(questions, options=run, arms=run.arms_of(self.settings, learns=learns))
         material = self.of_log(outcomes, format_="jsonl", skip_bad=False)
         alone = len(paired.race.left) == len(material.arms) - 1

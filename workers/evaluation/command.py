@@ -61,8 +61,7 @@ def evaluate(
     index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
     family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(FAMILY_NAMES)}")] = "ours",
     judge: Annotated[
-        str | None,
-        typer.Option(help="of family crud: configuration whose model and prompts judge; default: --config"),
+        str | None, typer.Option(help="of family crud: configuration whose model and prompts judge; default: --config")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 Time is that of a crowd")] = 1,
@@ -203,12 +202,7 @@ def _run(
 
 
 def _quiz(
-    rows: Sequence[LabelledQuestion],
-    *,
-    answered: Answered,
-    judge: QuizModel,
-    answers: Answers,
-    concurrency: int,
+    rows: Sequence[LabelledQuestion], *, answered: Answered, judge: QuizModel, answers: Answers, concurrency: int
 ) -> Qualities:
     """Judgements by the judge, closed then. Ctrl-C ends the command; what was judged is in the judge's cache."""
     cut, judged_as = chinese_words(), dict[int, dict[str, AnswerQuality]]()

@@ -119,7 +119,7 @@ class Race:
             self.running = tuple(arm for arm in self.running if arm not in gone)
 
     def _log_capital(self) -> Matrix:
-        """Of each arm, averaged over rivals and stakes, by weight and kind: (weights, kinds and all, arms)."""
+        """Mean over rivals and stakes, by weight, kind and arm: (weights, kinds and all, arms)."""
         rivals = np.moveaxis(self._capital, 3, 2)  # (weights, kinds, arm, rival, stakes)
         others = ~np.eye(len(self.arms), dtype=np.bool_)
         return log_mean_exp(np.moveaxis(rivals[:, :, others].reshape(*rivals.shape[:3], -1), -1, 0))
@@ -127,7 +127,7 @@ class Race:
 
 @dataclass(kw_only=True)
 class PairedRun:
-    """Arms on questions. `records` has what is known when `run` ends, also where it ends by an exception."""
+    """A run of arms on questions. `records` is valid when `run` ends, also if it raises."""
 
     #: each question once
     rows: Sequence[LabelledQuestion]
@@ -143,7 +143,7 @@ class PairedRun:
     #: whether the verdict on these records is known; it runs in a thread
     is_known: Callable[[list[dict[str, Json]]], bool]
     progress: Progress
-    #: told of an arm that left the race
+    #: prints a warning, or that an arm left the race
     tell: Callable[[str], None]
     spent: float = 0.0
     #: questions that the judge gave no score for: they count for no arm
@@ -162,7 +162,7 @@ class PairedRun:
     _looked: set[int] = field(default_factory=set)
 
     def finish(self, *, concurrency: int) -> None:
-        """`run` in an event loop of its own, also from a notebook; Ctrl-C ends it with what is known."""
+        """`run` in an event loop of its own, also from a notebook; Ctrl-C ends it early."""
         try:
             if not _has_event_loop():
                 asyncio.run(self.run(concurrency=concurrency))
@@ -249,7 +249,7 @@ class PairedRun:
         except ArmFailed as error:
             if not self._silent:
                 self.tell(f"the judge gave no score, and the question counts for no arm: {error}")
-            self._silent = True  # of the same fault once is enough
+            self._silent = True  # the same fault once is enough
             return None
 
     def _enter(self, row: LabelledQuestion, known: Mapping[ArmName, StoredAnswer], *, kind: int) -> None:

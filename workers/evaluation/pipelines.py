@@ -19,20 +19,14 @@ from ragbandit.router.config.named_sections import NAME
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.types import ArmName, Cost
-from ragbandit.strategies.arms.external import (
-    CallableArm,
-    accounted,
-    asked_by,
-    checked_reply,
-    text_of,
-)
+from ragbandit.strategies.arms.external import CallableArm, accounted, asked_by, checked_reply, text_of
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.run import Answer, Run
 from ragbandit.workers.evaluation.command import write_records
 from ragbandit.workers.wiring.loading import LoadedArm
 
-#: name -> a function of the question, or an object with a method that answers, as of arms of the class `callable`
+#: name -> a function of the question, or an object that the class `callable` can call
 Pipelines = Mapping[str, Any]
 #: a JSONL file, question -> right answers, or rows: a mapping with `question` and `answers`, or the question
 Questions = str | PathLike[str] | Mapping[str, Any] | Iterable[Any]
@@ -134,7 +128,7 @@ class FunctionArm(CallableArm):
         took = asdict(took) if isinstance(took, Cost) else took
         amounts = took if isinstance(took, Mapping) else {self._unit or "cost in a unit": took}
         foreign = {name: value for name, value in amounts.items() if isinstance(value, Number)}
-        floats = {name: float(value) for name, value in foreign.items() if not isinstance(value, bool | int | complex)}  # type: ignore[arg-type] # a real number
+        floats = {name: float(value) for name, value in foreign.items() if not isinstance(value, bool | int | complex)}
         return {
             name: floats.get(name, value)
             for name, value in amounts.items()
@@ -155,7 +149,7 @@ def _identity(function: object) -> str:
     kind = function if hasattr(function, "__qualname__") else type(function)
     name = f"{kind.__module__}:{kind.__qualname__}"  # type: ignore[attr-defined] # of functions and classes
     try:
-        source = inspect.getsource(kind)
+        source = inspect.getsource(kind)  # type: ignore[arg-type] # else a TypeError
     except (OSError, TypeError):  # built in, or made at run time
         return name
     return f"{name} {sha256(source.encode()).hexdigest()[:12]}"

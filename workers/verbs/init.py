@@ -80,7 +80,7 @@ def init(
     *others, price_choice = draft(here, preference=prefer or _BALANCED, key_env=key_env, prices=prices)
     for choice in others:
         _print(choice)
-    if asks:  # what was found is printed before the question
+    if asks:  # the findings are printed before the question
         chosen = _preference(unit=cost_unit(here, prices=prices))
         *others, price_choice = draft(here, preference=chosen, key_env=key_env, prices=prices)
     _print(price_choice)

@@ -50,7 +50,7 @@ MOST: Final = 1000.0
 BURST: Final = 0.1
 #: part of the remaining time without money at which the factor is MOST
 FULL: Final = 0.1
-#: of the period: at its end a budget is not held more closely than that
+#: share of the period at its end in which a budget is not held more closely
 LATE: Final = 0.01
 #: for how long a process uses what it has read, seconds
 FRESH_S: Final = 2.0
@@ -75,7 +75,7 @@ class DollarBudget:
     dollars: float
     #: refuse what is beyond
     stop: bool
-    #: the setting or the scope that says so
+    #: the setting or the scope of the budget
     setting: str
 
     def spent_of(self, sums: Spent) -> float:
@@ -160,7 +160,7 @@ class Budgets:
 
     async def _spent(self, spenders: Iterable[Spender], *, now: float) -> dict[Spender, Spent]:
         if any(self._is_stale(one) for one in spenders):
-            async with self._lock:  # all who come meanwhile wait for one read
+            async with self._lock:  # requests that come meanwhile wait for one read
                 if stale := [one for one in spenders if self._is_stale(one)]:
                     if len(self._known) > MOST_SPENDERS:
                         self._known, stale = {}, list(spenders)

@@ -86,7 +86,7 @@ class Price:
 
 
 def price_of(arms: Sequence[ArmMeans], *, weight: float) -> Price:
-    """What this weight (>= 0) says of these arms, one or more. The arms' means count as independent."""
+    """The weight (>= 0) against the means of one arm or more, which count as independent."""
     cheap = min(arms, key=lambda one: (one.cost, -one.quality))
     expensive = max(arms, key=lambda one: (one.cost, one.quality))
     verdict: Literal["worse", "far"] | None = None

@@ -17,7 +17,7 @@ def ids_to_label(connection: Connection, *, tenant: str | None, limit: int, skip
     newest = jobs.c.made_at.desc(), jobs.c.decision_id
     turn = func.row_number().over(partition_by=decisions.c.tenant, order_by=newest)
     query = _awaiting_label(tenant).order_by(turn, *newest).offset(skip).limit(limit)
-    return connection.execute(query).scalars().all()
+    return list(connection.execute(query).scalars())
 
 
 def label_counts(connection: Connection, *, tenant: str | None, now: float) -> tuple[int, int]:

@@ -26,12 +26,8 @@ from ragbandit.shared.formats import number_or_name
 from ragbandit.shared.redaction import shown_variable
 
 ArmOption = Annotated[list[str] | None, typer.Option("--arm", help="an arm that may be drawn; repeat it for several")]
-PriceOption = Annotated[
-    str | None, typer.Option("--cost-weight", help="weight of cost: a number, or a name of the setting cost_weights")
-]
-AimOption = Annotated[
-    str | None, typer.Option("--aim", help="in place of a weight of cost: quality=0.9, steps=1.8 or dollars=0.004")
-]
+PriceOption = Annotated[str | None, typer.Option("--cost-weight", help="a number, or a name of cost_weights")]
+AimOption = Annotated[str | None, typer.Option("--aim", help="instead: quality=0.9, steps=1.8 or dollars=0.004")]
 
 
 #: parts of an answer that a terminal shows, besides its text; --json prints all

@@ -32,14 +32,10 @@ ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YA
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
-UrlOption = Annotated[
-    str | None,
-    typer.Option("--url", envvar="RAGBANDIT_URL", help="URL of a running service; default: the configured server"),
-]
+UrlOption = Annotated[str | None, typer.Option("--url", envvar="RAGBANDIT_URL", help="service; default: configured")]
 
 KeyOption = Annotated[
-    str | None,
-    typer.Option("--key-env", help="environment variable that holds the API key; default: RAGBANDIT_API_KEY"),
+    str | None, typer.Option("--key-env", help="variable with the API key; default: RAGBANDIT_API_KEY")
 ]
 
 LabelOption = Annotated[str | None, typer.Option(help="name of the ledger; default: the configured one")]

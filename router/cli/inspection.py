@@ -139,12 +139,7 @@ def verify(
     config: ConfigOption = None,
     deep: Annotated[bool, typer.Option(help="also the probabilities of every decision again")] = False,
     recount: Annotated[
-        bool,
-        typer.Option(
-            "--recount",
-            help="instead count the tables and correct the counters of every ledger; writes wait meanwhile, a second "
-            "per million rows",
-        ),
+        bool, typer.Option("--recount", help="correct the counters instead; writes wait a second per million rows")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -270,7 +265,7 @@ def report(
     until: Annotated[str | None, typer.Option(help="a date, a time or an age; default: now")] = None,
     tenant: Annotated[str | None, typer.Option(help="this tenant only")] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="ARM", help="default: the holdback's arm, the incumbent")
+        str | None, typer.Option(metavar="ARM", help="default: the holdback's arm, or incumbent")
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write it as one page that can be sent")] = None,
     label: LabelOption = None,

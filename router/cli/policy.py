@@ -69,7 +69,7 @@ def _list(versions: PolicyList, *, as_json: bool) -> None:
 def add(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="its name; default: v1, v2 ...")] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="a setting that differs: policy.name=linucb; repeat it")
+        list[str] | None, typer.Option("--set", help="another setting: policy.name=linucb; repeat it")
     ] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
@@ -100,9 +100,7 @@ def pause(
 
 
 def resume(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="the version; default: the kill switch is taken back")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="default: deactivate the kill switch")] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -171,9 +169,7 @@ def _retired(ledger: Ledger, *, lease_s: float, report: Callable[[int], None]) -
 
 def canary(
     name: NameArgument,
-    weight: Annotated[
-        float | None, typer.Option(help="share of its pmf in what is served; default: the next of rollout.steps")
-    ] = None,
+    weight: Annotated[float | None, typer.Option(help="share served; default: the next of rollout.steps")] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -202,7 +198,7 @@ def _perform(verb: Verb, name: str, *, reason: str, config: str | None, as_json:
 
 def kill(
     arm: Annotated[
-        str | None, typer.Argument(metavar="[ARM]", help="the arm for every question; default: the champion alone")
+        str | None, typer.Argument(metavar="[ARM]", help="for every question; default: the champion")
     ] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,

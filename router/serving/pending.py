@@ -303,11 +303,8 @@ def request(database: Database, *, decision_id: DecisionId, now: float) -> Cance
         if decision is None:
             raise unknown_decision()
         if decision.run_by != "worker":
-            raise Conflict(
-                "your own stack runs this decision, not our workers",
-                field="decision_id",
-                remedy="stop it there, and report the outcome yourself",
-            )
+            remedy = "stop it there, and report the outcome yourself"
+            raise Conflict("your own stack runs this decision, not our workers", field="decision_id", remedy=remedy)
         ended = connection.execute(
             select(*outcomes.c["status", "stop_reason", "made_by"]).where(outcomes.c.decision_id == decision_id)
         ).first()

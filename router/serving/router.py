@@ -215,8 +215,8 @@ class Router(AbstractContextManager["Router"]):
     def submit(self, query: Query | str, *, run_by: RunBy = "caller") -> "Future[Decision]":
         """`route` without waiting; with run_by="worker" only arms that our workers run are offered.
 
-        Raises Overloaded, InvalidInput, Forbidden, and TooManyRequests if too many of its tenant wait; the Future raises
-        Conflict if its id was used for another request. A Future cancelled before its batch begins stores nothing.
+        Raises Overloaded, InvalidInput, Forbidden, and TooManyRequests if too many of its tenant wait. The Future
+        raises Conflict if its id was used for another request; one cancelled before its batch begins stores nothing.
         """
         question = self.service.question(query, run_by=run_by)
         return self.service.batcher.submit(question, tenant=question.query.tenant)

@@ -62,22 +62,14 @@ EXITS: Final = {"route": 0, "wrong log": 2, "fix": 3, "not enough": 4}
 
 
 def advise_verb(
-    questions: Annotated[
-        Path | None, typer.Argument(help="JSONL: question, and answers, a list, unless judge.generator scores")
-    ] = None,
+    questions: Annotated[Path | None, typer.Argument(help="JSONL: question, and answers unless a judge scores")] = None,
     *,
     table: Annotated[Path | None, typer.Option(help="JSONL: question, correct and steps per arm; runs no arm")] = None,
-    log: Annotated[
-        Path | None, typer.Option(help="logged decisions with rewards; runs no arm. Default: the store's")
-    ] = None,
+    log: Annotated[Path | None, typer.Option(help="logged decisions with rewards; default: those of the store")] = None,
     format_: Annotated[str | None, typer.Option("--format", help="of the log; default: by its name")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out log rows that cannot be used")] = False,
-    module: Annotated[
-        str | None, typer.Option(metavar="MODULE:NAME", help="your own pipelines: a mapping of names to functions")
-    ] = None,
-    arms: Annotated[
-        str | None, typer.Option(help="NAME[,NAME...] to run; default: those of --module, else all that workers run")
-    ] = None,
+    module: Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="your functions, by name")] = None,
+    arms: Annotated[str | None, typer.Option(help="NAME[,NAME...]; default: all of --module, else of workers")] = None,
     budget: Annotated[float | None, typer.Option(min=0.0, help="dollars that the answers may cost")] = None,
     labelled: Annotated[float, typer.Option(help="share of decisions that you expect to label")] = LABELLED,
     worth: Annotated[float, typer.Option(min=0.0, help="least gain a question that is worth a router")] = WORTH,
@@ -87,9 +79,7 @@ def advise_verb(
     concurrency: Annotated[int, typer.Option(min=1, help="answers at a time")] = 1,
     answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
     warm: Annotated[bool, typer.Option("--warm", help="let the policy learn the outcomes: a warm start")] = False,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="as --warm, and set policy.incumbent to the best fixed arm")
-    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="as --warm, and set policy.incumbent to the best")] = False,
     report: Annotated[Path | None, typer.Option(help="write the page as FILE.html")] = None,
     every: Annotated[bool, typer.Option("--all", help="every number, and how it was measured")] = False,
     config: ConfigOption = None,

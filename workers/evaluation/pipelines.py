@@ -10,10 +10,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from hashlib import sha256
-from numbers import Number
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, SupportsFloat
 
 from ragbandit.router.config.named_sections import NAME
 from ragbandit.shared.errors import ConfigError
@@ -121,19 +120,13 @@ class FunctionArm(CallableArm):
         return {"answer": text_of(output), "steps": cost.pop("steps", 1), "cost": cost}
 
     def _amounts(self, took: object) -> dict[str, object]:
-        """A reported cost by the names of its fields, without None and the seconds, which are measured.
-
-        Numbers of other packages (numpy, Decimal) become floats.
-        """
+        """A reported cost by the names of its fields, without None and the seconds, which are measured."""
         took = asdict(took) if isinstance(took, Cost) else took
         amounts = took if isinstance(took, Mapping) else {self._unit or "cost in a unit": took}
-        foreign = {name: value for name, value in amounts.items() if isinstance(value, Number)}
-        floats = {name: float(value) for name, value in foreign.items() if not isinstance(value, bool | int | complex)}
-        return {
-            name: floats.get(name, value)
-            for name, value in amounts.items()
-            if value is not None and name != "seconds_total"
-        }
+        known = {name: value for name, value in amounts.items() if value is not None and name != "seconds_total"}
+        # Numbers of other packages (numpy, Decimal) are numbers.
+        foreign = {name: value for name, value in known.items() if not isinstance(value, bool | int)}
+        return known | {name: float(value) for name, value in foreign.items() if isinstance(value, SupportsFloat)}
 
 
 def _attributes(output: object) -> Mapping[str, object]:
@@ -146,10 +139,10 @@ def _attributes(output: object) -> Mapping[str, object]:
 
 def _identity(function: object) -> str:
     """Name and, if it can be read, a digest of the source: stored answers of a changed function are asked again."""
-    kind = function if hasattr(function, "__qualname__") else type(function)
-    name = f"{kind.__module__}:{kind.__qualname__}"  # type: ignore[attr-defined] # of functions and classes
+    kind: Any = function if hasattr(function, "__qualname__") else type(function)
+    name = f"{kind.__module__}:{kind.__qualname__}"
     try:
-        source = inspect.getsource(kind)  # type: ignore[arg-type] # else a TypeError
+        source = inspect.getsource(kind)
     except (OSError, TypeError):  # built in, or made at run time
         return name
     return f"{name} {sha256(source.encode()).hexdigest()[:12]}"

@@ -182,11 +182,9 @@ class Answers:
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ConfigError(
-                "another evaluation writes its answers there",
-                field=str(self.file),
-                remedy="wait for it, or name another file with --answers",
-            ) from error
+            message = "another evaluation writes its answers there"
+            remedy = "wait for it, or name another file with --answers"
+            raise ConfigError(message, field=str(self.file), remedy=remedy) from error
 
     def _read(self, *, resume: bool) -> dict[str, StoredAnswer]:
         answers, whole = dict[str, StoredAnswer](), 0
@@ -198,11 +196,8 @@ class Answers:
             stored = _kept(line, where=f"{self.file}:{number}")
             answers[stored.key] = stored
         if answers and not resume:
-            raise InvalidInput(
-                f"holds {len(answers)} answers",
-                field=str(self.file),
-                remedy="give --resume to reuse them, or another file with --answers",
-            )
+            remedy = "give --resume to reuse them, or another file with --answers"
+            raise InvalidInput(f"holds {len(answers)} answers", field=str(self.file), remedy=remedy)
         self._stream.truncate(whole)
         return answers
 

@@ -44,11 +44,8 @@ def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
     )
     asks = templates[ASKS_FOR_ANSWERS]
     if not any(CANNOT_INFER in part for part in (asks.instructions, *asks.demonstrations, asks.body, asks.prefix)):
-        raise ConfigError(
-            f"does not have {CANNOT_INFER} in it",
-            field=f"{where}.{ASKS_FOR_ANSWERS}",
-            remedy="tell the judge to write that where the text has no answer: whatever else it writes counts as one",
-        )
+        remedy = "tell the judge to write that where the text has no answer: whatever else it writes counts as one"
+        raise ConfigError(f"does not have {CANNOT_INFER} in it", field=f"{where}.{ASKS_FOR_ANSWERS}", remedy=remedy)
     return templates
 
 

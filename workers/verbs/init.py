@@ -32,21 +32,17 @@ _BALANCED = "balanced"
 
 def init(
     *,
-    url: Annotated[
-        str | None, typer.Option(help="OpenAI-compatible server; default: OPENAI_BASE_URL, OpenAI, the usual ports")
-    ] = None,
+    url: Annotated[str | None, typer.Option(help="model server; default: OPENAI_BASE_URL, OpenAI, usual ports")] = None,
     key_env: Annotated[str, typer.Option(help="environment variable that holds the server's key")] = "OPENAI_API_KEY",
     model: Annotated[list[str] | None, typer.Option(help="model to use; twice: the small one, the large one")] = None,
     documents: Annotated[
-        Path | None, typer.Option(help="folder or corpus to index; default: ./docs, ./documents, ./corpus.jsonl")
+        Path | None, typer.Option(help="to index; default: ./docs, ./documents, ./corpus.jsonl")
     ] = None,
     pipeline: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=PACKAGE.MODULE:OBJECT", help="LangChain or LlamaIndex object as an arm; repeatable"),
+        list[str] | None, typer.Option(metavar="NAME=PACKAGE.MODULE:OBJECT", help="LangChain or LlamaIndex object")
     ] = None,
     price: Annotated[
-        list[str] | None,
-        typer.Option(metavar="INPUT/OUTPUT", help="dollars per million tokens of a model; twice: the small one first"),
+        list[str] | None, typer.Option(metavar="INPUT/OUTPUT", help="dollars per million tokens, small model first")
     ] = None,
     prefer: Annotated[str | None, typer.Option(help=f"{', '.join(WEIGHTS)}: what a right answer is worth")] = None,
     yes: Annotated[bool, typer.Option("--yes", help=f"ask nothing: {_BALANCED}, prices unknown")] = False,

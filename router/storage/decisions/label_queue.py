@@ -1,7 +1,7 @@
 """The label queue: answers that wait for a person's label, and how many labels were given today."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, Select, exists, func, select
 
@@ -35,7 +35,7 @@ def label_counts(connection: Connection, *, tenant: str | None, now: float) -> t
     return waiting, today
 
 
-def _awaiting_label(tenant: str | None) -> Select[tuple[str]]:
+def _awaiting_label(tenant: str | None) -> Select[Any]:
     """Answers that a user has judged are left out, so that ratings and labels together represent all questions."""
     query = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
     query = query.where(jobs.c.kind == "label", decisions.c.text != "")

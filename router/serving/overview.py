@@ -189,8 +189,7 @@ def totals_of(sums: ArmTotals) -> Totals:
 def overview(database: Database, *, policy: PolicyLabel, since: float, until: float, step: int = HOUR_S) -> Overview:
     """The overview of since <= time < until, widened to whole hours.
 
-    step: seconds of a point, a multiple of an hour. Raises
-    InvalidInput, StoreError.
+    step: seconds of a point, a multiple of an hour. Raises InvalidInput, StoreError.
     """
     first, last = _checked(since=since, until=until, step=step)
     with database.read() as connection:

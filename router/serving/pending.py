@@ -293,9 +293,8 @@ class Cancellation:
 def request(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
     """Record that nobody wants the answer, unless there is an outcome already. A second time changes nothing.
 
-    If another arm answers in place of a failed one, that answer is cancelled.
-
-    Raises NotFound, or Conflict for a decision that the caller's own stack runs.
+    If another arm answers in place of a failed one, that answer is cancelled. Raises NotFound, or Conflict for a
+    decision that the caller's own stack runs.
     """
     with database.write() as connection:
         query = select(decisions.c.run_by, decisions.c.policy).where(decisions.c.id == decision_id)

@@ -65,9 +65,8 @@ def read_questions(
 ) -> tuple[LabelledQuestion, ...]:
     """The questions of the file, the first `limit` of them. A question without an id is "row-<line>".
 
-    unlabelled: a question may have no answers, since a judge scores those of the arms.
-
-    Raises InvalidInput with "<file>:<line>" for a file or a line that cannot be used.
+    unlabelled: a question may have no answers, since a judge scores those of the arms. Raises InvalidInput with
+    "<file>:<line>" for a file or a line that cannot be used.
     """
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:

@@ -130,7 +130,7 @@ def backup(
         with whole_file(file, durable=True, private=True) as beside:
             ledger.database.copy_sqlite(beside)
         facts: dict[str, object] = {"backup": str(to), "bytes": file.stat().st_size}
-        # After the database, which names only what is there by then; what the learner deletes meanwhile is left out.
+        # After the database, which names only older snapshots; those that the learner deletes meanwhile are left out.
         if "://" not in root:
             facts["snapshots"] = _copy_files(Path(root), to=to / "snapshots")
     show(facts, as_json=as_json)

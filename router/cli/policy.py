@@ -33,9 +33,9 @@ def show_versions(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List all versions: state, share, since when, and what each waits for; or show one.
+    """List all versions: state, share, since when, and what each waits for; or show one version.
 
-    Of one version also what it changes, what can be done, and the newest verdicts.
+    One version comes with its changes, the possible verbs and the newest verdicts.
     """
     with opened(config) as (settings, ledger):
         if name is None:
@@ -107,7 +107,7 @@ def resume(
 ) -> None:
     """Resume a paused version in its former state; without NAME deactivate the kill switch.
 
-    Champion and candidates then continue where they were.
+    Champion and candidates then continue as they were.
     """
     if name is not None:
         _perform("resume", name, reason=reason, config=config, as_json=as_json)

@@ -42,6 +42,7 @@ from ragbandit.workers.evaluation.command import write_records
 from ragbandit.workers.evaluation.paired import PairedRun, Race, facts_of, kinds_of, shared_confidence
 from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
 from ragbandit.workers.evaluation.runs import (
+    ALL,
     CRUD,
     Answers,
     Bench,
@@ -151,7 +152,7 @@ class RunOptions:
         wanted = list(dict.fromkeys(self.arms or [*self.pipelines] or sorted(settings.worker_arms)))
         callers = {*settings.arms} - {*settings.worker_arms} - {*self.pipelines}
         named = sorted(callers & {*wanted})
-        if not (named or self.pipelines) and len(wanted) < 2:
+        if not (named or self.pipelines or ALL in wanted) and len(wanted) < 2:
             named = sorted(callers)
         if named:
             *first, last = named

@@ -202,9 +202,7 @@ def overview(database: Database, *, policy: PolicyLabel, since: float, until: fl
     everything = sum_of(sums.values())
     arms = [
         ArmOverview(
-            arm=arm,
-            totals=totals_of(totals),
-            share=totals.decided / everything.decided if everything.decided else 0.0,
+            arm=arm, totals=totals_of(totals), share=totals.decided / everything.decided if everything.decided else 0.0
         )
         for arm, totals in sums.items()
     ]

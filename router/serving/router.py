@@ -1,7 +1,5 @@
-"""Router: the library's interface to one process's share of the service.
-
-A Router decides and commits, takes outcomes and feedback, follows the snapshots that the learner publishes, and asks
-workers for answers. It never learns by itself unless `learn()` is called.
+"""Router: the library's interface. It decides and commits, stores outcomes and feedback, follows the learner's
+snapshots, and asks workers for answers. It learns only if `learn()` is called.
 """
 
 import contextlib
@@ -123,11 +121,7 @@ class Router(AbstractContextManager["Router"]):
         #: answers that are read while workers write them; None: without Redis they come whole
         self.streams: StreamReader | None = None
         self.readiness = Readiness(
-            {
-                "database": TrialWrites(database).write,
-                REDIS: self._check_redis,
-                LEARNER: self._check_learner,
-            },
+            {"database": TrialWrites(database).write, REDIS: self._check_redis, LEARNER: self._check_learner},
             alive=self.service.batcher.alive,
             serving=lambda: self.service.serving,
         )
@@ -308,16 +302,9 @@ class Router(AbstractContextManager["Router"]):
         steps: rounds of retrieval and generation; None is 0. cost: fields of Cost -> amounts; without steps, one of
         them must be charged by `reward.cost`, else the arm would look free. Raises InvalidInput, NotFound, Conflict.
         """
-        outcome = made_outcome(
-            decision_id=decision_id,
-            now=time.time(),
-            status=status,
-            answer=answer,
-            steps=0.0 if steps is None else steps,
-            cost=cost,
-            stop_reason=stop_reason,
-            error=error,
-        )
+        given: dict[str, Any] = {"status": status, "answer": answer, "cost": cost, "error": error}
+        given |= {"steps": 0.0 if steps is None else steps, "stop_reason": stop_reason}
+        outcome = made_outcome(decision_id=decision_id, now=time.time(), **given)
         if steps is None:
             check_charged(outcome, cost=cost or {}, reward=self.settings.reward, is_stored=self.store.has_outcome)
         return reply_of(self.submit_outcome(outcome), timeout_s=SERVE_S)
@@ -352,20 +339,9 @@ class Router(AbstractContextManager["Router"]):
         retract: instead of a judgement, the kind ("label", "rating", "reward") that this rater takes back.
         Raises InvalidInput, NotFound (unknown decision), Conflict (feedback_id used with another body).
         """
-        feedback = made_feedback(
-            decision_id=decision_id,
-            settings=self.settings,
-            now=time.time(),
-            feedback_id=feedback_id,
-            label=label,
-            rating=rating,
-            scale=scale,
-            reward=reward,
-            event=event,
-            source=source,
-            rater=rater,
-            retract=retract,
-        )
+        given: dict[str, Any] = {"label": label, "rating": rating, "scale": scale, "reward": reward, "event": event}
+        given |= {"feedback_id": feedback_id, "source": source, "rater": rater, "retract": retract}
+        feedback = made_feedback(decision_id=decision_id, settings=self.settings, now=time.time(), **given)
         return reply_of(self.submit_feedback(feedback), timeout_s=SERVE_S)
 
     def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":

@@ -90,7 +90,9 @@ def answer(
         return
     console.say(_answer_text(reply))
     console.print()
-    show({key: value for key, value in reply.items() if key in _SHOWN and value}, as_json=False)
+    shown = {key: value for key, value in reply.items() if key in _SHOWN and value}
+    shown["cost"] = {name: amount for name, amount in (reply.get("cost") or {}).items() if amount}
+    show(shown, as_json=False)
     if reply["answer"] is not None:
         given = {"--url": url, "--key-env": key_env, "--config": config}
         same = "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value)

@@ -30,7 +30,7 @@ from ragbandit.router.offline.simulation.measure import check_labelled
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting.report import WORTH
-from ragbandit.router.serving.checks.questions import capped
+from ragbandit.router.serving.checks.questions import capped, checked_number, checked_type
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -178,6 +178,8 @@ def advise_pipelines(
     pipelines: Pipelines, questions: Questions, *, router: Router, budget: float | None, family: str, apply: bool
 ) -> Advice:
     """The body of `Router.advise`."""
+    checked_type(pipelines, Mapping, field="pipelines", wanted="a mapping of names to functions")
+    budget = None if budget is None else checked_number(budget, field="budget")
     settings = router.settings
     told: list[str] = []
     ask = Ask()

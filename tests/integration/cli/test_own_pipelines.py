@@ -116,6 +116,10 @@ def test_the_library_gives_the_same_verdict(folder):
         assert router.status().counters.learned >= 100
         with pytest.raises(InvalidInput, match="only small to run"):
             router.advise({"small": pipelines["small"]}, questions)
+        with pytest.raises(InvalidInput, match="a mapping of names to functions"):
+            router.advise([pipelines["small"]], questions)
+        with pytest.raises(InvalidInput, match="budget"):
+            router.advise(pipelines, questions, budget=float("nan"))
         with pytest.raises(ConfigError, match="no name of a pipeline"):
             router.advise({"a b": len, "big": len}, questions)
 

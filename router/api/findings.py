@@ -202,7 +202,7 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
         means = means_of(map(tuple, connection.execute(rows.order_by(of.seq.desc()).limit(MOST_ROWS))))
     known = [one for one in means if one.labels >= LEAST_LABELS]
     if len(known) > 1 and (price := price_of(known, weight=settings.reward.weight)).verdict is not None:
-        what, _, _ = proposal(price, reward=settings.reward).partition("; ")  # the remedy has the weight to begin with
+        what = proposal(price, reward=settings.reward).split("; ")[0]  # the remedy has the weight to begin with
         yield Finding("warning", "reward.weight", what, remedy(price))
 
 

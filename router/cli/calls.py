@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shlex
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.markup import escape
@@ -90,8 +90,8 @@ def answer(
         return
     console.say(_answer_text(reply))
     console.print()
-    shown = {key: value for key, value in reply.items() if key in _SHOWN and value}
-    shown["cost"] = {name: amount for name, amount in (reply.get("cost") or {}).items() if amount}
+    shown: dict[str, Any] = {key: value for key, value in reply.items() if key in _SHOWN and value}
+    shown["cost"] = {name: amount for name, amount in shown.get("cost", {}).items() if amount}
     show(shown, as_json=False)
     if reply["answer"] is not None:
         given = {"--url": url, "--key-env": key_env, "--config": config}

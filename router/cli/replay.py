@@ -36,34 +36,61 @@ def replay_verb(
     *,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="NAME, snapshot VERSION, fixed:ARM or column:KEY [,...]; default: every arm"),
+        typer.Option(
+            help="a policy's NAME, a snapshot's VERSION, fixed:ARM or column:KEY [,...]; may be repeated. Default: "
+            "every arm of the log, and uniform"
+        ),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="current (the policy that serves now), logged (as served), or a candidate")
+        str | None,
+        typer.Option(
+            help="to compare with: current (the policy that serves, as it is now), logged (as it served), or a "
+            "candidate; default: current for the store, and for a file that the service logged where a candidate "
+            "reads questions"
+        ),
     ] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated")] = None,
-    learn: Annotated[bool, typer.Option("--learn", help="policies learn along the log")] = False,
-    floor: Annotated[float | None, typer.Option(help="least probability of every arm; default: as served")] = None,
-    log: Annotated[
-        str | None, typer.Option(help="file (jsonl, parquet), folder of Parquet files, or URL; default: store")
+    learn: Annotated[
+        bool, typer.Option("--learn", help="policies learn along the log (progressive validation)")
+    ] = False,
+    floor: Annotated[
+        float | None,
+        typer.Option(help="least probability of every arm; default as served: policy.floor, policy.cold_start_floor"),
     ] = None,
-    log_format: Annotated[str | None, typer.Option("--format", help="format of the file; default: by its name")] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(help="a file (jsonl, parquet), or a folder of Parquet files, or their URL; default the store"),
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option("--format", help="format of the file, if its name does not show it")
+    ] = None,
     label: Annotated[str | None, typer.Option(help="the store's ledger; default policy.label")] = None,
     since: Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d")] = None,
     mixed_arms: Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms")] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")] = False,
-    workers: Annotated[int | None, typer.Option(help="processes for the files of a folder; default 1", min=1)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="processes that judge the files of a folder; default this one", min=1)
+    ] = None,
     estimator: Annotated[str, typer.Option(help="dr, sndr, ips, snips or dm")] = "dr",
     reward_model: Annotated[str, typer.Option(help="ridge or mean")] = "ridge",
     folds: Annotated[int, typer.Option(help="folds of the questions for cross-fitting")] = 5,
     price: Annotated[
-        str | None, typer.Option(help="weight of cost for all, or a name of cost_weights; default: as logged")
+        str | None,
+        typer.Option(
+            help="all at this weight of cost: rewards are read, and policies asked, at it: a number, or a name of the "
+            "setting cost_weights; default: as logged"
+        ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="confidence of every interval")] = 0.95,
-    segment: Annotated[list[str] | None, typer.Option(help="tenant, version or fields of the context [,...]")] = None,
+    segment: Annotated[
+        list[str] | None, typer.Option(help="tenant, version or fields of the context [,...]; may be repeated")
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="write the tables as FILE.html")] = None,
     as_json: JsonOption = False,
-    fail_below: Annotated[float | None, typer.Option(help="exit 1 if the lower bound of a difference is below")] = None,
+    fail_below: Annotated[
+        float | None,
+        typer.Option(help="exit 1 unless the lower bound of every difference is at least this"),
+    ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Estimate the reward of other policies on logged traffic, with intervals.

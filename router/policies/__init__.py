@@ -80,8 +80,11 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
     except RagBanditError:
         raise
     except Exception as error:  # whatever a class of others does; the params stay out of the message
-        message = f"{name} cannot be made: {type(error).__name__}: {error}"
-        raise ConfigError(message, field="policy.params", remedy="it is called with the params as keywords") from error
+        raise ConfigError(
+            f"{name} cannot be made: {type(error).__name__}: {error}",
+            field="policy.params",
+            remedy="it is called with the params as keywords",
+        ) from error
     return policy if name in POLICIES else _checked(policy, name=name)
 
 
@@ -114,8 +117,11 @@ def with_settings(
     if not schema or not getattr(kind, "takes_context", False):
         return complete
     if PARAM in params:
-        remedy = "move it to `context:`"
-        raise ConfigError("the schema of the context is a setting of its own", field=f"{WHERE}.{PARAM}", remedy=remedy)
+        raise ConfigError(
+            "the schema of the context is a setting of its own",
+            field=f"{WHERE}.{PARAM}",
+            remedy="move it to `context:`",
+        )
     return {**complete, PARAM: plain_schema(schema)}
 
 
@@ -148,9 +154,11 @@ def _class_of(name: str) -> Any:
 def _checked(policy: Any, *, name: str) -> Policy:
     """A policy of others, if it has all of the protocol; its name is recorded as its algorithm."""
     if len(name) > MAX_NAME:
-        message = f"{name!r} has {len(name)} characters, and a snapshot records {MAX_NAME} at most"
-        remedy = f"offer the class under a shorter name, by an entry point of the group {GROUP!r}"
-        raise ConfigError(message, field="policy.name", remedy=remedy)
+        raise ConfigError(
+            f"{name!r} has {len(name)} characters, and a snapshot records {MAX_NAME} at most",
+            field="policy.name",
+            remedy=f"offer the class under a shorter name, by an entry point of the group {GROUP!r}",
+        )
     _check_has(policy, ("needs", "deterministic", "params", "arms_named", "seen", *_METHODS), name=name)
     policy.algorithm = name
     return policy  # type: ignore[no-any-return] # checked above
@@ -159,5 +167,8 @@ def _checked(policy: Any, *, name: str) -> Policy:
 def _check_has(policy: Any, wanted: Iterable[str], *, name: str) -> None:
     missing = [each for each in wanted if not hasattr(policy, each)]
     if missing:
-        remedy = "follow ragbandit.router.policies.base.Policy; ragbandit.testing.policies checks all of it"
-        raise ConfigError(f"{name} has no {', '.join(missing)}", field="policy.name", remedy=remedy)
+        raise ConfigError(
+            f"{name} has no {', '.join(missing)}",
+            field="policy.name",
+            remedy="follow ragbandit.router.policies.base.Policy; ragbandit.testing.policies checks all of it",
+        )

@@ -44,13 +44,15 @@ def _check_texts(policy: Policy, *, settings: Settings) -> None:
         return
     if "text" in policy.needs:
         fault = f"{policy.algorithm} learns from questions, and log.text: {settings.log.text} keeps none"
-        remedy = "set it to full, or choose a policy that needs features alone"
-        raise ConfigError(fault, field="log.text", remedy=remedy)
+        raise ConfigError(
+            fault, field="log.text", remedy="set it to full, or choose a policy that needs features alone"
+        )
     if reads_text(schema_of(policy)):
         key = next(key for key, one in settings.context.items() if one.type in OF_TEXT)
         fault = f"it is read off the question, and log.text: {settings.log.text} keeps none to learn it from again"
-        remedy = "set log.text to full, or let callers send it under a type of its own"
-        raise ConfigError(fault, field=f"context.{key}", remedy=remedy)
+        raise ConfigError(
+            fault, field=f"context.{key}", remedy="set log.text to full, or let callers send it under a type of its own"
+        )
     if settings.worker_arms:
         arm = sorted(settings.worker_arms)[0]
         fault = (
@@ -68,8 +70,11 @@ def check_incumbent(settings: Settings) -> None:
     """Refuse an incumbent that is no arm, and one around a policy that has its own. Raises ConfigError."""
     _check_arm(settings.policy.incumbent, field="policy.incumbent", settings=settings)
     if settings.policy.incumbent is not None and settings.policy.name == CONSERVATIVE:
-        message, field = f"the policy {CONSERVATIVE} has an incumbent of its own", "policy.incumbent"
-        raise ConfigError(message, field=field, remedy="leave it out, or name the policy inside in policy.name")
+        raise ConfigError(
+            f"the policy {CONSERVATIVE} has an incumbent of its own",
+            field="policy.incumbent",
+            remedy="leave it out, or name the policy inside in policy.name",
+        )
 
 
 def _check_holdback(settings: Settings) -> None:
@@ -79,9 +84,11 @@ def _check_holdback(settings: Settings) -> None:
         return
     _check_arm(holdback.arm, field="policy.holdback.arm", settings=settings)
     if incumbent not in (None, holdback.arm):
-        message = f"{holdback.arm!r} would have its share whatever it costs against policy.incumbent, {incumbent!r}"
-        remedy = f"set it to {incumbent}, or leave one of the two out"
-        raise ConfigError(message, field="policy.holdback.arm", remedy=remedy)
+        raise ConfigError(
+            f"{holdback.arm!r} would have its share whatever it costs against policy.incumbent, {incumbent!r}",
+            field="policy.holdback.arm",
+            remedy=f"set it to {incumbent}, or leave one of the two out",
+        )
 
 
 def _check_arm(arm: str | None, *, field: str, settings: Settings) -> None:
@@ -104,8 +111,9 @@ def check_arms(policy: Policy, *, arms: Sequence[str], where: str, trains: bool 
     """
     for name, arm in policy.arms_named.items():
         if arm not in arms:
-            remedy = f"use one of {', '.join(arms)}"
-            raise ConfigError(f"{arm!r} is not among the arms", field=f"{where}.{name}", remedy=remedy)
+            raise ConfigError(
+                f"{arm!r} is not among the arms", field=f"{where}.{name}", remedy=f"use one of {', '.join(arms)}"
+            )
     for one, prefix in _with_inner(policy, where=where):
         if isinstance(one, TableClassifier) and not (trains and one.params.get("trained") is None):
             _check_training(one, arms=arms, field=f"{prefix}.trained")
@@ -129,6 +137,8 @@ def _check_training(policy: TableClassifier, *, arms: Sequence[str], field: str)
     unknown = [arm for arm in arms if arm not in policy.trained_arms]
     if unknown:
         fault = "all arms would be alike" if len(unknown) == len(arms) else "it would never choose them"
-        message = f"trained on {sorted(policy.trained_arms)}, and does not know the arms {unknown}: {fault}"
-        remedy = f"give the arms the table's names, take those out, or train on a table that has them: {retrain}"
-        raise ConfigError(message, field=field, remedy=remedy)
+        raise ConfigError(
+            f"trained on {sorted(policy.trained_arms)}, and does not know the arms {unknown}: {fault}",
+            field=field,
+            remedy=f"give the arms the table's names, take those out, or train on a table that has them: {retrain}",
+        )

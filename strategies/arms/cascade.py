@@ -122,8 +122,11 @@ class Cascade(ParamsArm[CascadeParams]):
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
         if not any(getattr(self._params, condition) not in (None, False) for condition in _CONDITIONS):
-            message = "nothing says when the first answer will not do"
-            raise ConfigError(message, field=f"arms.{self.name}", remedy=f"set one of {', '.join(_CONDITIONS)}")
+            raise ConfigError(
+                "nothing says when the first answer will not do",
+                field=f"arms.{self.name}",
+                remedy=f"set one of {', '.join(_CONDITIONS)}",
+            )
         self._forms = tuple(map(_plain, self._params.forms or ABSTENTIONS))
         self._parts: Mapping[str, Part] = {}
         self._check: Check | None = None

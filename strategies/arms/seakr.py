@@ -280,13 +280,18 @@ class Seakr(PromptedArm[SeakrParams]):
         """Shape (d,): of the last token, at the layer."""
         states = sample.details.get("hidden_states")
         if not isinstance(states, np.ndarray) or states.ndim != 2:
-            message = f"{run.generator.name} was asked for hidden states and told none of shape (layers + 1, d)"
-            remedy = "use a generator that fills details as ragbandit.strategies.generators.text_feed says"
-            raise ArmFailed(message, field="details.hidden_states", remedy=remedy)
+            raise ArmFailed(
+                f"{run.generator.name} was asked for hidden states and told none of shape (layers + 1, d)",
+                field="details.hidden_states",
+                remedy="use a generator that fills details as ragbandit.strategies.generators.text_feed says",
+            )
         layer = len(states) // 2 if self._params.layer is None else self._params.layer
         if layer >= len(states) or not np.isfinite(states[layer]).all():
-            message = f"the states of layer {layer} of 0..{len(states) - 1} are missing or not finite"
-            raise ArmFailed(message, field=f"arms.{self.name}.layer", remedy="choose a layer that the model has")
+            raise ArmFailed(
+                f"the states of layer {layer} of 0..{len(states) - 1} are missing or not finite",
+                field=f"arms.{self.name}.layer",
+                remedy="choose a layer that the model has",
+            )
         state: npt.NDArray[np.float32] = states[layer]
         return state
 

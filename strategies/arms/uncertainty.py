@@ -60,8 +60,11 @@ def detail_of(done: Completion, *, need: Need, run: Run) -> Any:
         return detail
     if not done.text:
         return ()
-    remedy = "use a generator that fills details as ragbandit.strategies.generators.text_feed says"
-    raise ArmFailed(f"{run.generator.name} was asked for {need} and told none", field=f"details.{need}", remedy=remedy)
+    raise ArmFailed(
+        f"{run.generator.name} was asked for {need} and told none",
+        field=f"details.{need}",
+        remedy="use a generator that fills details as ragbandit.strategies.generators.text_feed says",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -147,8 +147,10 @@ class LocalGenerator(Generator):
         if not ids:
             raise ArmFailed("the prompt is empty")
         if len(ids) + request.max_tokens > self.context_tokens:
-            message = f"a prompt of {len(ids)} tokens with {request.max_tokens} to write exceeds {self.context_tokens}"
-            raise ArmFailed(message, remedy="shorten the prompt or raise the generator's context_tokens")
+            raise ArmFailed(
+                f"a prompt of {len(ids)} tokens with {request.max_tokens} to write exceeds {self.context_tokens}",
+                remedy="shorten the prompt or raise the generator's context_tokens",
+            )
         return SequenceState(request, ids=ids, special=self._trained, ends=self._ends)
 
     async def _give_out(self, sequence: "SequenceState", outcome: asyncio.Future[None], *, feed: TextFeed) -> None:
@@ -288,9 +290,11 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
     kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
     model = load_model(kind, folder, field="generator.model")
     if model._is_stateful:  # noqa: SLF001 - the mark that transformers' own generate looks at
-        message = "the local generator cannot carry this model: it keeps more of a text than keys and values"
-        remedy = 'use a decoder with plain attention, or serve the model and set generator.name to "openai"'
-        raise ConfigError(message, field="generator.model", remedy=remedy)
+        raise ConfigError(
+            "the local generator cannot carry this model: it keeps more of a text than keys and values",
+            field="generator.model",
+            remedy='use a decoder with plain attention, or serve the model and set generator.name to "openai"',
+        )
     model = model.to(device=device, dtype=dtype).eval()
     if device == "cpu":
         _pack(model)
@@ -314,8 +318,11 @@ def _decoder_start(model: "PreTrainedModel") -> dict[str, int | None]:
     start = declared.decoder_start_token_id
     start = getattr(model.config, "decoder_start_token_id", None) if start is None else start
     if start is None:
-        message, field = "the model's config.json does not say with which token its decoder starts", "generator.model"
-        raise ConfigError(message, field=field, remedy="add decoder_start_token_id to it; of T5 it is pad_token_id")
+        raise ConfigError(
+            "the model's config.json does not say with which token its decoder starts",
+            field="generator.model",
+            remedy="add decoder_start_token_id to it; of T5 it is pad_token_id",
+        )
     return {"decoder_start_token_id": start, "forced_bos_token_id": declared.forced_bos_token_id}
 
 
@@ -324,8 +331,11 @@ def _trained(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> dict
     known = tokenizer.get_vocab()
     missing = [name for name in names if name not in known]
     if missing:
-        remedy = "use a model that was trained with these tokens"
-        raise ConfigError(f"the model has no token {missing[0]!r}", field="generator.trained_tokens", remedy=remedy)
+        raise ConfigError(
+            f"the model has no token {missing[0]!r}",
+            field="generator.trained_tokens",
+            remedy="use a model that was trained with these tokens",
+        )
     return {name: known[name] for name in names}
 
 

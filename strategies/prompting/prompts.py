@@ -112,8 +112,11 @@ def _overridden(ours: Template, *, given: str | Path, where: str) -> Template:
     wrong = template.fields ^ ours.fields
     if wrong or template.takes_passages != ours.takes_passages:
         needed = sorted(ours.fields | ({"passages"} if ours.takes_passages else set()))
-        remedy = f"use exactly these: {', '.join('{' + each + '}' for each in needed)}"
-        raise ConfigError(f"has the fields {sorted(template.fields)}", field=where, remedy=remedy)
+        raise ConfigError(
+            f"has the fields {sorted(template.fields)}",
+            field=where,
+            remedy=f"use exactly these: {', '.join('{' + each + '}' for each in needed)}",
+        )
     return template
 
 
@@ -226,9 +229,11 @@ def fit(
     has the question in it and the prompt would fit without; ConfigError for a field of the template without a value.
     """
     if unfilled := sorted(template.fields - set(fields)):
-        message = f"has the field {{{unfilled[0]}}}, for which there is no value"
-        remedy = f"there are: {', '.join(f'{{{each}}}' for each in sorted({*fields, *_OWN_FIELDS}))}"
-        raise ConfigError(message, field=f"templates.{template.name}", remedy=remedy)
+        raise ConfigError(
+            f"has the field {{{unfilled[0]}}}, for which there is no value",
+            field=f"templates.{template.name}",
+            remedy=f"there are: {', '.join(f'{{{each}}}' for each in sorted({*fields, *_OWN_FIELDS}))}",
+        )
     losses: list[str] = []
     demonstrations = list(template.demonstrations)
     shown, messages = list(passages), [message for message in history if message.text.strip()]

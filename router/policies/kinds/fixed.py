@@ -122,8 +122,11 @@ class Mixture(_Shares):
         shares = {settings.first: 1.0 - settings.share, settings.second: settings.share}
         super().__init__(settings, shares=shares)
         if settings.first == settings.second:
-            remedy = "name another arm; policy fixed gives all to one arm"
-            raise ConfigError(f"{settings.second!r} is the first arm too", field=f"{WHERE}.second", remedy=remedy)
+            raise ConfigError(
+                f"{settings.second!r} is the first arm too",
+                field=f"{WHERE}.second",
+                remedy="name another arm; policy fixed gives all to one arm",
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

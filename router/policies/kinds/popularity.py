@@ -177,8 +177,9 @@ class Popularity(HasParams):
         super().__init__(settings)
         self.below, self.above, self.epsilon = settings.below, settings.above, settings.epsilon
         if self.below == self.above:
-            remedy = "name two different arms"
-            raise ConfigError(f"{self.below!r} is the arm above too", field=f"{WHERE}.below", remedy=remedy)
+            raise ConfigError(
+                f"{self.below!r} is the arm above too", field=f"{WHERE}.below", remedy="name two different arms"
+            )
         self._given = settings.threshold
         self.table = read_table(settings.table)
         self._path = settings.table
@@ -264,9 +265,11 @@ class Popularity(HasParams):
         """Take over a histogram made with the very same table."""
         seen = restored_counts(facts)
         if facts.get("table_sha256") != self.table.sha256:
-            message = f"made with another table than {self._path}"
-            remedy = "put the old table back, or let the learner replay the ledger with this one"
-            raise SnapshotError(message, field="policy.params.table", remedy=remedy)
+            raise SnapshotError(
+                f"made with another table than {self._path}",
+                field="policy.params.table",
+                remedy="put the old table back, or let the learner replay the ledger with this one",
+            )
         own = checked_arrays(arrays, shapes={"questions": (BINS,), "sums": (2, BINS), "counts": (2, BINS)})
         self.seen = seen
         self._questions, self._sums, self._counts = (own[name] for name in ("questions", "sums", "counts"))

@@ -54,7 +54,15 @@ from ragbandit.router.storage.rows.outcome_rows import (
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates, waiting
+from ragbandit.router.storage.sql.tables import (
+    cancellations,
+    closures,
+    decisions,
+    feedback,
+    outcomes,
+    updates,
+    waiting,
+)
 from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, waiting_row
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
 from ragbandit.shared.types import (
@@ -141,8 +149,9 @@ class DecisionStore:
         judge: JudgeSample | None = None,
         check: bool = False,
     ) -> None:
-        """label: the ledger of decisions made here. text: the setting log.text. context: keys of contexts that are
-        always stored. judge: which outcomes wait for the judge, or None. check: whether they wait for a check.
+        """label: the ledger that decisions made here are to be learned in. text: the setting log.text, what is kept of
+        texts. context: keys of contexts kept in any case. judge: which outcomes wait for the judge; None: none. check:
+        whether they wait for a check.
         """
         self.database, self.label = database, label
         self.text, self.context, self.judge, self.check = text, context, judge, check
@@ -206,7 +215,7 @@ class DecisionStore:
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
         """The stored decisions among these ids, with the hash of the request that made them.
 
-        A row that cannot be read comes as its StoreError.
+        A row that cannot be read comes as the StoreError that says so.
         """
         with self.database.read() as connection:
             return _standing(connection, ids)
@@ -244,11 +253,12 @@ class DecisionStore:
     def add_outcomes(
         self, group: Sequence[Outcome], *, successor: Decision | None = None
     ) -> list[bool | RagBanditError]:
-        """Store the outcomes; per item True if it is new, False if it is stored already, or the error.
+        """Keep the outcomes; per item True if it is new, False if the very same is kept already, or what is wrong.
 
-        A worker that runs an arm a second time (a job is delivered at least once) gets False: the first outcome stands.
-        NotFound is for an unknown decision, Conflict for another report of the caller, or one about a decision that
-        workers run. Durable when this returns. successor: see `add_outcome`.
+        A worker that runs an arm a second time (a job is delivered at least once) is told False, whatever it
+        brings: the first outcome stands. It is NotFound for an unknown decision, Conflict if the caller's stack says
+        something else than before, or reports on a decision that our workers run. Durable when this returns.
+        successor: see `add_outcome`.
         """
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":
@@ -304,13 +314,13 @@ class DecisionStore:
             return bool(connection.execute(standing).scalar() == outcome_row(outcome)["body_hash"])
 
     def with_outcome(self, ids: Iterable[str]) -> list[str]:
-        """The given decisions that have an outcome."""
+        """Those of these decisions that have an outcome."""
         with self.database.read() as connection:
             there = select(outcomes.c.decision_id).where(outcomes.c.decision_id.in_(list(ids)))
             return list(connection.execute(there).scalars())
 
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome | StoreError]:
-        """The stored outcomes by decision id. An unreadable outcome comes as its StoreError."""
+        """The outcomes that are there, by decision id. One that cannot be read comes as the StoreError that says so."""
         with self.database.read() as connection:
             rows = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
             return {row["decision_id"]: readable_outcome(row) for row in rows}
@@ -318,9 +328,10 @@ class DecisionStore:
     def add_feedback(
         self, group: Sequence[Feedback], *, beside: Callable[[Connection, Moves], object] | None = None
     ) -> list[Receipt | RagBanditError]:
-        """Store the feedback; per item a Receipt, NotFound or Conflict. Durable when this returns.
+        """Keep the feedback; per item a Receipt, NotFound or Conflict. Durable when this returns.
 
-        beside: a further change in the same transaction; if it raises, nothing is stored.
+        It is late if the ledger that made its decision has closed it. beside: what else the transaction changes;
+        where it raises, nothing is kept.
         """
         with counting(self.database) as (connection, moves):
             replies = write_feedback(connection, group, moves=moves)

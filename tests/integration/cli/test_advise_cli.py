@@ -183,7 +183,7 @@ def test_with_an_incumbent(folder):
     found = warm("--table", "t.jsonl", "--json")
     assert found["added"] == 180
     assert found["standings"][0]["name"] == "mba"
-    assert any("held back to single_step" in note for note in found["notes"])
+    assert any("holds the policy back to single_step" in note for note in found["notes"])
     with Router.open() as router:
         decision = router.submit(Query(text="who am I?"), run_by="caller").result(30)
     assert decision.version == found["version"]

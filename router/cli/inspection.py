@@ -291,6 +291,7 @@ def report(
         )
         serving, rule = _serving(ledger, settings=settings), closing_rule(settings.learning)
         state = ledger_status.status(ledger, serving=serving, rule=rule, now=now).learning
+        budgets = budget_lines(ledger.database, settings, now=now)
     result = replace(result, learning=None if state is None else state.line)
     if html is not None:
         from ragbandit.router.api.ui.operation import report_file  # it loads the service's pages
@@ -310,7 +311,7 @@ def report(
         show_rows(["What the policy does", "Share", "Arms", "Reward", "For example"], cells)
         console.print(one_line(mapped.sentence), markup=False)
     console.print()
-    for note in (*(() if result.learning is None else (result.learning,)), *result.notes):
+    for note in (*(() if result.learning is None else (result.learning,)), *result.notes, *budgets):
         console.print(one_line(f"- {note}"), markup=False)
     if html is not None:
         console.print(f"written to {html}", markup=False)

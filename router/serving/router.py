@@ -210,7 +210,7 @@ class Router(AbstractContextManager["Router"]):
         """`route` without waiting; with run_by="worker" only arms that our workers run are offered.
 
         Raises Overloaded, InvalidInput, Forbidden, and TooManyRequests if too many of its tenant wait. The Future
-        raises Conflict if its id was used for another request; one cancelled before its batch begins stores nothing.
+        raises Conflict if its id was used for another request; if cancelled before its batch begins, it stores nothing.
         """
         question = self.service.question(query, run_by=run_by)
         return self.service.batcher.submit(question, tenant=question.query.tenant)

@@ -66,7 +66,7 @@ def advise_verb(
     questions: Annotated[Path | None, typer.Argument(help="JSONL: question, and answers unless a judge scores")] = None,
     *,
     table: Annotated[Path | None, typer.Option(help="JSONL: question, correct and steps per arm; runs no arm")] = None,
-    log: Annotated[Path | None, typer.Option(help="logged decisions with rewards; default: those of the store")] = None,
+    log: Annotated[Path | None, typer.Option(help="logged decisions with rewards; default: the store")] = None,
     format_: Annotated[str | None, typer.Option("--format", help="of the log; default: by its name")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out log rows that cannot be used")] = False,
     module: Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="your functions, by name")] = None,
@@ -91,7 +91,7 @@ def advise_verb(
     Runs the configured arms, or your own functions (--module), on the same labelled questions until the verdict is
     certain; or takes stored outcomes. Example: ragbandit advise questions.jsonl --budget 5
 
-    Exit 0: route. 3: fix. 4: not enough. 2: the log is wrong, or what was asked for cannot be done.
+    Exit 0: route. 3: fix. 4: not enough. 2: the log is wrong, or the request cannot be done.
     """
     if sum(given is not None for given in (questions, table, log)) > 1:
         raise InvalidInput("give one of QUESTIONS, --table and --log", field="table", remedy="one file at a time")

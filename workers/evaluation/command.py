@@ -75,8 +75,8 @@ def evaluate(
 ) -> None:
     """Run strategies on labelled questions: quality, steps, time, tokens and price of each.
 
-    Exit 0: judged. 1: written and judged, but every answer of some strategy failed, or was not judged. 2: what was
-    asked for cannot be done. 130: Ctrl-C.
+    Exit 0: judged. 1: written and judged, but every answer of some strategy failed, or was not judged. 2: the
+    request cannot be done. 130: Ctrl-C.
     """
     settings = configuration.load(config).settings
     judging = _judging(settings, family=family, judge=judge)

@@ -127,9 +127,9 @@ Path = tuple[tuple[_Test, bool], ...]
 def policy_map(
     database: Database, *, label: str, schema: ContextSchema, weight: float, tenant: str | None = None
 ) -> PolicyMap | None:
-    """The map of what the ledger's policy did lately; None before 2 * FEWEST questions.
+    """The map of the policy's newest decisions; None before 2 * FEWEST questions.
 
-    weight: reward.weight, at which rewards are read. tenant: whose questions only, or None for all. Left out are
+    weight: reward.weight, at which rewards are read. tenant: only its questions; None for all. Left out are
     questions that had no choice. Raises StoreError.
     """
     rows = _read(database, label=label, tenant=tenant)

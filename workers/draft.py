@@ -68,7 +68,7 @@ def _siblings(models: Mapping[str, Model]) -> tuple[Model, ...]:
     return max(pairs, key=lambda pair: pair[1].created, default=())
 
 
-#: where documents are looked for that nobody named
+#: places in which unnamed documents are looked for
 _USUAL_DOCUMENTS: Final = ("docs", "documents", "corpus.jsonl")
 #: packages of the local model
 _LOCAL: Final = ("torch", "transformers")
@@ -161,6 +161,9 @@ WEIGHTS: Final = {
     "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
     "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
+_MISSING: Final = "documents to search (--documents DIR), a model server (--url) or your pipelines (--pipeline)"
+#: share of the holdback that is written with an incumbent
+_HOLDBACK: Final = 0.05
 #: models of OpenAI that reason, and refuse a temperature and stop strings (the generator applies these itself)
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 _HEAD: Final = (
@@ -220,7 +223,10 @@ def cost_unit(here: Surroundings, *, prices: Prices) -> str:
 
 def worth(preference: str, *, unit: str) -> str:
     """What a right answer is worth, in words."""
-    return f"{number(1 / WEIGHTS[preference][unit])} {'seconds' if unit == 'seconds_total' else unit}"
+    amount = 1.0 / WEIGHTS[preference][unit]
+    if unit == "dollars":
+        return f"{number(100.0 * amount)} cent{'' if amount == 0.01 else 's'}"
+    return f"{number(amount)} {'seconds' if unit == 'seconds_total' else unit}"
 
 
 def parsed_price(text: str) -> dict[str, float]:
@@ -247,6 +253,11 @@ def _no_server(here: Surroundings) -> Choice:
         why = "Your pipelines have models of their own"
     elif here.no_workers:
         why = f"{here.no_workers}: without it your own code answers, and RagBandit chooses"
+    elif here.local and not (here.index or here.pipelines):
+        why = (
+            f"There is one way to answer, {name} from memory (no server answers on the usual ports: {tried}), so there "
+            f"is nothing to route, and your own code answers (/v1/route). Missing: {_MISSING}"
+        )
     elif here.local:
         sections = {"generator": {"name": "local", "model": name}}
         why = (
@@ -266,16 +277,23 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
     """The generators of the models on the server: one as `generator`, two as `generators` small and large."""
     assert here.server is not None
     url, names = here.server.url, [model.name for model in here.models]
+    unknown = [model.name for model in here.models if model.context_tokens is None]
+    context = (
+        f". The server lists no context length of {' and '.join(unknown)}, so no question is refused as too long here: "
+        "the model's server refuses it (context_tokens sets a limit)"
+        if unknown
+        else ""
+    )
     sections = [_generator(model, url=url, key_env=key_env) for model in here.models]
     for section, price in zip(sections, prices, strict=False):
         section["token_prices"] = price
     preset = {"arms_preset": "chat"} if here.index else {}
     charged = "" if prices else "; no price is known, so steps are charged"
     if len(sections) == 1:
-        why = f"{url}: {names[0]} writes the answers ({here.picked}){charged}"
+        why = f"{url}: {names[0]} writes the answers ({here.picked}){charged}{context}"
         note = "" if prices else _NO_PRICE.format(who="tokens cost nothing")
         return Choice(topic="model", why=why, sections={"generator": sections[0], **preset}, note=note)
-    why = f"{url}: small is {names[0]}, large is {names[1]} ({here.picked}){charged}"
+    why = f"{url}: small is {names[0]}, large is {names[1]} ({here.picked}){charged}{context}"
     who = "an answer of the large model costs what one of the small model costs"
     note = "" if prices else _NO_PRICE.format(who=who)
     named = dict(zip(("small", "large"), sections, strict=True))
@@ -306,7 +324,7 @@ def _arms(here: Surroundings) -> dict[str, Params]:
     if len(here.models) == 2:
         sizes = {"no_retrieval": ["small"], "single_step": ["small", "large"], "multi_step": ["large"]}
         arms |= {f"{name}_{size}": {"class": name, "generator": size} for name in names for size in sizes[name]}
-    elif here.models or (here.local and len(arms) < 2):
+    elif here.models or (here.local and (here.index or len(arms) == 1)):
         arms |= {name: {} for name in names}
     return arms or {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}
 
@@ -314,7 +332,10 @@ def _arms(here: Surroundings) -> dict[str, Params]:
 def _why_arms(here: Surroundings, arms: dict[str, Params]) -> str:
     names = ", ".join(arms)
     if next(iter(arms.values())).get("run_by") == "caller":
-        return f"{names} stand for your own pipelines, the cheap one first: rename them to your liking"
+        return (
+            f"{names} stand for your own pipelines, the cheap one first: rename them; `ragbandit advise QUESTIONS "
+            "--module MODULE:NAME` runs them on labelled questions and decides whether routing pays"
+        )
     if len(here.pipelines) > 1:
         return f"{names}: your pipelines; change `input` to text or messages where one wants no {{question: ...}}"
     if here.index is None:
@@ -329,12 +350,16 @@ def _incumbent(arms: dict[str, Params]) -> Choice:
     incumbent = next(name for name in usual if name in arms)
     harm = Settings().policy.harm
     why = (
-        f"{incumbent} is the incumbent, the arm that would answer without a router (is it another? name it): while "
-        f"the router learns it may lose {harm:.0%} of what {incumbent} earns (harm). That costs time: most of the "
-        "first thousand questions go to it. A larger harm learns faster, incumbent: null fastest; existing labelled "
-        "questions shorten it (ragbandit advise --warm)"
+        f"{incumbent} is the incumbent, the arm that would answer without a router (if it is another arm, name it): "
+        f"while the router learns it may lose {harm:.0%} of what {incumbent} earns (harm). Learning is slow that way: "
+        f"{incumbent} answers most of the first thousand questions. A larger harm learns faster, incumbent: null "
+        "fastest; labelled questions shorten it (ragbandit advise --apply). The holdback sends "
+        f"{_HOLDBACK:.0%} of all questions to {incumbent}, whatever the router has learned, since `ragbandit report` "
+        f"compares with them. Its price is what {incumbent} earns less on these questions; leave it out to save that"
     )
-    return Choice(topic="policy", why=why, sections={"policy": {"incumbent": incumbent, "harm": harm}})
+    holdback = {"arm": incumbent, "share": _HOLDBACK}
+    sections = {"policy": {"incumbent": incumbent, "harm": harm, "holdback": holdback}}
+    return Choice(topic="policy", why=why, sections=sections)
 
 
 def _reward(preference: str, *, unit: str) -> Choice:

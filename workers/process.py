@@ -231,9 +231,8 @@ def beating(file: Path | None) -> Iterator[None]:
     try:
         file.touch()
     except OSError as error:
-        raise ConfigError(
-            f"{file} cannot be written: {error.strerror}", field="heartbeat", remedy="name a file in a writable folder"
-        ) from error
+        remedy = "name a file in a writable folder"
+        raise ConfigError(f"{file} cannot be written: {error.strerror}", field="heartbeat", remedy=remedy) from error
 
     def beat() -> None:
         with contextlib.suppress(OSError):  # a full disk: the next one may succeed
@@ -291,11 +290,8 @@ class Supervisor:
         """Start Redis and all children; returns at once, `wait_ready` waits."""
         zero = [name for name in ("port", "admin_port") if getattr(self.settings.server, name) == 0]
         if zero:
-            raise ConfigError(
-                "port 0 lets the system choose one, and clients would not know it",
-                field=f"server.{zero[0]}",
-                remedy="set a port from 1 to 65535",
-            )
+            message = "port 0 lets the system choose one, and clients would not know it"
+            raise ConfigError(message, field=f"server.{zero[0]}", remedy="set a port from 1 to 65535")
         lock = Path(self.settings.data_dir) / "up.lock"
         self._lock = hold(lock, process="ragbandit up", at=self.settings.server.url, field="data_dir")
         with hold_store(self.settings, at=self.settings.server.url) or contextlib.nullcontext():
@@ -336,11 +332,8 @@ class Supervisor:
         try:
             write_file(self._accepted, text, durable=False)
         except OSError as error:
-            raise ConfigError(
-                f"{self._accepted} cannot be written: {error.strerror}",
-                field="data_dir",
-                remedy="give a folder that can be written",
-            ) from error
+            message = f"{self._accepted} cannot be written: {error.strerror}"
+            raise ConfigError(message, field="data_dir", remedy="give a folder that can be written") from error
 
     def stop(self) -> None:
         """End everything that was started."""

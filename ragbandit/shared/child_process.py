@@ -52,12 +52,7 @@ class Child:
     prepare: Callable[[], None] | None = None
 
     def __init__(
-        self,
-        name: str,
-        *,
-        arguments: Sequence[str],
-        log_folder: Path,
-        environment: Mapping[str, str] | None = None,
+        self, name: str, *, arguments: Sequence[str], log_folder: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self.name = name
         self._environment = dict(environment or {})

@@ -227,27 +227,20 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         with open_binary(path) as stream:
             for number, raw in enumerate(iter(partial(stream.readline, MAX_LINE + 1), b""), start=1):
                 if len(raw) > MAX_LINE:
-                    raise InvalidInput(
-                        f"line {number} has more than {MAX_LINE >> 20} MiB",
-                        field=str(path),
-                        remedy="write one JSON object a line, and cut long texts into parts",
-                    )
+                    message = f"line {number} has more than {MAX_LINE >> 20} MiB"
+                    remedy = "write one JSON object a line, and cut long texts into parts"
+                    raise InvalidInput(message, field=str(path), remedy=remedy)
                 line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
                 if line.strip():
                     rows += 1
                     yield number, line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InvalidInput(
-            f"the gzip is cut short or damaged: the last whole row is on line {number}",
-            field=str(path),
-            remedy="fetch the file again, or keep the whole rows: gzip -cd FILE | head -n LINES",
-        ) from error
+        message = f"the gzip is cut short or damaged: the last whole row is on line {number}"
+        remedy = "fetch the file again, or keep the whole rows: gzip -cd FILE | head -n LINES"
+        raise InvalidInput(message, field=str(path), remedy=remedy) from error
     except OSError as error:
-        raise InvalidInput(
-            f"cannot be read: {error.strerror}",
-            field=str(path),
-            remedy="give the path of a file that this user can read",
-        ) from error
+        remedy = "give the path of a file that this user can read"
+        raise InvalidInput(f"cannot be read: {error.strerror}", field=str(path), remedy=remedy) from error
     if not rows:
         raise InvalidInput("has no rows", field=str(path), remedy="give a file with at least one JSON object")
 
@@ -331,9 +324,8 @@ def new_file(path: Path) -> Iterator[Path]:
         with whole_file(path, durable=True, private=True) as beside:
             yield beside
     except OSError as error:
-        raise InvalidInput(
-            f"cannot be written: {error.strerror}", field=str(path), remedy="choose a place that can be written"
-        ) from error
+        remedy = "choose a place that can be written"
+        raise InvalidInput(f"cannot be written: {error.strerror}", field=str(path), remedy=remedy) from error
 
 
 @contextlib.contextmanager

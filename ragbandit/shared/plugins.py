@@ -41,9 +41,8 @@ def import_class(path: object, *, where: str) -> Any:
             if missing
             else f"correct the module {module}"
         )
-        raise ConfigError(
-            f"{path!r} cannot be imported: {type(error).__name__}: {error}", field=where, remedy=remedy
-        ) from error
+        message = f"{path!r} cannot be imported: {type(error).__name__}: {error}"
+        raise ConfigError(message, field=where, remedy=remedy) from error
 
 
 @functools.cache
@@ -68,11 +67,8 @@ def load(name: str, *, group: str, ours: Mapping[str, str], where: str, instead:
     if not claims:
         return import_class(ours[name], where=where) if name in ours else None
     if len(packages) > 1:
-        raise ConfigError(
-            f"{name!r} is claimed by the packages {', '.join(packages)}",
-            field=where,
-            remedy=f"take one out, or say which is meant with {instead}",
-        )
+        remedy = f"take one out, or say which is meant with {instead}"
+        raise ConfigError(f"{name!r} is claimed by the packages {', '.join(packages)}", field=where, remedy=remedy)
     try:
         return claims[0].load()
     except Exception as error:  # whatever a package of others does when it is imported
@@ -109,9 +105,8 @@ def check_values(kind: type[Any], *, given: Mapping[str, Any], where: str) -> di
             names = re.findall(r"'([^']*)'", str(problem.get("ctx", {}).get("expected")))
             meant = did_you_mean(problem["input"], names)
             shown = repr(problem["input"]) if meant else described(problem["input"])
-            raise ConfigError(
-                f"{shown} cannot be used", field=f"{where}.{name}{inside}", remedy=f"{meant}{problem['msg']}"
-            ) from error
+            remedy = f"{meant}{problem['msg']}"
+            raise ConfigError(f"{shown} cannot be used", field=f"{where}.{name}{inside}", remedy=remedy) from error
     return checked
 
 

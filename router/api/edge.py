@@ -18,16 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragbandit.router.api.dependencies import (
-    MCP,
-    OPERATOR_PATHS,
-    PART,
-    CallerGone,
-    Rule,
-    has_path,
-    is_page,
-    rule_of,
-)
+from ragbandit.router.api.dependencies import MCP, OPERATOR_PATHS, PART, CallerGone, Rule, has_path, is_page, rule_of
 from ragbandit.router.api.openai.replies import is_openai_path, openai_error
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, mcp_error, refusal
@@ -37,14 +28,7 @@ from ragbandit.router.api.ui.rendering import page_error, page_headers
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import bound
-from ragbandit.router.telemetry.tracing import (
-    OFF,
-    SCOPE_ID,
-    Span,
-    Tracing,
-    request_id_of,
-    trace_id_of,
-)
+from ragbandit.router.telemetry.tracing import OFF, SCOPE_ID, Span, Tracing, request_id_of, trace_id_of
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.api")

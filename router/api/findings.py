@@ -42,6 +42,8 @@ LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
 #: time limit of a reply of Redis, seconds
 REPLY_S: Final = 3.0
+#: factor of a dollar budget from which it is a finding: below it hardly a choice changes
+NOTICED: Final = 1.5
 #: newest rows of the ledger whose costs are looked at
 MOST_ROWS: Final = 20_000
 #: newest outcomes that are searched for failures of servers
@@ -199,7 +201,7 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
     """The weight against half the slope from the cheapest to the most expensive arm, of those with LEAST_LABELS."""
     from sqlalchemy import select
 
-    from ragbandit.router.learning.monitoring.price import LEAST_LABELS, implied, means_of, price_of, proposal, remedy
+    from ragbandit.router.learning.monitoring.price import LEAST_LABELS, means_of, price_of, proposal, remedy
     from ragbandit.router.storage.rows.conversion import canonical
     from ragbandit.router.storage.sql.tables import updates
 
@@ -216,7 +218,8 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
         means = means_of(map(tuple, connection.execute(rows.order_by(of.seq.desc()).limit(MOST_ROWS))))
     known = [one for one in means if one.labels >= LEAST_LABELS]
     if len(known) > 1 and (price := price_of(known, weight=settings.reward.weight)).verdict is not None:
-        yield Finding("warning", "reward.weight", f"{proposal(price)}; {implied(price)}", remedy(price))
+        what = proposal(price, reward=settings.reward).split("; ")[0]  # the remedy has the weight to begin with
+        yield Finding("warning", "reward.weight", what, remedy(price))
 
 
 def month_report(database: "Database", *, settings: "Settings", now: float) -> "Report":
@@ -255,13 +258,15 @@ def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[
 
 
 def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    from ragbandit.router.api.security.budgets import bounds, budget_states, state_in_words
+    from ragbandit.router.api.security.budgets import bounds, budget_states, raised_in_words, state_in_words
 
     for budget, sums in budget_states(database, settings=settings, now=now):
         if budget.spent_of(sums) >= budget.dollars:
             then, end = "are refused (429)" if budget.stop else "go to the cheapest arm", bounds(budget.period, now=now)
             what = f"{state_in_words(budget, sums, now=now)}: its questions {then} until {moment(end[1])}"
             yield Finding("warning", "dollar budgets", what, f"wait, or raise {budget.setting}")
+        elif raised := raised_in_words(budget, sums, database=database, settings=settings, now=now, least=NOTICED):
+            yield Finding("warning", "dollar budgets", raised, f"wait, or raise {budget.setting}")
 
 
 def _failing(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:

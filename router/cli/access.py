@@ -38,10 +38,7 @@ def create_key(
     expires: Annotated[str | None, typer.Option(help="when it ends: a date, a time, or from now on (90d)")] = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option(
-            help="NAME=VALUE: arms=[a,b], forced=false, rate=600/minute, cost_weight=economy, cost_weights=[0.01,0.2] "
-            "or dollars_per_day=5; repeat it"
-        ),
+        typer.Option(help="NAME=VALUE as forced=false, dollars_per_day=5 (docs/security.md); repeat it"),
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -139,11 +136,9 @@ def _end(text: str, *, now: float) -> float:
 
 def audit(
     known: Annotated[
-        str | None, typer.Option("--known", help="NUMBER:SHA256 that a former check printed: that entry must be there")
+        str | None, typer.Option("--known", help="NUMBER:SHA256 of an earlier check, which must exist")
     ] = None,
-    export: Annotated[
-        bool, typer.Option("--export", help="print the entries as JSON lines instead, the oldest first")
-    ] = False,
+    export: Annotated[bool, typer.Option("--export", help="print the entries as JSON lines, the oldest first")] = False,
     after: Annotated[int, typer.Option(help="with --export: only entries with a larger number")] = 0,
     config: ConfigOption = None,
     as_json: JsonOption = False,

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from typing import Annotated
+import shlex
+from typing import Annotated, Any, Final
 
 import typer
 from rich.markup import escape
@@ -25,14 +26,12 @@ from ragbandit.shared.formats import number_or_name
 from ragbandit.shared.redaction import shown_variable
 
 ArmOption = Annotated[list[str] | None, typer.Option("--arm", help="an arm that may be drawn; repeat it for several")]
-PriceOption = Annotated[
-    str | None, typer.Option("--cost-weight", help="weight of cost: a number, or a name of the setting cost_weights")
-]
-AimOption = Annotated[
-    str | None, typer.Option("--aim", help="in place of a weight of cost: quality=0.9, steps=1.8 or dollars=0.004")
-]
+PriceOption = Annotated[str | None, typer.Option("--cost-weight", help="a number, or a name of cost_weights")]
+AimOption = Annotated[str | None, typer.Option("--aim", help="instead: quality=0.9, steps=1.8 or dollars=0.004")]
 
 
+#: parts of an answer that a terminal shows, besides its text; --json prints all
+_SHOWN: Final = frozenset({"decision_id", "arm", "status", "steps", "cost", "error", "sources"})
 #: addresses to listen on that mean every address: a client asks this machine
 _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - not listened on
 
@@ -91,7 +90,13 @@ def answer(
         return
     console.say(_answer_text(reply))
     console.print()
-    show({key: value for key, value in reply.items() if key != "answer"}, as_json=False)
+    shown: dict[str, Any] = {key: value for key, value in reply.items() if key in _SHOWN and value}
+    shown["cost"] = {name: amount for name, amount in shown.get("cost", {}).items() if amount}
+    show(shown, as_json=False)
+    if reply["answer"] is not None:
+        given = {"--url": url, "--key-env": key_env, "--config": config}
+        same = "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value)
+        console.say(f"\nrate it: ragbandit feedback send {reply['decision_id']} --rating true{same}")
 
 
 def mcp(url: UrlOption = None, key_env: KeyOption = None, config: ConfigOption = None) -> None:

@@ -8,7 +8,9 @@ import math
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +19,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -34,14 +36,10 @@ AllOption = Annotated[bool, typer.Option("--all", help="everything, however many
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
-UrlOption = Annotated[
-    str | None,
-    typer.Option("--url", envvar="RAGBANDIT_URL", help="URL of a running service; default: the configured server"),
-]
+UrlOption = Annotated[str | None, typer.Option("--url", envvar="RAGBANDIT_URL", help="service; default: configured")]
 
 KeyOption = Annotated[
-    str | None,
-    typer.Option("--key-env", help="environment variable that holds the API key; default: RAGBANDIT_API_KEY"),
+    str | None, typer.Option("--key-env", help="variable with the API key; default: RAGBANDIT_API_KEY")
 ]
 
 LabelOption = Annotated[str | None, typer.Option(help="name of the ledger; default: the configured one")]
@@ -159,8 +157,9 @@ def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
         yield report
 
 
-#: characters of a text that are shown
+#: characters of a text that are shown, and on one screen
 _LONGEST: Final = 1000
+_EXCERPT: Final = 200
 #: keys of mappings whose keys are names of users, which are shown as they must be typed
 _BY_NAME: Final = frozenset({"pmf", "scores"})
 #: keys of times, seconds since 1970
@@ -173,6 +172,20 @@ def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(facts)
     else:
         _tell(facts)
+
+
+#: lines and characters of a line of one screen
+_SCREEN: Final = (24, 80)
+
+
+def show_screen(facts: Mapping[str, Any], *, more: str) -> None:
+    """Facts for people on one screen: lines are wrapped, long values cut. more: how to see the rest."""
+    with console.capture() as shown:
+        _tell({key: _cell(value)[:_EXCERPT] if isinstance(value, str) else value for key, value in facts.items()})
+    most, width = _SCREEN
+    lines = [part for line in shown.get().splitlines() for part in textwrap.wrap(line, width) or [""]]
+    for line in [*lines[: most - 1], more]:
+        console.say(line)
 
 
 def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) -> None:
@@ -254,14 +267,32 @@ def _cell(value: Any, *, key: str = "") -> str:
 
 
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: str = "") -> None:
-    """Rows of texts of others as a table; `none` where there are no rows."""
+    """Rows of texts of others as a table; `none` if there are no rows."""
     table = Table(*columns, box=None, pad_edge=False)
     for column in table.columns:
         column.overflow = "fold"  # names and ids are read whole
         column.no_wrap = column.header == "arm"
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    console.print(table if table.rows else none)
+    console.print(fitting(table, console=console) if table.rows else none)
+
+
+def fitting(table: Table, *, console: Console) -> Table | Group:
+    """The table if its cells fit in the width of the console, else its rows as lines."""
+    unbounded = console.options.update(max_width=sys.maxsize)
+    if console.measure(table, options=unbounded).maximum <= console.width:
+        return table
+    columns = [[*column.cells] for column in table.columns]
+    lines = []
+    for cells in zip(*columns, strict=True):
+        named = zip(table.columns[1:], map(_text, cells[1:]), strict=True)
+        rest = "; ".join(f"{_text(column.header)} {cell}" for column, cell in named if cell)
+        lines.append(Text(f"{_text(cells[0])}: {rest}" if rest else _text(cells[0])))
+    return Group(*lines)
+
+
+def _text(cell: object) -> str:
+    return cell.plain if isinstance(cell, Text) else Text.from_markup(str(cell)).plain
 
 
 #: lines of a usual terminal
@@ -333,9 +364,17 @@ class LazyGroup(TyperGroup):
         return self.get_command(None, name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As of click, of a verb that is loaded first."""
+        """As of click, with the verb loaded before; an unknown verb ends the command with the most similar one."""
         if args and args[0] in self.verbs:
             self.load(args[0])
+        elif args and not args[0].startswith("-"):
+            known = {name: name for name in self.verbs}
+            for group, target in self.verbs.items():
+                nested = target.verbs if isinstance(target, VerbGroup) else {}
+                known = {verb: f"{group} {verb}" for verb in nested} | known
+            alike = get_close_matches(args[0].lower(), known, n=1)
+            remedy = f"did you mean `{ctx.command_path} {known[alike[0]]}`" if alike else "see --help"
+            ctx.fail(f"there is no command {args[0]!r:.80}; {remedy}{'?' if alike else ''}")
         return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:

@@ -40,12 +40,9 @@ from ragbandit.shared.files import private_folder, rereadable, whole_file, write
 #: A process of another host that died while it erased lets the next one begin after that long. No transaction of it
 #: takes longer.
 ERASE_LEASE_S: Final = 300.0
-PreOption = Annotated[
-    bool, typer.Option("--pre", help="Only what the processes of the release before survive: before a rolling upgrade.")
-]
+PreOption = Annotated[bool, typer.Option("--pre", help="Only compatible steps, before a rolling upgrade.")]
 WaitOption = Annotated[
-    float | None,
-    typer.Option(min=0, help="Change nothing: wait up to so many seconds until another process has migrated it."),
+    float | None, typer.Option(min=0, help="Only wait up to SECONDS for another process to migrate it.")
 ]
 
 
@@ -78,9 +75,7 @@ def migrate(
 def erase(
     decision: Annotated[str | None, typer.Option(help="the decision with this id")] = None,
     tenant: Annotated[str | None, typer.Option(help="the decisions of this tenant")] = None,
-    before: Annotated[
-        str | None, typer.Option(help="made before: a date (2026-08-01), a time, or an age (90d)")
-    ] = None,
+    before: Annotated[str | None, typer.Option(help="made before a date (2026-08-01), a time, or an age (90d)")] = None,
     features: Annotated[bool, typer.Option("--features", help="also the features that policies learned from")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only count what would be erased")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="erase; without it nothing is done")] = False,
@@ -99,11 +94,8 @@ def erase(
         if dry_run:
             erased = erasure.erasable(ledger.database, selection)
         elif not yes:
-            raise InvalidInput(
-                "nothing was erased: erasing cannot be undone, so it must be confirmed",
-                field="yes",
-                remedy="see with --dry-run what would be erased, then add --yes",
-            )
+            message = "nothing was erased: erasing cannot be undone, so it must be confirmed"
+            raise InvalidInput(message, field="yes", remedy="see with --dry-run what would be erased, then add --yes")
         else:
             with alone(ledger.database) as prolong, bars(errors) as progress:
 
@@ -138,7 +130,7 @@ def backup(
         with whole_file(file, durable=True, private=True) as beside:
             ledger.database.copy_sqlite(beside)
         facts: dict[str, object] = {"backup": str(to), "bytes": file.stat().st_size}
-        # After the database, which names only what is there by then; what the learner deletes meanwhile is left out.
+        # After the database, which names only older snapshots; those that the learner deletes meanwhile are left out.
         if "://" not in root:
             facts["snapshots"] = _copy_files(Path(root), to=to / "snapshots")
     show(facts, as_json=as_json)
@@ -167,11 +159,8 @@ def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
         if not lease.acquire(holder=holder, lease_s=ERASE_LEASE_S):
             held = lease.held()
             who = "" if held is None else f": {held.holder}, for {max(0.0, held.left_s):.0f} s unless it goes on"
-            raise NotReady(
-                f"another process erases in this store{who}",
-                field="erase",
-                remedy="wait until it has ended, then run this again",
-            )
+            remedy = "wait until it has ended, then run this again"
+            raise NotReady(f"another process erases in this store{who}", field="erase", remedy=remedy)
 
     prolong()
     try:
@@ -253,9 +242,8 @@ def import_(
     """
     log_format = format_of(file, format=format_)
     if not _LABEL.fullmatch(label):
-        raise InvalidInput(
-            f"{label!r} is no name of a ledger", field="label", remedy="use 1 to 40 of a-z, 0-9 and underscore"
-        )
+        remedy = "use 1 to 40 of a-z, 0-9 and underscore"
+        raise InvalidInput(f"{label!r} is no name of a ledger", field="label", remedy=remedy)
     with rereadable(file) as readable, opened(config, label=label, make=True) as (settings, ledger):
         reading = _Reading(file=readable, format=log_format, settings=settings, skip_bad=skip_bad)
         try:

@@ -56,15 +56,11 @@ def rejected(
 
 def exclude(
     source: Annotated[str | None, typer.Option(help=f"{SOURCE_HELP}; default: list what is excluded")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="only feedback from then on: a date, a time, or an age (7d)")
-    ] = None,
+    since: Annotated[str | None, typer.Option(help="only feedback since a date, a time, or an age (7d)")] = None,
     until: Annotated[str | None, typer.Option(help="only feedback before then; times are UTC")] = None,
     reason: Annotated[str, typer.Option(help="for the audit log")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say how much it is, and change nothing")] = False,
-    end: Annotated[
-        int | None, typer.Option(help="end this exclusion, by its number: the source is learned again")
-    ] = None,
+    end: Annotated[int | None, typer.Option(help="number of an exclusion to end: the source is learned again")] = None,
     label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -81,9 +77,8 @@ def exclude(
         return
     if source is None:
         if since or until or dry_run:
-            raise InvalidInput(
-                "no source is given whose feedback is to be excluded", field="source", remedy=SOURCE_HELP
-            )
+            message = "no source is given whose feedback is to be excluded"
+            raise InvalidInput(message, field="source", remedy=SOURCE_HELP)
         with opened(config) as (_, ledger):
             rows = quarantines_of(ledger.database, lifted=True)
         show_list([asdict(row) for row in rows], none="no source is excluded", as_json=as_json)
@@ -126,10 +121,7 @@ def import_(
     key_field: Annotated[str, typer.Option(help="the judgement's id (default: a hash of the line)")] = ("feedback_id"),
     source: Annotated[str | None, typer.Option(help="who judged all of it, whatever the lines say")] = None,
     scale: Annotated[str, typer.Option(help="scale of ratings that are numbers: 0-1 or 1-5")] = "0-1",
-    supersede: Annotated[
-        bool,
-        typer.Option("--replace", help="supersede earlier imports on the decisions that the file judges"),
-    ] = False,
+    supersede: Annotated[bool, typer.Option("--replace", help="supersede earlier imports on these decisions")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -19,7 +19,7 @@ from ragbandit.router.api.findings import (
     tried,
 )
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
-from ragbandit.router.api.security.budgets import budget_states, state_in_words
+from ragbandit.router.api.security.budgets import budget_lines
 from ragbandit.router.cli.console import (
     SCREEN_LINES,
     AllOption,
@@ -33,6 +33,7 @@ from ragbandit.router.cli.console import (
     print_json,
     show,
     show_paragraphs,
+    show_screen,
 )
 from ragbandit.router.cli.store import opened, parse_time, registered_policy
 from ragbandit.router.config.settings import Settings
@@ -54,7 +55,7 @@ from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql import counters
-from ragbandit.shared.formats import moment
+from ragbandit.shared.formats import moment, number, percent
 from ragbandit.shared.types import ArmName, PolicyLabel
 
 #: a count that may be 0 -> its meaning; counts that demand an action are findings
@@ -100,8 +101,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             facts |= {"findings": [f"{one.severity} {one.line}" for one in findings]} if findings else {}
             origin = origin_in(ledger.database, label=ledger.label)
             facts |= {"encoder": _encoder(origin)} if origin is not None else {}
-            states = budget_states(ledger.database, settings=settings, now=now)
-            lines = [state_in_words(budget, sums, now=now) for budget, sums in states]
+            lines = budget_lines(ledger.database, settings, now=now)
             facts |= {"budgets": lines} if lines else {}
             learned = {} if state.learning is None else {"learning": state.learning.line}
             lead = {"routing": month.sentence, "policy": ledger.label}
@@ -152,12 +152,7 @@ def verify(
     config: ConfigOption = None,
     deep: Annotated[bool, typer.Option(help="also the probabilities of every decision again")] = False,
     recount: Annotated[
-        bool,
-        typer.Option(
-            "--recount",
-            help="instead count the tables and correct the counters of every ledger; writes wait meanwhile, a second "
-            "per million rows",
-        ),
+        bool, typer.Option("--recount", help="correct the counters instead; writes wait a second per million rows")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -207,6 +202,9 @@ def _health(health: ArmHealth) -> str:
 
 #: fields of the record about the question
 _ASKED: Final = ("question", "asked", "messages", "context", "tenant", "session_id", "run_by", "made_at")
+#: arms, and the newest judgements, of one screen
+_MOST_ARMS: Final = 6
+_MOST_JUDGED: Final = 3
 _ENDING: Final = ("status", "stop_reason", "answer", "error", "steps", "cost")
 
 
@@ -214,6 +212,7 @@ def explain(
     decision_id: Annotated[str, typer.Argument(metavar="ID", help="id of the decision")],
     label: LabelOption = None,
     config: ConfigOption = None,
+    every: Annotated[bool, typer.Option("--all", help="also facts, probabilities, steps and each judgement")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Why a decision was made and what came of it, from its question to its place in the ledger.
@@ -221,14 +220,42 @@ def explain(
     --json prints what the service has at /v1/decisions/ID/explanation.
     """
     with opened(config, label=label) as (settings, ledger):
-        store = DecisionStore(ledger.database, label=ledger.label)
-        explained = explanations.explain(store, decision_id, rule=closing_rule(settings.learning))
+        store, rule = DecisionStore(ledger.database, label=ledger.label), closing_rule(settings.learning)
+        explained = explanations.explain(store, decision_id, rule=rule, known=settings.arms)
     reply: dict[str, Any] = plain(explanation_json(explained))
-    show(reply if as_json else _in_order(reply) | {"key": explained.record.decision.query.api_key}, as_json=as_json)
+    if as_json or every:
+        key = {"key": explained.record.decision.query.api_key}
+        show(reply if as_json else _in_order(reply) | key, as_json=as_json)
+        return
+    show_screen(_in_short(reply), more="--all prints facts, probabilities, steps and each judgement")
+
+
+def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """What one screen has of an explanation."""
+    record, arms = reply["record"], reply["arms"]
+    outcome, judged = record["outcome"], record["feedback"]
+    shares = sorted(((arm["probability"], arm["arm"]) for arm in arms), reverse=True)
+    answer = {} if outcome is None else {name: outcome[name] for name in ("status", "answer", "error", "steps")}
+    cost = {} if outcome is None else {name: value for name, value in outcome["cost"].items() if value}
+    reward, earned = record["reward"], ""
+    if reward is not None:
+        price = f"{number(reward['weight'])} x cost {number(reward['cost'])}"
+        earned = f"{number(reward['value'])}, of quality {number(reward['quality'])} and {price}"
+    return {
+        "decision": f"{reply['decision_id']}, {moment(record['made_at'])}",
+        "question": record["question"],
+        "probabilities": ", ".join(f"{arm} {percent(share)}" for share, arm in shares[:_MOST_ARMS]),
+        **answer,
+        "cost": ", ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in cost.items()),
+        "judgements": "; ".join(f"{item['source']} {item['value']}" for item in judged[-_MOST_JUDGED:]),
+        "reward": earned,
+        "progress": reply["progress"],
+        f"Why {record['arm']}": [reason for reason in reply["reasons"] if not reason.startswith("The random draw")],
+    }
 
 
 def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """The reply in the order of the story, without what only programs want."""
+    """The whole reply in the order of the story."""
     record = reply["record"]
     outcome = record["outcome"]
     return {
@@ -251,7 +278,7 @@ def report(
     until: Annotated[str | None, typer.Option(help="a date, a time or an age; default: now")] = None,
     tenant: Annotated[str | None, typer.Option(help="this tenant only")] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="ARM", help="default: the holdback's arm, the incumbent")
+        str | None, typer.Option(metavar="ARM", help="default: the holdback's arm, or incumbent")
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write it as one page that can be sent")] = None,
     show_all: AllOption = False,
@@ -280,6 +307,7 @@ def report(
         )
         serving, rule = _serving(ledger, settings=settings), closing_rule(settings.learning)
         state = ledger_status.status(ledger, serving=serving, rule=rule, now=now).learning
+        budgets = budget_lines(ledger.database, settings, now=now)
     result = replace(result, learning=None if state is None else state.line)
     if html is not None:
         from ragbandit.router.api.ui.operation import report_file  # it loads the service's pages
@@ -288,7 +316,11 @@ def report(
     if as_json:
         print_json(plain(result))
         return
-    paragraphs = [result.sentence, *([] if result.learning is None else [f"State of learning: {result.learning}."])]
+    paragraphs = [
+        result.sentence,
+        *budgets,
+        *([] if result.learning is None else [f"State of learning: {result.learning}."]),
+    ]
     others = (line for line in result.arms if result.total is None or line.against != result.total.against)
     paragraphs += [f"Always {line.against}: {line.earned or line.saved}; verdict: {line.verdict}." for line in others]
     if mapped is not None:

@@ -34,9 +34,9 @@ def show_versions(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List all versions: state, share, since when, and what each waits for; or show one.
+    """List all versions: state, share, since when, and what each waits for; or show one version.
 
-    Of one version also what it changes, what can be done, and the newest verdicts.
+    One version comes with its changes, the possible verbs and the newest verdicts.
     """
     with opened(config) as (settings, ledger):
         if name is None:
@@ -70,7 +70,7 @@ def _list(versions: PolicyList, *, as_json: bool) -> None:
 def add(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="its name; default: v1, v2 ...")] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="a setting that differs: policy.name=linucb; repeat it")
+        list[str] | None, typer.Option("--set", help="another setting: policy.name=linucb; repeat it")
     ] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
@@ -101,16 +101,14 @@ def pause(
 
 
 def resume(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="the version; default: the kill switch is taken back")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="default: deactivate the kill switch")] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Resume a paused version in its former state; without NAME deactivate the kill switch.
 
-    Champion and candidates then continue where they were.
+    Champion and candidates then continue as they were.
     """
     if name is not None:
         _perform("resume", name, reason=reason, config=config, as_json=as_json)
@@ -172,9 +170,7 @@ def _retired(ledger: Ledger, *, lease_s: float, report: Callable[[int], None]) -
 
 def canary(
     name: NameArgument,
-    weight: Annotated[
-        float | None, typer.Option(help="share of its pmf in what is served; default: the next of rollout.steps")
-    ] = None,
+    weight: Annotated[float | None, typer.Option(help="share served; default: the next of rollout.steps")] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -203,7 +199,7 @@ def _perform(verb: Verb, name: str, *, reason: str, config: str | None, as_json:
 
 def kill(
     arm: Annotated[
-        str | None, typer.Argument(metavar="[ARM]", help="the arm for every question; default: the champion alone")
+        str | None, typer.Argument(metavar="[ARM]", help="for every question; default: the champion")
     ] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,

@@ -19,9 +19,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.types import IMPORTED, Json, PolicyLabel
 
-NewStoreOption = Annotated[
-    bool, typer.Option("--new-store", help="Begin a new SQLite store although a former one has left files there.")
-]
+NewStoreOption = Annotated[bool, typer.Option("--new-store", help="Begin a new SQLite store despite files of another.")]
 
 
 @contextmanager

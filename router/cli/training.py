@@ -26,13 +26,8 @@ def train_verb(
     policy: Annotated[str, typer.Option(help="adaptive_rag or multi_label")],
     table: Annotated[Path, typer.Option(help="JSONL: question, correct and steps per arm")],
     out: Annotated[Path, typer.Option(help="the folder to write; not there yet, or empty")],
-    questions: Annotated[
-        Path | None, typer.Option(help="JSONL: question and hops, for labels by inductive bias")
-    ] = None,
-    param: Annotated[
-        list[str] | None,
-        typer.Option(help="a param of the policy: NAME.KEY=VALUE, as multi_label.seed=1; may be repeated"),
-    ] = None,
+    questions: Annotated[Path | None, typer.Option(help="JSONL: question and hops, for inductive labels")] = None,
+    param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE, as multi_label.seed=1; repeat it")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="passes over the rows")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -80,20 +75,16 @@ def simulate_verb(
     test: Annotated[Path | None, typer.Option(help="predict these rows; learn all of the table")] = None,
     folds: Annotated[int | None, typer.Option(help="without --test: parts of the table; default 5")] = None,
     weights: Annotated[
-        str | None, typer.Option("--lambda", help="weight of cost while learning, X[,X...]; default reward.weight")
+        str | None, typer.Option("--lambda", help="weights of cost, X[,X...]; default reward.weight")
     ] = None,
     seeds: Annotated[int, typer.Option(help="orders of the table and draws")] = 5,
     total: Annotated[int | None, typer.Option(help="questions in EM's denominator, those not in the table too")] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE; may be repeated")] = None,
     incumbent: Annotated[
-        str | None, typer.Option(help="ARM that the rewards while learning are compared with; default best fixed")
+        str | None, typer.Option(help="ARM to compare with while learning; default best fixed")
     ] = None,
-    warm: Annotated[
-        int, typer.Option(help="rows of every pass that are learned before it, with the outcomes of all arms")
-    ] = 0,
-    labelled: Annotated[
-        float, typer.Option(help="chance that a decision's outcome is learned, above 0 and at most 1")
-    ] = 1.0,
+    warm: Annotated[int, typer.Option(help="rows learned before each pass, with the outcomes of all arms")] = 0,
+    labelled: Annotated[float, typer.Option(help="chance that an outcome is learned, above 0, at most 1")] = 1.0,
     plot: Annotated[Path | None, typer.Option(help="draw the quality-cost frontier as PNG")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="processes; default one per core")] = None,
     config: ConfigOption = None,

@@ -200,13 +200,13 @@ def _shown_url(url: str) -> str:
 
 
 def _parsed_url(url: str) -> Any:
-    """A URL in the form of SQLAlchemy's, which those of Redis have too; None for what is none."""
+    """The parsed URL of a database or of Redis; None if it is not a URL."""
     from sqlalchemy.engine import make_url  # a fifth of a second, and most hosts name no URL
     from sqlalchemy.exc import ArgumentError
 
     try:
         return make_url(url)
-    except (ArgumentError, ValueError):  # ValueError: a port that is no number
+    except (ArgumentError, ValueError):  # ValueError: a wrong port
         return None
 
 
@@ -260,30 +260,24 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         fault = error.strerror if isinstance(error, OSError) else str(error)
         fault = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else fault
-        raise ConfigError(
-            f"{file} cannot be read: {fault}",
-            field="config",
-            remedy="check the indentation, and quote values that hold a colon",
-        ) from None
+        remedy = "check the indentation, and quote values that hold a colon"
+        raise ConfigError(f"{file} cannot be read: {fault}", field="config", remedy=remedy) from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(
-            f"{file} must hold a mapping, not {type(tree).__name__}", field="config", remedy="write key: value lines"
-        )
+        remedy = "write key: value lines"
+        raise ConfigError(f"{file} must hold a mapping, not {type(tree).__name__}", field="config", remedy=remedy)
     return tree
 
 
 def _refuse_secrets(tree: Mapping[str, Any]) -> None:
     for variable, key in _PLAIN_ENV.items():
         value = tree.get(key)
-        url = _parsed_url(value) if isinstance(value, str) else None  # what is none is reported by the checks below
+        url = _parsed_url(value) if isinstance(value, str) else None  # others are reported by the checks below
         if url is not None and (url.password or "password" in url.query):
-            raise ConfigError(
-                "the file has a URL with a password, visible to everyone who can read the file",
-                field=key,
-                remedy=f"take it out of the file and set the environment variable {variable}",
-            )
+            message = "the file has a URL with a password, visible to everyone who can read the file"
+            remedy = f"take it out of the file and set the environment variable {variable}"
+            raise ConfigError(message, field=key, remedy=remedy)
     if (field := credentials_in(tree.get("arms"), field="arms")) is not None:
         raise ConfigError(
             "the file has an address with a user, a password or a key in it, visible to everyone who can read the file",
@@ -315,9 +309,7 @@ def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable
         tree = tree[key]
         if not isinstance(tree, dict):
             raise ConfigError(
-                f"{key} is one setting, and this names a part of it",
-                field=variable,
-                remedy=f"unset it, or set {ENV_PREFIX}{key.upper()}",
+                f"{key} is one setting, not a section", field=variable, remedy=f"set {ENV_PREFIX}{key.upper()}"
             )
     tree[keys[-1]] = value
 
@@ -352,7 +344,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     message, remedy = first["msg"].removeprefix("Value error, "), None
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # a model, a dataclass
         section = _WITH_ALL_SECTIONS.model_dump()
         for part in _as_default(first["loc"])[:-1]:
             section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)
@@ -368,7 +360,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         remedy = alike or "; ".join(filter(None, (_unit(first), _default_of(key) or _section_example(key))))
         remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else remedy or None
     else:
-        key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # of a name that is refused: the mapping that it is in
+        key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # a refused name: the mapping of the name
         head, _, tail = message.partition(": ")
         if tail and " " not in head:
             key, message = head, tail
@@ -404,7 +396,7 @@ def _alike(fault: Any) -> tuple[str, str]:
 
 
 def _unit(fault: Any) -> str:
-    """The form of a value: the unit of a number, and that it is no text; an example of a text with a pattern."""
+    """The expected form of a value: the unit of a number, or an example of a text with a pattern."""
     if fault["type"] == "string_pattern_mismatch":
         return next((text for key, text in _EXAMPLES.items() if key in fault["loc"]), "")
     seconds = str(fault["loc"][-1]).endswith("_s")
@@ -414,13 +406,13 @@ def _unit(fault: Any) -> str:
 
 
 def _default_of(key: str) -> str | None:
-    """A remedy that shows the default of this setting; None for what is no single setting."""
+    """A remedy that shows the default of this setting; None if it is not a single setting."""
     defaults = leaves_of(_WITH_ALL_SECTIONS.model_dump())
     return f"the default is {json.dumps(defaults[key])}" if key in defaults else None
 
 
 def _section_example(section: str) -> str | None:
-    """A remedy that shows a setting of this section with its default; None for what is no section."""
+    """A remedy that shows a setting of this section with its default; None if it is not a section."""
     for key, value in leaves_of(Settings().model_dump()).items():
         name = key.removeprefix(f"{section}.")
         if name != key and "." not in name:

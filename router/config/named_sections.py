@@ -60,9 +60,8 @@ def _entries(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     if both := sorted(set(axes) & set(map(str, beside))):
         raise ValueError(f"{field}.{both[0]}: it stands beside the grid too; leave it out there")
     if (count := math.prod(map(len, axes.values()))) > MOST_ARMS:
-        raise ValueError(
-            f"{field}: {count} arms come of it, and each must be learned; give values for {MOST_ARMS} at most"
-        )
+        message = f"{field}: {count} arms come of it, and each must be learned; give values for {MOST_ARMS} at most"
+        raise ValueError(message)
     entries = {}
     for choice in product(*(axis.items() for axis in axes.values())):
         parts = [f"{key}-{text}" for key, (text, _) in zip(axes, choice, strict=True) if text]
@@ -133,9 +132,8 @@ def errors_of(section: str, *, kind: Kind) -> Iterator[None]:
         field, remedy = error.field, error.remedy
         if field is not None and (field == kind or field.startswith(f"{kind}.")):
             field = section + field[len(kind) :]
-        raise type(error)(
-            error.message, field=field, remedy=remedy and remedy.replace(f"{kind}.", f"{section}.")
-        ) from error
+        remedy = remedy and remedy.replace(f"{kind}.", f"{section}.")
+        raise type(error)(error.message, field=field, remedy=remedy) from error
 
 
 def _name(text: str) -> str:

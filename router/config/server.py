@@ -119,9 +119,8 @@ class ServerSettings(Section):
             if self.trusted_proxies or self.trusted_roles or self.trusted_user_header is not None:
                 raise ValueError("trusted_header: name the header that other trusted_ settings are about")
         elif not self.trusted_proxies or not self.trusted_roles:
-            raise ValueError(
-                "trusted_proxies: trusted_header takes it, else anybody could send the header, and trusted_roles"
-            )
+            message = "trusted_proxies: trusted_header takes it, else anybody could send the header, and trusted_roles"
+            raise ValueError(message)
         elif self.open or not self.dashboard:
             raise ValueError("trusted_header: it takes open: false and dashboard: true; people sign in to pages")
         return self

@@ -54,7 +54,7 @@ from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName, Matrix, TableRow, Vector, finite_json
 
 Kind = Literal["route", "fix", "not enough", "wrong log"]
-#: of the intervals
+#: confidence of the intervals
 CONFIDENCE: Final = 0.95
 #: right answers a question that an arm may have less than the best, and be called as good
 AS_GOOD: Final = 0.01
@@ -70,7 +70,7 @@ _FARTHEST: Final = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
-    """What the verdict is to be made of."""
+    """Options of the verdict."""
 
     #: parts of the questions, each held out once
     folds: int = 5
@@ -78,11 +78,11 @@ class Ask:
     labelled: float = LABELLED
     #: least gain a question that is worth a router
     worth: float = WORTH
-    #: of the policy's gains, where every outcome is known; the other intervals are of CONFIDENCE
+    #: confidence of the policy's gains if every outcome is known; other intervals have CONFIDENCE
     confidence: float = CONFIDENCE
     #: the control, the passes from cold, and the frontier
     everything: bool = True
-    #: a race left one arm alone: no other one may be the best anywhere
+    #: only one arm is left in a race: no other arm may be the best anywhere
     alone: bool = False
 
 
@@ -116,7 +116,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """Whether routing is worth it, and all that says so."""
+    """The verdict on whether routing pays, with its evidence."""
 
     verdict: Kind
     sentence: str
@@ -133,7 +133,7 @@ class Advice:
     #: passes from cold against always the best fixed arm
     cold: FirstPass | None = None
     frontier: tuple[Point, ...] = ()
-    #: what reward.weight says of the rows; None where fewer than two arms have a quality apart
+    #: reward.weight against the rows; None if fewer than two arms have a quality of their own
     price: Price | None = None
     notes: tuple[str, ...] = ()
     ask: Ask = field(default_factory=Ask)
@@ -214,9 +214,9 @@ def advise(
 
 
 def _folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:
-    """The fold of each row: of its question alone, whatever the context, and none is empty.
+    """The fold of each row, by its question without the context; no fold is empty.
 
-    question: numbers of what is the same to a policy, context included, for a log of fewer questions than folds.
+    question: number of each row's question with its context, for a log of fewer questions than folds.
     """
     mixed = folds_of(log.log.questions, folds=folds)
     if len(np.unique(mixed)) == folds:
@@ -428,10 +428,10 @@ def _break_even(advice: Advice) -> str:
     cold = advice.cold
     if cold is None:
         return ""
-    share = f"where {advice.ask.labelled:.0%} are labelled"
+    share = f"({advice.ask.labelled:.0%} labelled)"
     if cold.break_even is None:
-        return f"; from cold it does not break even within {cold.questions} questions {share}: start warm (--apply)"
-    return f"; from cold it breaks even after about {cold.break_even} questions {share}"
+        return f"; without a warm start it would not pay within {cold.questions} questions {share}: use --apply"
+    return f"; without a warm start it pays after about {cold.break_even} questions {share}"
 
 
 def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> str:

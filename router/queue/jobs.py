@@ -50,11 +50,8 @@ def reaching(outage: Outage | None) -> Iterator[None]:
     except (RedisError, OSError) as error:
         if outage is not None:
             outage.failed(error)
-        raise QueueError(
-            f"Redis is not reachable: {error}",
-            field="redis_url",
-            remedy="start it, or correct redis_url; answers are delayed until then, nothing is lost",
-        ) from error
+        remedy = "start it, or correct redis_url; answers are delayed until then, nothing is lost"
+        raise QueueError(f"Redis is not reachable: {error}", field="redis_url", remedy=remedy) from error
     if outage is not None:
         outage.reached(began=began)
 

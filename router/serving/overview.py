@@ -6,7 +6,7 @@ Nothing here counts decisions: the cost follows the hours and the arms that are 
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
@@ -16,12 +16,23 @@ from ragbandit.router.learning.monitoring.arm_changes import SampleRatio, lately
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.router.storage.totals import KEPT, ArmHour, Progress, hour_of, hours_of, progress_of, totals_ever
+from ragbandit.router.storage.totals import (
+    KEPT,
+    ArmHour,
+    Progress,
+    hour_of,
+    hours_of,
+    minutes_of,
+    progress_of,
+    totals_ever,
+)
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, ArmTotals, Cost, PolicyLabel, PolicyVersion, sum_of
 
 HOUR_S: Final = 3600
+#: newest rows of a table that the points of single minutes count
+MOST_ROWS: Final = 5_000
 #: most points of a series
 MOST_POINTS: Final = 1000
 #: versions of a policy that a scrape tells of
@@ -135,7 +146,7 @@ class Earned:
     versions: tuple[PolicyVersion, ...]
     #: the kill switch decides
     killed: bool
-    #: the side that the log of these two weeks favours; None: none
+    #: the side that the log of these two weeks favours, or None
     uneven: SampleRatio | None
 
 
@@ -178,8 +189,7 @@ def totals_of(sums: ArmTotals) -> Totals:
 def overview(database: Database, *, policy: PolicyLabel, since: float, until: float, step: int = HOUR_S) -> Overview:
     """The overview of since <= time < until, widened to whole hours.
 
-    step: seconds of a point, a multiple of an hour. Raises
-    InvalidInput, StoreError.
+    step: seconds of a point, a multiple of an hour. Raises InvalidInput, StoreError.
     """
     first, last = _checked(since=since, until=until, step=step)
     with database.read() as connection:
@@ -192,9 +202,7 @@ def overview(database: Database, *, policy: PolicyLabel, since: float, until: fl
     everything = sum_of(sums.values())
     arms = [
         ArmOverview(
-            arm=arm,
-            totals=totals_of(totals),
-            share=totals.decided / everything.decided if everything.decided else 0.0,
+            arm=arm, totals=totals_of(totals), share=totals.decided / everything.decided if everything.decided else 0.0
         )
         for arm, totals in sums.items()
     ]
@@ -212,6 +220,23 @@ def overview(database: Database, *, policy: PolicyLabel, since: float, until: fl
     )
 
 
+MINUTE_S: Final = 60
+
+
+def with_minutes(database: Database, *, history: Overview, weight: float, now: float) -> Overview:
+    """The same with a point for each of the last 60 minutes, unless these have `MOST_ROWS` rows or more.
+
+    weight: of cost, at which rewards are read. Raises StoreError.
+    """
+    last = int(now // MINUTE_S) + 1
+    with database.read() as connection:
+        rows = minutes_of(connection, policy=history.policy, since=last - 60, weight=weight, limit=MOST_ROWS)
+    if not rows:
+        return history
+    points = tuple(_points(rows, first=last - 60, last=last, hours=1, unit_s=MINUTE_S))
+    return replace(history, points=points, step=MINUTE_S)
+
+
 def _checked(*, since: float, until: float, step: int) -> tuple[int, int]:
     """The hours of the time. Raises InvalidInput."""
     if not (math.isfinite(since) and math.isfinite(until) and 0.0 <= since < until < 1e11):
@@ -225,7 +250,8 @@ def _checked(*, since: float, until: float, step: int) -> tuple[int, int]:
     return first, last
 
 
-def _points(rows: Iterable[ArmHour], *, first: int, last: int, hours: int) -> Iterable[Point]:
+def _points(rows: Iterable[ArmHour], *, first: int, last: int, hours: int, unit_s: int = HOUR_S) -> Iterable[Point]:
+    """Points of `hours` units each. unit_s: seconds of the unit in which the rows, first and last count."""
     by_step: dict[int, dict[ArmName, ArmTotals]] = {}
     for row in rows:
         arms = by_step.setdefault((row.hour - first) // hours, {})
@@ -233,7 +259,7 @@ def _points(rows: Iterable[ArmHour], *, first: int, last: int, hours: int) -> It
     for number in range(-(-(last - first) // hours)):
         arms = by_step.get(number, {})
         yield Point(
-            at=float((first + number * hours) * HOUR_S),
+            at=float((first + number * hours) * unit_s),
             totals=totals_of(sum_of(arms.values())),
             arms={arm: totals_of(sums) for arm, sums in arms.items()},
         )
@@ -257,7 +283,7 @@ class Savings:
     ) -> None:
         self._database, self._policy, self._clock = database, policy, clock
         self._read_at = float("-inf")
-        #: None: there is no holdback, or too few outcomes of its arm tell dollars
+        #: None without a holdback, or if too few outcomes of its arm have dollars
         self.mean: float | None = None
 
     def refresh(self) -> None:
@@ -271,5 +297,5 @@ class Savings:
         self.mean = of.dollars / of.ended if of is not None and known else None
 
     def of(self, cost: Cost) -> float | None:
-        """What an answer of this cost saved, in dollars, below 0 where it was more expensive; None: it is not known."""
+        """What an answer of this cost saved, in dollars, below 0 if it was more expensive; None if it is not known."""
         return None if self.mean is None else self.mean - cost.dollars

@@ -293,9 +293,8 @@ class Cancellation:
 def request(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
     """Record that nobody wants the answer, unless there is an outcome already. A second time changes nothing.
 
-    If another arm answers in place of a failed one, that answer is cancelled.
-
-    Raises NotFound, or Conflict for a decision that the caller's own stack runs.
+    If another arm answers in place of a failed one, that answer is cancelled. Raises NotFound, or Conflict for a
+    decision that the caller's own stack runs.
     """
     with database.write() as connection:
         query = select(decisions.c.run_by, decisions.c.policy).where(decisions.c.id == decision_id)
@@ -303,11 +302,8 @@ def request(database: Database, *, decision_id: DecisionId, now: float) -> Cance
         if decision is None:
             raise unknown_decision()
         if decision.run_by != "worker":
-            raise Conflict(
-                "your own stack runs this decision, not our workers",
-                field="decision_id",
-                remedy="stop it there, and report the outcome yourself",
-            )
+            remedy = "stop it there, and report the outcome yourself"
+            raise Conflict("your own stack runs this decision, not our workers", field="decision_id", remedy=remedy)
         ended = connection.execute(
             select(*outcomes.c["status", "stop_reason", "made_by"]).where(outcomes.c.decision_id == decision_id)
         ).first()

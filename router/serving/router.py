@@ -1,7 +1,5 @@
-"""Router: the library's interface to one process's share of the service.
-
-A Router decides and commits, takes outcomes and feedback, follows the snapshots that the learner publishes, and asks
-workers for answers. It never learns by itself unless `learn()` is called.
+"""Router: the library's interface. It decides and commits, stores outcomes and feedback, follows the learner's
+snapshots, and asks workers for answers. It learns only if `learn()` is called.
 """
 
 import contextlib
@@ -9,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -53,12 +52,13 @@ from ragbandit.shared.types import (
 
 if TYPE_CHECKING:
     from ragbandit.router.learning.audit.checks import Verdict
+    from ragbandit.router.offline.advice import Advice
     from ragbandit.router.queue.jobs import Listener
     from ragbandit.router.queue.streams import StreamReader
 
 #: seconds between two polls for new snapshots, awaited outcomes and the arms' health; a notification comes sooner
 POLL_S = 1.0
-#: what waits in this process for its batch, beside answers
+#: queues of this process for batches, in addition to answers
 Queue = Literal["questions", "feedback", "outcomes"]
 
 
@@ -108,7 +108,7 @@ class Router(AbstractContextManager["Router"]):
         self._outcomes: MicroBatcher[Outcome, bool] = writes(
             self.store.add_outcomes, name="ragbandit-outcomes", notifier=self.notifier, limits=settings.server
         )
-        #: of this process, by name
+        #: the queues of this process, by name
         self.batchers: dict[Queue, MicroBatcher[Any, Any]] = {
             "questions": self.service.batcher,
             "feedback": self._feedback,
@@ -121,11 +121,7 @@ class Router(AbstractContextManager["Router"]):
         #: answers that are read while workers write them; None: without Redis they come whole
         self.streams: StreamReader | None = None
         self.readiness = Readiness(
-            {
-                "database": TrialWrites(database).write,
-                REDIS: self._check_redis,
-                LEARNER: self._check_learner,
-            },
+            {"database": TrialWrites(database).write, REDIS: self._check_redis, LEARNER: self._check_learner},
             alive=self.service.batcher.alive,
             serving=lambda: self.service.serving,
         )
@@ -138,10 +134,9 @@ class Router(AbstractContextManager["Router"]):
         encoder: Encoder | None = None,
         jobs: "Jobs | None" = None,
     ) -> Self:
-        """A started Router on the configured database, Redis and encoder.
+        """A started Router on the configured database, Redis and encoder; Redis may be down.
 
-        config: a file, ready Settings, or None for ./config.yaml and the environment. Raises ConfigError for a
-        wrong setting and StoreError for a database that cannot be used; Redis may be down.
+        config: a file, Settings, or None for ./config.yaml and the environment. Raises ConfigError and StoreError.
         """
         settings = config if isinstance(config, Settings) else load(config).settings
         database = open_database(settings)
@@ -205,8 +200,8 @@ class Router(AbstractContextManager["Router"]):
     def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
         """Draw an arm for the caller's own stack to run. Committed when it returns.
 
-        Raises InvalidInput, Conflict (the id was used for another request), StoreError, NotReady (time ran out: the
-        question is dropped unless its batch had begun), Overloaded (it would wait longer than server.max_wait_s).
+        Raises InvalidInput, Conflict (the id was used for another request), StoreError, NotReady (time ran out) and
+        Overloaded (it would wait longer than server.max_wait_s).
         """
         timeout_s = checked_number(timeout_s, field="timeout_s")
         return reply_of(self.submit(query), timeout_s=timeout_s)
@@ -214,25 +209,18 @@ class Router(AbstractContextManager["Router"]):
     def submit(self, query: Query | str, *, run_by: RunBy = "caller") -> "Future[Decision]":
         """`route` without waiting; with run_by="worker" only arms that our workers run are offered.
 
-        Raises Overloaded at once where it would wait longer than server.max_wait_s, or server.max_waiting wait already;
-        a Future that is cancelled before its batch begins leaves nothing behind. Raises InvalidInput and Forbidden for
-        a query that cannot be routed, TooManyRequests if too many of its tenant wait; the Future raises Conflict if its
-        id was used for another request.
+        Raises Overloaded, InvalidInput, Forbidden, and TooManyRequests if too many of its tenant wait. The Future
+        raises Conflict if its id was used for another request; if cancelled before its batch begins, it stores nothing.
         """
         question = self.service.question(query, run_by=run_by)
         return self.service.batcher.submit(question, tenant=question.query.tenant)
 
     def query_of_messages(self, messages: Sequence[Message], *, query: Query | None = None) -> Query:
-        """The query that a chat asks, for `route` or `answer`: the last user message, with what was said before it.
+        """The query that a chat asks, for `route` or `answer`: the last user message, with the turns before it.
 
-        messages: the oldest first; the last of user and assistant is the question. Where others stand before it, and
-        somebody rewrites (`conversation.rewrite`), `text` is the question rewritten to stand alone and `asked` what
-        the user wrote; without history, and where the rewrite fails, `text` is the last user message as it is.
-        `messages` are the turns that are kept (`conversation.turns`, `.chars`), `request` tells of the rewrite and
-        its cost, which belongs to the question and not to the arm. query: the id, the session and all else of the
-        request; its text and messages are not read. Blocks for `conversation.rewrite.seconds` at most.
-
-        Raises InvalidInput where there is no question, or a message cannot be stored.
+        messages: the oldest first. query: the id, the session and the rest of the request except text and messages.
+        With `conversation.rewrite` the `text` of a later turn is rewritten to need no history, `asked` is the original,
+        and `request` has the cost of the rewrite. Raises InvalidInput without a question.
         """
         submitted = self.conversations.submit(messages, query=query or Query(text=""))
         return reply_of(submitted, timeout_s=SERVE_S)
@@ -240,11 +228,7 @@ class Router(AbstractContextManager["Router"]):
     def route_many(
         self, queries: Sequence[Query | str], *, timeout_s: float = SERVE_S
     ) -> list[Decision | RagBanditError]:
-        """`route` for many questions: in order, the decision or what was wrong with the question.
-
-        Decided in groups, so that a question costs a fraction of `route`. Raises Overloaded if not even the first
-        question may wait.
-        """
+        """`route` for many questions, in groups: in order, the decision or the error of each. Raises Overloaded."""
         timeout_s = checked_number(timeout_s, field="timeout_s")
         give_up = time.monotonic() + timeout_s
         results: list[Decision | RagBanditError] = []
@@ -256,10 +240,7 @@ class Router(AbstractContextManager["Router"]):
         return results
 
     def submit_many(self, queries: Sequence[Query | str], *, run_by: RunBy = "caller") -> "list[Future[Decision]]":
-        """`submit` for many: the Future of a query that cannot be routed, or is one too many, raises why.
-
-        Raises Overloaded if not even the first of them may wait.
-        """
+        """`submit` for many: the Future of a query that is refused raises the error. Raises Overloaded."""
         results: list[Question | Future[Decision]] = []
         for query in queries:
             try:
@@ -274,10 +255,7 @@ class Router(AbstractContextManager["Router"]):
         return [next(taken) if isinstance(one, Question) else one for one in results]
 
     def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
-        """Draw an arm and have a worker run it; the Outcome, or None if it is not there after wait_s seconds.
-
-        If the arm failed and another one answered in its place, the decision is the one of that answer.
-        """
+        """Draw an arm and have a worker run it: the decision that answered, and its Outcome, or None after wait_s."""
         wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_number(wait_s, field="wait_s")
         query = Query(text=query) if isinstance(query, str) else query
         with self.answers.place(query):
@@ -300,10 +278,7 @@ class Router(AbstractContextManager["Router"]):
         return answered
 
     def cancel(self, decision_id: str) -> pending.Cancellation:
-        """Tell the workers not to answer this decision, or to stop. Its outcome has the cost so far.
-
-        Raises NotFound, Conflict (the caller's own stack runs it), InvalidInput.
-        """
+        """Stop the answer; its outcome has the cost so far. Raises NotFound, Conflict, InvalidInput."""
         key = DecisionId(checked_id(decision_id, field="decision_id"))
         cancelled = pending.request(self.database, decision_id=key, now=time.time())
         here = self.inline is not None and self.inline.stop(cancelled.decision_id)
@@ -324,36 +299,22 @@ class Router(AbstractContextManager["Router"]):
     ) -> bool:
         """Report the outcome of a decision that the caller ran; False if this very outcome is stored already.
 
-        steps: rounds of retrieval and generation; None is 0. cost: fields of Cost -> amounts. A cost of which
-        `reward.cost` charges nothing is refused where steps are not given: the arm would look free.
-
-        Raises InvalidInput, NotFound, Conflict (another outcome is stored, or our workers run this decision).
+        steps: rounds of retrieval and generation; None is 0. cost: fields of Cost -> amounts; without steps, one of
+        them must be charged by `reward.cost`, else the arm would look free. Raises InvalidInput, NotFound, Conflict.
         """
-        outcome = made_outcome(
-            decision_id=decision_id,
-            now=time.time(),
-            status=status,
-            answer=answer,
-            steps=0.0 if steps is None else steps,
-            cost=cost,
-            stop_reason=stop_reason,
-            error=error,
-        )
+        given: dict[str, Any] = {"status": status, "answer": answer, "cost": cost, "error": error}
+        given |= {"steps": 0.0 if steps is None else steps, "stop_reason": stop_reason}
+        outcome = made_outcome(decision_id=decision_id, now=time.time(), **given)
         if steps is None:
             check_charged(outcome, cost=cost or {}, reward=self.settings.reward, is_stored=self.store.has_outcome)
         return reply_of(self.submit_outcome(outcome), timeout_s=SERVE_S)
 
     def submit_outcome(self, outcome: Outcome) -> "Future[bool]":
-        """`outcome` without waiting. What workers run they write themselves: run_by must be "caller".
-
-        Raises Overloaded as `submit`.
-        """
+        """`outcome` without waiting; run_by must be "caller". Raises Overloaded."""
         checked_type(outcome, Outcome, field="outcome", wanted="an Outcome")
         if outcome.run_by != "caller":
-            message = "outcomes of our workers are written by them alone"
-            raise InvalidInput(
-                message, field="outcome.run_by", remedy='report what your own stack ran: run_by="caller"'
-            )
+            message, remedy = "workers write their own outcomes", 'report what your own stack ran: run_by="caller"'
+            raise InvalidInput(message, field="outcome.run_by", remedy=remedy)
         return self._outcomes.submit(outcome)
 
     def feedback(
@@ -373,31 +334,18 @@ class Router(AbstractContextManager["Router"]):
         """Store one judgement of a decision: exactly one of label, rating, reward and event. Durable when it returns.
 
         label: gold answers. rating: a bool, a number in [0, 1], or with scale="1-5" one in [1, 5]. reward: the reward
-        itself, within the bounds of the settings. event: a name of the setting feedback_events. source: "human" (also
-        None), "judge" or "code"; None for an event. rater: which one of the source judged, for example a user's id: a
-        later judgement of the same one replaces the earlier, until the decision is closed. retract: in place of a
-        judgement, the kind ("label", "rating", "reward") of what that rater said before, and takes back.
-
+        itself. event: a name of the setting feedback_events. source: "human" (also None), "judge" or "code". rater: for
+        example a user's id; a later judgement of the same rater replaces the earlier one until the decision is closed.
+        retract: instead of a judgement, the kind ("label", "rating", "reward") that this rater takes back.
         Raises InvalidInput, NotFound (unknown decision), Conflict (feedback_id used with another body).
         """
-        feedback = made_feedback(
-            decision_id=decision_id,
-            settings=self.settings,
-            now=time.time(),
-            feedback_id=feedback_id,
-            label=label,
-            rating=rating,
-            scale=scale,
-            reward=reward,
-            event=event,
-            source=source,
-            rater=rater,
-            retract=retract,
-        )
+        given: dict[str, Any] = {"label": label, "rating": rating, "scale": scale, "reward": reward, "event": event}
+        given |= {"feedback_id": feedback_id, "source": source, "rater": rater, "retract": retract}
+        feedback = made_feedback(decision_id=decision_id, settings=self.settings, now=time.time(), **given)
         return reply_of(self.submit_feedback(feedback), timeout_s=SERVE_S)
 
     def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
-        """`feedback` without waiting. Raises Overloaded as `submit`."""
+        """`feedback` without waiting. Raises Overloaded."""
         checked_type(feedback, Feedback, field="feedback", wanted="a Feedback")
         return self._feedback.submit(feedback)
 
@@ -425,15 +373,35 @@ class Router(AbstractContextManager["Router"]):
         return verify(self.ledger, files=self.files, serving=self.following.snapshots.fresh, deep=deep)
 
     def learn(self) -> int:
-        """Learn in this process what is ready (for notebooks and tests; a service has a learner process).
+        """Learn what is ready in this process (for notebooks and tests); live versions learn in their own ledgers.
 
-        Versions that are live learn as well, each in its own ledger. Returns the number of decisions closed in the
-        configuration's; 0 also if another learner holds the lease.
+        Returns the number of decisions closed in the configured ledger; 0 also if another learner holds the lease.
         """
         ledgers = (self.settings, *self.following.learned())
         closed = [make_learner(settings, database=self.database, jobs=self.jobs).drain() for settings in ledgers]
         self.refresh()
         return closed[0]
+
+    def advise(
+        self,
+        pipelines: Mapping[str, Any],
+        questions: Any,
+        *,
+        budget: float | None = None,
+        family: str = "ours",
+        apply: bool = False,
+    ) -> "Advice":
+        """Run your pipelines on the same questions until the verdict is known: route, fix, or not enough.
+
+        pipelines: arm -> function of the question that returns a text, (text, cost) or a mapping with `answer`, `steps`
+        and `cost`. questions: question -> right answers, rows of `question` and `answers`, or a JSONL file. budget:
+        most dollars. apply: the policy learns the outcomes (a warm start). Stored answers are not asked again.
+        Raises InvalidInput and ConfigError.
+        """
+        module = import_module("ragbandit.workers.evaluation.advise")  # by name: the router imports no workers
+        options: dict[str, Any] = {"budget": budget, "family": family, "apply": apply}
+        advice: Advice = module.advise_pipelines(pipelines, questions, router=self, **options)
+        return advice
 
     def state(self) -> RouterState:
         """State of this router and of its ledger. Raises StoreError."""
@@ -448,7 +416,7 @@ class Router(AbstractContextManager["Router"]):
         return self.following.refresh()
 
     def redis_fault(self) -> str | None:
-        """What this process cannot do with Redis; None: nothing."""
+        """The fault of this process with Redis, or None."""
         listener = None if self.listener is None else self.listener.fault()
         return "; ".join(fault for fault in (listener, self.notifier.fault()) if fault) or None
 
@@ -458,7 +426,7 @@ class Router(AbstractContextManager["Router"]):
             raise NotReady(fault)
 
     def _check_learner(self) -> None:
-        with contextlib.suppress(QueueError):  # the part "redis" says so
+        with contextlib.suppress(QueueError):  # it is the fault of the part "redis"
             fault = self.jobs.learner_fault(PolicyLabel(self.settings.policy.label))
             if fault is not None:
                 raise NotReady(f"learning is late, the learner cannot use its store: {fault}")

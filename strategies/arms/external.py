@@ -102,6 +102,27 @@ class PipelineReply(BaseModel):
     cost: _ReportedCost = _ReportedCost()
 
 
+def checked_reply(body: object, *, arm: str, remedy: str = "", hidden: Callable[[str], str] = str) -> PipelineReply:
+    """The reply. hidden: removes secrets from a text. Raises ArmFailed that names the reply's field."""
+    try:
+        return PipelineReply.model_validate(body)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        # Secrets are removed before the cut: half a secret could not be recognized.
+        name = hidden(".".join(map(str, fault["loc"])))[:_SHOWN] or "answer"
+        message = f"the reply's {name} is {hidden(repr(fault['input'])):.80}: {fault['msg']}"
+        failure = Failure(kind="unreadable")
+        raise ServerFailed(message, field=f"arms.{arm}", remedy=remedy or None, failure=failure) from None
+
+
+def accounted(reply: PipelineReply, *, run: Run) -> Answer:
+    """The answer of a reply, its steps and its cost added to the run. Raises OutOfBudget as `Run.add_cost`."""
+    run.draft = reply.answer
+    run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
+    run.add_cost(Cost(**reply.cost.model_dump()))
+    return Answer(text=reply.answer, stop_reason=reply.stop_reason)
+
+
 class Http(ParamsArm[HttpParams]):
     """Calls a pipeline over HTTP; its stop reason is the reply's, "answered" by default.
 
@@ -139,11 +160,7 @@ class Http(ParamsArm[HttpParams]):
         headers = self._headers | ({"Idempotency-Key": query.id} if query.id else {})
         async with httpx.AsyncClient(headers=headers) as client:
             reply_body = await self._asked(client, body=body, run=run)
-        reply = self._checked(reply_body)
-        run.draft = reply.answer
-        run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
-        run.add_cost(Cost(**reply.cost.model_dump()))
-        return Answer(text=reply.answer, stop_reason=reply.stop_reason)
+        return accounted(checked_reply(reply_body, arm=self.name, hidden=self._hidden), run=run)
 
     async def _asked(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
         """The JSON of the first good reply."""
@@ -222,18 +239,6 @@ class Http(ParamsArm[HttpParams]):
     def _failed(self, message: str, *, failure: Failure, remedy: str) -> ServerFailed:
         return ServerFailed(f"{self._shown} {message}", failure=failure, remedy=remedy)
 
-    def _checked(self, body: object) -> PipelineReply:
-        """The reply. Raises ArmFailed naming the field."""
-        try:
-            return PipelineReply.model_validate(body)
-        except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            # Secrets are removed before the cut: half a secret could not be recognized.
-            name = self._hidden(".".join(map(str, fault["loc"])))[:_SHOWN] or "answer"
-            value = self._hidden(repr(fault["input"]))
-            message = f"the reply's {name} is {value:.80}: {fault['msg']}"
-            raise ServerFailed(message, field=f"arms.{self.name}", failure=Failure(kind="unreadable")) from None
-
     def _shown_reply(self, response: httpx.Response) -> str:
         """The status and the beginning of the body."""
         text = response.text
@@ -284,7 +289,7 @@ class CallableArm(ParamsArm[CallableParams]):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        self._call, self._method = _callable(self._params.object, where=f"arms.{self.name}.object")
+        self._call, self._method = self._callable(where=f"arms.{self.name}.object")
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """The object's answer. Raises ArmFailed for an output without text.
@@ -293,19 +298,27 @@ class CallableArm(ParamsArm[CallableParams]):
         """
         if not run.begin_round(cap=1):
             return Answer(text="", stop_reason="budget_rounds")
-        given = self._input(question, run=run)
-        if inspect.iscoroutinefunction(self._call):
-            output = await self._call(given)
-        else:
-            output = await asyncio.to_thread(self._call, given)
-            output = await output if inspect.isawaitable(output) else output
-        text = _text(output)
+        output = await self._output(question, run=run)
+        text = text_of(output)
         if text is None:
             message = f"the object gave {type(output).__name__}, in which there is no text"
             raise ArmFailed(message, field=f"arms.{self.name}", remedy="let it return text, or a dict with `answer`")
         run.draft = text
         run.show(len(getattr(output, "source_nodes", ())))
         return Answer(text=text, stop_reason="answered" if text else "empty_answer")
+
+    def _callable(self, *, where: str) -> tuple[Callable[[Any], Any], str]:
+        """`asked_by` of the configured object. Raises ConfigError with the field `where`."""
+        if not self._params.object:
+            raise ConfigError("no object is named", field=where, remedy=_REMEDY)
+        return asked_by(import_class(self._params.object, where=where), shown=self._params.object, where=where)
+
+    async def _output(self, question: str, *, run: Run) -> object:
+        given = self._input(question, run=run)
+        if inspect.iscoroutinefunction(self._call):
+            return await self._call(given)
+        output = await asyncio.to_thread(self._call, given)
+        return await output if inspect.isawaitable(output) else output
 
     def _input(self, question: str, *, run: Run) -> object:
         kind = self._params.input
@@ -316,28 +329,28 @@ class CallableArm(ParamsArm[CallableParams]):
         return {"question": question} if kind == "question" else question
 
 
-def _callable(path: str, *, where: str) -> tuple[Callable[[Any], Any], str]:
-    """(function of the input that the path names, its method or "" for a plain function). Raises ConfigError."""
-    if not path:
-        raise ConfigError("no object is named", field=where, remedy=_REMEDY)
-    named = import_class(path, where=where)
+def asked_by(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any], str]:
+    """(function of the input, the object's method or "" for a plain function); a function without parameters makes it.
+
+    shown: the object in messages. Raises ConfigError with the field `where`.
+    """
     if inspect.isfunction(named) and not inspect.signature(named).parameters:
         try:
             named = named()
         except Exception as error:  # whatever a function of others does
-            message = f"{path!r} cannot be made: {type(error).__name__}: {error}"
+            message = f"{shown!r} cannot be made: {type(error).__name__}: {error}"
             raise ConfigError(message, field=where, remedy="it is called without arguments") from error
     method = next((name for name in METHODS if callable(getattr(named, name, None))), None)
     if method is not None and not inspect.isclass(named):
         return getattr(named, method), method
     if callable(named) and not inspect.isclass(named):
         return named, ""
-    message = f"{path!r} is {type(named).__name__}, which cannot be asked a question"
+    message = f"{shown!r} is {type(named).__name__}, which cannot be asked a question"
     raise ConfigError(message, field=where, remedy=_REMEDY)
 
 
-def _text(output: object, *, depth: int = _DEEPEST) -> str | None:
-    """The text of an output: itself, or in its _TEXTS as a mapping or as attributes, or in a list."""
+def text_of(output: object, *, depth: int = _DEEPEST) -> str | None:
+    """The text of an output: itself, or in its _TEXTS as a mapping or as attributes, or in a list; None without one."""
     if isinstance(output, str):
         return output
     if output is None or depth == 0:
@@ -348,4 +361,4 @@ def _text(output: object, *, depth: int = _DEEPEST) -> str | None:
         parts = output
     else:
         parts = [getattr(output, name, None) for name in _TEXTS]
-    return next((text for part in parts if (text := _text(part, depth=depth - 1)) is not None), None)
+    return next((text for part in parts if (text := text_of(part, depth=depth - 1)) is not None), None)

@@ -1,10 +1,9 @@
 """`ragbandit advise`: is routing worth it on these questions, and what to start with."""
 
-import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,38 +13,48 @@ import typer
 import yaml
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as Printed
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
-from ragbandit.router.cli.store import opened
+from ragbandit.router.cli.store import opened, split_commas
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.examples import policy_of
-from ragbandit.router.learning.monitoring.price import implied, in_words, proposal
-from ragbandit.router.offline.advice import CONFIDENCE, LABELLED, Advice, Ask, advise
-from ragbandit.router.offline.charts import check_page, number_table, write_page
-from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.offline.advice import LABELLED, Advice, Ask, advise
+from ragbandit.router.offline.charts import check_page, write_page
+from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import format_of
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay import open_log
-from ragbandit.router.offline.replay.plan import EstimateWithInterval
-from ragbandit.router.offline.simulation.measure import check_labelled, while_learning
+from ragbandit.router.offline.simulation.measure import check_labelled
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting.report import WORTH
-from ragbandit.router.serving.checks.questions import capped
+from ragbandit.router.serving.checks.questions import capped, checked_number, checked_type
+from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import whole_file
-from ragbandit.shared.formats import number
-from ragbandit.shared.types import ArmName, Budget, Json
+from ragbandit.shared.formats import known_choices
+from ragbandit.shared.types import ArmName, Budget, Json, PolicyLabel
 from ragbandit.workers.evaluation.command import write_records
 from ragbandit.workers.evaluation.paired import PairedRun, Race, facts_of, kinds_of, shared_confidence
-from ragbandit.workers.evaluation.runs import CRUD, Answers, Bench, check_family, parse_arms, read_questions
+from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
+from ragbandit.workers.evaluation.runs import (
+    ALL,
+    CRUD,
+    Answers,
+    Bench,
+    LabelledQuestion,
+    check_family,
+    parse_arms,
+    read_questions,
+)
+from ragbandit.workers.evaluation.verdict import print_advice
 from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.wiring.generators import make_generator
-from ragbandit.workers.wiring.loading import ArmLoader
+from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm
 
 #: origin of the rows that the store has already
 STORE: Final = "store"
@@ -54,72 +63,140 @@ EXITS: Final = {"route": 0, "wrong log": 2, "fix": 3, "not enough": 4}
 
 
 def advise_verb(
-    questions: Annotated[
-        Path | None, typer.Argument(help="JSONL: question, and answers, a list, unless judge.generator scores")
-    ] = None,
+    questions: Annotated[Path | None, typer.Argument(help="JSONL: question, and answers unless a judge scores")] = None,
     *,
     table: Annotated[Path | None, typer.Option(help="JSONL: question, correct and steps per arm; runs no arm")] = None,
-    log: Annotated[
-        Path | None, typer.Option(help="logged decisions with rewards; runs no arm. Default: the store's")
-    ] = None,
+    log: Annotated[Path | None, typer.Option(help="logged decisions with rewards; default: the store")] = None,
     format_: Annotated[str | None, typer.Option("--format", help="of the log; default: by its name")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out log rows that cannot be used")] = False,
-    arms: Annotated[str | None, typer.Option(help="NAME[,NAME...] to run; default all that workers run")] = None,
+    module: Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="your functions, by name")] = None,
+    arms: Annotated[str | None, typer.Option(help="NAME[,NAME...]; default: all of --module, else of workers")] = None,
     budget: Annotated[float | None, typer.Option(min=0.0, help="dollars that the answers may cost")] = None,
     labelled: Annotated[float, typer.Option(help="share of decisions that you expect to label")] = LABELLED,
     worth: Annotated[float, typer.Option(min=0.0, help="least gain a question that is worth a router")] = WORTH,
     folds: Annotated[int, typer.Option(min=2, help="parts of the questions, each held out once")] = 5,
-    family: Annotated[str, typer.Option(help="how answers are judged, as of evaluate")] = "ours",
+    family: Annotated[str, typer.Option(help="how answers are judged, see evaluate")] = "ours",
     limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="answers at a time")] = 1,
     answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
     warm: Annotated[bool, typer.Option("--warm", help="let the policy learn the outcomes: a warm start")] = False,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="as --warm, and set policy.incumbent to the best fixed arm")
-    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="as --warm, and set policy.incumbent to the best")] = False,
     report: Annotated[Path | None, typer.Option(help="write the page as FILE.html")] = None,
+    every: Annotated[bool, typer.Option("--all", help="every number, and how it was measured")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether routing is worth it: route, fix (always one arm), or not enough (and how many questions decide).
 
-    Runs the configured arms on labelled questions, the same ones, and stops as soon as it knows; or takes outcomes
-    that are there. Example: ragbandit advise questions.jsonl --budget 5
+    Runs the configured arms, or your own functions (--module), on the same labelled questions until the verdict is
+    certain; or takes stored outcomes. Example: ragbandit advise questions.jsonl --budget 5
 
-    Exit 0: route. 3: fix. 4: not enough. 2: the log is wrong, or what was asked for cannot be done.
+    Exit 0: route. 3: fix. 4: not enough. 2: the log is wrong, or the request cannot be done.
     """
-    if sum(one is not None for one in (questions, table, log)) > 1:
+    if sum(given is not None for given in (questions, table, log)) > 1:
         raise InvalidInput("give one of QUESTIONS, --table and --log", field="table", remedy="one file at a time")
+    if module is not None and questions is None:
+        remedy = f"ragbandit advise QUESTIONS --module {module}"
+        raise InvalidInput("there are no questions to ask the pipelines", field="questions", remedy=remedy)
     check_labelled(labelled)
     if report is not None:
         check_page(report)
-    settings = configuration.load(config).settings
-    policy = learner_of(policy_of(settings))
-    check_policy(policy, name=settings.policy.name)
-    ask = Ask(folds=folds, labelled=labelled, worth=worth)
+    loaded = configuration.load(config)
+    settings = loaded.settings
     with bars(errors) as progress:
-        sources = _Sources(settings=settings, policy=policy, ask=ask, progress=progress)
+        ask = Ask(folds=folds, labelled=labelled, worth=worth)
+        sources = _Sources(settings=settings, ask=ask, progress=progress)
         facts: dict[str, Any] = {}
         if questions is not None:
-            options: dict[str, Any] = {"arms": arms, "family": family, "limit": limit, "budget": budget}
-            facts, log = sources.run(questions, **options, concurrency=concurrency, answers=answers)
-            format_ = "jsonl"
-        material = sources.of_log(log, format_=format_, skip_bad=skip_bad) if table is None else sources.of_table(table)
-        alone = len(facts.get("left", ())) == len(material.arms) - 1
-        confidence = ask.confidence if questions is None else shared_confidence(facts["of"])
-        advice = sources.advice(material, ask=replace(ask, alone=alone, confidence=confidence))
+            folder = configuration.class_folder(loaded.file or Path("config.yaml"))
+            pipelines = {} if module is None else named_pipelines(module, folder=folder)
+            given: dict[str, Any] = {"family": family, "limit": limit, "budget": budget, "concurrency": concurrency}
+            run = RunOptions(arms=split_commas([arms or ""]), pipelines=pipelines, answers=answers, **given)
+            facts, material, advice = sources.of_run(questions, run=run, learns=warm or apply)
+        else:
+            material = sources.of_table(table) if table else sources.of_log(log, format_=format_, skip_bad=skip_bad)
+            _check_configured(material.arms, settings=settings, source=f"{material.source} arms")
+            advice = sources.advice(material, ask=ask)
         if advice.verdict != "wrong log":
             facts |= _applied(advice, material, warm=warm, apply=apply, config=config, progress=progress)
     notes = [*_arm_notes(material, settings=settings), *advice.notes]
     shown = partial(print_advice, advice, facts=facts, notes=notes, settings=settings)
     if report is not None:
-        write_page(report, show=lambda page: shown(console=page))
+        write_page(report, show=lambda page: shown(console=page, every=True))
     if as_json:
         print_json({**advice.as_json(), **facts, "notes": notes})
     else:
-        shown(console=Console(file=console.file, width=max(console.width, 100), emoji=False))
+        width = max(console.width, 100) if every else console.width
+        shown(console=Console(file=console.file, width=width, emoji=False), every=every)
     if EXITS[advice.verdict]:
         raise typer.Exit(EXITS[advice.verdict])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    """Options of a run of arms."""
+
+    #: functions of the user's own code, by the names of their arms
+    pipelines: Pipelines
+    #: arms to run; empty: all pipelines, else all arms that workers run
+    arms: Sequence[str] = ()
+    family: str = "ours"
+    limit: int | None = None
+    budget: float | None = None
+    concurrency: int = 1
+    #: file of the answers; None: a file below `data_dir`
+    answers: Path | None = None
+
+    def arms_of(self, settings: Settings, *, learns: bool) -> dict[ArmName, LoadedArm]:
+        """The arms to run, loaded. learns: the policy learns their outcomes. Raises ConfigError and InvalidInput."""
+        wanted = list(dict.fromkeys(self.arms or [*self.pipelines] or sorted(settings.worker_arms)))
+        callers = {*settings.arms} - {*settings.worker_arms} - {*self.pipelines}
+        named = sorted(callers & {*wanted})
+        if not (named or self.pipelines or ALL in wanted) and len(wanted) < 2:
+            named = sorted(callers)
+        if named:
+            *first, last = named
+            names = f"{', '.join(first)} and {last}" if first else last
+            remedy = "give --module MODULE:NAME, a mapping of these names to your functions, or --table with outcomes"
+            raise InvalidInput(f"your code runs {names}", field="arms", remedy=remedy)
+        ours = [name for name in wanted if name not in self.pipelines]
+        unknown = next((name for name in ours if self.pipelines and name not in settings.worker_arms), None)
+        if unknown is not None:
+            remedy = known_choices([*self.pipelines, *settings.worker_arms], given=unknown)
+            raise InvalidInput(f"there is no pipeline {unknown!r}", field="arms", remedy=remedy)
+        runnable = parse_arms(ours, settings=settings)[0] if ours else {}
+        functions = {name: self.pipelines[name] for name in wanted if name in self.pipelines}
+        if len(runnable) + len(functions) < 2:
+            remedy = "add another arm or pipeline: with one there is nothing to route"
+            raise InvalidInput(f"there is only {', '.join(wanted) or 'no arm'} to run", field="arms", remedy=remedy)
+        if learns:
+            _check_configured([*runnable, *functions], settings=settings, source="arms")
+        return ArmLoader(settings).load(runnable) | load_pipelines(functions, prices=settings.reward.cost)
+
+
+def advise_pipelines(
+    pipelines: Pipelines, questions: Questions, *, router: Router, budget: float | None, family: str, apply: bool
+) -> Advice:
+    """The body of `Router.advise`."""
+    checked_type(pipelines, Mapping, field="pipelines", wanted="a mapping of names to functions")
+    budget = None if budget is None else checked_number(budget, field="budget")
+    settings = router.settings
+    told: list[str] = []
+    ask = Ask()
+    sources = _Sources(settings=settings, ask=ask, progress=no_progress, tell=told.append, router=router)
+    run = RunOptions(pipelines=pipelines, family=family, budget=budget)
+    file = question_file(questions, folder=Path(settings.data_dir))
+    facts, material, advice = sources.of_run(file, run=run, learns=apply)
+    if apply:
+        ledger = Ledger(router.database, label=PolicyLabel(settings.policy.label))
+        enter(material, ledger=ledger, settings=settings, encoder_hash=router.encoder.hash)
+        router.refresh()
+    notes = (f"ended: {facts['ended']}", *told, *_arm_notes(material, settings=settings), *advice.notes)
+    return replace(advice, notes=notes)
+
+
+def _tell(words: str) -> None:
+    errors.print(escape(words), soft_wrap=True, highlight=False)
 
 
 @dataclass(kw_only=True)
@@ -127,28 +204,28 @@ class _Sources:
     """Rows of outcomes: of a run, of a table, of a log."""
 
     settings: Settings
-    policy: Policy
     ask: Ask
     progress: Progress
+    #: prints a warning of a run
+    tell: Callable[[str], None] = _tell
+    #: its encoder is used; None: the configured encoder is loaded
+    router: Router | None = None
+
+    def __post_init__(self) -> None:
+        self.policy: Policy = learner_of(policy_of(self.settings))
+        check_policy(self.policy, name=self.settings.policy.name)
 
     @cached_property
     def encoder(self) -> Encoder:
         """The configured one, loaded once."""
         self.progress("loading the encoder", 0, 0)
-        return encoder_of(self.settings)
+        return encoder_of(self.settings) if self.router is None else self.router.encoder
 
     def advice(self, material: WarmRows, *, ask: Ask) -> Advice:
         """The verdict on these rows."""
         name = self.settings.policy.name
-        return advise(
-            material.rows,
-            source=material.source,
-            policy=self.policy,
-            name=name,
-            settings=self.settings,
-            ask=ask,
-            progress=self.progress,
-        )
+        common: dict[str, Any] = {"policy": self.policy, "name": name, "settings": self.settings}
+        return advise(material.rows, source=material.source, ask=ask, progress=self.progress, **common)
 
     def of_table(self, path: Path) -> WarmRows:
         """A row for each question and arm."""
@@ -182,71 +259,64 @@ class _Sources:
             progress=self.progress,
         )
 
-    def run(
-        self,
-        questions: Path,
-        *,
-        arms: str | None,
-        family: str,
-        limit: int | None,
-        budget: float | None,
-        concurrency: int,
-        answers: Path | None,
-    ) -> tuple[dict[str, Any], Path]:
-        """Run the arms; what the run was, and the file of its outcomes as a log. Ctrl-C ends it with what is known."""
-        settings, chosen = self.settings, self.settings.judge.generator
-        check_family(family)
-        if family == CRUD:
+    def of_run(self, questions: Path, *, run: RunOptions, learns: bool) -> tuple[dict[str, Any], WarmRows, Advice]:
+        """Run the arms: facts about the run, its rows, and the verdict. Ctrl-C ends the run early."""
+        paired, outcomes = self._run(questions, options=run, arms=run.arms_of(self.settings, learns=learns))
+        material = self.of_log(outcomes, format_="jsonl", skip_bad=False)
+        alone = len(paired.race.left) == len(material.arms) - 1
+        ask = replace(self.ask, alone=alone, confidence=shared_confidence(len(paired.rows)))
+        return facts_of(paired), material, self.advice(material, ask=ask)
+
+    def _rows(self, questions: Path, *, options: RunOptions) -> Sequence[LabelledQuestion]:
+        """The questions, each once. Raises InvalidInput."""
+        check_family(options.family)
+        if options.family == CRUD:
+            message = "crud is judged by a quiz, which this command does not make"
             remedy = "run `ragbandit evaluate --family crud --log L`, then `ragbandit advise --log L`"
-            raise InvalidInput(
-                "crud is judged by a quiz, which this command does not make", field="family", remedy=remedy
-            )
-        read = read_questions(questions, family=family, limit=limit, unlabelled=chosen is not None)
+            raise InvalidInput(message, field="family", remedy=remedy)
+        unlabelled = self.settings.judge.generator is not None
+        read = read_questions(questions, family=options.family, limit=options.limit, unlabelled=unlabelled)
         rows = list({row.question: row for row in reversed(read)}.values())[::-1]
         if repeated := len(read) - len(rows):
-            errors.print(f"{repeated} rows repeat a question: its first row counts, the others are left out")
-        wanted = arms.split(",") if arms else sorted(settings.worker_arms)
-        runnable, _ = parse_arms(wanted or ["all"], settings=settings)
-        if len(runnable) < 2:
-            raise InvalidInput(
-                f"the configuration has {len(runnable)} arms that workers run",
-                field="arms",
-                remedy="add another arm: with one there is nothing to route; of arms that callers run give --table",
-            )
-        loaded = ArmLoader(settings).load(runnable)
+            self.tell(f"{repeated} rows repeat a question: its first row counts, the others are left out")
+        return rows
+
+    def _run(
+        self, questions: Path, *, options: RunOptions, arms: Mapping[ArmName, LoadedArm]
+    ) -> tuple[PairedRun, Path]:
+        """A finished run, and the file of its outcomes as a log."""
+        settings, chosen = self.settings, self.settings.judge.generator
+        rows = self._rows(questions, options=options)
         judge = None
         if chosen is not None and any(not row.answers for row in rows):
             judge = JudgeOfArm(settings.judge, generator=make_generator(chosen))
         texts = [row.question for row in rows]
         features = embedded(texts, encoder=self.encoder, data_dir=settings.data_dir, progress=self.progress)
         kinds = kinds_of(rows, features)
-        outcomes = Path(settings.data_dir) / "evaluations" / f"{questions.stem}.outcomes.jsonl"
-        stored = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
+        folder = Path(settings.data_dir) / "evaluations"
+        outcomes = folder / f"{questions.stem}.outcomes.jsonl"
         weights = sorted({settings.reward.weight, *settings.cost_weights.values()})
         bounds = settings.reward.minimum, settings.reward.maximum
-        with Answers(stored, resume=True) as kept:
+        with Answers(options.answers or folder / f"{questions.stem}.jsonl", resume=True) as kept:
             run = PairedRun(
                 rows=rows,
                 kinds=kinds,
-                bench=Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget), answers=kept),
-                race=Race(tuple(map(ArmName, runnable)), weights=weights, bounds=bounds, kinds=max(kinds) + 1),
+                bench=Bench(arms=arms, budget=capped(Budget(), limits=settings.budget), answers=kept),
+                race=Race(tuple(arms), weights=weights, bounds=bounds, kinds=max(kinds) + 1),
                 settings=settings,
-                family=family,
+                family=options.family,
                 judge=judge,
-                budget=budget,
+                budget=options.budget,
                 is_known=partial(self._is_known, outcomes, questions=len(rows)),
                 progress=self.progress,
-                tell=lambda words: errors.print(escape(words), soft_wrap=True, highlight=False),
+                tell=self.tell,
             )
-            try:
-                asyncio.run(run.run(concurrency=concurrency))
-            except KeyboardInterrupt:
-                run.ended = "Ctrl-C"
+            run.finish(concurrency=options.concurrency)
         if not run.records:
             remedy = "give it more time or money; the same command reuses the stored answers"
             raise InvalidInput("no question was answered by every arm", field="questions", remedy=remedy)
         write_records(outcomes, run.records)
-        return facts_of(run), outcomes
+        return run, outcomes
 
     def _is_known(self, file: Path, records: list[dict[str, Json]], *, questions: int) -> bool:
         """Whether the records of a run over so many questions decide."""
@@ -255,31 +325,34 @@ class _Sources:
         return self.advice(self.of_log(file, format_="jsonl", skip_bad=False), ask=ask).verdict != "not enough"
 
 
+def _check_configured(names: Sequence[str], *, settings: Settings, source: str) -> None:
+    """Raises InvalidInput if the configuration has none of these arms: no policy could serve what is learned."""
+    if not {*settings.arms} & {*names}:
+        arms = ", ".join(f"{name}: {{run_by: caller}}" for name in names)
+        message = f"has the arms {', '.join(names)}, the configuration {', '.join(settings.arms)}"
+        remedy = f"name the arms of the file as those that will serve; if your code runs them, set arms: {{{arms}}}"
+        raise InvalidInput(message, field=source, remedy=remedy)
+
+
 def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
-    """A word on arms that are on one side only. Raises InvalidInput where no arm is on both."""
+    """Notes on the incumbent, on features, and on arms that only the configuration or only the rows have."""
     configured, known = set(settings.arms), set(material.arms)
-    if not configured & known:
-        raise InvalidInput(
-            f"has the arms {', '.join(material.arms)}, the configuration {', '.join(settings.arms)}",
-            field=f"{material.source} arms",
-            remedy="name the arms of the file as those that will serve",
-        )
     notes = []
     if (incumbent := settings.policy.incumbent) is not None:
-        notes.append(f"in service the policy is held back to {incumbent} as far as policy.harm asks; here it is not")
-    if material.encoded:
-        notes.append(f"the features of {material.encoded} rows were made with the configured encoder")
+        notes.append(f"in service policy.harm holds the policy back to {incumbent}; here it does not")
     if cold := [arm for arm in settings.arms if arm not in known]:
         notes.append(f"nothing is known of {', '.join(cold)}: explored as on the first day")
     if unused := [arm for arm in material.arms if arm not in configured]:
-        notes.append(f"learned and never drawn, since not configured: {', '.join(unused)}")
+        notes.append(f"never drawn in service, since not configured: {', '.join(unused)}")
+    if material.encoded:
+        notes.append(f"the features of {material.encoded} rows were made with the configured encoder")
     return notes
 
 
 def _applied(
     advice: Advice, material: WarmRows, *, warm: bool, apply: bool, config: str | None, progress: Progress
 ) -> dict[str, Any]:
-    """Let the policy learn the rows, unless they are the store's, and set the incumbent; what was done."""
+    """Let the policy learn the rows, unless they are the store's, and set the incumbent. Returns facts about both."""
     facts: dict[str, Any] = {}
     if (warm or apply) and material.origin != STORE:
         with opened(config, make=True) as (settings, ledger):
@@ -292,21 +365,28 @@ def _applied(
 
 
 def _set_incumbent(loaded: configuration.LoadedSettings, arm: str) -> str:
-    """Set policy.incumbent in the file and change nothing else; what was done, in words."""
+    """Set policy.incumbent, and the arm of a holdback, in the file. Returns what was done, in words."""
     if arm not in loaded.settings.arms:
         return f"not set: {arm} is no arm of the configuration"
     changed = None if loaded.file is None else with_incumbent(loaded.file.read_text(encoding="utf-8"), arm)
     if loaded.file is None or changed is None:
-        return f"not set: write policy.incumbent: {arm} into the configuration"
+        return f"not set: write {arm} as policy.incumbent, and as the arm of a holdback, into the configuration"
     with whole_file(loaded.file, durable=True) as beside:
         beside.write_text(changed, encoding="utf-8")
     return f"{arm}, in {loaded.file}"
 
 
 def with_incumbent(text: str, arm: str) -> str | None:
-    """The YAML of a configuration with this policy.incumbent, comments kept; None where it cannot be put in safely."""
+    """The YAML of a configuration with this policy.incumbent, which is the arm of a holdback too, comments kept.
+
+    None if the text has a form in which it cannot be changed safely.
+    """
     tree = yaml.safe_load(text) or {}
-    wanted = {**tree, "policy": {**(tree.get("policy") or {}), "incumbent": arm}}
+    policy: dict[str, Any] = {**(tree.get("policy") or {}), "incumbent": arm}
+    if policy.get("holdback"):
+        policy["holdback"] = {**policy["holdback"], "arm": arm}
+        text = re.sub(r"(\bholdback:[^}]*?\barm:)[ \t]*[^\s,}#]+", rf"\g<1> {arm}", text, count=1)
+    wanted = {**tree, "policy": policy}
     if "policy" not in tree:
         changed = f"{text.rstrip()}\n\npolicy:\n  incumbent: {arm}\n".lstrip()
     elif "incumbent" in (tree["policy"] or {}):
@@ -320,77 +400,3 @@ def with_incumbent(text: str, arm: str) -> str | None:
         if yaml.safe_load(changed) == wanted:
             return changed
     return None
-
-
-def print_advice(
-    advice: Advice, *, facts: Mapping[str, Any], notes: Sequence[str], settings: Settings, console: Console
-) -> None:
-    """The page: the verdict, then what says so."""
-    console.print(escape(advice.sentence), soft_wrap=True, highlight=False, style="bold")
-    if advice.verdict == "wrong log":
-        console.print("give the probabilities that the arms were drawn with; `ragbandit replay` shows each arm")
-        return
-    console.print(_standings(advice, cost="steps" if list(settings.reward.cost) == ["steps"] else "cost"))
-    lines = list(_evidence(advice))
-    if advice.frontier:
-        frontier = Printed("weight of cost", "quality", "cost")
-        for point in advice.frontier:
-            frontier.add_row(escape(point.name), _value(point.quality), _value(point.cost))
-        console.print(frontier)
-    lines += in_words(settings.reward)
-    lines += [] if advice.price is None else [implied(advice.price), proposal(advice.price)]
-    lines += [f"{key.replace('_', ' ')}: {_fact(value)}" for key, value in facts.items()]
-    lines += [f"note: {note}" for note in notes]
-    for words in lines:
-        console.print(escape(words), soft_wrap=True, highlight=False)
-
-
-def _standings(advice: Advice, *, cost: str) -> Printed:
-    """A line for the policy and for always each arm; names wrap, so that any number of arms fits in 100 columns."""
-    title = f"{advice.questions:,} questions held out"
-    table = number_table(title, "reward", "gain of the policy", "quality", cost, "routed")
-    table.box, table.pad_edge = None, False
-    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
-    policy, *fixed = advice.standings
-    shares = ["", *(f"{100 * policy.shares[ArmName(one.name.removeprefix('always '))]:.0f}%" for one in fixed)]
-    for one, share in zip(advice.standings, shares, strict=True):
-        roles = f" ({', '.join(one.roles)})" if one.roles else ""
-        table.add_row(
-            escape(f"{one.name} after learning" if one.gain is None else one.name + roles),
-            _value(one.reward),
-            "" if one.gain is None else _value(one.gain, sign="+"),
-            f"{one.quality.value:.3f}",
-            number(one.cost.value),
-            share,
-        )
-    return table
-
-
-def _evidence(advice: Advice) -> Iterator[str]:
-    """How the numbers were made, the control, and the passes from cold."""
-    folds, exact = advice.ask.folds, advice.by == "every arm"
-    looked = (
-        "" if advice.ask.confidence == CONFIDENCE else f", of gains {advice.ask.confidence:.1%}: the looks share 5 %"
-    )
-    yield f"routed: share of the questions that the policy gives to the arm; intervals of 95 %{looked}"
-    known = "the outcome of every arm is known" if exact else "doubly robust estimates of the logged draws"
-    yield f"each question was asked of a policy that had learned the other {folds - 1} of {folds} parts; {known}"
-    if advice.control is not None:
-        yield f"control: with the outcomes permuted the policy gains {_value(advice.control, sign='+')}: that is chance"
-    if (cold := advice.cold) is not None:
-        yield f"from cold, {advice.ask.labelled:.0%} labelled, {while_learning(cold)}"
-
-
-def _fact(value: Any) -> str:
-    if isinstance(value, dict):
-        return "; ".join(f"{key} after {count} questions" for key, count in value.items()) or "none"
-    if value is None:
-        return "not by this command"
-    return number(value) if isinstance(value, float) else str(value)
-
-
-def _value(value: EstimateWithInterval, *, sign: str = "") -> str:
-    text = f"{value.value:{sign}.3f}"
-    if value.low is None or value.high is None:
-        return text
-    return f"{text} ({value.low:{sign}.3f} to {value.high:{sign}.3f})"

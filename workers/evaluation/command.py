@@ -61,29 +61,22 @@ def evaluate(
     index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
     family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(FAMILY_NAMES)}")] = "ours",
     judge: Annotated[
-        str | None,
-        typer.Option(help="of family crud: configuration whose model and prompts judge; default: --config"),
+        str | None, typer.Option(help="configuration of the judge for family crud; default: --config")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 Time is that of a crowd")] = 1,
     answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="reuse the answers that are there, and run what is missing")
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="as --resume, and ask again where the answer failed")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="reuse stored answers, and run what is missing")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="as --resume, and repeat failures")] = False,
     table: Annotated[Path | None, typer.Option(help="write what `simulate` and `train` read")] = None,
-    log: Annotated[
-        Path | None, typer.Option(help="write what `ragbandit data import` reads, to start a policy warm")
-    ] = None,
+    log: Annotated[Path | None, typer.Option(help="write a log for `ragbandit data import`, a warm start")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run strategies on labelled questions: quality, steps, time, tokens and price of each.
 
-    Exit 0: judged. 1: written and judged, but every answer of some strategy failed, or was not judged. 2: what was
-    asked for cannot be done. 130: Ctrl-C.
+    Exit 0: judged. 1: written and judged, but every answer of some strategy failed, or was not judged. 2: the
+    request cannot be done. 130: Ctrl-C.
     """
     settings = configuration.load(config).settings
     judging = _judging(settings, family=family, judge=judge)
@@ -91,9 +84,8 @@ def evaluate(
     rows = read_questions(questions, family=family, limit=limit)
     arms, lacking = parse_arms(strategy, settings=settings)
     if len(arms) < 2 and (table or log):
-        raise InvalidInput(
-            "one strategy gives nothing to route", field="strategy", remedy="name two, or leave out the table"
-        )
+        remedy = "name two, or leave out the table"
+        raise InvalidInput("one strategy gives nothing to route", field="strategy", remedy=remedy)
     for name, reason in lacking.items():
         errors.print(f"left out: {escape(f'{name}: {reason}')}", soft_wrap=True, highlight=False)
     file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
@@ -153,18 +145,14 @@ def _searching(settings: Settings, *, corpus: Path | None, index: str | None) ->
 def _indexed(corpus: Path, *, settings: Settings) -> str:
     """The name of the corpus's index, built if nobody has built it before from the same bytes."""
     if corpus.is_dir():
-        raise InvalidInput(
-            f"{corpus} is a folder",
-            field="corpus",
-            remedy=f"index it: ragbandit index build --corpus {corpus} --index NAME, then give --index NAME",
-        )
+        remedy = f"index it: ragbandit index build --corpus {corpus} --index NAME, then give --index NAME"
+        raise InvalidInput(f"{corpus} is a folder", field="corpus", remedy=remedy)
     try:
         with corpus.open("rb") as file:
             name = f"corpus-{file_digest(file, 'sha256').hexdigest()[:12]}"
     except OSError as error:
-        raise InvalidInput(
-            f"{corpus} cannot be read: {error.strerror}", field="corpus", remedy="name a file"
-        ) from error
+        remedy = "name a file"
+        raise InvalidInput(f"{corpus} cannot be read: {error.strerror}", field="corpus", remedy=remedy) from error
     folder = index_folder(settings, name=name)
     if not folder.exists():
         build_index(read_corpus(corpus), folder)
@@ -203,12 +191,7 @@ def _run(
 
 
 def _quiz(
-    rows: Sequence[LabelledQuestion],
-    *,
-    answered: Answered,
-    judge: QuizModel,
-    answers: Answers,
-    concurrency: int,
+    rows: Sequence[LabelledQuestion], *, answered: Answered, judge: QuizModel, answers: Answers, concurrency: int
 ) -> Qualities:
     """Judgements by the judge, closed then. Ctrl-C ends the command; what was judged is in the judge's cache."""
     cut, judged_as = chinese_words(), dict[int, dict[str, AnswerQuality]]()

@@ -9,6 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -118,7 +119,7 @@ class Race:
             self.running = tuple(arm for arm in self.running if arm not in gone)
 
     def _log_capital(self) -> Matrix:
-        """Of each arm, averaged over rivals and stakes, by weight and kind: (weights, kinds and all, arms)."""
+        """Mean over rivals and stakes, by weight, kind and arm: (weights, kinds and all, arms)."""
         rivals = np.moveaxis(self._capital, 3, 2)  # (weights, kinds, arm, rival, stakes)
         others = ~np.eye(len(self.arms), dtype=np.bool_)
         return log_mean_exp(np.moveaxis(rivals[:, :, others].reshape(*rivals.shape[:3], -1), -1, 0))
@@ -126,7 +127,7 @@ class Race:
 
 @dataclass(kw_only=True)
 class PairedRun:
-    """Arms on questions. `records` has what is known when `run` ends, also where it ends by an exception."""
+    """A run of arms on questions. `records` is valid when `run` ends, also if it raises."""
 
     #: each question once
     rows: Sequence[LabelledQuestion]
@@ -142,7 +143,7 @@ class PairedRun:
     #: whether the verdict on these records is known; it runs in a thread
     is_known: Callable[[list[dict[str, Json]]], bool]
     progress: Progress
-    #: told of an arm that left the race
+    #: prints a warning, or that an arm left the race
     tell: Callable[[str], None]
     spent: float = 0.0
     #: questions that the judge gave no score for: they count for no arm
@@ -154,11 +155,25 @@ class PairedRun:
     #: questions that an arm failed at, in this run
     failures: Counter[ArmName] = field(default_factory=Counter)
     _done: int = 0
+    #: questions of which an answer was asked now, and not read from the file; what their answers cost by `reward.cost`
+    _asked: int = 0
+    _charged: float = 0.0
     _silent: bool = False
     _looked: set[int] = field(default_factory=set)
 
+    def finish(self, *, concurrency: int) -> None:
+        """`run` in an event loop of its own, also from a notebook; Ctrl-C ends it early."""
+        try:
+            if not _has_event_loop():
+                asyncio.run(self.run(concurrency=concurrency))
+                return
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(asyncio.run, self.run(concurrency=concurrency)).result()
+        except KeyboardInterrupt:
+            self.ended = "Ctrl-C"
+
     async def run(self, *, concurrency: int) -> None:
-        """Ask at most so many questions at a time. Closes generators and retrievers."""
+        """Ask at most `concurrency` questions at a time. Closes generators and retrievers."""
         try:
             await in_parallel(self._open(), self._ask, concurrency=concurrency)
         finally:
@@ -174,30 +189,51 @@ class PairedRun:
                 return
             yield row, kind
 
-    async def _ask(self, one: tuple[LabelledQuestion, int]) -> None:
-        """Ask the arms of the race one question, which enters the race then: what is stored is not asked again."""
-        row, kind = one
+    async def _ask(self, question: tuple[LabelledQuestion, int]) -> None:
+        """Ask the arms of the race one question, which enters the race then. Stored answers are not asked again."""
+        row, kind = question
         running, known = self.race.running, dict[ArmName, StoredAnswer]()
-        for work in self.bench.work([row]):
-            if work.arm in running:
-                known[work.arm] = await self._answered(row, work)
+        work = [each for each in self.bench.work([row]) if each.arm in running]
+        missing = {each.arm for each in work if not self._is_stored(row, each)}
+        for each in work:
+            known[each.arm] = await self._answer(row, each) if each.arm in missing else self._stored(each)
+        if missing:
+            terms = self.settings.reward.cost
+            self._asked += 1
+            self._charged += sum(cost_of_terms(known[arm].steps, known[arm].cost, terms=terms) for arm in missing)
+            self._check_costs()
         self._enter(row, known, kind=kind)
         await self._look()
 
-    async def _answered(self, row: LabelledQuestion, work: Work) -> StoredAnswer:
+    def _check_costs(self) -> None:
+        """Warn once, after LEAST questions that were asked now, if nothing that is charged was reported."""
+        if self._asked == LEAST and self.budget is not None and self.spent == 0.0:
+            remedy = "report dollars (a generator: token_prices)"
+            self.tell(f"the answers to {LEAST} questions cost 0 dollars: --budget ends nothing unless arms {remedy}")
+        if self._asked == LEAST and self._charged == 0.0:
+            terms = ", ".join(self.settings.reward.cost)
+            self.tell(f"the answers to {LEAST} questions cost nothing by reward.cost ({terms}): every arm looks free")
+
+    def _stored(self, work: Work) -> StoredAnswer:
+        return self.bench.answers.found[work.key]
+
+    def _is_stored(self, row: LabelledQuestion, work: Work) -> bool:
+        stored = self.bench.answers.found.get(work.key)
+        return stored is not None and bool(row.answers or stored.score is not None or is_blank(stored.answer))
+
+    async def _answer(self, row: LabelledQuestion, work: Work) -> StoredAnswer:
         answers = self.bench.answers
-        stored = answers.found.get(work.key)
-        if stored is not None and (row.answers or stored.score is not None or is_blank(stored.answer)):
-            return stored
         outcome = await self.bench.answer(work)
         self.spent += outcome.cost.dollars
         if outcome.status == "failed":
             self.failures[work.arm] += 1
+            if self.failures[work.arm] == 1:
+                self.tell(f"{work.arm} failed: {outcome.error}")
         if not row.answers and self.judge is not None and not is_blank(outcome.answer):
             answers.add(outcome, work=work, score=await self._judged(row, outcome))
         if self.budget is not None and self.spent >= self.budget and self.ended is None:
             self.ended = f"the budget of {self.budget:g} dollars is spent"
-        return answers.found[work.key]
+        return self._stored(work)
 
     async def _judged(self, row: LabelledQuestion, outcome: Outcome) -> float | None:
         """The judge's score of an answer; None where it gives none."""
@@ -213,7 +249,7 @@ class PairedRun:
         except ArmFailed as error:
             if not self._silent:
                 self.tell(f"the judge gave no score, and the question counts for no arm: {error}")
-            self._silent = True  # of the same fault once is enough
+            self._silent = True  # the same fault once is enough
             return None
 
     def _enter(self, row: LabelledQuestion, known: Mapping[ArmName, StoredAnswer], *, kind: int) -> None:
@@ -221,10 +257,6 @@ class PairedRun:
         reward = self.settings.reward
         quality = {arm: self._quality(row, stored) for arm, stored in known.items()}
         self._done += 1
-        if self._done == LEAST and self.budget is not None and self.spent == 0.0:
-            self.tell(
-                f"{LEAST} questions cost 0 dollars: --budget ends nothing unless arms report dollars (token_prices)"
-            )
         if any(value is None for value in quality.values()):
             self.unjudged += 1
             return
@@ -241,7 +273,7 @@ class PairedRun:
         running = ", ".join(self.race.running)
         self.progress(f"questions (in the race: {running}; {self.spent:.4g} dollars)", self._done, len(self.rows))
         if len(self.race.running) == 1 and self.ended is None:
-            self.ended = f"{running} alone is left in the race"
+            self.ended = f"only {running} is left in the race"
 
     def _quality(self, row: LabelledQuestion, stored: StoredAnswer) -> float | None:
         if row.answers:
@@ -255,6 +287,14 @@ class PairedRun:
             self._looked.update(due)
             if await asyncio.to_thread(self.is_known, [*self.records]):
                 self.ended = f"the verdict is known after {self.race.questions} questions"
+
+
+def _has_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def facts_of(run: PairedRun) -> dict[str, Any]:

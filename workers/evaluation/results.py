@@ -37,7 +37,7 @@ class AnswerQuality:
 
     #: by name, in [0, 1]
     measures: Mapping[str, float]
-    #: why a model could not judge it, which counts as 0; None where it did
+    #: why a model could not judge it, which counts as 0; None if it did
     error: str | None = None
 
 
@@ -121,7 +121,7 @@ def _mean(values: Sequence[float]) -> Mean:
 def _time(stored: Sequence[StoredAnswer], *, over: Sequence[StoredAnswer]) -> Mean | None:
     """The papers' Time: mean seconds over the mean of another arm's, paired by question; its error to first order.
 
-    An answer that failed may have taken milliseconds, or until a timeout: neither is answering. None where none is
+    An answer that failed may have taken milliseconds, or until a timeout: neither is answering. None if none is
     left, or nothing took time.
     """
     pairs = [

@@ -33,7 +33,7 @@ Piece = TypeVar("Piece")
 #: the family whose answers a model judges, see ragbandit.workers.judge.rubric
 CRUD = "crud"
 FAMILY_NAMES = tuple(sorted({*FAMILIES, CRUD}))
-#: of a quiz about a gold text
+#: columns of a quiz about a gold text
 _COLUMNS = {"questions", "references"}
 
 
@@ -46,7 +46,7 @@ class LabelledQuestion:
     id: str
     question: str
     answers: Sequence[str] | Sequence[Sequence[str]] = ()
-    #: of "crud": the gold text, or the quiz that was made from it; one of the two at least
+    #: for "crud": the gold text, or the quiz made from it; one of them at least
     reference: str | None = None
     quiz: Quiz | None = None
     #: where it comes from, and pieces of evidence it needs: for the table, where the file says it
@@ -65,9 +65,8 @@ def read_questions(
 ) -> tuple[LabelledQuestion, ...]:
     """The questions of the file, the first `limit` of them. A question without an id is "row-<line>".
 
-    unlabelled: a question may have no answers: a judge scores what the arms say.
-
-    Raises InvalidInput with "<file>:<line>" for a file or a line that cannot be used.
+    unlabelled: a question may have no answers, since a judge scores those of the arms. Raises InvalidInput with
+    "<file>:<line>" for a file or a line that cannot be used.
     """
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
@@ -101,7 +100,7 @@ def _are_texts(values: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredAnswer:
-    """One answer of one arm to one question, with what it took. Who judges it looks at it again each time."""
+    """An answer of an arm to a question with its cost. It is judged again each time."""
 
     #: see `key_of`
     key: str
@@ -117,7 +116,7 @@ class StoredAnswer:
     made_by: Mapping[str, Json]
     #: seconds since the epoch
     made_at: float
-    #: the judge's, in [0, 1]; None: nobody asked it
+    #: the judge's score in [0, 1]; None without a judge
     score: float | None = None
 
     @property
@@ -138,7 +137,7 @@ def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str
 class Answers:
     """The file, open for one process at a time. Use it as a context manager.
 
-    Raises InvalidInput for a file with answers unless `resume`, and for a line that is no answer; ConfigError where
+    Raises InvalidInput for a file with answers unless `resume`, and for a line without an answer; ConfigError if
     another process writes to it.
     """
 
@@ -182,11 +181,9 @@ class Answers:
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ConfigError(
-                "another evaluation writes its answers there",
-                field=str(self.file),
-                remedy="wait for it, or name another file with --answers",
-            ) from error
+            message = "another evaluation writes its answers there"
+            remedy = "wait for it, or name another file with --answers"
+            raise ConfigError(message, field=str(self.file), remedy=remedy) from error
 
     def _read(self, *, resume: bool) -> dict[str, StoredAnswer]:
         answers, whole = dict[str, StoredAnswer](), 0
@@ -198,11 +195,8 @@ class Answers:
             stored = _kept(line, where=f"{self.file}:{number}")
             answers[stored.key] = stored
         if answers and not resume:
-            raise InvalidInput(
-                f"holds {len(answers)} answers",
-                field=str(self.file),
-                remedy="give --resume to reuse them, or another file with --answers",
-            )
+            remedy = "give --resume to reuse them, or another file with --answers"
+            raise InvalidInput(f"holds {len(answers)} answers", field=str(self.file), remedy=remedy)
         self._stream.truncate(whole)
         return answers
 
@@ -229,9 +223,9 @@ class Work:
 
 
 async def in_parallel(work: Iterable[Piece], do: Callable[[Piece], Awaitable[object]], *, concurrency: int) -> None:
-    """Do the work, at most `concurrency` pieces at a time: the next one is asked for when one is done.
+    """Do the work, at most `concurrency` pieces at a time: the next piece starts when one is done.
 
-    What is under way when this is cancelled, or when one piece raises, is lost, and nothing else.
+    Pieces under way are lost if this is cancelled or a piece raises.
     """
     left = iter(work)
 
@@ -257,7 +251,7 @@ class Bench:
     answers: Answers
 
     def work(self, rows: Sequence[LabelledQuestion]) -> list[Work]:
-        """Every arm on every question, question by question: what is cut short has whole questions, but for one."""
+        """Every arm on every question, question by question: an interrupted run has one incomplete question."""
         making = {name: arm.made_by(self.budget) for name, arm in self.arms.items()}
         return [
             Work(
@@ -297,8 +291,8 @@ def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, 
     """The arms to run, and of "all" those that cannot be run with the reason, both by name.
 
     An arm of the configuration has its params from there, another one has its defaults. "all" is every arm of
-    ours, of installed packages and of the configuration. Raises ConfigError for an arm that is named and cannot be
-    run, beside "all" too, and InvalidInput for one that nobody knows.
+    ours, of installed packages and of the configuration. Raises ConfigError for a named arm that cannot be
+    run, also in addition to "all", and InvalidInput for one that nobody knows.
     """
     names = list(dict.fromkeys(name.strip() for words in wanted for name in words.split(",") if name.strip()))
     known = {name: WorkerArm() for name in known_arms()} | worker_arms(settings)
@@ -323,7 +317,7 @@ def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, 
 
 
 def _check_known(names: Sequence[str], *, known: Iterable[str], settings: Settings) -> None:
-    """Raises InvalidInput with what is known, and what was most likely meant."""
+    """Raises InvalidInput with the known names and the most similar one."""
     every = [*sorted(known), ALL]
     if not names:
         raise InvalidInput("no strategy is named", field="strategy", remedy=f"known: {', '.join(every)}")
@@ -331,5 +325,6 @@ def _check_known(names: Sequence[str], *, known: Iterable[str], settings: Settin
         if name in every:
             continue
         if name in settings.arms:
-            raise InvalidInput(f"{name!r} is run by its caller", field="strategy", remedy="name an arm of our workers")
+            remedy = "name an arm of our workers; `ragbandit advise --module` runs your own functions"
+            raise InvalidInput(f"{name!r} is run by its caller", field="strategy", remedy=remedy)
         raise InvalidInput(f"{name!r} is not an arm we know", field="strategy", remedy=known_choices(every, given=name))

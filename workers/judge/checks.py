@@ -33,10 +33,9 @@ _LEAST_CHARS: Final = 400
 def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
     """The prompts of the judge and of `ragbandit evaluate --family crud`, by name: ours, or the user's own.
 
-    overrides: by name, each a text or the path of a file.
-
-    Raises ConfigError naming `judge.templates.<name>`; also for a prompt for answers without CANNOT_INFER in it, since
-    whatever else a judge writes where the text has no answer counts as one.
+    overrides: by name, each a text or the path of a file. Raises ConfigError naming `judge.templates.<name>`; also for
+    a prompt for answers without CANNOT_INFER in it, since whatever else a judge writes where the text has no answer
+    counts as one.
     """
     where = "judge.templates"
     templates = load_templates(
@@ -44,11 +43,8 @@ def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
     )
     asks = templates[ASKS_FOR_ANSWERS]
     if not any(CANNOT_INFER in part for part in (asks.instructions, *asks.demonstrations, asks.body, asks.prefix)):
-        raise ConfigError(
-            f"does not have {CANNOT_INFER} in it",
-            field=f"{where}.{ASKS_FOR_ANSWERS}",
-            remedy="tell the judge to write that where the text has no answer: whatever else it writes counts as one",
-        )
+        remedy = "tell the judge to write that where the text has no answer: whatever else it writes counts as one"
+        raise ConfigError(f"does not have {CANNOT_INFER} in it", field=f"{where}.{ASKS_FOR_ANSWERS}", remedy=remedy)
     return templates
 
 

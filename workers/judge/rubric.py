@@ -312,15 +312,11 @@ class Quiz:
 
     def __post_init__(self) -> None:
         if len(self.questions) != len(self.references):
-            raise InvalidInput(
-                f"{len(self.questions)} questions and {len(self.references)} references",
-                field="references",
-                remedy="give one reference per question",
-            )
+            message = f"{len(self.questions)} questions and {len(self.references)} references"
+            raise InvalidInput(message, field="references", remedy="give one reference per question")
         if not self.asked:
-            raise InvalidInput(
-                "no question has an answer in the gold text", field="references", remedy="leave the question out"
-            )
+            remedy = "leave the question out"
+            raise InvalidInput("no question has an answer in the gold text", field="references", remedy=remedy)
 
     @property
     def asked(self) -> tuple[tuple[str, str], ...]:
@@ -368,9 +364,8 @@ async def made_quiz(text: str, *, model: QuizModel) -> Quiz:
     answers = await _answers(text, questions=questions, model=model) if questions else {}
     references = tuple(answers.get(number, CANNOT_INFER) for number in range(1, len(questions) + 1))
     if all(map(_cannot, references)):
-        raise ArmFailed(
-            f"{model.generator.name} made no question that the gold text answers", remedy="use a stronger judge"
-        )
+        remedy = "use a stronger judge"
+        raise ArmFailed(f"{model.generator.name} made no question that the gold text answers", remedy=remedy)
     return Quiz(questions=questions, references=references)
 
 

@@ -24,15 +24,10 @@ from ragbandit.strategies.retrievers.mention_counts import write_popularity
 from ragbandit.workers.wiring.retrievers import Facts, index_folder, kind_of, make_retriever, search_once, with_choice
 
 IndexOption = Annotated[
-    str | None, typer.Option("--index", help="name or folder, to which dense adds -dense; default: the configured one")
+    str | None, typer.Option("--index", help="name or folder (dense adds -dense); default: configured")
 ]
 RetrieverOption = Annotated[
-    str | None,
-    typer.Option(
-        "--retriever",
-        help="NAME of one of `retrievers`, or a kind: bm25, dense, elasticsearch, hybrid, pgvector, qdrant; "
-        "default: `retriever`",
-    ),
+    str | None, typer.Option("--retriever", help="name in `retrievers`, or a kind as bm25, dense")
 ]
 
 

@@ -14,7 +14,17 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import whole_file
-from ragbandit.workers.draft import WEIGHTS, Surroundings, as_yaml, cost_unit, draft, look_around, parsed_price, worth
+from ragbandit.workers.draft import (
+    WEIGHTS,
+    Choice,
+    Surroundings,
+    as_yaml,
+    cost_unit,
+    draft,
+    look_around,
+    parsed_price,
+    worth,
+)
 from ragbandit.workers.verbs.validate import check_settings
 
 _BALANCED = "balanced"
@@ -22,25 +32,21 @@ _BALANCED = "balanced"
 
 def init(
     *,
-    url: Annotated[
-        str | None, typer.Option(help="OpenAI-compatible server; default: OPENAI_BASE_URL, OpenAI, the usual ports")
-    ] = None,
+    url: Annotated[str | None, typer.Option(help="model server; default: OPENAI_BASE_URL, OpenAI, usual ports")] = None,
     key_env: Annotated[str, typer.Option(help="environment variable that holds the server's key")] = "OPENAI_API_KEY",
     model: Annotated[list[str] | None, typer.Option(help="model to use; twice: the small one, the large one")] = None,
     documents: Annotated[
-        Path | None, typer.Option(help="folder or corpus to index; default: ./docs, ./documents, ./corpus.jsonl")
+        Path | None, typer.Option(help="to index; default: ./docs, ./documents, ./corpus.jsonl")
     ] = None,
     pipeline: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=PACKAGE.MODULE:OBJECT", help="LangChain or LlamaIndex object as an arm; repeatable"),
+        list[str] | None, typer.Option(metavar="NAME=PACKAGE.MODULE:OBJECT", help="LangChain or LlamaIndex object")
     ] = None,
     price: Annotated[
-        list[str] | None,
-        typer.Option(metavar="INPUT/OUTPUT", help="dollars per million tokens of a model; twice: the small one first"),
+        list[str] | None, typer.Option(metavar="INPUT/OUTPUT", help="dollars per million tokens, small model first")
     ] = None,
     prefer: Annotated[str | None, typer.Option(help=f"{', '.join(WEIGHTS)}: what a right answer is worth")] = None,
     yes: Annotated[bool, typer.Option("--yes", help=f"ask nothing: {_BALANCED}, prices unknown")] = False,
-    force: Annotated[bool, typer.Option("--force", help="overwrite the file if it is there")] = False,
+    force: Annotated[bool, typer.Option("--force", help="overwrite an existing file")] = False,
     config: ConfigOption = None,
 ) -> None:
     """Write a first config.yaml: looks for models and documents, asks for the prices of two models and for one choice.
@@ -67,14 +73,32 @@ def init(
     known = [dict(model.price) for model in here.models if model.price is not None]
     known = known if len(known) == len(here.models) else []
     prices = prices or known or (_asked_prices(here) if asks else [])
-    chosen = prefer or (_preference(unit=cost_unit(here, prices=prices)) if asks else _BALANCED)
-    choices = draft(here, preference=chosen, key_env=key_env, prices=prices)
-    written = _write(as_yaml(choices), file=file, force=force)
-    for choice in choices:
-        console.print(escape(f"{choice.topic:<7} {choice.why}."), soft_wrap=True, highlight=False)
-    call = 'in another terminal: ragbandit answer "..."' if written.worker_arms else "POST /v1/route"
-    after = "Router.open() in Python" if here.no_workers else f"ragbandit up, and {call}"
-    console.print(escape(f"wrote {file}. Next: {after}"), soft_wrap=True, highlight=False)
+    *others, price_choice = draft(here, preference=prefer or _BALANCED, key_env=key_env, prices=prices)
+    for choice in others:
+        _print(choice)
+    if asks:  # the findings are printed before the question
+        chosen = _preference(unit=cost_unit(here, prices=prices))
+        *others, price_choice = draft(here, preference=chosen, key_env=key_env, prices=prices)
+    _print(price_choice)
+    written = _write(as_yaml([*others, price_choice]), file=file, force=force)
+    console.print(escape(f"wrote {file}{_next(written, here=here)}"), soft_wrap=True, highlight=False)
+
+
+def _print(choice: Choice) -> None:
+    console.print(escape(f"{choice.topic:<7} {choice.why}."), soft_wrap=True, highlight=False)
+
+
+def _next(settings: Settings, *, here: Surroundings) -> str:
+    """The next step, or what is missing before there is one."""
+    if len(settings.arms) == 1:
+        arm = next(iter(settings.arms))
+        own = f"arms that your own code runs (arms: {{{arm}: {{...}}, own: {{run_by: caller}}}})"
+        missing = f"documents (--documents DIR), a second model, your pipelines (--pipeline), or {own}"
+        return f", which is not ready: {arm} is the only arm, so there is nothing to route. Missing: {missing}"
+    if here.no_workers:
+        return ". Next: Router.open() in Python"
+    call = 'in another terminal: ragbandit answer "..."' if settings.worker_arms else "POST /v1/route"
+    return f". Next: ragbandit up, and {call}"
 
 
 def _check_target(file: Path, *, force: bool) -> None:

@@ -77,9 +77,7 @@ def worker(
     config: ConfigOption = None,
     queue: Annotated[list[str] | None, typer.Option(help="answer, judge or learn; repeat it; default all")] = None,
     burst: Annotated[bool, typer.Option(help="end when the queues are empty")] = False,
-    heartbeat: Annotated[
-        Path | None, typer.Option(help="touch this file every 5 s, from when everything is loaded, for a probe")
-    ] = None,
+    heartbeat: Annotated[Path | None, typer.Option(help="touch this file every 5 s once loaded, for a probe")] = None,
 ) -> None:
     """Take jobs: answer decisions, judge answers, learn from feedback."""
     unknown = [name for name in queue or () if name not in QUEUES]

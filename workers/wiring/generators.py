@@ -203,11 +203,9 @@ def _names(arm: str, given: Mapping[str, object], *, settings: Settings) -> dict
             continue
         name = given[kind]
         if not isinstance(name, str) or name not in known:
-            raise ConfigError(
-                f"there is no {kind} {described(name) if not isinstance(name, str) else repr(name)}",
-                field=f"arms.{arm}.{kind}",
-                remedy=f"{known_choices(known, given=name)}; make one under {kind}s",
-            )
+            message = f"there is no {kind} {described(name) if not isinstance(name, str) else repr(name)}"
+            remedy = f"{known_choices(known, given=name)}; make one under {kind}s"
+            raise ConfigError(message, field=f"arms.{arm}.{kind}", remedy=remedy)
         names[kind] = name
     return names
 
@@ -274,11 +272,9 @@ def check_arms(settings: Settings) -> None:
         run_by = params.get("run_by", "worker")
         if run_by not in ("worker", "caller"):
             alike = did_you_mean(run_by, ("worker", "caller"))
-            raise ConfigError(
-                f"must be worker or caller, not {repr(run_by) if alike else described(run_by)}",
-                field=f"arms.{name}.run_by",
-                remedy=f"{alike}worker: our workers run this arm; caller: your own pipeline does",
-            )
+            message = f"must be worker or caller, not {repr(run_by) if alike else described(run_by)}"
+            remedy = f"{alike}worker: our workers run this arm; caller: your own pipeline does"
+            raise ConfigError(message, field=f"arms.{name}.run_by", remedy=remedy)
     if settings.worker_arms:
         made = make_strategies(settings, worker_arms(settings)).values()
         for name in sorted({arm.retriever for arm, _ in made}):

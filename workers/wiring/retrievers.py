@@ -244,9 +244,8 @@ def _pgvector(settings: Settings) -> Kind:
     chosen = settings.retriever
     if not (dsn := os.environ.get(chosen.dsn_env)):
         remedy = "set it to postgresql://USER:PASSWORD@HOST/DATABASE"
-        raise ConfigError(
-            f"the variable {shown_variable(chosen.dsn_env)} is not set", field="retriever.dsn_env", remedy=remedy
-        )
+        message = f"the variable {shown_variable(chosen.dsn_env)} is not set"
+        raise ConfigError(message, field="retriever.dsn_env", remedy=remedy)
     return _vectors(settings, partial(PgvectorRetriever, dsn), location={"table": chosen.index})
 
 
@@ -284,9 +283,8 @@ def _database(settings: Settings, make: Callable[[], DatabaseRetriever], *, loca
 def _hybrid(settings: Settings) -> Kind:
     chosen = settings.retriever
     if chosen.first == chosen.second:
-        raise ConfigError(
-            f"both are {chosen.first!r}", field="retriever.second", remedy="choose two different retrievers"
-        )
+        remedy = "choose two different retrievers"
+        raise ConfigError(f"both are {chosen.first!r}", field="retriever.second", remedy=remedy)
     halves = {name: kind_of(with_choice(settings, retriever=name)) for name in (chosen.first, chosen.second)}
     return Kind(
         open=lambda: HybridRetriever(halves[chosen.first].open(), second=halves[chosen.second].open()),

@@ -96,7 +96,7 @@ StreamParameter = Annotated[
     QueryParameter(
         description="Reply with server-sent events while the arm writes: `decision`, `status` (what the arm does), "
         "`text` (the next piece of the answer), and last `outcome` (what the reply is without `stream`) or `error`. "
-        "See docs/streaming.md.",
+        "See docs/streaming.md."
     ),
 ]
 
@@ -104,9 +104,7 @@ endpoints = documented("Decisions")
 
 
 @endpoints.post(
-    ROUTE,
-    summary="Choose an arm for your own pipeline",
-    responses={200: described("The arm to run.", RouteReply)},
+    ROUTE, summary="Choose an arm for your own pipeline", responses={200: described("The arm to run.", RouteReply)}
 )
 async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
     """Draw an arm for a question. Your own pipeline runs it and reports what happened to /v1/outcomes.
@@ -213,12 +211,12 @@ def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
 
 
 def _asked_attributes(query: Query) -> dict[str, Attribute | None]:
-    """What is known before the draw."""
+    """Facts from before the draw."""
     return {names.SPAN_KIND: "DECISION", names.CONVERSATION: query.session}
 
 
 def _decided_attributes(decision: Decision) -> dict[str, Attribute | None]:
-    """What is known after it."""
+    """Facts from after the draw."""
     return {
         names.DECISION_ID: decision.id,
         names.DECISION_ARM: decision.arm,
@@ -389,8 +387,8 @@ async def explained_for(request: Request, decision_id: str) -> Explanation:
     """The decision explained, for who may see it. Raises NotFound, InvalidInput."""
     router = router_of(request)
     await check_owner(request, decision_id)
-    rule = closing_rule(router.settings.learning)
-    return await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule))
+    rule, known = closing_rule(router.settings.learning), router.service.arms
+    return await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule, known=known))
 
 
 @endpoints.post(
@@ -403,7 +401,7 @@ async def explained_for(request: Request, decision_id: str) -> Explanation:
     },
 )
 async def cancel(decision_id: DecisionPath, request: Request) -> Response:
-    """Tell the workers not to answer a decision, or to stop where they are.
+    """Ask the workers not to answer a decision, or to stop.
 
     202 while a worker has still to end it, 200 with how it ended.
     """

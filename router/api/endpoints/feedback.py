@@ -65,8 +65,7 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
     },
 )
 async def label_queue(
-    request: Request,
-    n: Annotated[int, QueryParameter(ge=1, le=100, description="Answers at most.")] = 20,
+    request: Request, n: Annotated[int, QueryParameter(ge=1, le=100, description="Answers at most.")] = 20
 ) -> Response:
     """Answers whose label would teach most, chosen by `learning.labels_per_day`.
 

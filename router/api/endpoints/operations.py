@@ -130,8 +130,7 @@ _TIME: Final[dict[str, Any]] = {"ge": 0, "le": 1e11, "allow_inf_nan": False}
 SinceQuery = Annotated[float | None, Query(**_TIME, description="Seconds since 1970; left out: a day before.")]
 UntilQuery = Annotated[float | None, Query(**_TIME, description="Seconds since 1970; left out: now.")]
 StepQuery = Annotated[
-    int,
-    Query(ge=HOUR_S, le=400 * 86_400, multiple_of=HOUR_S, description="Seconds of a point, a multiple of 3600."),
+    int, Query(ge=HOUR_S, le=400 * 86_400, multiple_of=HOUR_S, description="Seconds of a point, a multiple of 3600.")
 ]
 
 
@@ -141,10 +140,7 @@ StepQuery = Annotated[
     responses={200: described("The time that was asked for.", Overview)},
 )
 async def read_overview(
-    request: Request,
-    since: SinceQuery = None,
-    until: UntilQuery = None,
-    step: StepQuery = HOUR_S,
+    request: Request, since: SinceQuery = None, until: UntilQuery = None, step: StepQuery = HOUR_S
 ) -> Response:
     """Reward, quality, cost and traffic over time and by arm.
 

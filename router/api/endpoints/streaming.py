@@ -143,13 +143,7 @@ async def asked(request: Request, decision: Decision, *, live: bool, limit_s: fl
     if begun is not None:
         waiting, local = begun
         return PendingAnswer(
-            request=request,
-            decision=decision,
-            waiting=waiting,
-            limit_s=limit_s,
-            live=live,
-            is_own=is_own,
-            local=local,
+            request=request, decision=decision, waiting=waiting, limit_s=limit_s, live=live, is_own=is_own, local=local
         )
     if live and (streams := router.streams) is not None:
         await reads_of(request).run(partial(streams.want, decision.id))

@@ -91,9 +91,7 @@ async def models(request: Request) -> Response:
 
 
 @endpoints.get(
-    "/v1/models/{model:path}",
-    summary="Read one model",
-    responses={**ERRORS, 200: described("The model.", Model)},
+    "/v1/models/{model:path}", summary="Read one model", responses={**ERRORS, 200: described("The model.", Model)}
 )
 async def model(
     model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
@@ -296,9 +294,7 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
 
 
 @endpoints.get(
-    _RESPONSE,
-    summary="Read a response",
-    responses={**ERRORS, 200: described("The response.", ResponseReply)},
+    _RESPONSE, summary="Read a response", responses={**ERRORS, 200: described("The response.", ResponseReply)}
 )
 async def read(response_id: ResponsePath, request: Request) -> Response:
     """Read a response, whether there is an answer yet or not.

@@ -383,8 +383,5 @@ def identity(given: str | None, *, key: str | None, field: str) -> str | None:
         return given
     if given is None:
         return checked_id(key, field=KEY_HEADER)
-    raise InvalidInput(
-        f"{key!r:.80} is not the body's {field}, {given!r:.80}",
-        field=KEY_HEADER,
-        remedy=f"send the id once, as {field} or in the header, or the same in both",
-    )
+    remedy = f"send the id once, as {field} or in the header, or the same in both"
+    raise InvalidInput(f"{key!r:.80} is not the body's {field}, {given!r:.80}", field=KEY_HEADER, remedy=remedy)

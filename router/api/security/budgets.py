@@ -1,13 +1,13 @@
 """Dollar budgets of tenants and keys, by day and by month (UTC): spending is paced by the price, and can be stopped.
 
 A question's weight of cost is raised by a factor that depends on how far the budget is ahead of the clock. With f the
-share of the budget that is spent and t the share of the period that is over, ahead = (f - t) / (1 - t + LATE) is the
-part of the remaining time for which no money is left, and
+share of the budget that is spent, t the share of the period that is over and b = BURST + (1 - BURST) t the share that
+may be spent by now, ahead = (f - b) / (1 - t + LATE) is the part of the remaining time for which no money is left, and
 
-    factor = MOST ** min(1, ahead / FULL)  where ahead > 0,  1 elsewhere.
+    factor = MOST ** min(1, ahead / FULL)  if ahead > 0,  else 1.
 
-Where the questions want more than the budget, `ahead` settles at the price at which they cost what is left per time: as
-1 - t shrinks, f ends at 1 (proportional control of the logarithm of the price; for price as the dual variable of a
+If the questions want more than the budget, `ahead` settles at the price at which they cost what is left per time: as
+1 - t shrinks, f ends at 1 (proportional control of the logarithm of the price; for the price as the dual variable of a
 budget: Balseiro and Gur 2019, "Learning in repeated auctions with budgets"). Spent dollars are read from SQL
 (`storage.access.spending`), where they stand with the outcomes: a question counts once its outcome is there.
 """
@@ -15,18 +15,23 @@ budget: Balseiro and Gur 2019, "Learning in repeated auctions with budgets"). Sp
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
+from sqlalchemy import select
+
 from ragbandit.router.config.settings import Settings, TenantSettings
+from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.deciding.question import BUDGET_FACTOR
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.spending import Spender, Spent, spent
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.formats import moment, number, percent
@@ -41,14 +46,18 @@ Period = Literal["day", "month"]
 
 #: largest factor: at it the cheapest arm has all but the floors
 MOST: Final = 1000.0
+#: share of a budget that may be spent at any time: below it nothing is paced
+BURST: Final = 0.1
 #: part of the remaining time without money at which the factor is MOST
 FULL: Final = 0.1
-#: of the period: at its end a budget is not held more closely than that
+#: share of the period at its end in which a budget is not held more closely
 LATE: Final = 0.01
 #: for how long a process uses what it has read, seconds
 FRESH_S: Final = 2.0
 #: spenders that a process remembers; all are forgotten beyond
 MOST_SPENDERS: Final = 10_000
+#: newest decisions that are read for the sentence about a raised price
+NEWEST: Final = 1_000
 #: from one warning that a budget is spent to the next, seconds
 _QUIET_S: Final = 600.0
 
@@ -66,7 +75,7 @@ class DollarBudget:
     dollars: float
     #: refuse what is beyond
     stop: bool
-    #: the setting or the scope that says so
+    #: the setting or the scope of the budget
     setting: str
 
     def spent_of(self, sums: Spent) -> float:
@@ -83,7 +92,7 @@ def price_factor(*, spent: float, elapsed: float) -> float:
     """The factor on the weight of cost, in [1, MOST]. spent, elapsed: shares of the budget (>= 0) and of the period."""
     if spent >= 1.0:
         return MOST
-    ahead = (spent - elapsed) / (1.0 - elapsed + LATE)
+    ahead = (spent - BURST - (1.0 - BURST) * elapsed) / (1.0 - elapsed + LATE)
     return float(f"{MOST ** min(1.0, max(0.0, ahead / FULL)):.4g}")  # it stands in every row
 
 
@@ -151,7 +160,7 @@ class Budgets:
 
     async def _spent(self, spenders: Iterable[Spender], *, now: float) -> dict[Spender, Spent]:
         if any(self._is_stale(one) for one in spenders):
-            async with self._lock:  # all who come meanwhile wait for one read
+            async with self._lock:  # requests that come meanwhile wait for one read
                 if stale := [one for one in spenders if self._is_stale(one)]:
                     if len(self._known) > MOST_SPENDERS:
                         self._known, stale = {}, list(spenders)
@@ -174,9 +183,9 @@ def _beyond(held: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -> list
 
 
 def stopped_until(query: Query, *, settings: Settings, database: Database, now: float) -> float | None:
-    """When the last spent budget that stops this stored question's spenders begins again; None: money may be spent.
+    """When the last spent budget that stops this stored question's spenders begins again; None if money may be spent.
 
-    For what workers spend beside the answer. Raises StoreError.
+    For what workers spend in addition to the answer. Raises StoreError.
     """
     scopes = {} if query.api_key is None else KeyStore(database).scopes(query.api_key)
     budgets = budgets_of(query.tenant, key=query.api_key, scopes=scopes, tenants=settings.tenants)
@@ -207,11 +216,38 @@ def budget_states(database: Database, *, settings: Settings, now: float) -> Iter
 
 
 def state_in_words(budget: DollarBudget, sums: Spent, *, now: float) -> str:
-    """What of a budget is spent, when so much of its period is over."""
+    """The shares of a budget that is spent, and of its period that is over."""
     begin, end = bounds(budget.period, now=now)
     share, over = percent(budget.spent_of(sums) / budget.dollars), percent((now - begin) / (end - begin))
     who, whole = f"{budget.spender.kind} {budget.spender.name}", f"{number(budget.dollars)} dollars"
     return f"{who} has spent {share} of its {whole} of the {budget.period} (UTC); {over} of the {budget.period} is over"
+
+
+def budget_lines(database: Database, settings: Settings, *, now: float) -> list[str]:
+    """The state of every budget, each followed by what it does to the choices now, as sentences."""
+    lines = []
+    for budget, sums in budget_states(database, settings=settings, now=now):
+        raised = raised_in_words(budget, sums, database=database, settings=settings, now=now)
+        lines.append("; ".join(filter(None, (state_in_words(budget, sums, now=now), raised))))
+    return lines
+
+
+def raised_in_words(
+    budget: DollarBudget, sums: Spent, *, database: Database, settings: Settings, now: float, least: float = 1.0
+) -> str:
+    """What the budget does to the choices now, as a sentence; "" unless its factor is above `least`."""
+    factor = budget.factor(sums, now=now)
+    if factor <= least or not serves_prices(make_policy(settings.policy.name, params=settings.policy.params)):
+        return ""
+    is_key, column = budget.spender.kind == "key", decisions.c
+    newest = select(column.arm, column.api_key if is_key else column.tenant).where(column.made_at > now - 3600.0)
+    with database.read() as connection:
+        rows = connection.execute(newest.order_by(column.made_at.desc()).limit(NEWEST)).all()
+    answered = Counter(arm for arm, spender in rows if spender == budget.spender.name)
+    words = f"the budget of {'the key ' * is_key}{budget.spender.name} raises the price {number(factor)}-fold now"
+    for arm, count in answered.most_common(1):
+        words += f"; {arm} answers {percent(round(count / answered.total(), 2))} of its questions"
+    return words
 
 
 def refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:

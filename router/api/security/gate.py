@@ -171,12 +171,9 @@ def check_host(headers: Headers, *, allowed: Collection[str]) -> None:
     name = "" if parts is None else parts[1]
     if name in _LOCAL or name in allowed:
         return
-    raise Forbidden(
-        f"an open service is not called {name!r:.80}" if name else "an open service needs one Host header",
-        field="Host",
-        remedy="call it localhost or 127.0.0.1, add the name to server.allowed_hosts, or use API keys: "
-        "docs/security.md",
-    )
+    message = f"an open service is not called {name!r:.80}" if name else "an open service needs one Host header"
+    remedy = "call it localhost or 127.0.0.1, add the name to server.allowed_hosts, or use API keys: docs/security.md"
+    raise Forbidden(message, field="Host", remedy=remedy)
 
 
 def check_site(headers: Headers, *, method: str) -> None:
@@ -253,11 +250,8 @@ class Gate:
         if roles is None:
             return _ANYBODY
         if scope["query_string"] and _IN_QUERY.search(scope["query_string"]):
-            raise Unauthorized(
-                "an API key does not belong into a URL, which is logged on its way",
-                field="Authorization",
-                remedy=f"revoke that key, make another one, and {_HOW}",
-            )
+            message = "an API key does not belong into a URL, which is logged on its way"
+            raise Unauthorized(message, field="Authorization", remedy=f"revoke that key, make another one, and {_HOW}")
         if path == _METRICS and self._server.open_metrics:
             return Caller(role="reader")
         keys, headers = await self._keys(path), Headers(scope=scope)
@@ -273,11 +267,8 @@ class Gate:
         if caller.role not in roles:
             self._refuse(scope, caller, path=path, roles=roles)
         if caller.tenant is not None and rule.all_tenants:
-            raise Forbidden(
-                f"{scope['method']} {path} tells of all tenants, and this {_kind(caller)} belongs to one",
-                field="tenant",
-                remedy="use a key without a tenant",
-            )
+            message = f"{scope['method']} {path} tells of all tenants, and this {_kind(caller)} belongs to one"
+            raise Forbidden(message, field="tenant", remedy="use a key without a tenant")
         if caller.key is not None and not caller.is_person:
             self.ring.note_use(caller.key)
         return caller
@@ -352,10 +343,8 @@ class Gate:
         """The valid key of this text. Raises Unauthorized."""
         key = keys.find(text)
         if key is None:
-            raise _unauthorized(
-                "this API key is not valid: it was revoked, or never made here",
-                remedy="ragbandit keys list shows the keys of this service",
-            )
+            remedy = "ragbandit keys list shows the keys of this service"
+            raise _unauthorized("this API key is not valid: it was revoked, or never made here", remedy=remedy)
         if key.expires_at is not None and key.expired(time.time()):
             when = datetime.fromtimestamp(key.expires_at, tz=UTC).isoformat(timespec="seconds")
             follower = "was rotated: use the one that took its place" if key.replaced_by else "make another one"
@@ -367,11 +356,8 @@ class Gate:
         if not roles and not any(route.matches(scope)[0] is Match.FULL for route in scope["app"].routes):
             return
         needed = ", ".join(sorted(roles)) or "no role that there is"
-        raise Forbidden(
-            f"a {_kind(caller)} of the role {caller.role} may not call {scope['method']} {path:.80}",
-            field="role",
-            remedy=f"use a key of the role {needed.replace(', ', ' or ')}",
-        )
+        message = f"a {_kind(caller)} of the role {caller.role} may not call {scope['method']} {path:.80}"
+        raise Forbidden(message, field="role", remedy=f"use a key of the role {needed.replace(', ', ' or ')}")
 
 
 def _only(headers: Headers, name: str) -> str:

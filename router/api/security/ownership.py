@@ -25,11 +25,8 @@ def tenant_of(caller: Caller, *, given: str | None) -> str:
     if caller.tenant is None:
         return "default" if given is None else given
     if given is not None and given != caller.tenant:
-        raise Forbidden(
-            f"this key belongs to the tenant {caller.tenant}, and asks for another one",
-            field="tenant",
-            remedy="leave the tenant out, or send the key of that tenant",
-        )
+        message = f"this key belongs to the tenant {caller.tenant}, and asks for another one"
+        raise Forbidden(message, field="tenant", remedy="leave the tenant out, or send the key of that tenant")
     return caller.tenant
 
 

@@ -1,9 +1,10 @@
 """Pages of decisions: the search, and one decision explained."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 from fastapi import APIRouter, Query as QueryParameter, Request
 from starlette.responses import Response
@@ -16,6 +17,7 @@ from ragbandit.router.api.ui.rendering import ArmSigns, form_of, onward, page
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.checks.reports import MAX_RATER
 from ragbandit.router.serving.explanations.explain import Explanation
+from ragbandit.router.storage.decisions.label_queue import label_counts
 from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.shared.errors import InvalidInput
@@ -62,6 +64,7 @@ async def one(decision_id: str, request: Request) -> Response:
     """One decision explained."""
     router, explained = router_of(request), await decisions.explained_for(request, decision_id)
     values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
+    values["may_rate"] = caller_of(request).role != "reader"
     return page(request, "decision.html", title="Decision", **values)
 
 
@@ -73,6 +76,25 @@ async def cancel(decision_id: str, request: Request) -> Response:
     return onward(f"/ui/decisions/{decision_id}")
 
 
+@pages.post("/ui/decisions/{decision_id}/rating")
+async def rate(decision_id: str, request: Request) -> Response:
+    """Keep the rating of its answer."""
+    await _rated(request, await form_of(request, "rating"), decision_id=decision_id, source="human")
+    return onward(f"/ui/decisions/{decision_id}")
+
+
+async def _rated(
+    request: Request, form: Mapping[str, str], *, decision_id: str, source: Literal["human", "label"]
+) -> None:
+    """Store the rating of a form. Raises InvalidInput, NotFound, Forbidden."""
+    if form["rating"] not in ("true", "false"):
+        raise InvalidInput(f"{form['rating']!r:.80} is not a rating", field="rating", remedy="send true or false")
+    given: dict[str, Any] = {"rating": form["rating"] == "true", "source": source}
+    rater = caller_of(request).name[:MAX_RATER] or None
+    body = FeedbackBody.model_construct(decision_id=decision_id, rater=rater, **given)
+    await feedback.feedback(body, request)
+
+
 Skip = Annotated[int, QueryParameter(ge=0, lt=1_000_000)]
 
 
@@ -82,7 +104,13 @@ async def labels(request: Request, skip: Skip = 0) -> Response:
     router, caller = router_of(request), caller_of(request)
     read = partial(router.store.label_queue, tenant=caller.tenant, limit=1, skip=skip)
     tasks = await reads_of(request).run(read)
+
+    def count() -> tuple[int, int]:
+        with router.database.read() as connection:
+            return label_counts(connection, tenant=caller.tenant, now=time.time())
+
     values: dict[str, Any] = {
+        "counts": await reads_of(request).run(count),
         "task": tasks[0] if tasks else None,
         "skip": skip,
         "per_day": router.settings.learning.labels_per_day,
@@ -94,13 +122,9 @@ async def labels(request: Request, skip: Skip = 0) -> Response:
 @pages.post("/ui/labels")
 async def label(request: Request, skip: Skip = 0) -> Response:
     """Keep the label, and go on with the next answer."""
-    given, rater = await form_of(request, "decision_id", "rating"), caller_of(request).name[:MAX_RATER] or None
-    if given["rating"] not in ("true", "false", ""):
-        raise InvalidInput(f"{given['rating']!r:.80} is no label", field="rating", remedy="send true, false or nothing")
-    if given["rating"]:
-        rating, named = given["rating"] == "true", given["decision_id"]
-        body = FeedbackBody.model_construct(decision_id=named, rating=rating, rater=rater, source="label")
-        await feedback.feedback(body, request)
+    form = await form_of(request, "decision_id", "rating")
+    if form["rating"]:
+        await _rated(request, form, decision_id=form["decision_id"], source="label")
     else:
         skip += 1
     return onward(f"/ui/labels{f'?skip={skip}' if skip else ''}")

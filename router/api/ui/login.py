@@ -1,4 +1,4 @@
-"""Login and logout: an API key is shown once; a signed cookie says so from then on."""
+"""Login and logout: an API key is shown once; a signed cookie stands for it afterwards."""
 
 import re
 from typing import Final

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from ragbandit.router.api.dependencies import reads_of, reports_of, router_of
 from ragbandit.router.api.endpoints.operations import current_state
 from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_settings, of_store
+from ragbandit.router.api.security.budgets import budget_lines
 from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, environment, page
 from ragbandit.router.learning.sources import quarantines_of, raters_lately
 from ragbandit.router.learning.status import quarantined
@@ -20,7 +21,7 @@ from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.explanations.policy_map import PolicyMap
 from ragbandit.router.serving.health.readiness import RouterState
-from ragbandit.router.serving.overview import Overview, Point, Totals, mean, overview, totals_of
+from ragbandit.router.serving.overview import Overview, Point, Totals, mean, overview, totals_of, with_minutes
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.leases import held_leases
 from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
@@ -149,7 +150,7 @@ class Chart:
 
 
 def lived(history: Overview) -> Sequence[Point]:
-    """The points from the first decision on; none if only one is left, which makes no line."""
+    """The points from the first decision on; none if only one is left, since that makes no line."""
     first = next((step for step, point in enumerate(history.points) if point.totals.decided), len(history.points))
     return history.points[first:] if len(history.points) - first > 1 else ()
 
@@ -208,6 +209,7 @@ async def first(request: Request) -> Response:
     values: dict[str, Any] = {
         "state": state,
         "findings": await reads_of(request).run(lambda: _findings(router, state)),
+        "budgets": await reads_of(request).run(lambda: budget_lines(router.database, router.settings, now=time.time())),
         "charts": earned_charts(history),
         **await panel(request, seconds=TIMES[chosen][1]),
     }
@@ -244,7 +246,12 @@ async def _history(request: Request) -> tuple[str, Overview]:
     # The beginning of a step, so that points do not move while a page is looked at again.
     begin = (now - length) // step * step
     label, database = router.ledger.label, router.database
-    history = await reads_of(request).run(lambda: overview(database, policy=label, since=begin, until=now, step=step))
+    read = partial(overview, database, policy=label, since=begin, until=now, step=step)
+    history = await reads_of(request).run(read)
+    if chosen == "day" and not lived(history):  # all happened in the last hour
+        weight = router.settings.reward.weight
+        by_minute = partial(with_minutes, database, history=history, weight=weight, now=now)
+        history = await reads_of(request).run(by_minute)
     return chosen, history
 
 

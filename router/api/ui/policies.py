@@ -20,7 +20,7 @@ from ragbandit.router.storage import policy_versions as store
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.types import PolicyVerdict
 
-#: what every verb does, in the words of its button
+#: effect of every verb, as its button has it
 VERBS: Final[dict[str, str]] = {
     "shadow": "Its probabilities are logged beside the champion's; it serves nothing.",
     "canary": "It gets its first share of what is served.",

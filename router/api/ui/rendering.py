@@ -158,7 +158,7 @@ def may_see(caller: Caller, path: str) -> bool:
     return caller.role in (None, *(rule.roles or ())) and not (rule.all_tenants and caller.tenant is not None)
 
 
-#: of every reply under /ui
+#: headers of every reply under /ui
 HEADERS: Final = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
@@ -178,7 +178,7 @@ def page_headers(path: str) -> list[tuple[bytes, bytes]]:
 
 
 def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    """The reply of an error on a page: the words of it, or the way to the login."""
+    """The reply of an error on a page: its text, or a redirect to the login."""
     if status == 401 and needs_session(scope["path"], Headers(scope=scope)) and not scope["path"].endswith("/login"):
         came = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
         return onward("/ui/login" + (f"?next={quote(came, safe='/')}" if scope["method"] == "GET" else ""))
@@ -198,7 +198,7 @@ _TYPE: Final = "application/x-www-form-urlencoded"
 async def form_of(request: Request, *fields: str) -> dict[str, str]:
     """The fields of a form, "" for one that was left out.
 
-    Raises Forbidden for a form that another page has made, InvalidInput for what is no form or has other fields.
+    Raises Forbidden for a form of another page, InvalidInput for another body or other fields.
     """
     check_form(request.scope["path"], request.headers)
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:

@@ -6,7 +6,7 @@ means of quality and cost: at the whole slope these two earn the same on average
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -86,7 +86,7 @@ class Price:
 
 
 def price_of(arms: Sequence[ArmMeans], *, weight: float) -> Price:
-    """What this weight (>= 0) says of these arms, one or more. The arms' means count as independent."""
+    """The weight (>= 0) against the means of one arm or more, which count as independent."""
     cheap = min(arms, key=lambda one: (one.cost, -one.quality))
     expensive = max(arms, key=lambda one: (one.cost, one.quality))
     verdict: Literal["worse", "far"] | None = None
@@ -106,27 +106,44 @@ def price_of(arms: Sequence[ArmMeans], *, weight: float) -> Price:
 
 
 def implied(price: Price) -> str:
-    """The best fixed arm, and what the costlier arms must add, as a sentence."""
+    """The gain in quality at which each costlier arm pays, and the gain that it has, as a sentence."""
     cheap, *costlier = price.arms
-    gains = [(one.arm, price.weight * (one.cost - cheap.cost), one.quality - cheap.quality) for one in costlier]
-    added = "; ".join(f"{arm} {100.0 * must:.1f}, and adds {100.0 * adds:.1f}" for arm, must, adds in gains)
-    best = f"at weight {number(price.weight)} always {price.best_fixed} is the best fixed arm"
-    return f"{best}; right answers in 100 that an arm must add to {cheap.arm} to be worth its cost: {added or 'none'}"
+    words = [_pays(arm, cheap=cheap, weight=price.weight) for arm in costlier]
+    return "; ".join(words) or f"{cheap.arm} has nothing to be compared with"
 
 
-def proposal(price: Price) -> str:
-    """The proposed weight, and whether the one in force is far from it, as a sentence."""
+def _pays(arm: ArmMeans, *, cheap: ArmMeans, weight: float) -> str:
+    must, gains = 100.0 * weight * (arm.cost - cheap.cost), 100.0 * (arm.quality - cheap.quality)
+    more = f"{abs(gains):.1f} {'more' if gains >= 0.0 else 'fewer'}"
+    return f"{arm.arm} pays if it gets {must:.1f} more of 100 right than {cheap.arm}; it gets {more}"
+
+
+def proposal(price: Price, *, reward: "RewardSettings") -> str:
+    """The weight to begin with, and whether the one in force is far from it, as a sentence."""
     if price.proposed is None:
         return "the arms cost the same: the weight decides nothing between them"
     cheap, expensive = price.arms[0].arm, price.arms[-1].arm
-    slope = f"{number(price.proposed)} (standard error {number(price.error, 2)})"
-    half = f"half the slope from {cheap} to {expensive} is {slope}"
     if price.verdict == "worse":
-        return f"{half}: {expensive} costs more and is right less often, so no weight pays for it"
-    if price.verdict == "far":
-        side = "above" if price.weight > price.proposed else "below"
-        return f"{half}: the weight {number(price.weight)} is {side} it by more than a factor of {FACTOR:g}"
-    return half if price.proposed > 0.0 else f"{half}: so far nothing says that {expensive} is worth its cost"
+        return f"{expensive} costs more than {cheap} and is right less often: no weight pays for it"
+    if price.proposed <= 0.0:
+        return f"so far nothing says that {expensive} is worth its cost"
+    worth = _worth(price.proposed, prices=reward.cost)
+    begin = f"if you do not know your price, begin with weight {number(price.proposed, 2)} ({worth})"
+    if price.verdict is None:
+        return begin
+    side, fixed = "high" if price.weight > price.proposed else "low", price.best_fixed
+    weight = f"your price of cost (weight {number(price.weight)}) is {side} for these arms"
+    return f"{weight}: at it always {fixed} is the best fixed arm; {begin}"
+
+
+def _worth(weight: float, *, prices: Mapping[str, float]) -> str:
+    """What a right answer is worth at a weight above 0, in each term that has a price."""
+    amounts = [(term, 1.0 / (weight * price)) for term, price in prices.items() if price > 0.0]
+    words = [
+        f"{number(100.0 * worth)} cents" if term == "dollars" and worth < 1.0 else f"{number(worth)} {term}"
+        for term, worth in amounts
+    ]
+    return f"a right answer is worth {' or '.join(words)}"
 
 
 def remedy(price: Price) -> str:
@@ -159,24 +176,22 @@ def in_words(reward: "RewardSettings") -> list[str]:
     if reward.weight == 0.0 or not prices:
         what = "reward.weight is 0" if prices else "reward.cost prices nothing"
         return [f"{what}: cost counts for nothing, and the better of two arms is taken, however expensive it is"]
-    each, whole = number(reward.weight), number(1.0 / reward.weight)
-    worth = " or ".join(f"{number(1.0 / (reward.weight * price))} {term}" for term, price in prices.items())
-    words = [f"one unit of cost is worth {each} right answers: a right answer is worth {whole} units of cost, {worth}"]
+    words = [_worth(reward.weight, prices=prices)]
     if "dollars" in prices:
         cent = number(reward.weight * prices["dollars"])  # .01 dollars, in 100 answers
-        words.append(f"an answer that costs 0.01 dollars more must be right on {cent} more questions in 100")
+        words.append(f"an answer that costs one cent more must be right on {cent} more of 100 questions")
     if {"steps", "dollars"} <= prices.keys():
         rate = prices["steps"] / prices["dollars"]
         words.append(
-            f"one step counts as much as {number(rate)} dollars: is that what it costs you beside its dollars?"
+            f"one step counts as much as {number(rate)} dollars: is that what it costs you besides its dollars?"
             if rate <= DEAR_STEP
-            else f"warning: one step counts as much as {number(rate)} dollars, beside which the dollars of an answer "
-            "decide nothing: price dollars alone (reward.cost: {dollars: 1}), or steps alone"
+            else f"warning: one step counts as much as {number(rate)} dollars, so the dollars of an answer decide "
+            "nothing: price only dollars (reward.cost: {dollars: 1}), or only steps"
         )
-    if reward.weight == type(reward)().weight:
+    if "weight" not in reward.model_fields_set:
         words.append(
             f"the weight is the default, which was chosen for steps, and steps have no price: {_ASK}"
             if "steps" not in prices
-            else "the weight is the default, that of the papers: `ragbandit advise` proposes one of yours"
+            else "the weight is the default, which the papers use: `ragbandit advise` proposes one for your arms"
         )
     return words

@@ -29,9 +29,8 @@ def new_id() -> DecisionId:
 def checked_type(value: object, kind: type | UnionType, *, field: str, wanted: str) -> None:
     """Raises InvalidInput for a value that is not of this kind. wanted: the kind in words."""
     if not isinstance(value, kind):
-        raise InvalidInput(
-            f'"{field}" must be {wanted}, not {type(value).__name__}', field=field, remedy=f"pass {wanted}"
-        )
+        remedy = f"pass {wanted}"
+        raise InvalidInput(f'"{field}" must be {wanted}, not {type(value).__name__}', field=field, remedy=remedy)
 
 
 def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str = "", blank: bool = False) -> str:
@@ -60,9 +59,8 @@ def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str 
 def checked_id(value: object, *, field: str) -> str:
     """An id of at most 64 letters, digits, dashes and underscores."""
     if not isinstance(value, str) or not ID_PATTERN.fullmatch(value):
-        raise InvalidInput(
-            f"{value!r:.80} is not an id", field=field, remedy="use 1 to 64 letters, digits, dashes or underscores"
-        )
+        remedy = "use 1 to 64 letters, digits, dashes or underscores"
+        raise InvalidInput(f"{value!r:.80} is not an id", field=field, remedy=remedy)
     return value
 
 
@@ -127,11 +125,8 @@ def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) 
 
 def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Collection[str]) -> None:
     if not known:
-        raise InvalidInput(
-            "no arm of this service is run by workers",
-            field="arms",
-            remedy="route the question instead (Router.route or POST /v1/route) and run the arm yourself",
-        )
+        remedy = "route the question instead (Router.route or POST /v1/route) and run the arm yourself"
+        raise InvalidInput("no arm of this service is run by workers", field="arms", remedy=remedy)
     arms = query.arms
     if arms is not None:
         checked_type(arms, list | tuple, field="arms", wanted="a list of names")
@@ -187,9 +182,8 @@ def _check_budget(budget: Budget) -> None:
             whole = cap not in ("seconds", "dollars")
             if isinstance(wanted, bool) or not isinstance(wanted, int if whole else int | float) or not wanted > 0:
                 kind = "whole number" if whole else "number"
-                raise InvalidInput(
-                    f"{wanted!r:.80} is not a {kind} above 0", field=f"budget.{cap}", remedy="leave it out for no cap"
-                )
+                remedy = "leave it out for no cap"
+                raise InvalidInput(f"{wanted!r:.80} is not a {kind} above 0", field=f"budget.{cap}", remedy=remedy)
             checked_number(wanted, field=f"budget.{cap}")
 
 
@@ -245,17 +239,13 @@ def check_message(message: object) -> None:
     checked_type(message, Message, field="messages", wanted="a list of messages")
     assert isinstance(message, Message)
     if message.role not in _ROLES:
-        raise InvalidInput(
-            f"a message has the role {message.role!r:.40}", field="messages", remedy=f"use one of {', '.join(_ROLES)}"
-        )
+        remedy = f"use one of {', '.join(_ROLES)}"
+        raise InvalidInput(f"a message has the role {message.role!r:.40}", field="messages", remedy=remedy)
     checked_type(message.text, str, field="messages", wanted="messages of text")
     checked_text(message.text, field="messages", blank=True)
 
 
 def _check_sticky_turns(turns: object, *, most: int) -> None:
     if not isinstance(turns, int) or isinstance(turns, bool) or not 0 <= turns <= most:
-        raise InvalidInput(
-            f'"sticky_turns" is {turns!r:.40}',
-            field="sticky_turns",
-            remedy=f"send a whole number from 0 (every turn is drawn) to {most} (conversation.max_sticky_turns)",
-        )
+        remedy = f"send a whole number from 0 (every turn is drawn) to {most} (conversation.max_sticky_turns)"
+        raise InvalidInput(f'"sticky_turns" is {turns!r:.40}', field="sticky_turns", remedy=remedy)

@@ -120,9 +120,8 @@ def _label(label: Sequence[str], *, log_text: str) -> tuple[str, ...]:
         raise InvalidInput(message, field="label", remedy="compare them yourself, and send a rating or a reward")
     answers = tuple(label) if isinstance(label, Sequence) and not isinstance(label, str) else (label,)
     if not answers or len(answers) > MAX_ANSWERS:
-        raise InvalidInput(
-            f'"label" has {len(answers)} gold answers', field="label", remedy=f"send between 1 and {MAX_ANSWERS}"
-        )
+        remedy = f"send between 1 and {MAX_ANSWERS}"
+        raise InvalidInput(f'"label" has {len(answers)} gold answers', field="label", remedy=remedy)
     return tuple(checked_text(answer, field="label") for answer in answers)
 
 
@@ -217,8 +216,6 @@ def check_charged(
     free = cost and reward.weight > 0.0 and charged and not set(charged) & set(cost)
     if free and not is_stored(outcome):
         given = ", ".join(cost)
-        raise InvalidInput(
-            f"the reward charges {', '.join(charged)}, and the cost has {given} alone: it would count as 0",
-            field="steps" if "steps" in charged else "cost",
-            remedy=f"send {charged[0]} (0 if there is none), or charge for {given} by the setting reward.cost",
-        )
+        message = f"the reward charges {', '.join(charged)}, and the cost has {given} alone: it would count as 0"
+        remedy = f"send {charged[0]} (0 if there is none), or charge for {given} by the setting reward.cost"
+        raise InvalidInput(message, field="steps" if "steps" in charged else "cost", remedy=remedy)

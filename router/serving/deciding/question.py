@@ -167,11 +167,9 @@ def served_weight(
         return None
     if not serves_prices(policy) and not rebuilding:
         field = "aim" if query.aim else "cost_weight"
-        raise InvalidInput(
-            f"the policy {policy.algorithm} has one weight of cost for all questions",
-            field=field,
-            remedy=f"leave {field} out, or set policy.name to one that keeps quality and cost apart, such as mba",
-        )
+        message = f"the policy {policy.algorithm} has one weight of cost for all questions"
+        remedy = f"leave {field} out, or set policy.name to one that keeps quality and cost apart, such as mba"
+        raise InvalidInput(message, field=field, remedy=remedy)
     if is_usual and factor == 1.0:  # an aim, and no frontier yet
         return None
     return min(weight + (factor - 1.0) * max(weight, usual), MAX_WEIGHT)  # below the usual one it rises as that

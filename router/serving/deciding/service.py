@@ -44,12 +44,7 @@ class RouteService:
     """Encodes, decides and commits in batches, on one thread."""
 
     def __init__(
-        self,
-        store: DecisionStore,
-        *,
-        encoder: Encoder,
-        serving: Serving,
-        clock: Callable[[], float] = time.time,
+        self, store: DecisionStore, *, encoder: Encoder, serving: Serving, clock: Callable[[], float] = time.time
     ) -> None:
         settings = serving.settings
         self.store = store
@@ -75,10 +70,7 @@ class RouteService:
         self.inline: InlineRuns | None = None
         #: the queue of questions
         self.batcher: MicroBatcher[Question, Decision] = MicroBatcher(
-            self._route_batch,
-            name="ragbandit-route",
-            limit=settings.encoder.max_batch,
-            limits=settings.server,
+            self._route_batch, name="ragbandit-route", limit=settings.encoder.max_batch, limits=settings.server
         )
 
     def start(self) -> None:

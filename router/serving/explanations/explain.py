@@ -1,9 +1,9 @@
-"""Explanation of one decision: what the page, the HTTP reply and the terminal show alike, beside its record.
+"""Explanation of one decision: what the page, the HTTP reply and the terminal show in addition to its record.
 
 The texts below the fields are their descriptions in /openapi.json.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, Final
@@ -54,13 +54,13 @@ class ArmChance:
     high: float
     """Upper end of its part of the line."""
     drawn: bool
-    """Whether it is the one that was drawn."""
+    """Whether this arm was drawn."""
     likeliest: bool
     """Whether none was likelier."""
     champion: float | None
     """The probability that the champion gave it; null where no candidate had a part in the draw."""
     candidate: float | None
-    """The probability that the candidate gave it; null where none had a part in the draw."""
+    """The probability that the candidate gave it; null if no candidate had a part in the draw."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,10 +93,11 @@ class Explanation:
     """What `GET /v1/decisions/{decision_id}` gives."""
 
 
-def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule) -> Explanation:
+def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known: Collection[str] = ()) -> Explanation:
     """One decision explained.
 
-    rule: when a waiting decision is closed. Raises NotFound, InvalidInput, StoreError.
+    rule: when a waiting decision is closed. known: all arms, to see whether the caller allowed fewer. Raises NotFound,
+    InvalidInput, StoreError.
     """
     key = DecisionId(checked_id(decision_id, field="decision_id"))
     record = store.record(key)
@@ -104,7 +105,7 @@ def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule) -> Exp
     elsewhere, arms = IMPORTED in decision.facts, chances_of(decision)
     fault = None if elsewhere else draw_fault(decision)
     draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=elsewhere)
-    reasons = reasons_of(decision, arms=arms, draw=draw)
+    reasons = reasons_of(decision, arms=arms, draw=draw, known=known)
     query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
     with store.database.read() as connection:
         read = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
@@ -163,15 +164,17 @@ def mapping_of(value: Json) -> Mapping[str, Json]:
 
 
 def numbers_of(value: Json, *, count: int) -> list[float] | None:
-    """The value where it is a list of so many numbers."""
+    """The value if it is a list of `count` numbers."""
     if not isinstance(value, list | tuple) or len(value) != count:
         return None
     sound = all(isinstance(each, int | float) and not isinstance(each, bool) for each in value)
     return [float(each) for each in value] if sound else None
 
 
-def reasons_of(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown) -> tuple[str, ...]:
-    """Why the arm was drawn, the main reason first."""
+def reasons_of(
+    decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown, known: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Why the arm was drawn, the main reason first. known: see `explain`."""
     drawn = next((arm for arm in arms if arm.drawn), None)
     return (
         *_given(decision, draw=draw),
@@ -179,7 +182,7 @@ def reasons_of(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown
         *_of_the_price(decision),
         *_of_the_policy(decision),
         *(_of_version(facts, drawn=drawn) for facts in candidates_in(decision.facts)),
-        *_of_the_offer(decision),
+        *_of_the_offer(decision, known=known),
     )
 
 
@@ -231,8 +234,8 @@ def _of_the_draw(
         return
     likeliest = next(arm for arm in arms if arm.likeliest)
     if drawn.likeliest:
-        alone = sum(arm.likeliest for arm in arms) == 1
-        what = "the likeliest arm" if alone else "as likely as any arm"
+        is_single = sum(arm.likeliest for arm in arms) == 1
+        what = "the likeliest arm" if is_single else "as likely as any arm"
         yield f"{drawn.arm} was {what}, with probability {drawn.probability:.4g}{_best(drawn, arms)}."
     else:
         yield (
@@ -265,7 +268,7 @@ def _of_the_price(decision: Decision) -> Iterator[str]:
     why = "as its caller wanted" if query.cost_weight is not None or query.aim else "as its key or tenant has it"
     named = "" if name is None else f" ({name})"
     factor = budget_factor(query)
-    why += f", raised by the factor {factor:g} of a dollar budget" if factor > 1.0 else ""
+    why += f", raised {factor:g}-fold by a dollar budget" if factor > 1.0 else ""
     served = f"It was served at cost weight {decision.cost_weight:g}{named}, {why}"
     yield f"{served}; it is learned at that weight, and scores are read at it."
 
@@ -278,15 +281,17 @@ def _of_the_policy(decision: Decision) -> Iterator[str]:
     held = mapping_of(decision.facts.get(INCUMBENT))
     share = held.get("share")
     if isinstance(share, int | float) and share < 1.0:
-        why = held.get("reason")
-        yield (
-            f"The policy was held back to the incumbent {held.get('arm')}: it had a share of {share:.4g} of the draw, "
-            f"the incumbent the rest{f' ({why})' if why else ''}."
-        )
+        arm, why = held.get("arm"), held.get("reason") or "it holds the policy back"
+        why = "too few of its answers are rated yet" if why == "too few outcomes of it are learned" else why
+        if share == 0.0:
+            yield f"The safe start gave this question to {arm}: {why}."
+        else:
+            shares = f"the policy had a share of {share:.4g} of the draw, {arm} the rest"
+            yield f"The safe start held the policy back to {arm}: {shares} ({why})."
     if holdback := mapping_of(decision.facts.get(HOLDBACK)):
         yield f"The holdback gives {holdback.get('arm')} a fixed share of every draw, {holdback.get('share')}."
     if untried := names_of(decision.facts.get(UNTRIED)):
-        yield f"The policy had learned nothing of {', '.join(untried)} then: untried: no estimate yet."
+        yield f"The policy had no estimate of {', '.join(untried)} yet: untried."
     if decision.facts.get("untrained"):
         yield "The policy was not trained yet, so all arms were alike to it."
 
@@ -303,13 +308,14 @@ def _of_version(facts: Mapping[str, Json], *, drawn: ArmChance | None) -> str:
     return f"The candidate {name} was in the shadow: what it would have done is kept, and had no part in the draw."
 
 
-def _of_the_offer(decision: Decision) -> Iterator[str]:
+def _of_the_offer(decision: Decision, *, known: Collection[str]) -> Iterator[str]:
     if excluded := names_of(decision.facts.get(EXCLUDED_ARMS)):
         yield f"Left out, since they were not healthy: {', '.join(excluded)}."
     for arm, lacks in mapping_of(decision.facts.get(LACKING)).items():
         yield f"Left out, since the request needs what it cannot do: {arm} ({', '.join(names_of(lacks))})."
-    if decision.query.arms is not None and not decision.query.forced:
-        yield f"The caller or its key allowed these arms alone: {', '.join(decision.query.arms)}."
+    allowed = decision.query.arms
+    if allowed is not None and not decision.query.forced and not (known and {*known} <= {*allowed}):
+        yield f"The caller or its key allowed only these arms: {', '.join(allowed)}."
 
 
 def progress_of(record: DecisionRecord, *, rule: ClosingRule) -> str:

@@ -65,7 +65,7 @@ class Leaf:
 
     #: what they have in common, in words; empty: nothing
     conditions: tuple[str, ...]
-    #: of all questions
+    #: share of all questions
     share: float
     #: mean probability of each arm, the largest first
     arms: Mapping[ArmName, float]
@@ -83,7 +83,7 @@ class PolicyMap:
     questions: int
     #: the largest first
     leaves: tuple[Leaf, ...]
-    #: R^2 of the tree on the half of the questions that it was not fitted on; None: they are all treated alike
+    #: R^2 of the tree on the half of the questions that it was not fitted on; None if they are all treated alike
     explained: float | None
 
     @property
@@ -127,9 +127,9 @@ Path = tuple[tuple[_Test, bool], ...]
 def policy_map(
     database: Database, *, label: str, schema: ContextSchema, weight: float, tenant: str | None = None
 ) -> PolicyMap | None:
-    """The map of what the ledger's policy did lately; None before 2 * FEWEST questions.
+    """The map of the policy's newest decisions; None before 2 * FEWEST questions.
 
-    weight: reward.weight, at which rewards are read. tenant: whose questions alone; None: everybody's. Left out are
+    weight: reward.weight, at which rewards are read. tenant: only its questions; None for all. Left out are
     questions that had no choice. Raises StoreError.
     """
     rows = _read(database, label=label, tenant=tenant)
@@ -193,7 +193,7 @@ def facts_of(row: Mapping[str, Any], *, schema: ContextSchema) -> Facts:
 
 
 def kind_of(words: Sequence[str]) -> str:
-    """The kind of a question, by its first word that is no preposition: who, how many, yes or no, ..., other."""
+    """The kind of a question, by its first word except prepositions: who, how many, yes or no, ..., other."""
     first, *rest = [*(word.strip("\"'(¿¡,?").casefold() for word in words[:3]), ""]
     if first in _PREPOSITIONS:
         first, *rest = rest
@@ -214,7 +214,9 @@ def _tests(facts: Sequence[Facts]) -> list[_Test]:
         values = np.array([row.get(fact, np.nan) for row in facts], dtype=np.float64)
         known = values[np.isfinite(values)]
         for limit in np.unique(np.quantile(known, np.arange(1, 32) / 32, method="lower")):
-            yes, no = (f"{sign} {number(limit)} {fact}" for sign in ("at most", "more than"))
+            yes, no = (
+                f"{sign} {number(limit)} {fact if limit != 1.0 else fact[:-1]}" for sign in ("at most", "more than")
+            )
             if fact not in _COUNTED:
                 yes, no = (f"{fact} {sign} {number(limit)}" for sign in ("at most", "above"))
             no += " or unknown" if len(known) < len(values) else ""
@@ -246,7 +248,7 @@ def _squares(targets: Matrix) -> float:
 
 
 def _best_split(targets: Matrix, holds: npt.NDArray[np.bool_], *, fewest: int) -> tuple[float, int]:
-    """(squares that it takes, its number) of the best split of these rows; (0, 0) where that may be chance.
+    """(squares that it takes, its number) of the best split of these rows; (0, 0) if that may be chance.
 
     The best of T splits by a fact that means nothing takes up to about 2 log T of the rows' mean square.
     """
@@ -262,7 +264,7 @@ def _best_split(targets: Matrix, holds: npt.NDArray[np.bool_], *, fewest: int) -
     most = float(gains.max())
     if most <= 2.0 * math.log(len(holds)) * _squares(targets) / count:
         return 0.0, 0
-    return most, int(np.argmax(gains >= most - 1e-9 * count))  # of ties the first, however they are rounded
+    return most, int(np.argmax(gains >= most - 1e-9 * count))  # the first of ties, however they are rounded
 
 
 def _explained(targets: Matrix, *, tests: Sequence[_Test], is_fitted: npt.NDArray[np.bool_]) -> float | None:

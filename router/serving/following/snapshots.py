@@ -118,10 +118,7 @@ class SnapshotFollower:
 
     def _newest(self, *, limit: int) -> list[SnapshotInfo]:
         return self.ledger.latest_snapshots(
-            limit=limit,
-            algorithm=self.fresh.algorithm,
-            params=self.fresh.params,
-            encoder_hash=self.encoder_hash,
+            limit=limit, algorithm=self.fresh.algorithm, params=self.fresh.params, encoder_hash=self.encoder_hash
         )
 
     def _loaded(self, info: SnapshotInfo) -> Policy | None:

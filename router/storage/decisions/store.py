@@ -13,7 +13,7 @@ from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, Table, exists, func, or_, select
+from sqlalchemy import Connection, RowMapping, Table, exists, or_, select
 
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.access.spending import DRAWS, count_spending, shared_secret
@@ -23,6 +23,7 @@ from ragbandit.router.storage.decisions.feedback_writes import (
     unknown_decision,
     write_feedback,
 )
+from ragbandit.router.storage.decisions.label_queue import ids_to_label
 from ragbandit.router.storage.decisions.tool_turns import (
     CONVERSATION,
     TOOL_TURN,
@@ -58,7 +59,6 @@ from ragbandit.router.storage.sql.tables import (
     closures,
     decisions,
     feedback,
-    jobs,
     outcomes,
     updates,
     waiting,
@@ -348,17 +348,8 @@ class DecisionStore:
 
     def label_queue(self, *, tenant: str | None, limit: int, skip: int = 0) -> list[DecisionRecord]:
         """Answers that wait for a person's label, of a tenant (None: of all, in turn), the newest first."""
-        query = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
-        query = query.where(jobs.c.kind == "label", decisions.c.text != "")
-        if tenant is not None:
-            query = query.where(decisions.c.tenant == tenant)
-        # Whoever was judged by a user is not asked for: so users' ratings and labels speak of all questions together.
-        rated = exists().where(feedback.c.decision_id == jobs.c.decision_id, feedback.c.source == "human")
-        newest = jobs.c.made_at.desc(), jobs.c.decision_id
-        turn = func.row_number().over(partition_by=decisions.c.tenant, order_by=newest)
-        query = query.where(~rated).order_by(turn, *newest).offset(skip).limit(limit)
         with self.database.read() as connection:
-            ids = list(connection.execute(query).scalars())
+            ids = ids_to_label(connection, tenant=tenant, limit=limit, skip=skip)
         return [self.record(DecisionId(key)) for key in ids]
 
     def record(self, decision_id: DecisionId) -> DecisionRecord:

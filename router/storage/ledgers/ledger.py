@@ -373,13 +373,7 @@ _QUESTION = ("context", "tenant", "text")
 
 
 def lean_updates(
-    ledger: Ledger,
-    *,
-    after: int,
-    upto: int | None = None,
-    page: int = 4000,
-    context: bool = False,
-    text: bool = False,
+    ledger: Ledger, *, after: int, upto: int | None = None, page: int = 4000, context: bool = False, text: bool = False
 ) -> Iterator[Update]:
     """`Ledger.read` for a policy that learns from arm, features and reward alone: an eighth of the work.
 

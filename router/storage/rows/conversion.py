@@ -288,8 +288,7 @@ _FEEDBACK: Final = TableRows(
     feedback,
     Feedback,
     value=Form(
-        write=canonical,
-        read=lambda text: tuple(value) if isinstance(value := json.loads(text), list) else value,
+        write=canonical, read=lambda text: tuple(value) if isinstance(value := json.loads(text), list) else value
     ),
     facts=_OBJECT_OR_NULL,
 )

@@ -20,13 +20,18 @@ def run(service):
 
 
 def test_the_answer_is_printed_first(run, service):
-    """`answer` says how to ask again while there is no answer; then its first line is the answer, before the facts."""
+    """`answer` says how to ask again while there is no answer; then the answer is first, and how to rate it last."""
     code, output = run("answer", QUESTION, "--id", "mine-1", "--wait", "0")
     assert (code, output.splitlines()[0]) == (0, "no answer yet: ask again with --id mine-1")
+    assert "rate it" not in output
     worker_answers(service, "mine-1", "Bram Stoker [1897]")
     code, output = run("answer", QUESTION, "--id", "mine-1", "--wait", "0")
     assert (code, output.splitlines()[0]) == (0, "Bram Stoker [1897]")
-    assert "propensity" in output
+    assert "arm" in output
+    assert len(output.splitlines()) < 12
+    rating = f"ragbandit feedback send mine-1 --rating true --url {service.url}"
+    assert output.splitlines()[-1] == f"rate it: {rating}"
+    command.run(*rating.split()[1:], code=0)
     code, output = run("answer", QUESTION, "--id", "mine-1", "--json")
     assert json.loads(output)["answer"] == "Bram Stoker [1897]"
 

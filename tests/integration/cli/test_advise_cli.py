@@ -24,8 +24,9 @@ from ragbandit.router.offline.replay.plan import EstimateWithInterval
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.types import IMPORTED, ArmName, Query
-from ragbandit.workers.evaluation.advise import print_advice, with_incumbent
+from ragbandit.workers.evaluation.advise import with_incumbent
 from ragbandit.workers.evaluation.paired import Race
+from ragbandit.workers.evaluation.verdict import print_advice
 from ragbandit.workers.judge.rubric import CRITERIA
 from tests.support import command
 from tests.support.logs.log_rows import write_json
@@ -182,7 +183,7 @@ def test_with_an_incumbent(folder):
     found = warm("--table", "t.jsonl", "--json")
     assert found["added"] == 180
     assert found["standings"][0]["name"] == "mba"
-    assert any("held back to single_step" in note for note in found["notes"])
+    assert any("holds the policy back to single_step" in note for note in found["notes"])
     with Router.open() as router:
         decision = router.submit(Query(text="who am I?"), run_by="caller").result(30)
     assert decision.version == found["version"]
@@ -401,7 +402,7 @@ def test_a_budget_and_ctrl_c_end_with_what_is_known(running):
     assert 10 < said["answered"] < 120
     (running / "stop").unlink()
     assert advise("q.jsonl", "--json")["answered"] > said["answered"]
-    assert "12 questions cost 0 dollars: --budget ends nothing" in advise("q.jsonl", "--budget", "0.5")
+    assert "--budget ends nothing" not in advise("q.jsonl", "--budget", "0.5")  # these answers were paid before
 
 
 def test_the_verdict_is_applied(running):
@@ -468,30 +469,42 @@ def test_a_judge_scores_questions_without_answers(running):
         "policy:\n  # why\n  name: mba\narms: {}\n",
         "policy: {name: mba}  # one\n",
         "policy:\n    incumbent: b   # now\n    harm: 0.1\n",
+        "policy:\n  incumbent: b\n  holdback: {share: 0.1, arm: b}  # one\n",
+        "policy:\n  holdback:\n    # why\n    arm: b\n    share: 0.1\n",
+        "policy: {holdback: {arm: b, share: 0.1}, incumbent: b}  # now\n",
     ],
 )
 def test_the_incumbent_is_put_into_a_configuration(text):
-    """Whatever its form; comments and other settings stay."""
+    """The incumbent, and with it the arm of a holdback, is set in every form; comments and other settings stay."""
     changed = with_incumbent(text, "deep")
     assert yaml.safe_load(changed)["policy"]["incumbent"] == "deep"
+    assert ("arm: deep" in changed) == ("holdback" in text)
     assert all(comment in changed for comment in ("# why", "# one", "# now") if comment in text)
     assert with_incumbent("policy: {incumbent: a, name: mba}\n", "deep") == "policy: {incumbent: deep, name: mba}\n"
     assert with_incumbent("policy: &anchor\n  {name: mba}\n", "deep") is None
 
 
-def test_eleven_arms_fit_in_a_hundred_columns():
-    """Names wrap and no cell is cut; each arm has its share of the questions."""
-    arms, known = [f"provider/a-long-name-{n}" for n in range(11)], EstimateWithInterval(value=0.7, low=0.6, high=0.8)
-    policy = Standing(name="mba", reward=known, quality=known, cost=known, shares=dict.fromkeys(arms, 1 / 11))
-    fixed = [replace(policy, name=f"always {arm}", gain=known, roles=("best fixed", "cheapest")) for arm in arms]
-    said = {"verdict": "route", "sentence": "", "best": arms[0], "by": "replay", "questions": 1_292, "rows": 9}
-    console = Console(file=io.StringIO(), width=100)
-    advice = Advice(**said, standings=(policy, *fixed))
-    print_advice(advice, facts={}, notes=[], settings=load(None).settings, console=console)
-    table = console.file.getvalue()
-    assert "…" not in table
-    assert (table.count("9%"), table.count("0.700 (0.600 to 0.800)")) == (11, 12)
-    even = EstimateWithInterval(value=0.0, low=-0.1, high=0.1)
+def test_any_number_of_arms_fits_on_one_screen():
+    """By default 80 columns and 24 lines, whatever the arms are called; --all has each arm whole in 100 columns."""
+    known, even = (EstimateWithInterval(value=value, low=value - 0.1, high=value + 0.1) for value in (0.7, 0.0))
+    for count, name in ((3, "a"), (11, "provider/a-long-name-"), (40, "x" * 60)):
+        arms = [f"{name}{n}" for n in range(count)]
+        policy = Standing(name="mba", reward=known, quality=known, cost=known, shares=dict.fromkeys(arms, 1 / count))
+        fixed = [replace(policy, name=f"always {arm}", gain=known, roles=("best fixed", "cheapest")) for arm in arms]
+        said = {"verdict": "route", "by": "replay", "questions": 1_292, "rows": 9}
+        advice = Advice(**said, sentence="route: " + "words " * 40, best=arms[0], standings=(policy, *fixed))
+        facts = {"answered": 9, "of": 9, "dollars": 1.5, "ended": "every question was answered"}
+        pages = {}
+        for width, every in ((80, False), (100, True)):
+            console = Console(file=io.StringIO(), width=width)
+            notes = [f"note {n}" for n in range(9)]
+            print_advice(advice, facts=facts, notes=notes, settings=load(None).settings, console=console, every=every)
+            pages[every] = console.file.getvalue()
+        lines = pages[False].splitlines()
+        assert len(lines) <= 24
+        assert max(map(len, lines)) <= 80
+        assert "…" not in pages[True]
+        assert (pages[True].count("0.700 (0.600 to 0.800)"), pages[True].count("note: ")) == (count + 1, 9)
     assert "too close" in concluded(replace(advice, ask=Ask(worth=0.0)), gain=even).sentence  # nothing to divide by
 
 

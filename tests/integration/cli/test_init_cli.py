@@ -61,14 +61,15 @@ def documents(folder, name="docs"):
 
 
 def test_without_a_server_the_local_model_answers(run, tmp_path):
-    """Without an index the local model alone; with documents arms that search, and the incumbent searches once.
+    """In an empty folder the user's code runs the arms, since one arm is nothing to route; documents add arms.
 
-    A file that is there stays as it is, but for --force.
+    An existing file stays as it is without --force.
     """
     tree, out = written(run, "--yes")
-    assert tree["generator"]["name"] == "local"
-    assert list(tree["arms"]) == ["no_retrieval"]
-    assert "policy" not in tree
+    assert tree["arms"] == {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}
+    assert "nothing to route" in out
+    assert "Missing: documents to search (--documents DIR), a model server (--url)" in out
+    assert "the weight is the default" not in run("--settings-only", verb="validate")[1]
     before = (tmp_path / "config.yaml").read_bytes()
     code, _, err = run("--yes")
     assert (code, (tmp_path / "config.yaml").read_bytes()) == (2, before)
@@ -76,7 +77,9 @@ def test_without_a_server_the_local_model_answers(run, tmp_path):
     documents(tmp_path)
     tree, out = written(run, "--prefer", "quality", "--force")
     assert list(tree["arms"]) == ["no_retrieval", "single_step", "multi_step"]
-    assert tree["policy"] == {"incumbent": "single_step", "harm": 0.05}
+    held = {"arm": "single_step", "share": 0.05}
+    assert tree["policy"] == {"incumbent": "single_step", "harm": 0.05, "holdback": held}
+    assert "Its price is what single_step earns less on these questions" in out
     assert (tree["reward"]["weight"], tree["cost_weights"]["quality"]) == (0.01, 0.01)
     assert "1 passages of docs" in out
     assert run("--yes", "--force")[1].count("The index default has 1 passages (bm25)") == 1  # not built again
@@ -101,7 +104,9 @@ def test_one_question_on_a_terminal(run, tmp_path):
         os.write(theirs, b"economy\n")
         out, err = init.communicate(timeout=60)
     assert init.returncode == 0, err
-    assert out.count("What is a right answer worth (a step is one round of search and generation)?") == 1
+    question = "What is a right answer worth (a step is one round of search and generation)?"
+    assert out.count(question) == 1
+    assert out.index("stand for your own pipelines") < out.index(question) < out.index("economy: a right answer is")
     assert yaml.safe_load((tmp_path / "config.yaml").read_text())["reward"]["weight"] == 0.2
     os.close(theirs)
     os.close(ours)
@@ -137,7 +142,10 @@ def test_what_a_server_tells_of_its_models(run):
     }
     with ScriptedServer({"": "So."}, models=[told]) as server:
         tree, _ = written(run, "--yes", "--url", server.url)
+        out = run("--yes", "--force", "--url", server.url)[1]
     assert (tree["arms"], "arms_preset" in tree) == ({"model": {}}, False)
+    assert "which is not ready: model is the only arm, so there is nothing to route. Missing: documents" in out
+    assert "context length" not in out
     assert tree["generator"]["context_tokens"] == 128000
     assert tree["generator"]["supports"] == ["images", "json", "tools"]
     assert tree["generator"]["token_prices"] == pytest.approx({"input": 0.25, "output": 2.0, "cached_input": 0.025})
@@ -170,10 +178,12 @@ def test_two_models_of_a_server_on_a_usual_port(run, tmp_path, monkeypatch):
     assert tree["reward"]["cost"] == {"steps": 1.0}
 
 
-def test_two_models_without_documents_are_arms(run):
+def test_two_models_without_documents_are_arms(run, tmp_path):
     """Chats pass through to them; the larger one is the incumbent."""
     with ScriptedServer({"": "So."}, models=[{"id": "gpt-5"}, {"id": "gpt-5-mini"}]) as server:
-        tree, _ = written(run, "--yes", "--url", server.url)
+        tree, out = written(run, "--yes", "--url", server.url)
+    assert "The server lists no context length of gpt-5-mini and gpt-5, so no question is refused as too long" in out
+    assert "no context length" in (tmp_path / "config.yaml").read_text().replace("\n# ", " ")
     assert tree["arms"] == {size: {"class": "model", "generator": size} for size in ("small", "large")}
     assert tree["policy"]["incumbent"] == "large"
 
@@ -230,7 +240,7 @@ def test_prices_of_two_models(run, tmp_path, monkeypatch):
         assert tree["generators"]["small"]["token_prices"] == {"input": 0.15, "output": 0.6}
         assert tree["generators"]["large"]["token_prices"] == {"input": 2.5, "output": 10.0}
         assert tree["reward"] == {"weight": 20.0, "cost": {"dollars": 1.0}}
-        assert "a right answer is worth 0.05 dollars" in out
+        assert "a right answer is worth 5 cents" in out
         for given, part in (
             (["1/2"], "1 prices for 2 models"),
             (["1", "2"], "'1' is not a price"),

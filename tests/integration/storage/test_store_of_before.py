@@ -209,9 +209,7 @@ def test_updates_that_an_earlier_release_archived(migrated, tmp_path):
             assert router.service.serving.rebuilding  # of another release, or lost
             verdict = learned_on(router)
         assert (verdict.ok, verdict.archived) == (True, 5), verdict.notes
-        assert any(
-            "5 updates left the store" in note for note in verdict.notes
-        )
+        assert any("5 updates left the store" in note for note in verdict.notes)
     assert json.loads(run("data", "export", "log.jsonl", "--json").stdout)["rows"] == 21
     with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
         connection.execute("DELETE FROM updates WHERE seq = 9")

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from ragbandit.router.api.findings import of_store
 from ragbandit.router.api.security.budgets import MOST, price_factor
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import make_policy
@@ -46,18 +47,28 @@ def spend(world, decision_id: str, dollars: float) -> None:
 
 def test_the_price_rises(world, caplog):
     """What is served stands in the row; a request sent again is the same; once all is spent the highest price holds."""
-    client, decision = world.client(tenant="paced"), world.service.router.decision
+    client, router = world.client(tenant="paced"), world.service.router
+    decision = router.decision
 
     def weight():
         return decision(routed(client)["decision_id"]).decision.cost_weight
 
     first = routed(client, decision_id="first")
     assert weight() is None
-    spend(world, "first", 0.53)
-    factor = price_factor(spent=0.53, elapsed=0.5)
+    spend(world, "first", 0.56)
+    factor = price_factor(spent=0.56, elapsed=0.5)
     assert 1.0 < factor < MOST
     assert weight() == pytest.approx(0.05 * factor)
     assert routed(client, decision_id="first")["arm"] == first["arm"]
+    (found,) = [one for one in of_store(router.database, settings=router.settings, now=NOON) if "price" in one.what]
+    assert found.what.startswith(f"the budget of paced raises the price {factor:.3g}-fold now")
+    assert "tenants.paced.dollars_per_day" in found.remedy
+    (said,) = [
+        reason
+        for reason in client.get(f"/v1/decisions/{routed(client)['decision_id']}/explanation").json()["reasons"]
+        if "budget" in reason
+    ]
+    assert f"raised {factor:.4g}-fold by a dollar budget" in said
     assert decision("first").decision.cost_weight is None
     items = client.post("/v1/route/batch", json={"items": [{"question": QUESTION}] * 2}).json()["items"]
     paced = decision(items[1]["decision_id"]).decision

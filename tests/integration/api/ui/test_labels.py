@@ -46,12 +46,15 @@ def test_the_page(asking, visit):
     browser = visit(asking)
     page = browser.page("/ui/labels")
     assert "question 2?" in page
+    assert "3 answers wait; 0 labels were given today (of about 1,000 a day)" in page
+    assert "<strong>Right</strong>: the answer answers the question" in page
     assert HOSTILE not in page
     done = browser.send("/ui/labels", on="/ui/labels", decision_id=keys[2], rating="false")
     assert done.headers["location"] == "/ui/labels"
     done = browser.send("/ui/labels", on="/ui/labels", decision_id=keys[1], rating="")
     assert done.headers["location"] == "/ui/labels?skip=1"
     assert "question 0?" in browser.page("/ui/labels?skip=1")
+    assert "2 answers wait; 1 label was given today" in browser.page("/ui/labels?skip=1")
     browser.send("/ui/labels?skip=1", on="/ui/labels?skip=1", decision_id=keys[0], rating="true")
     assert "Begin again" in browser.page("/ui/labels?skip=1")
     assert waiting(asking) == [keys[1]]

@@ -67,7 +67,7 @@ def test_an_empty_store_says_so(service, visit):
     browser = visit(service)
     texts = {path: browser.page(path) for path in PAGES}
     assert "There is no decision yet" in texts["/ui/decisions"]
-    assert "The configuration alone decides" in texts["/ui/policies"]
+    assert "Only the configured policy decides" in texts["/ui/policies"]
     assert "No source is left out" in texts["/ui/feedback"]
     assert "no learner runs" in texts["/ui/queues"]
     assert "No worker is registered" in texts["/ui/queues"]
@@ -91,11 +91,76 @@ def test_what_was_earned_is_told(service, visit):
     assert re.search(r"Decisions\s*3\s*\d explored", text)
     assert re.search(r"Failed answers\s*0 %\s*0 of 2", text)
     assert "effective rows needed" in text
-    assert "Charts appear after the first full hour" in text
+    assert "The latest minute is incomplete" in text
     arm = browser.page("/ui/arms?time=week")
     assert 'aria-current="true">last 7 days' in arm
     assert all(name in arm for name in service.router.service.arms if f"{name}: " in arm)
     browser.page("/ui?time=century", status=422)
+
+
+def test_charts_of_the_first_hour_have_a_point_a_minute(service, visit):
+    """Before the second hour the charts count minutes; reward, quality and shares are those of the rows."""
+    browser, now = visit(service), time.time()
+    for minute in (9, 4, 4, 1):
+        service.router.service.clock = lambda at=now - 60.0 * minute: at
+        answered(service, rating=1.0 if minute == 9 else 0.5)
+    service.router.service.clock = time.time
+    service.router.learn()
+    counted(service)
+    page = Tags(browser.page("/ui"))
+    values = [float(given["data-value"]) for _, given in page.tags if "data-value" in given]
+    assert values.count(2.0) == 1  # decisions of one minute
+    assert 1.0 in values
+    assert "The latest minute is incomplete" in "".join(page.words)
+    assert "Share of the decisions" in browser.page("/ui/arms")
+
+
+def test_an_answer_is_rated_on_its_page(service, visit, with_keys):
+    """The page of a decision takes right or wrong from a form of its own; readers and other sites rate nothing."""
+    named = answered(service)
+    browser = visit(service)
+    path = f"/ui/decisions/{named}"
+    done = browser.send(f"{path}/rating", on=path, rating="false")
+    assert (done.status_code, done.headers["location"]) == (303, path)
+    [kept] = service.http.get(f"/v1/decisions/{named}").json()["feedback"]
+    assert (kept["source"], kept["kind"], kept["value"]) == ("human", "rating", 0.0)
+    assert browser.send(f"{path}/rating", on=path, rating="maybe").status_code == 422
+    foreign = {"content-type": "application/x-www-form-urlencoded", "sec-fetch-site": "cross-site"}
+    assert browser.http.post(f"{path}/rating", data={"rating": "true"}, headers=foreign).status_code == 403
+    open_one = routed(service.http, question="Nobody answers?")["decision_id"]
+    assert "Is the answer right?" not in browser.page(f"/ui/decisions/{open_one}")
+    reader = visit(service)
+    reader.log_in(with_keys(service, "reader"))
+    assert "Is the answer right?" not in reader.page(path)
+    assert (
+        reader.http.post(
+            f"{path}/rating", data={"rating": "true"}, headers=foreign | {"sec-fetch-site": "same-origin"}
+        ).status_code
+        == 403
+    )
+
+
+def test_budgets_are_on_the_overview(serve, visit):
+    """The overview has every budget with what it does to the choices, and none without a budget."""
+    service = serve(tenants={"default": {"dollars_per_day": 1.0}}, reward={"cost": {"dollars": 1.0}})
+    browser = visit(service)
+    named = routed(service.http)["decision_id"]
+    page = browser.page("/ui")
+    assert "tenant default has spent 0 % of its 1 dollars of the day" in page
+    assert "raises the price" not in page
+    body = {"decision_id": named, "answer": "x", "status": "answered", "cost": {"dollars": 3.0}}
+    service.http.post("/v1/outcomes", json=body).raise_for_status()
+    page = browser.page("/ui")
+    assert re.search(r"the budget of default raises the price 1,000-fold now; \w+ answers 100 % of its questions", page)
+
+
+def test_no_sentence_calls_all_arms_alone(service, visit):
+    """A question that allows every arm is not restricted; one that allows fewer is."""
+    arms = sorted(service.router.service.arms)
+    every, fewer = (routed(service.http, question="Which?", arms=names)["decision_id"] for names in (arms, arms[:2]))
+    browser = visit(service)
+    assert "allowed only" not in browser.page(f"/ui/decisions/{every}")
+    assert f"allowed only these arms: {', '.join(arms[:2])}" in browser.page(f"/ui/decisions/{fewer}")
 
 
 def test_every_picture_has_its_table(serve, visit):

@@ -35,9 +35,17 @@ def test_the_root_names_an_unknown_verb():
     shown = CliRunner().invoke(app, ["index", "build", "--help"], env={"COLUMNS": "160"})
     assert shown.exit_code == 0
     assert "--retriever" in shown.stdout
-    wrong = CliRunner().invoke(app, ["sreve"], env={"COLUMNS": "160"})
-    assert wrong.exit_code == 2
-    assert "sreve" in wrong.output
+    for words, meant in (
+        (["sreve"], "did you mean `ragbandit serve`?"),
+        (["Report"], "did you mean `ragbandit report`?"),
+        (["rollback"], "did you mean `ragbandit policy rollback`?"),
+        (["policy", "promot"], "policy promote`?"),
+        (["xyzzy"], "there is no command 'xyzzy'; see --help"),
+    ):
+        wrong = CliRunner().invoke(app, words, env={"COLUMNS": "160"})
+        assert wrong.exit_code == 2
+        assert words[-1] in wrong.output
+        assert meant in wrong.output
     listed = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "160"})
     assert all(f" {name} " in listed.stdout for name in VERBS)
 

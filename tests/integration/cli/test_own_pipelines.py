@@ -1,0 +1,224 @@
+"""`advise` and `Router.advise` with functions of the user's own code."""
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from decimal import Decimal
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+
+from ragbandit.router.config.loading import load
+from ragbandit.router.serving.router import Router
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.types import Cost
+from ragbandit.strategies.retrievers.reranking import NoRetriever
+from ragbandit.strategies.runner import run_strategy
+from ragbandit.workers.evaluation.pipelines import load_pipelines, question_file
+from tests.support import command
+from tests.support.logs.log_rows import write_json
+
+CONFIG = """
+data_dir: data
+encoder: {model: hashing, dimension: 64}
+reward: {weight: 10, cost: {dollars: 1}}
+arms: {small: {run_by: caller}, big: {run_by: caller}}
+"""
+#: `small` answers easy questions only; every call is noted in the file `calls`
+CODE = """
+def noted(name, answer):
+    with open("calls", "a") as file:
+        file.write(name + "\\n")
+    return answer
+
+def small(question):
+    return noted("small", "yes" if question.startswith("easy") else ""), {"dollars": 0.001}
+
+async def big(question):
+    return noted("big", {"answer": "yes", "cost": {"dollars": 0.03}, "sources": [1]})
+
+arms = {"small": small, "big": big}
+broken = {"small": small, "big": lambda question: question[1000]}
+free = {"small": lambda question: "yes", "big": lambda question: "no"}
+
+def make():
+    return arms
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with pipelines and 120 questions, half of them easy."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "own_code.py").write_text(CODE)
+    kinds = ("easy", "hard")
+    rows = ({"question": f"{kinds[n % 2]} {kinds[n % 2]} {n}?", "answers": ["yes"]} for n in range(120))
+    write_json(tmp_path / "q.jsonl", rows)
+    before = list(sys.path)
+    yield tmp_path
+    sys.path[:] = before
+    sys.modules.pop("own_code", None)
+
+
+def calls(folder):
+    return Counter((folder / "calls").read_text().split())
+
+
+def test_functions_run_paired_and_resumable_and_their_rows_are_the_warm_start(folder):
+    """`--module` runs the functions on the same questions, asks nothing twice, and `--apply` learns the outcomes."""
+    said = json.loads(command.run("advise", "q.jsonl", "--module", "own_code:arms", "--json", code=0).stdout)
+    assert (said["verdict"], said["best"]) == ("route", "big")
+    assert calls(folder) == {"small": said["answered"], "big": said["answered"]}
+    assert said["dollars"] == pytest.approx(0.031 * said["answered"])
+    before = calls(folder)
+    done = command.run("advise", "q.jsonl", "--module", "own_code:make", "--apply", "--budget", "9", "--json", code=0)
+    again = json.loads(done.stdout)
+    assert calls(folder) == before
+    assert "cost 0 dollars" not in done.stderr
+    assert again["sentence"] == said["sentence"]
+    assert again["added"] == 2 * said["answered"]
+    assert load(None).settings.policy.incumbent == "big"
+    settings = load(None).settings.model_copy(
+        update={"policy": load(None).settings.policy.model_copy(update={"incumbent": None})}
+    )
+    with Router.open(settings) as router:
+        easy, hard = (router.route(f"{kind} {kind} 999?") for kind in ("easy", "hard"))
+    assert easy.pmf[easy.arms.index("small")] > 0.5 > hard.pmf[hard.arms.index("small")]
+
+
+def test_a_changed_function_is_asked_again(folder):
+    """Stored answers belong to the source of the function that gave them."""
+    command.run("advise", "q.jsonl", "--module", "own_code:arms", "--limit", "20", code=4)
+    sys.modules.pop("own_code")
+    (folder / "own_code.py").write_text(CODE.replace('startswith("easy") else ""', 'startswith("hard") else ""'))
+    command.run("advise", "q.jsonl", "--module", "own_code:arms", "--limit", "20", code=4)
+    assert calls(folder) == {"small": 40, "big": 20}
+
+
+def test_the_library_gives_the_same_verdict(folder):
+    """`Router.advise` returns the verdict, also inside a running event loop, and its rows are learned."""
+    questions = {json.loads(line)["question"]: "yes" for line in (folder / "q.jsonl").read_text().splitlines()}
+    pipelines = {
+        "small": lambda question: ("yes" if question.startswith("easy") else "no", 0.001),
+        "big": lambda question: ("yes", Cost(dollars=0.03)),
+    }
+
+    async def inside():
+        return router.advise(pipelines, questions, apply=True)
+
+    with Router.open() as router:
+        advice = asyncio.run(inside())
+        assert advice.verdict == "route"
+        assert router.status().counters.learned >= 100
+        with pytest.raises(InvalidInput, match="only small to run"):
+            router.advise({"small": pipelines["small"]}, questions)
+        with pytest.raises(InvalidInput, match="a mapping of names to functions"):
+            router.advise([pipelines["small"]], questions)
+        with pytest.raises(InvalidInput, match="budget"):
+            router.advise(pipelines, questions, budget=float("nan"))
+        with pytest.raises(ConfigError, match="no name of a pipeline"):
+            router.advise({"a b": len, "big": len}, questions)
+
+
+def test_questions_are_read_in_every_form(tmp_path):
+    """Questions are a file, a mapping, rows, pairs, or texts without right answers, and are read by one reader."""
+    gold = [{"question": "Who?", "answers": ["a"]}, {"question": "Where?", "answers": ["b", "c"]}]
+    for given in ({"Who?": "a", "Where?": ("b", "c")}, gold, [("Who?", "a"), ["Where?", {"b": 1, "c": 1}]], iter(gold)):
+        file = question_file(given, folder=tmp_path / "new")
+        assert [json.loads(line) for line in file.read_text().splitlines()] == gold
+    assert question_file(str(file), folder=tmp_path) == file
+    assert question_file(["Who?"], folder=tmp_path).read_text() == '{"question":"Who?"}\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "your code runs big and small (give --module MODULE:NAME"),
+        (("--arms", "big,small"), "your code runs big and small"),
+        (("--module", "own_code:nothing"), "'own_code:nothing' cannot be imported"),
+        (("--module", "own_code:small"), "is function; expected a mapping of names to functions"),
+        (("--module", "own_code:arms", "--arms", "big"), "there is only big to run"),
+        (("--module", "own_code:arms", "--arms", "big,smal"), "did you mean small?"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_its_remedy(folder, words, said):
+    """Arms that callers run need their functions, and a wrong name is refused before anything is asked."""
+    done = command.run("advise", "q.jsonl", *words, code=2)
+    assert said in " ".join(done.output.split())
+    assert not (folder / "calls").exists()
+    assert "--module own_code:arms" in command.run("advise", "--module", "own_code:arms", code=2).output
+
+
+def test_arms_that_are_not_configured_are_judged_and_not_learned(folder):
+    """A verdict needs no configuration; `--apply` without these arms is refused before anything is asked."""
+    config = yaml.safe_load(CONFIG) | {"arms": {"other": {}, "more": {"class": "no_retrieval"}}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    done = command.run("advise", "q.jsonl", "--module", "own_code:arms", "--apply", code=2)
+    assert "set arms: {small: {run_by: caller}, big: {run_by: caller}}" in " ".join(done.output.split())
+    assert not (folder / "calls").exists()
+    assert "route: " in command.run("advise", "q.jsonl", "--module", "own_code:arms", code=0).output
+
+
+def test_faults_of_functions_are_named_while_they_run(folder):
+    """The first failure of a function is printed with its reason, and answers that cost nothing are warned of."""
+    done = command.run("advise", "q.jsonl", "--module", "own_code:broken", "--limit", "60")
+    assert "big failed: IndexError: string index out of range" in " ".join(done.stderr.split())
+    done = command.run("advise", "q.jsonl", "--module", "own_code:free", "--limit", "60", "--budget", "1")
+    said = " ".join(done.stderr.split())
+    assert "12 questions cost nothing by reward.cost (dollars): every arm looks free" in said
+    assert "12 questions cost 0 dollars: --budget ends nothing" in said
+
+
+def outcome_of(output, *, prices):
+    (arm,) = load_pipelines({"own": lambda question: output}, prices=prices).values()
+    query = SimpleNamespace(id="d1", text="?", messages=(), context={}, tenant="")
+    from ragbandit.shared.types import Budget
+
+    run = run_strategy(arm.strategy, query=query, budget=Budget(), retriever=NoRetriever(), generator=arm.generator)
+    return asyncio.run(run)
+
+
+@pytest.mark.parametrize(
+    ("output", "charged", "steps", "dollars"),
+    [
+        ("yes", "steps", 1, 0.0),
+        (("yes", 4), "steps", 4, 0.0),
+        (("yes", 0.25), "dollars", 1, 0.25),
+        (("yes", Decimal("0.25")), "dollars", 1, 0.25),
+        (("yes", {"steps": np.int64(2), "dollars": np.float32(0.25), "seconds_total": 9}), "dollars", 2, 0.25),
+        (("yes", Cost(dollars=0.25, seconds_total=3.0)), "dollars", 1, 0.25),
+        ({"answer": "yes", "steps": 3, "cost": 0.25, "passages": None}, "dollars", 3, 0.25),
+        ({"answer": "yes", "dollars": 0.25, "trace": object()}, "steps", 1, 0.25),
+        (SimpleNamespace(answer="yes", cost={"dollars": 0.25}), "steps", 1, 0.25),
+        ({"output": "yes"}, "steps", 1, 0.0),
+    ],
+)
+def test_costs_are_read_in_every_form(output, charged, steps, dollars):
+    """A bare number counts what reward.cost charges; None is left out, and numbers of other packages are numbers."""
+    outcome = outcome_of(output, prices={charged: 1.0})
+    assert (outcome.status, outcome.answer, outcome.steps) == ("answered", "yes", steps)
+    assert outcome.cost.dollars == pytest.approx(dollars)
+    assert 0.0 < outcome.cost.seconds_total < 3.0
+
+
+@pytest.mark.parametrize(
+    ("output", "prices", "said"),
+    [
+        (None, {"steps": 1.0}, "the reply's answer is None"),
+        (("yes", 3), {"steps": 1.0, "dollars": 1.0}, "cost in a unit is 3"),
+        (("yes", {"dolars": 1}), {"dollars": 1.0}, "cost.dolars is 1"),
+        (("yes", -0.5), {"dollars": 1.0}, "cost.dollars is -0.5"),
+        (("yes", float("nan")), {"dollars": 1.0}, "cost.dollars is nan"),
+        (("yes", True), {"steps": 1.0}, "steps is True"),
+    ],
+)
+def test_a_cost_that_cannot_be_read_is_a_failure_with_its_field(output, prices, said):
+    """A cost is never guessed: the failure names the field and the forms that can be read."""
+    outcome = outcome_of(output, prices=prices)
+    assert outcome.status == "failed"
+    assert said in outcome.error
+    assert 'return a text, (text, {"dollars": 0.004})' in outcome.error

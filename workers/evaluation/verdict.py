@@ -1,0 +1,136 @@
+"""What `advise` prints: one screen of 80 columns and 24 lines, or with --all every number and how it was made."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ragbandit.router.cli.console import fitting
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.monitoring.price import implied, in_words, proposal
+from ragbandit.router.offline.advice import CONFIDENCE, Advice, Standing
+from ragbandit.router.offline.replay.plan import EstimateWithInterval
+from ragbandit.router.offline.simulation.measure import while_learning
+from ragbandit.shared.formats import number
+from ragbandit.shared.types import ArmName
+
+#: arms, and notes, of one screen; arms if their names are so long that each takes several lines
+_ARMS: Final = 6
+_LONG_ARMS: Final = 3
+#: columns of a screen that the numbers of an arm take
+_NUMBERS: Final = 62
+_NOTES: Final = 3
+
+
+def print_advice(
+    advice: Advice,
+    *,
+    facts: Mapping[str, Any],
+    notes: Sequence[str],
+    settings: Settings,
+    console: Console,
+    every: bool = False,
+) -> None:
+    """The verdict and its evidence. every: all arms, intervals, the frontier, and how the numbers were made."""
+    console.print(escape(advice.sentence), highlight=False, style="bold", soft_wrap=every)
+    if advice.verdict == "wrong log":
+        console.print("give the probabilities that the arms were drawn with; `ragbandit replay` shows each arm")
+        return
+    cost = "steps" if list(settings.reward.cost) == ["steps"] else "cost"
+    policy, *fixed = advice.standings
+    shown = fixed if every else _most_rewarding(fixed, width=console.width)
+    console.print(fitting(_standings(advice, [policy, *shown], cost=cost, every=every), console=console))
+    if every and advice.frontier:
+        frontier = Table("weight of cost", "quality", "cost")
+        for point in advice.frontier:
+            frontier.add_row(escape(point.name), _value(point.quality), _value(point.cost))
+        console.print(frontier)
+    prices = in_words(settings.reward)
+    lines = [*(prices if every else prices[:1])]
+    if advice.price is not None:
+        lines += [implied(advice.price)] if every or len(advice.price.arms) <= _LONG_ARMS else []
+        lines += [proposal(advice.price, reward=settings.reward)]
+    if every:
+        lines = [*_evidence(advice), *lines, *(f"{key.replace('_', ' ')}: {_fact(facts[key])}" for key in facts)]
+    else:
+        lines += _facts(facts)
+    lines += [f"note: {note}" for note in (notes if every else notes[:_NOTES])]
+    if not every:
+        hidden = [f"{len(fixed) - len(shown)} more arms"] if len(shown) < len(fixed) else []
+        hidden += [f"{len(notes) - _NOTES} more notes"] if len(notes) > _NOTES else []
+        lines.append(f"--all prints {', '.join([*hidden, 'intervals, other prices, and how this was measured'])}")
+    for words in lines:
+        console.print(escape(words), highlight=False, soft_wrap=every)
+
+
+def _most_rewarding(fixed: Sequence[Standing], *, width: int) -> list[Standing]:
+    """The arms of one screen: those with a role in the verdict, then by reward."""
+    most = _ARMS if max(len(arm.name) for arm in fixed) <= width - _NUMBERS else _LONG_ARMS
+    first = sorted(fixed, key=lambda arm: ("best fixed" not in arm.roles, not arm.roles, -arm.reward.value))[:most]
+    return [arm for arm in fixed if arm in first]
+
+
+def _standings(advice: Advice, standings: Sequence[Standing], *, cost: str, every: bool) -> Table:
+    """A row for the policy and for always each arm."""
+    table = Table(f"{advice.questions:,} questions", box=None, pad_edge=False)
+    table.columns[0].overflow = "fold"
+    for title in ("reward", "gain of routing", "quality", cost, "routed"):
+        table.add_column(title, justify="right")
+    shares = advice.standings[0].shares
+    for standing in standings:
+        roles = f" ({', '.join(standing.roles)})" if every and standing.roles else ""
+        is_policy = standing.gain is None
+        table.add_row(
+            escape(f"{standing.name} after learning" if is_policy else standing.name + roles),
+            _value(standing.reward) if every else f"{standing.reward.value:.3f}",
+            "" if standing.gain is None else _value(standing.gain, sign="+"),
+            f"{standing.quality.value:.3f}",
+            number(standing.cost.value),
+            "" if is_policy else f"{100 * shares[ArmName(standing.name.removeprefix('always '))]:.0f}%",
+        )
+    return table
+
+
+def _facts(facts: Mapping[str, Any]) -> Iterator[str]:
+    """What the run cost and why it ended, and what was learned."""
+    if "of" in facts:
+        asked = f"{facts['answered']} of {facts['of']} questions were asked, for {number(facts['dollars'])} dollars now"
+        yield f"{asked}: {facts['ended']}"
+    if facts.get("unjudged"):
+        yield f"{facts['unjudged']} questions count for no arm: the judge gave no score"
+    if "added" in facts:
+        yield f"{facts['added']} rows were learned, {facts['known']} were known (ledger {facts['label']})"
+    if "incumbent" in facts:
+        yield f"policy.incumbent: {facts['incumbent']}"
+
+
+def _evidence(advice: Advice) -> Iterator[str]:
+    """How the numbers were made, the control, and the passes from cold."""
+    folds, exact = advice.ask.folds, advice.by == "every arm"
+    looked = (
+        "" if advice.ask.confidence == CONFIDENCE else f", of gains {advice.ask.confidence:.1%}: the looks share 5 %"
+    )
+    yield f"routed: share of questions sent to the arm; intervals of 95 %{looked}"
+    known = "the outcome of every arm is known" if exact else "doubly robust estimates of the logged draws"
+    yield f"each question was asked of a policy that had learned the other {folds - 1} of {folds} parts; {known}"
+    if advice.control is not None:
+        yield f"control: with the outcomes permuted the policy gains {_value(advice.control, sign='+')}: that is chance"
+    if (cold := advice.cold) is not None:
+        yield f"from cold, {advice.ask.labelled:.0%} labelled, {while_learning(cold)}"
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key} after {count} questions" for key, count in value.items()) or "none"
+    if value is None:
+        return "not by this command"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _value(value: EstimateWithInterval, *, sign: str = "") -> str:
+    text = f"{value.value:{sign}.3f}"
+    if value.low is None or value.high is None:
+        return text
+    return f"{text} ({value.low:{sign}.3f} to {value.high:{sign}.3f})"

@@ -15,7 +15,7 @@ from ragbandit.shared.errors import RagBanditError
 
 TABLE = Path(__file__).parent / "handbook" / "table.jsonl"
 #: what a step costs in examples/tutorial.yaml
-STEP = 0.1
+STEP = 0.05
 ARMS = ("no_retrieval", "single_step", "multi_step")
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--url", default=os.environ.get("RAGBANDIT_URL", "http://localhost:8100"))
     parser.add_argument("--limit", type=int, default=300, help="questions")
-    parser.add_argument("--passes", type=int, default=4, help="times that each is asked")
+    parser.add_argument("--passes", type=int, default=6, help="times that each is asked")
     arguments = parser.parse_args()
     rows = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()][: arguments.limit]
     with Client(arguments.url) as client:

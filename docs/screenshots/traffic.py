@@ -1,7 +1,7 @@
 """Made-up traffic of a week: questions of three kinds, three arms, people who judge, and candidate policies.
 
-The store is real, and everything goes through the router and the learner, with a clock that is set. Questions, answers and
-judgements are made up.
+The store is real, and everything goes through the router and the learner, with a clock that is set. Questions, answers
+and judgements are made up.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""README.md: what it shows runs, and what it names exists; the figures of the pages are those of the benchmarks."""
+"""README.md: its commands and code run, and the figures of the pages are those of the benchmarks."""
 
 import itertools
 import json

@@ -146,7 +146,7 @@ def test_the_table_is_recorded(tmp_path, run_here):
 
 @pytest.mark.timeout(120)
 def test_all_arms_side_by_side(tmp_path, run_here, capsys):
-    """Every arm that the model supports answers the same questions; the report names the other arms and what they lack."""
+    """Every arm that the model supports answers the same questions; the report names what the other arms lack."""
     asked = sampled(read_questions(), each=1, by="kind")
     known = next(row for row in asked if row["kind"] == "none")
     script = {known["question"]: f"So the answer is: {known['answers'][0]}.", "": "So the answer is: nobody knows."}

@@ -54,7 +54,7 @@ def curve(*passes):
 
 
 def test_a_router_that_always_picks_right_is_beyond_doubt():
-    """A router that always picks right earns what the best arm of each question earns, and the sentence claims a lead."""
+    """A router that always picks right earns what the best arms earn, and the sentence claims a lead."""
     found = curve(passed([0, 1, 2] * 100), passed([0, 1, 2] * 100))
     assert found.points[-1].reward == pytest.approx(0.95) == found.oracle
     assert found.always == pytest.approx({"no_retrieval": 1 / 3, "single_step": 2 / 3 - 0.05, "multi_step": 0.9})

@@ -59,7 +59,7 @@ test-faults: install
 test-browser: install
 	$(BIN)/python -m pytest -q -m browser tests/integration/api/ui
 
-# The pictures of docs/dashboard.md, of a service with made-up traffic.
+# The pictures of README.md and docs/dashboard.md, of a service with made-up traffic.
 screenshots: install
 	$(BIN)/python -m docs.screenshots
 

@@ -44,7 +44,7 @@ from ragbandit.shared.errors import InvalidInput, missing_package
 #: questions answered at a time: a worker writes several answers at once, in little more time than one
 CONCURRENCY = 8
 #: questions that are asked live, at most; and one in how many is held out, so that live ones were not learned before
-ASKED, HELD_OUT = 50, 6
+ASKED, HELD_OUT = 40, 6
 #: orders in which the recorded table is learned, half of those of `make handbook-curve`
 ORDERS = 10
 #: share of the live questions that a thumb judges (by a script with the gold answers); gold answers judge the others

@@ -47,12 +47,13 @@ def settings_of(folder: str) -> Settings:
             "encoder": {"model": "hashing", "dimension": 64},
             "arms": {name: {"run_by": "caller"} for name in ARMS},
             "reward": {"weight": 0.08},
+            "policy": {"holdback": {"arm": "multi_step", "share": 0.1}},
             "server": {"port": 0},
         }
     )
 
 
-def fill(router: Router, *, hours: int = 156, each: int = 10, seed: int = 7) -> None:
+def fill(router: Router, *, hours: int = 156, each: int = 60, seed: int = 7) -> None:
     """Make the traffic of `hours` hours, with `each` questions in each hour; the last hour ends now."""
     drawn, now = random.Random(seed), time.time()  # noqa: S311 - traffic, no secret
     learners, rollout = Learners(router), Rollout(router)

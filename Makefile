@@ -14,7 +14,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,plots,documents,families,crud,otel,mcp,oidc,pgvector,qdrant,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,plots,documents,families,crud,otel,mcp,pgvector,qdrant,dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --ignore-requires-python obp==0.5.7 \
 		|| echo 'obp cannot be installed here: the tests that ask it skip, its recorded values stay'
 	touch $(STAMP)
@@ -59,7 +59,7 @@ test-faults: install
 test-browser: install
 	$(BIN)/python -m pytest -q -m browser tests/integration/api/ui
 
-# The pictures of docs/dashboard.md, of a service with made-up traffic.
+# The pictures of README.md and docs/dashboard.md, of a service with made-up traffic.
 screenshots: install
 	$(BIN)/python -m docs.screenshots
 
@@ -80,19 +80,19 @@ quick: install
 isa-matrix: install
 	$(BIN)/python -m benchmarks.isa_matrix $(if $(ONLY),--only $(ONLY))
 
-# POLICY=NAME: another policy; WORKERS=N: answer processes, else as configured; KEEP=1: the service and its dashboard stay up at the end; STRATEGIES=all or NAME,NAME...: the arms side by side instead, EACH=N questions of a kind
+# DETAIL=1: every table; KEEP=1: the service and its pages stay up at the end; POLICY=NAME: another policy; WORKERS=N: answer processes; STRATEGIES=all or NAME,NAME...: the arms side by side instead, EACH=N questions of a kind
 demo: install
 ifdef STRATEGIES
 	$(BIN)/python -m ragbandit.examples.handbook.strategies --strategies $(STRATEGIES) $(if $(EACH),--each $(EACH))
 else
-	$(BIN)/python -m ragbandit demo $(if $(POLICY),--policy $(POLICY)) $(if $(filter command environment,$(origin WORKERS)),--workers $(WORKERS)) $(if $(KEEP),--keep)
+	$(BIN)/python -m ragbandit demo $(if $(POLICY),--policy $(POLICY)) $(if $(filter command environment,$(origin WORKERS)),--workers $(WORKERS)) $(if $(KEEP),--keep) $(if $(DETAIL),--detail)
 endif
 
 # Every arm of the demo on every question of its handbook, by the default model: half an hour; goes on where it stopped.
 handbook-table: install
 	$(BIN)/python -m ragbandit.examples.handbook.recorded
 
-# The demo's learning curve on that table, as text and as the README's picture.
+# The demo's learning curve on that table, as text and as the picture in examples/handbook/README.md.
 handbook-curve: install
 	$(BIN)/python -m ragbandit.examples.handbook.learning_curve --plot docs/learning-curve.png
 

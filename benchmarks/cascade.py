@@ -3,10 +3,10 @@
     python -m benchmarks.cascade --jobs 2
     python -m benchmarks.cascade --tables arc_challenge_train --seeds 1
 
-The tables are beside the checkout (shared/data/cascade): RouterBench's questions with what every model answered. A
-cascade ships the answer of mixtral, claude-instant or gpt-3.5 where Yi gives the same, and asks GPT-4 else. The real
-arm class runs on the recorded answers; what it spends is its cost. GPT-4 costs 2. Five folds; `mba` learns online,
-from the drawn arm alone.
+The tables are not part of the repository: RouterBench's questions (ARC Challenge and Winogrande) with every model's
+answer. A cascade ships the answer of mixtral, claude-instant or gpt-3.5 if Yi gives the same, and asks GPT-4 otherwise.
+The real arm class runs on the recorded answers; what it spends is its cost. GPT-4 costs 2. Five folds; `mba` learns
+online, only from the drawn arm.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`make bench-publish`: put what the benchmarks print into docs/benchmarks.md, six of the figures into README.md."""
+"""`make bench-publish`: put the output of the benchmarks into docs/benchmarks.md, six of the figures at its top."""
 
 import re
 import subprocess
@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-README: Final = ROOT / "README.md"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
-#: of the benchmarks on simulated services
+#: page of the benchmarks on simulated services
 WORLDS_PAGE: Final = ROOT / "docs" / "simulated-worlds.md"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:
-    """A figure of the README: its words there, and the printed table and row that it is taken from."""
+    """A figure at the top of the page: its words there, and the printed table and row that it is taken from."""
 
     words: str
     #: how the title of the printed table begins
@@ -51,7 +50,7 @@ def main() -> None:
     """Replace the blocks."""
     printed = subprocess.run([sys.executable, "-m", "benchmarks"], check=True, capture_output=True, text=True).stdout
     put("bench", fenced(printed), file=PAGE)
-    put("figures", figures_table(printed), file=README)
+    put("figures", figures_table(printed), file=PAGE)
 
 
 def put(name: str, block: str, *, file: Path) -> None:
@@ -75,7 +74,7 @@ def fenced(printed: str) -> str:
 
 
 def figures_table(printed: str) -> str:
-    """The README's figures as a Markdown table, from what the benchmarks printed.
+    """The figures as a Markdown table, from the output of the benchmarks.
 
     Raises SystemExit for a figure that was not printed.
     """
@@ -86,7 +85,7 @@ def figures_table(printed: str) -> str:
 
 
 def _cells(shown: Shown, printed: str) -> tuple[str, str]:
-    """The figure, and the baseline's with what it is."""
+    """Returns (our figure, the baseline's figure and description)."""
     inside = False
     for line in printed.splitlines():
         if not line.startswith(("│", "┃", "┏", "┡", "└")):

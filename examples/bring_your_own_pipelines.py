@@ -25,7 +25,7 @@ def deep(question: str) -> dict[str, object]:
 
 
 def outcome_of(answer: dict[str, object]) -> dict[str, object]:
-    """What an outcome says of an answer; seconds are measured."""
+    """Outcome to report for an answer; seconds are measured."""
     return {"answer": answer["text"], "steps": answer["rounds"]}
 
 

@@ -57,9 +57,9 @@ def from_a_log() -> list[str]:
 
 
 def found(values: list[float]) -> tuple[bool, bool]:
-    """Whether somebody who looks after every value (from the 30th) once sees a difference that is not there.
+    """Look after every value from the 30th on: is a difference ever reported, although there is none?
 
-    By the usual 95 % interval; and by a confidence sequence, normal mixture of Howard et al. (2021), tightest at 500.
+    Returns (by the usual 95 % interval, by a confidence sequence: Howard et al. 2021, normal mixture, tightest at 500).
     """
     rho = math.sqrt((-2 * math.log(0.05) + math.log(1 - 2 * math.log(0.05))) / 500)
     total = squares = 0.0

@@ -22,7 +22,7 @@ def main() -> None:
     deep = prompt | FakeListChatModel(responses=["Abraham Stoker, in 1897"]) | StrOutputParser()
     with Client() as client:
         chain = RoutedRunnable(client, runnables={"fast": fast, "deep": deep})
-        run_id = uuid.uuid4()  # of the run in your traces, and of the decision
+        run_id = uuid.uuid4()  # id of the run in your traces, and of the decision
         answer = chain.invoke({"question": "Who wrote Dracula?"}, config={"run_id": run_id})
         print(answer)
         client.feedback(str(run_id), rating="Stoker" in answer)

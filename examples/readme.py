@@ -28,7 +28,6 @@ def library() -> None:
             router.outcome(decision.id, answer=answer, steps=steps)  # what it took
             router.feedback(decision.id, label=gold)  # or rating=True, or rating=4, scale="1-5"
         router.learn()  # here; a service has a learner process of its own
-        print(router.decision(decision.id).state, router.status().counters)
         assert router.verify().ok  # every draw and the whole learning, recomputed from the store
 
 

@@ -1,28 +1,30 @@
-"""The tutorial's caller: asks a running service which pipeline to take, and reports what it gave (docs/tutorial.md).
+"""The tutorial's caller: asks a running service which pipeline to take, and reports its outcome (docs/tutorial.md).
 
-What each pipeline makes of each question was recorded (examples/handbook/table.jsonl), so that no model is needed.
+The outcome of each pipeline for each question was recorded (examples/handbook/table.jsonl), so no model is needed.
 """
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ragbandit import Client
+from ragbandit.shared.errors import RagBanditError
 
 TABLE = Path(__file__).parent / "handbook" / "table.jsonl"
 #: what a step costs in examples/tutorial.yaml
-STEP = 0.1
+STEP = 0.05
 ARMS = ("no_retrieval", "single_step", "multi_step")
 
 
 def main() -> None:
     """Ask the questions of the table, again and again; print what routing gave in each pass."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--url", default="http://localhost:8100")
+    parser.add_argument("--url", default=os.environ.get("RAGBANDIT_URL", "http://localhost:8100"))
     parser.add_argument("--limit", type=int, default=300, help="questions")
-    parser.add_argument("--passes", type=int, default=4, help="times that each is asked")
+    parser.add_argument("--passes", type=int, default=6, help="times that each is asked")
     arguments = parser.parse_args()
     rows = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()][: arguments.limit]
     with Client(arguments.url) as client:
@@ -36,7 +38,7 @@ def main() -> None:
 
 
 def ask(client: Client, row: dict[str, Any]) -> str:
-    """One question: choose, look up what the pipeline gave, report it. The arm that was taken."""
+    """Route one question, look up the outcome of the chosen arm, and report it. Returns the arm."""
     decision = client.route(row["question"])
     arm = decision["arm"]
     client.outcome(decision["decision_id"], answer="recorded", steps=row["steps"][arm])
@@ -45,11 +47,14 @@ def ask(client: Client, row: dict[str, Any]) -> str:
 
 
 def summary(gave: Sequence[tuple[float, float]]) -> str:
-    """Share of right answers and steps a question, and what that is worth at the price of the configuration."""
+    """Share of right answers and steps a question, and the reward at the price of the configuration."""
     right = sum(right for right, _ in gave) / len(gave)
     steps = sum(steps for _, steps in gave) / len(gave)
     return f"{right:.0%} right, {steps:.2f} steps, reward {right - STEP * steps:.3f}"
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RagBanditError as error:
+        raise SystemExit(f"{error.code}: {error}") from error

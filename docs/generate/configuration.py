@@ -1,4 +1,4 @@
-"""docs/configuration.md from the settings' models: keys, types, defaults, ranges and the comments beside the fields."""
+"""docs/configuration.md from the settings' models: keys, types, defaults, ranges and the comments on the fields."""
 
 import ast
 import inspect
@@ -65,7 +65,7 @@ def is_section(value: object) -> bool:
 
 
 def keys(model: type[Any]) -> dict[str, str | None]:
-    """Key -> description where it has one, of every setting in a section."""
+    """Map each key of a section to its description, or None if it has none."""
     if issubclass(model, BaseModel):
         return {name: field.description for name, field in model.model_fields.items()}
     return {field.name: None for field in fields(model)}

@@ -70,7 +70,7 @@ def _bounds(schema: Schema) -> Iterator[str]:
     if "exclusiveMinimum" in schema:
         yield f"above {schema['exclusiveMinimum']:,}"
     pattern = schema.get("pattern", "")
-    if len(pattern) > READABLE:  # of texts, with every kind of space
+    if len(pattern) > READABLE:  # a pattern of a text, which lists every kind of space
         yield "empty or not blank" if pattern.endswith("?$") else "not blank"
     elif pattern:
         yield f"matches `{pattern}`"

@@ -43,7 +43,7 @@ class _Jobs(MemoryJobs):
     """A queue with the workers of a small installation."""
 
     def workers(self) -> list[WorkerState]:
-        """Two that answer, one of them busy, and the one that learns."""
+        """States of two answer workers, one of them busy, and of the learner."""
         said = (("answer-1", "answer", "busy"), ("answer-2", "answer", "idle"), ("learn-1", "learn", "idle"))
         now = time.time()
         return [

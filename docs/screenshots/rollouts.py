@@ -1,6 +1,6 @@
-"""Candidates beside the made-up traffic: one in shadow, one that a person lets serve too early, one that is a draft.
+"""Candidates for the made-up traffic: one in shadow, one that a person lets serve too early, one that is a draft.
 
-What is decided, learned and judged is what the service does, by a clock that is set.
+The service's own code decides, learns and judges, with a clock that is set.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from ragbandit.shared.types import Json
 _STEPS: Final[tuple[tuple[float, Mapping[str, Json], tuple[verbs.Verb, ...], str], ...]] = (
     (0.2, {"reward": {"weight": 0.04}}, ("shadow",), "steps may cost less"),
     (0.4, {"policy": {"name": "fixed", "params": {"arm": "no_retrieval"}}}, ("shadow", "canary"), "a faster answer"),
-    (1.0, {"policy": {"name": "lints"}}, (), "Thompson sampling"),
+    (1.0, {"policy": {"name": "linucb"}}, (), "textbook optimism"),
 )
 
 
 class Learners:
-    """Learners of the configuration and of every version that learns beside it."""
+    """Learners of the configuration and of every version that learns."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -41,14 +41,14 @@ class Learners:
 
 
 class Rollout:
-    """What people do with candidates, and what the evaluator makes of them."""
+    """People's steps with candidates, and the evaluator's verdicts."""
 
     def __init__(self, router: Router) -> None:
         self._router, self._left = router, list(_STEPS)
         self._evaluator = Evaluator(router.database, settings=router.settings)
 
     def go_on(self, share: float, *, now: float) -> None:
-        """Do what is due when this share of the time is over."""
+        """Do the steps that are due after this share of the time."""
         while self._left and self._left[0][0] <= share:
             _, changes, wanted, reason = self._left.pop(0)
             told: dict[str, Any] = {"base": self._router.ledger.label, "actor": "cli:ann@office", "reason": reason}

@@ -1,7 +1,7 @@
 """Made-up traffic of a week: questions of three kinds, three arms, people who judge, and candidate policies.
 
-The store is a real one, and everything goes through the router and the learner, by a clock that is set. What is made up
-is what users ask, what arms answer and what people say.
+The store is real, and everything goes through the router and the learner, with a clock that is set. Questions, answers
+and judgements are made up.
 """
 
 import random
@@ -40,20 +40,21 @@ _THINGS: Final = (
 
 
 def settings_of(folder: str) -> Settings:
-    """Settings of a service that needs no model and no server beside it."""
+    """Settings of a service that needs no model and no other server."""
     return Settings.model_validate(
         {
             "data_dir": folder,
             "encoder": {"model": "hashing", "dimension": 64},
             "arms": {name: {"run_by": "caller"} for name in ARMS},
             "reward": {"weight": 0.08},
+            "policy": {"holdback": {"arm": "multi_step", "share": 0.1}},
             "server": {"port": 0},
         }
     )
 
 
-def fill(router: Router, *, hours: int = 156, each: int = 10, seed: int = 7) -> None:
-    """Make the traffic of so many hours, with so many questions in each, the last hour ending now."""
+def fill(router: Router, *, hours: int = 156, each: int = 60, seed: int = 7) -> None:
+    """Make the traffic of `hours` hours, with `each` questions in each hour; the last hour ends now."""
     drawn, now = random.Random(seed), time.time()  # noqa: S311 - traffic, no secret
     learners, rollout = Learners(router), Rollout(router)
     try:
@@ -68,7 +69,7 @@ def fill(router: Router, *, hours: int = 156, each: int = 10, seed: int = 7) -> 
     finally:
         rollout.close()
         router.service.clock = time.time
-        router.following.snapshots.lags.clear()  # of a clock that was set
+        router.following.snapshots.lags.clear()  # lags by the clock that was set
     extender = Extender(router.database, holder="screenshots", weight=0.05)
     while extender.extend(seconds=60.0):
         pass
@@ -76,7 +77,7 @@ def fill(router: Router, *, hours: int = 156, each: int = 10, seed: int = 7) -> 
 
 
 def _one(router: Router, drawn: random.Random, *, at: float, share: float) -> None:
-    """A question, its answer, and maybe what somebody says of it."""
+    """Ask a question, report its answer, and judge most answers."""
     kind = drawn.randrange(3)
     thing = drawn.choice(_THINGS)
     text = drawn.choice(_KINDS[kind]).format(thing)

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 HERE: Final = Path(__file__).parent
 DATA: Final = Path(".ragbandit") / "demo"  # in the folder of the caller; --data puts it elsewhere
-TABLE: Final = HERE / "table.jsonl"  # of `make handbook-table`
+TABLE: Final = HERE / "table.jsonl"  # written by `make handbook-table`
 ARMS: Final = ("no_retrieval", "single_step", "multi_step")
 Row = dict[str, Any]
 
 
 def environment_of(config: Path, *, data: Path) -> dict[str, str]:
-    """Ours, with this configuration, a free port and no setting of somebody else's service."""
+    """Our environment with this configuration and a free port, without settings of other services."""
     foreign = ("RAGBANDIT_", "DATABASE_URL", "REDIS_URL")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     with socket.socket() as probe:

@@ -3,8 +3,9 @@
 First the recorded table: what routing earns while it learns, against always one pipeline, in ten orders of all
 questions. Then the same live. A policy that has learned the recorded outcomes of other questions routes, workers with
 real retrieval and a small real language model answer, and a script judges, mostly by a thumb up or down, else by gold
-answers. The policy goes on learning. At the end stands what always one pipeline earned on the same questions when the
-table was recorded, and everything is verified. Prints tables and writes .ragbandit/demo/report.json.
+answers. The policy goes on learning. At the end everything is verified, and the run is compared with what always one
+pipeline earned on the same questions when the table was recorded. Prints a page of text, with `--detail` every table,
+and writes .ragbandit/demo/report.json.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ from ragbandit.client import Client
 from ragbandit.examples.handbook.command import DATA, HERE, TABLE, Row, environment_of, ragbandit, read_questions
 from ragbandit.examples.handbook.held_out import asked_for, recorded, split, warmed
 from ragbandit.examples.handbook.policies import PARAMS, prepared
-from ragbandit.examples.handbook.report import show, summarise
+from ragbandit.examples.handbook.report import headline, show, summarise
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import containment
@@ -42,11 +43,11 @@ from ragbandit.shared.errors import InvalidInput, missing_package
 
 #: questions answered at a time: a worker writes several answers at once, in little more time than one
 CONCURRENCY = 8
-#: questions that are asked live, at most
-ASKED = 100
-#: orders in which the recorded table is learned: half of those of the picture, for the time that they take
+#: questions that are asked live, at most; and one in how many is held out, so that live ones were not learned before
+ASKED, HELD_OUT = 40, 6
+#: orders in which the recorded table is learned, half of those of `make handbook-curve`
 ORDERS = 10
-#: share of them that a thumb judges, by a script that knows the gold answers, which judge the others
+#: share of the live questions that a thumb judges (by a script with the gold answers); gold answers judge the others
 RATED = 0.8
 #: feedback sent twice, and decisions judged a second time after they were learned
 TWICE, LATE = 8, 5
@@ -69,6 +70,7 @@ class Options:
     config: Path
     workers: int | None
     keep: bool
+    detail: bool
 
 
 def demo(
@@ -82,8 +84,9 @@ def demo(
     config: Annotated[Path, typer.Option(help="settings; default: the handbook's")] = HERE / "config.yaml",
     workers: Annotated[int | None, typer.Option(help="answer processes; default: the configured ones")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="keep the service up at the end, until Ctrl-C")] = False,
+    detail: Annotated[bool, typer.Option("--detail", help="print every table and figure")] = False,
 ) -> None:
-    """Show what routing earns: a recorded table first, then the same live, with a small model. Takes 6 minutes.
+    """Show what routing earns: a recorded table first, then the same live, with a small model. Takes 2 minutes.
 
     Exit code 1 if anything that must agree does not.
     """
@@ -98,7 +101,7 @@ def demo(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the service ends as well
     chosen = Options(
         policy=policy, limit=limit, seed=seed, seeds=seeds, table=table.absolute(), data=data.absolute(),
-        config=config.absolute(), workers=workers, keep=keep,
+        config=config.absolute(), workers=workers, keep=keep, detail=detail,
     )  # fmt: skip
     _run(chosen)
 
@@ -118,6 +121,7 @@ def _run(chosen: Options) -> None:
     run = functools.partial(ragbandit, environment=base)
     run(["index", "build", "--corpus", str(HERE / "corpus.jsonl")])
     warm = {"questions": 0, "rows": 0} if chosen.policy else _warm(others, chosen=chosen, ragbandit=run)
+    _step(f"3. A real service with a small language model answers {len(asked)} questions that ask for other things:")
     ready = prepared(chosen.policy, environment=base, questions=asked, ragbandit=run, console=console)
     with ready as environment, _service(environment, data=data) as url, Client(url, timeout_s=120) as client:
         judged = _drive(client, asked, before=warm["rows"])
@@ -133,19 +137,32 @@ def _run(chosen: Options) -> None:
             judged=judged | {"warm": warm},
             seconds=time.monotonic() - began,
         )
-        (data / "report.json").write_text(json.dumps(report | {"learning": learning}, indent=2))
-        show(console, report, file=Path(os.path.relpath(data / "report.json")))
-        _point_to_dashboard(f"{url}/ui", keep=chosen.keep)
+        report["learning"] = learning
+        file = data / "report.json"
+        file.write_text(json.dumps(report, indent=2))
+        if chosen.detail:
+            show(console, report, file=Path(os.path.relpath(file)))
+        else:
+            equal = "equal" if report["ok"] else "NOT EQUAL"
+            console.print(f"   Every draw and the whole learning, computed again from the store: {equal}.")
+        console.print(headline(report), style="bold", highlight=False)
+        _point_to_dashboard(f"{url}/ui", file=file, keep=chosen.keep)
     if not report["ok"]:
         raise SystemExit(1)
 
 
-def _point_to_dashboard(address: str, *, keep: bool) -> None:
-    """Where all of this can be looked at; keep: until somebody presses Ctrl-C."""
+def _step(sentence: str) -> None:
+    """Announce a step of the demo."""
+    console.print(sentence, soft_wrap=True, highlight=False)
+
+
+def _point_to_dashboard(address: str, *, file: Path, keep: bool) -> None:
+    """Print the address of the pages and the report's path; with `keep`, wait for Ctrl-C."""
+    there = os.path.relpath(file)
     if not keep:
-        console.print(f"\nthe dashboard was at {address}; --keep keeps it up (make demo KEEP=1)")
+        _step(f"The pages were at {address}; KEEP=1 (--keep) keeps them up. All figures: {there}")
         return
-    console.print(f"\nthe dashboard is at {address}; Ctrl-C ends it")
+    _step(f"The pages: {address} (Ctrl-C ends the service). All figures: {there}")
     with contextlib.suppress(KeyboardInterrupt):
         signal.pause()
     console.print("\nthe service ends")
@@ -155,26 +172,34 @@ def _curve(environment: dict[str, str], *, chosen: Options, data: Path) -> Row:
     """The learning curve on the recorded table, in a process of its own, whose encoder is gone when it ends."""
     command = [sys.executable, "-m", "ragbandit.examples.handbook.learning_curve", "--data", str(data)]
     command += ["--config", str(chosen.config), "--seeds", str(chosen.seeds)]
-    command += ["--table", str(chosen.table)]
+    command += ["--table", str(chosen.table), *([] if chosen.detail else ["--brief"])]
+    _step(
+        f"1. A policy learns recorded outcomes, one arm a question, in {chosen.seeds} orders. Reward a question so far:"
+    )
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=900)
     if done.returncode != 0:
         raise SystemExit(f"the learning curve failed:\n{done.stderr}")
-    found: Row = json.loads((data / "learning.json").read_text())
-    console.print()
-    return found
+    learning: Row = json.loads((data / "learning.json").read_text())
+    return learning
 
 
 def _warm(others: list[Row], *, chosen: Options, ragbandit: Callable[[list[str]], str]) -> Row:
-    """The policy learns the recorded outcomes of these; how many questions and rows of the ledger that are."""
+    """Let the policy learn the recorded outcomes of these questions. Returns counts and the advice on them."""
     if not others:
         return {"questions": 0, "rows": 0}
     with console.status(f"the policy learns the recorded outcomes of {len(others)} other questions"):
         advice = warmed(chosen.table, others=others, file=chosen.data / "warm.jsonl", ragbandit=ragbandit)
-    return {"questions": len(others), "rows": advice["added"], "advice": advice["sentence"]}
+    if not chosen.detail:
+        _step(
+            f"2. ragbandit advise --warm: a verdict on {len(others)} of these questions, which the policy then learns:"
+        )
+        console.print(advice["sentence"], highlight=False)
+    gains = {row["name"].removeprefix("always "): row["gain"] for row in advice["standings"] if row["gain"]}
+    return {"questions": len(others), "rows": advice["added"], "advice": advice["sentence"], "gains": gains}
 
 
 def _clear(data: Path) -> None:
-    """Take away what an earlier demo left, and nothing else."""
+    """Remove the files of an earlier demo, and nothing else."""
     for name in ("indexes", "logs", "snapshots", "trained"):
         shutil.rmtree(data / name, ignore_errors=True)
     for pattern in ("ragbandit.db*", "*.log", "learning.json", "report.json", "table.jsonl", "warm.jsonl"):
@@ -183,10 +208,14 @@ def _clear(data: Path) -> None:
 
 
 def _traffic(chosen: Options, *, reward: RewardSettings) -> tuple[list[Row], list[Row]]:
-    """The questions in the order they are asked, with what the table has of them; and the questions not asked."""
+    """Returns (questions to ask in this order, each with its recorded outcomes; questions to learn before).
+
+    A few held-out questions are in neither.
+    """
     table = recorded(read_table(chosen.table), settings=reward)
     known = [question for question in read_questions() if question["id"] in table]
-    asked, others = split(known, limit=chosen.limit, seed=chosen.seed)
+    asked, others = split(known, limit=max(chosen.limit, len(known) // HELD_OUT), seed=chosen.seed)
+    asked = asked[: chosen.limit]
     for number, row in enumerate(asked):
         row |= {"recorded": table[row["id"]], "asked_for": asked_for(row["question"])}
         row["id"] = f"demo-{chosen.seed}-{row['id']}"
@@ -197,7 +226,7 @@ def _traffic(chosen: Options, *, reward: RewardSettings) -> tuple[list[Row], lis
 
 @contextlib.contextmanager
 def _service(environment: dict[str, str], *, data: Path) -> Iterator[str]:
-    """`ragbandit up` as a child, until it answers; ended the way a person would, by an interrupt."""
+    """Start `ragbandit up` as a child and wait until it answers; interrupt it at the end, as a person would."""
     url = f"http://127.0.0.1:{environment['RAGBANDIT_SERVER__PORT']}"
     data.mkdir(parents=True, exist_ok=True)
     with (data / "up.log").open("wb") as output:
@@ -222,13 +251,13 @@ def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, data: Path, timeout_
     ):
         while not client.ready():
             if up.poll() is not None or time.monotonic() > give_up:
-                said = (data / "up.log").read_text(errors="replace").strip() or "it said nothing"
-                raise SystemExit(f"the service did not start: {said}\n(logs: {data}/logs)")
+                output = (data / "up.log").read_text(errors="replace").strip() or "it printed nothing"
+                raise SystemExit(f"the service did not start: {output}\n(logs: {data}/logs)")
             time.sleep(0.5)
 
 
 def _drive(client: Client, asked: list[Row], *, before: int) -> Row:
-    """Ask, judge, and now and then say something twice or too late. Counts what was sent.
+    """Ask and judge; send some feedback twice or too late. Returns counts of what was sent.
 
     before: rows that the ledger has already.
     """
@@ -275,9 +304,9 @@ def _ask(client: Client, row: Row) -> Row:
 
 
 def _settled(client: Client, *, learned: int, timeout_s: float = 300) -> Row:
-    """The status once everything judged is learned and served; the report shows it if that never comes.
+    """Wait until at least `learned` rows are learned and served, `timeout_s` at most. Returns the last status.
 
-    That takes a moment, but for mba_paper: every question is a step of training, and a snapshot takes many seconds.
+    This takes a moment, except with mba_paper, which trains on every question and writes snapshots for many seconds.
     """
     give_up = time.monotonic() + timeout_s
     with console.status("waiting until everything is learned and served"):

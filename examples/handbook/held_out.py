@@ -17,7 +17,7 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation.measure import rewards_of
 
-#: words before the one that names what is asked for
+#: small words, skipped in the search for the word that names the property
 _SMALL: Final = (
     *("a", "after", "an", "are", "at", "by", "can", "did", "do", "does", "for", "from", "how", "in", "into", "is"),
     *("many", "much", "of", "on", "the", "to", "was", "were", "what", "which", "who", "whom", "with", "within"),
@@ -51,7 +51,7 @@ def split(questions: Sequence[Row], *, limit: int, seed: int) -> tuple[list[Row]
 
 
 def recorded(table: LabelledTable, *, settings: RewardSettings) -> dict[str, Row]:
-    """Of every question's id and arm: the recorded quality, steps and reward."""
+    """Map each question's id and arm to the recorded quality, steps and reward."""
     bounds = (settings.minimum, settings.maximum)
     rewards = rewards_of(table, weight=settings.weight, price=settings.cost.get("steps", 0.0), bounds=bounds)
     return {

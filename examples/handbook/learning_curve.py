@@ -1,8 +1,8 @@
 """`make handbook-curve`: what the demo's policy earns while it learns the recorded table, as text and as a picture.
 
 The table has the outcome of every arm for every question (`make handbook-table`). Each seed asks every question once,
-in an order of its own; the policy draws an arm and learns of that arm alone, by the code of `ragbandit simulate`, which
-is the code that serves. What always one arm would have earned on the same questions stands beside it.
+in an order of its own; the policy draws an arm and learns only its outcome, by the code of `ragbandit simulate`, which
+is the code that serves. The same questions give the reward of always one arm.
 """
 
 import argparse
@@ -37,6 +37,8 @@ HELD: Final = "router, with incumbent"
 BAND: Final = (0.05, 0.95)
 #: points of the curve, each of how many is printed, and columns of the print
 POINTS, PRINTED, COLUMNS = 48, 3, 64
+#: lines of the small picture, and questions before its first point, whose mean is noise
+LINES, FIRST = 7, 20
 
 console = Console(emoji=False)
 
@@ -76,13 +78,16 @@ class Curve:
     #: question's reward being its mean over the seeds
     ahead: float
     ahead_se: float
+    #: per arm: lead per question of one pass over always this arm, with its 95 % interval over questions and orders
+    #: (mean, low, high); empty with a single seed
+    leads: Mapping[str, tuple[float, float, float]]
     #: the question from which on the sum of rewards is never again below the incumbent's, in the middle one of the
     #: seeds; None where fewer than half get there. And the share that gets there
     break_even: int | None
     break_even_share: float
     #: least share of the incumbent's reward that any seed had after any number of questions from 100 on
     worst_prefix: float | None
-    #: of the policy under its name, and of always one arm under the arm's
+    #: means of the policy under its name, and of always one arm under the arm's name
     late: Mapping[str, Late]
 
     @property
@@ -98,22 +103,28 @@ class Curve:
 
 
 def main() -> None:
-    """Print the curves, and draw them where asked."""
+    """Print the curves, and draw them if `--plot` is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", type=Path, default=TABLE)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--data", type=Path, default=DATA, help="folder for features, and for learning.json")
     parser.add_argument("--config", type=Path, default=HERE / "config.yaml", help="settings other than the demo's")
     parser.add_argument("--plot", type=Path, help="draw the curves, as PNG")
+    parser.add_argument("--brief", action="store_true", help="print a small picture, and leave the incumbent out")
     chosen = parser.parse_args()
     data = chosen.data.absolute()
     settings = load(environ=environment_of(chosen.config.absolute(), data=data)).settings
+    incumbent = None if chosen.brief else settings.policy.incumbent
     table = read_table(chosen.table)
     with console.status(f"{settings.policy.name} learns the recorded table in {chosen.seeds} orders"):
-        free, held = learned(table, settings=settings, seeds=chosen.seeds)
+        free, held = learned(table, settings=settings, seeds=chosen.seeds, incumbent=incumbent)
     data.mkdir(parents=True, exist_ok=True)
     found = {"free": asdict(free), "held": None if held is None else asdict(held)}
     (data / "learning.json").write_text(json.dumps(found, indent=2))
+    if chosen.brief:
+        for line in picture(free):
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
+        return
     console.print(sentence(free), style="bold", highlight=False)
     if held is not None:
         console.print(safe_start(held, harm=settings.policy.harm), highlight=False)
@@ -126,8 +137,10 @@ def main() -> None:
         draw([free] if held is None else [free, held], path=chosen.plot)
 
 
-def learned(table: LabelledTable, *, settings: Settings, seeds: int) -> tuple[Curve, Curve | None]:
-    """The curve of the configured policy on this table by itself; and held back by the incumbent, if there is one."""
+def learned(
+    table: LabelledTable, *, settings: Settings, seeds: int, incumbent: str | None
+) -> tuple[Curve, Curve | None]:
+    """The curve of the configured policy on this table, free; and held back to the incumbent, if one is given."""
     asked, reward = settings.policy, settings.reward
     world = _world(table, settings=settings, sees="features" in make_policy(asked.name, params=asked.params).needs)
     rewards = rewards_of(
@@ -147,7 +160,7 @@ def learned(table: LabelledTable, *, settings: Settings, seeds: int) -> tuple[Cu
 
     curve = partial(curve_of, table=table, rewards=rewards, incumbent=asked.incumbent)
     free = curve(passes(None), name="router")
-    return free, None if asked.incumbent is None else curve(passes(asked.incumbent), name=HELD)
+    return free, None if incumbent is None else curve(passes(incumbent), name=HELD)
 
 
 def _world(table: LabelledTable, *, settings: Settings, sees: bool) -> SimulationData:
@@ -178,11 +191,25 @@ def curve_of(
         oracle=float(rewards.max(axis=1).mean()),
         ahead=float(ahead.mean()),
         ahead_se=float(ahead.std(ddof=1) / np.sqrt(count)),
+        leads=_leads(passes, rewards=rewards, arms=table.arms),
         break_even=found.break_even,
         break_even_share=found.break_even_share,
         worst_prefix=found.worst_prefix,
         late=_late(passes, table=table, rewards=rewards, name=name),
     )
+
+
+def _leads(passes: Sequence[Played], *, rewards: Matrix, arms: Sequence[str]) -> dict[str, tuple[float, float, float]]:
+    """Lead of one pass over always each arm, with the 95 % interval over questions and orders. rewards: (n, arms)."""
+    if len(passes) < 2:
+        return {}
+    orders = float(np.std([one.earned.mean() for one in passes], ddof=1))
+    ahead = _per_question(passes, count=len(rewards))[:, None] - rewards
+    halves = 1.96 * np.hypot(ahead.std(axis=0, ddof=1) / np.sqrt(len(rewards)), orders)
+    return {
+        str(arm): (float(mean), float(mean - half), float(mean + half))
+        for arm, mean, half in zip(arms, ahead.mean(axis=0), halves, strict=True)
+    }
 
 
 def _per_question(passes: Sequence[Played], *, count: int) -> Vector:
@@ -203,7 +230,7 @@ def _point(values: Vector, *, questions: int) -> Point:
 
 
 def _late(passes: Sequence[Played], *, table: LabelledTable, rewards: Matrix, name: str) -> dict[str, Late]:
-    """Of the policy and of every arm, on the last third of every pass."""
+    """Means of the policy and of every arm, on the last third of every pass."""
     third = max(1, len(table.rows) // 3)
     rows = np.concatenate([one.order[-third:] for one in passes])
     drawn = np.concatenate([one.drawn[-third:] for one in passes])
@@ -238,7 +265,7 @@ def sentence(curve: Curve) -> str:
 
 
 def safe_start(curve: Curve, *, harm: float) -> str:
-    """What a start beside the pipeline of today costs, and when it pays."""
+    """What a start with the pipeline of today as the incumbent costs, and when it pays."""
     end, even = curve.points[-1], curve.break_even
     paid = "does not break even" if even is None else f"breaks even at question {even}"
     least = "" if curve.worst_prefix is None else f", never below {curve.worst_prefix:.2f} of it from question 100 on"
@@ -247,6 +274,28 @@ def safe_start(curve: Curve, *, harm: float) -> str:
         f"included, its reward is {end.reward:.3f} ({end.low:.3f} to {end.high:.3f}) against "
         f"{curve.always[curve.incumbent]:.3f}."
     )
+
+
+def picture(curve: Curve) -> list[str]:
+    """The curve as a few lines of text: reward upwards, questions to the right, always one arm as a dotted line."""
+    points = [point for point in curve.points if point.questions >= FIRST] or list(curve.points)
+    heights = [*(point.reward for point in points), *curve.always.values()]
+    low, step = min(heights), (max(heights) - min(heights) or 1.0) / (LINES - 1)
+    rows = [[" "] * len(points) for _ in range(LINES)]
+    names: list[list[str]] = [[] for _ in range(LINES)]
+    for arm, value in curve.always.items():
+        line = round((value - low) / step)
+        rows[line] = ["┄"] * len(points)
+        names[line].append(f"always {arm} {value:.3f}")
+    for column, point in enumerate(points):
+        rows[round((point.reward - low) / step)][column] = "●"
+    names[round((points[-1].reward - low) / step)].insert(0, f"● {curve.name} {points[-1].reward:.3f}")
+    drawn = [
+        f"{low + line * step:6.2f} ┤{''.join(rows[line])} {', '.join(names[line])}".rstrip()
+        for line in reversed(range(LINES))
+    ]
+    last = f"{curve.questions} questions"
+    return [*drawn, f"{'':6} └{points[0].questions}{last:─>{len(points) - len(str(points[0].questions))}}"]
 
 
 def chart(curve: Curve) -> list[str]:

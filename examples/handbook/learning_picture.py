@@ -79,5 +79,5 @@ def _draw_curve(axes: "Axes", curve: "Curve", *, colour: str, side: int) -> None
 
 
 def _name(axes: "Axes", said: str, *, at: float, height: float, colour: str, up: float = 0.0) -> None:
-    """The name of a line beside its end, so many points higher."""
+    """Write the name of a line at its end, `up` points higher."""
     axes.annotate(said, (at, height), xytext=(6, up), textcoords="offset points", va="center", color=colour, size=9)

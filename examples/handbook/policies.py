@@ -50,7 +50,7 @@ class Place:
 TRAINED: Final = ("adaptive_rag", "multi_label")
 #: the questions asked are few: three passes over 120 in batches of 8 are 45 steps
 FITTING: Final[dict[str, Json]] = {"epochs": 3, "batch": 8, "learning_rate": 5e-5}
-#: the variable with the stand-in's key, which is none: a real key in OPENAI_API_KEY is left where it is
+#: the variable with the stand-in's dummy key, so that a real key in OPENAI_API_KEY is not sent
 KEY: Final = "HANDBOOK_DEMO_KEY"
 #: each snapshot of this policy is about 800 MB, and its threads are fixed for the sake of `verify`
 SETTINGS: Final[dict[str, dict[str, str]]] = {"mba_paper": {"RAGBANDIT_LEARNING__SNAPSHOTS_KEPT": "2"}}
@@ -90,10 +90,10 @@ def prepared(
     ragbandit: Callable[[list[str]], str],
     console: Console,
 ) -> Iterator[dict[str, str]]:
-    """The environment with which everything runs this policy; None leaves the configured one.
+    """Environment in which everything runs this policy; None keeps the configured one.
 
-    Trains or starts what the policy needs, and says so. What was started ends with the block. The index must be
-    there. ragbandit: runs a verb of the command and gives what it printed.
+    Trains the policy or starts its server, and prints that; the server ends with the block. The index must exist.
+    ragbandit: runs a verb of the command and returns its output.
     """
     if name is None:
         yield dict(environment)
@@ -155,7 +155,7 @@ def table_row(question: Row) -> Row:
 
 
 def method(question: str) -> str:
-    """The arm that the wording suggests: about somebody who is only described, a short question, or another."""
+    """The arm that the wording suggests: multi_step for a described person, no_retrieval for a short question."""
     if re.search(r"\b(who|that) \w+s\b.* |\b(captain|engineer|director|leader|seller|maker) of\b", question):
         return "multi_step"
     return "no_retrieval" if len(question.split()) <= 6 else "single_step"

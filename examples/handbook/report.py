@@ -1,5 +1,6 @@
 """The demo's figures: what happened per arm, and what always one arm earned on the same questions."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -9,9 +10,11 @@ from rich.table import Table
 
 from ragbandit.examples.handbook.command import ARMS, Row
 
-#: draws of the bootstrap, and questions below which it is no interval
+#: draws of the bootstrap, and the fewest questions for an interval
 DRAWS, FEWEST = 10_000, 20
 MEASURES: Final = ("reward", "quality", "steps")
+#: an interval must exclude 0 even this much wider: the headline is drawn from nine of them
+WIDER: Final = 1.5
 
 
 def summarise(asked: list[Row], *, records: list[Row], status: Row, verdict: Row, judged: Row, seconds: float) -> Row:
@@ -137,8 +140,46 @@ def show(console: Console, report: Row, *, file: Path) -> None:
         console.print("On your own: ragbandit advise questions.jsonl", highlight=False)
 
 
+def headline(report: Row) -> str:
+    """What the run shows beyond doubt, and what it leaves open; only from its own intervals."""
+    free = (report["learning"] or {}).get("free", {})
+    live = {arm: (row["ahead"], row["low"], row["high"]) for arm, row in report["always"].items()}
+    parts = {
+        "once it has learned": {
+            arm: (gain["value"], gain["low"], gain["high"]) for arm, gain in report["warm"].get("gains", {}).items()
+        },
+        "while it learns": {arm: tuple(lead) for arm, lead in free.get("leads", {}).items()},
+        f"on the {report['logged']['n']} live questions": live,
+    }
+    shown, unclear = [], []
+    for when, leads in parts.items():
+        for sign, words in ((1, "more"), (-1, "less")):
+            if sure := [arm for arm, lead in leads.items() if _sure(lead, sign=sign)]:
+                shown.append(f"{when} routing earns {words} than {_always_these(sure, leads=leads)}")
+        if doubted := [arm for arm, lead in leads.items() if not (_sure(lead, sign=1) or _sure(lead, sign=-1))]:
+            unclear.append(f"{when}, over always {' or '.join(doubted)}")
+    open_clause = f" Not shown: a lead {'; '.join(unclear)}." if unclear else ""
+    return f"Beyond doubt: {'; '.join(shown) or 'nothing'}.{open_clause}"
+
+
+def _always_these(arms: list[str], *, leads: Mapping[str, tuple[float | None, ...]]) -> str:
+    """Names of fixed arms, the one with the smallest difference first, with its interval."""
+    first, *others = sorted(arms, key=lambda arm: abs(leads[arm][0] or 0.0))
+    mean, low, high = leads[first]
+    return ", ".join([f"always {first} ({mean:+.3f} a question, {low:+.3f} to {high:+.3f})", *others])
+
+
+def _sure(lead: tuple[float | None, ...], *, sign: int) -> bool:
+    """Whether a lead (mean, low, high) has this sign beyond doubt."""
+    mean, low, high = lead
+    if mean is None or low is None or high is None:
+        return False
+    half = mean - low if sign > 0 else high - mean
+    return sign * mean - WIDER * half > 0
+
+
 def _verdict(report: Row) -> str:
-    """What the router knew before, what it earned live, and of which fixed arms chance could explain its lead."""
+    """What the router had learned before, what it earned live, and whether chance could explain each lead."""
     live, warm, always = report["logged"], report["warm"], report["always"]
     known = f"what every arm made of {warm['questions']} other questions" if warm["rows"] else "nothing"
     before = f"Before the first question the router had learned {known}."

@@ -43,7 +43,9 @@ def main() -> None:
     """Run the arms and show them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--strategies", default="all", metavar="NAME[,NAME...]", help="at least two, or all")
-    parser.add_argument("--each", type=int, default=3, help="questions of each kind (none, one, two passages)")
+    parser.add_argument(
+        "--each", type=int, default=3, help="how many questions of each kind (none, one, two passages) to ask"
+    )
     parser.add_argument("--concurrency", type=int, default=1, help="answers at a time; above 1 Time is that of a crowd")
     parser.add_argument("--data", type=Path, default=DATA, help="folder for everything the demo writes")
     parser.add_argument("--config", type=Path, default=HERE / "config.yaml", help="settings other than the demo's")

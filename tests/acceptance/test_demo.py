@@ -3,6 +3,7 @@
 With the models DistilBERT decides, SmolLM2 answers, BM25 finds, the policy learns.
 """
 
+import io
 import itertools
 import json
 import os
@@ -11,9 +12,11 @@ import sys
 
 import pytest
 import yaml
+from rich.console import Console
 
 from ragbandit.examples.handbook import recorded, strategies
 from ragbandit.examples.handbook.command import TABLE, read_questions
+from ragbandit.examples.handbook.report import show
 from ragbandit.examples.handbook.side_by_side import KINDS, sampled
 from ragbandit.router.offline.logs.tables import read_table
 from tests.support import command
@@ -54,18 +57,18 @@ def run_demo(data, *options):
 
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("models", [False, pytest.param(True, marks=[pytest.mark.models, pytest.mark.slow])])
-def test_a_short_demo(tmp_path, models):
-    """A few questions of the demo are answered, judged, learned and verified, by a warm policy.
+def test_a_short_demo(tmp_path, models, monkeypatch):
+    """A few questions of the demo are answered, judged, learned and verified, by a warm policy, on one page of text.
 
-    With the demo's own settings, but for one answer process instead of two, each of which loads the model itself, and
-    a sixth of the recorded table; and without the models, but for the slow tests and `make demo`.
+    With models it has the demo's settings and prints every table, with one answer process instead of two, each of which
+    loads the model itself, and a sixth of the recorded table. Without models it prints what `make demo` prints.
     """
+    monkeypatch.setenv("COLUMNS", "80")
     with TABLE.open(encoding="utf-8") as rows:
         (tmp_path / "table.jsonl").write_text("".join(itertools.islice(rows, 100)), encoding="utf-8")
-    config = [] if models else ["--config", str(scripted(tmp_path, {"": "So the answer is: eight."}))]
+    config = ["--detail"] if models else ["--config", str(scripted(tmp_path, {"": "So the answer is: eight."}))]
     printed, report = run_demo(tmp_path / "data", "--workers", "1", "--table", str(tmp_path / "table.jsonl"), *config)
     free, held = report["learning"]["free"], report["learning"]["held"]
-    assert printed.startswith(f"After {free['questions'] - free['questions'] // 3} questions of feedback the router")
     assert (free["questions"], free["seeds"], held and held["incumbent"]) == (100, 1, "single_step" if models else None)
     warm, asked = report["warm"], sum(row["n"] for row in report["arms"].values())
     assert (warm["rows"], len((tmp_path / "data" / "warm.jsonl").read_text("utf-8").splitlines())) == (
@@ -73,9 +76,19 @@ def test_a_short_demo(tmp_path, models):
         warm["questions"],
     )
     assert 50 < warm["questions"] <= 100 - asked
-    assert f"had learned what every arm made of {warm['questions']} other questions" in " ".join(printed.split())
+    assert set(warm["gains"]) == {"no_retrieval", "single_step", "multi_step"}
+    assert "Beyond doubt: " in printed
     assert free["oracle"] > free["points"][-1]["reward"] > free["always"]["no_retrieval"]
     assert [path.name for path in (tmp_path / "data" / "logs").glob("answer-*")] == ["answer-1.log"]
+    if models:
+        assert printed.startswith(
+            f"After {free['questions'] - free['questions'] // 3} questions of feedback the router"
+        )
+        assert f"had learned what every arm made of {warm['questions']} other questions" in " ".join(printed.split())
+    else:
+        assert len(printed.splitlines()) <= 25, printed
+        assert "computed again from the store: equal" in printed
+        show(Console(file=io.StringIO()), report, file=tmp_path / "report.json")
 
 
 @pytest.mark.timeout(280)
@@ -133,7 +146,7 @@ def test_the_table_is_recorded(tmp_path, run_here):
 
 @pytest.mark.timeout(120)
 def test_all_arms_side_by_side(tmp_path, run_here, capsys):
-    """Every arm that the model can carry answers the same questions; the others are named with what they lack."""
+    """Every arm that the model supports answers the same questions; the report names what the other arms lack."""
     asked = sampled(read_questions(), each=1, by="kind")
     known = next(row for row in asked if row["kind"] == "none")
     script = {known["question"]: f"So the answer is: {known['answers'][0]}.", "": "So the answer is: nobody knows."}

@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.examples.handbook.command import ARMS, HERE, TABLE, read_questions
 from ragbandit.examples.handbook.held_out import asked_for, split
-from ragbandit.examples.handbook.report import _always, _verdict
+from ragbandit.examples.handbook.report import _always, _verdict, headline
 from ragbandit.router.learning.reward import containment
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
@@ -111,7 +111,7 @@ def test_the_lead_over_an_arm_is_paired():
 
 
 def report_of(*leads):
-    """Of a run that is ahead of always each arm by these (lead, low, high)."""
+    """The report of a run with these leads (mean, low, high) over always each arm."""
     always = {
         arm: {"reward": number / 10, "ahead": ahead, "low": low, "high": high}
         for number, (arm, (ahead, low, high)) in enumerate(zip(ARMS, leads, strict=True))
@@ -146,3 +146,39 @@ def test_the_report_claims_no_more_than_its_figures_carry():
         with case("too few"):
             words = _verdict(report_of(clear, clear, (None, None, None)))
             assert words.endswith("Too few questions to say what it earns.")
+
+
+def test_the_headline_says_beyond_doubt_of_intervals_only():
+    """A lead is beyond doubt if its interval, made wider by a half, excludes 0; all other arms are "not shown"."""
+    clear, near, open_, behind = (0.2, 0.1, 0.3), (0.1, 0.02, 0.18), (0.1, -0.1, 0.3), (-0.2, -0.3, -0.1)
+
+    def shown(live, *, warm=(), learning=None):
+        gains = {
+            arm: dict(zip(("value", "low", "high"), gain, strict=True)) for arm, gain in zip(ARMS, warm, strict=False)
+        }
+        leads = dict(zip(ARMS, learning or (), strict=False))
+        return headline(report_of(*live) | {"warm": {"gains": gains}, "learning": {"free": {"leads": leads}}})
+
+    with every_case() as case:
+        with case("all ahead"):
+            words = shown([clear] * 3, warm=[clear] * 3, learning=[clear] * 3)
+            assert words.count("earns more than always") == 3
+            assert "Not shown" not in words
+            assert "once it has learned routing earns more than always no_retrieval (+0.200 a question" in words
+        with case("an interval that nearly touches 0 is no proof among nine"):
+            words = shown([near] * 3)
+            assert words.startswith(
+                "Beyond doubt: nothing. Not shown: a lead on the 97 live questions, over always no_r"
+            )
+        with case("one of three"):
+            words = shown([open_, clear, open_])
+            assert "earns more than always single_step (+0.200" in words
+            assert words.endswith("over always no_retrieval or multi_step.")
+        with case("a loss is a loss"):
+            assert "earns less than always no_retrieval (-0.200 a question, -0.300 to -0.100)" in shown(
+                [behind, clear, clear]
+            )
+        with case("too few questions"):
+            assert shown([(None, None, None)] * 3).startswith("Beyond doubt: nothing. Not shown")
+        with case("another policy, without curve and warm start"):
+            assert "nothing" in headline(report_of(open_, open_, open_) | {"warm": {"rows": 0}, "learning": None})

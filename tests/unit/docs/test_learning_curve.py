@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from ragbandit.examples.handbook.command import HERE
-from ragbandit.examples.handbook.learning_curve import chart, curve_of, learned, safe_start, sentence
+from ragbandit.examples.handbook.learning_curve import (
+    LINES,
+    chart,
+    curve_of,
+    learned,
+    picture,
+    safe_start,
+    sentence,
+)
 from ragbandit.examples.handbook.learning_picture import draw
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import LabelledTable
@@ -46,7 +54,7 @@ def curve(*passes):
 
 
 def test_a_router_that_always_picks_right_is_beyond_doubt():
-    """Its reward is that of the best arm, it is ahead from the first question, and the sentence says so."""
+    """A router that always picks right earns what the best arms earn, and the sentence claims a lead."""
     found = curve(passed([0, 1, 2] * 100), passed([0, 1, 2] * 100))
     assert found.points[-1].reward == pytest.approx(0.95) == found.oracle
     assert found.always == pytest.approx({"no_retrieval": 1 / 3, "single_step": 2 / 3 - 0.05, "multi_step": 0.9})
@@ -82,12 +90,36 @@ def test_the_chart_has_every_line_at_its_place():
     assert line.index("N") < line.index("S") < line.index("M") < line.index("●")
 
 
+def test_a_lead_is_as_wide_as_questions_and_orders_make_it():
+    """The lead over an arm has the spread of questions and of passes in its interval, and none comes from one pass."""
+    clear, mixed = [0, 1, 2] * 100, [2] * 300
+    alike, unlike = curve(passed(clear), passed(clear)).leads, curve(passed(clear), passed(mixed)).leads
+    ahead = REWARDS.max(axis=1) - REWARDS[:, 2]
+    half = 1.96 * ahead.std(ddof=1) / np.sqrt(300)
+    assert alike["multi_step"] == pytest.approx((0.05, 0.05 - half, 0.05 + half))
+    assert unlike["multi_step"][0] == pytest.approx(0.025)
+    assert unlike["multi_step"][1] < 0 < alike["multi_step"][1]
+    assert curve(passed(clear)).leads == {}
+
+
+def test_the_picture_has_the_curve_above_the_arms_that_it_beats():
+    """The router ends on the picture's top line, and each fixed arm has a line of its own, in their order."""
+    drawn = picture(curve(passed([0, 1, 2] * 100)))
+    assert len(drawn) == LINES + 1
+    assert "● router 0.950" in drawn[0]
+    places = [next(number for number, line in enumerate(drawn) if f"always {arm} " in line) for arm in ARMS]
+    assert places == sorted(places, reverse=True)
+    assert max(map(len, drawn)) <= 100
+    assert drawn[-1].endswith("300 questions")
+
+
 def test_both_curves_are_learned_and_drawn(tmp_path):
     """With an incumbent there are two curves; the one held back never falls behind by more than the harm."""
     settings = load(HERE / "config.yaml", environ={}).settings
     encoder = settings.encoder.model_copy(update={"model": "hashing"})
     settings = settings.model_copy(update={"encoder": encoder, "data_dir": str(tmp_path)})
-    free, held = learned(table_of(120), settings=settings, seeds=1)
+    free, held = learned(table_of(120), settings=settings, seeds=1, incumbent="single_step")
+    assert learned(table_of(120), settings=settings, seeds=1, incumbent=None) == (free, None)
     draw([free, held], path=tmp_path / "curve.png")
     assert (free.name, free.questions, held.incumbent) == ("router", 120, "single_step")
     assert held.worst_prefix > 0.8

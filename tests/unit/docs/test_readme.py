@@ -1,35 +1,62 @@
-"""README.md: what it shows runs, what it names is there, and its figures are those of the benchmarks."""
+"""README.md: its commands and code run, and the figures of the pages are those of the benchmarks."""
 
+import itertools
+import json
 import logging
 import re
+import shlex
 import textwrap
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from benchmarks.publish import PAGE, figures_table
 from ragbandit.router.api.schemas.requests import FeedbackBody, RouteBody
+from tests.support import command
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BENCHMARKS = PAGE.read_text(encoding="utf-8")
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+#: verbs that need a server, a model or minutes; the acceptance tests run them
+ELSEWHERE = {"demo", "init", "up", "answer"}
+#: exit codes of a verdict
+VERDICTS = {"advise": {0, 3, 4}}
 
 
 def test_it_is_short():
-    """The README has at most 220 lines."""
-    assert len(README.splitlines()) <= 221
+    """The README has at most 150 lines, and its first three commands stand before its first table and its code."""
+    assert len(README.splitlines()) <= 150
+    assert README.index("ragbandit demo") < min(README.index("| |"), README.index("```"))
 
 
-def test_the_library_example_runs(tmp_path, monkeypatch, capsys, caplog):
-    """The README's config.yaml and Python run as they stand, and warn of nothing; the encoder needs no model here."""
-    (configuration,), (code,) = (re.findall(rf"```{kind}\n(.*?)```", README, flags=re.S) for kind in ("yaml", "python"))
-    (tmp_path / "config.yaml").write_text(configuration)
+@pytest.mark.timeout(300)
+def test_its_commands_run_in_a_clone(tmp_path, monkeypatch, caplog):
+    """The README's configuration, Python and commands run as printed, one after the other, without a warning."""
+    table = tmp_path / "examples" / "handbook" / "table.jsonl"
+    table.parent.mkdir(parents=True)
+    with (ROOT / table.relative_to(tmp_path)).open(encoding="utf-8") as rows:
+        table.write_text("".join(itertools.islice(rows, 120)), encoding="utf-8")  # a fifth: it is learned eleven times
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAGBANDIT_ENCODER__MODEL", "hashing")
-    exec(compile(code, "README.md", "exec"), {})
-    said = capsys.readouterr().out
-    assert said.startswith("learned ")
-    assert "learned=2" in said
-    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+    shown = set()
+    for kind, block, line in re.findall(
+        r"```(yaml|python)\n(.*?)```|^    ragbandit ([^\n]*)$", README, flags=re.S | re.M
+    ):
+        words = shlex.split(line.partition("  #")[0])
+        shown.update(words[:1])
+        if kind == "yaml":
+            (tmp_path / "config.yaml").write_text(block)
+        elif kind == "python":
+            exec(compile(block, "README.md", "exec"), {})
+            assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+        elif words[0] not in ELSEWHERE:
+            done = command.run(*words)
+            assert done.exit_code in VERDICTS.get(words[0], {0}), (words, done.output)
+    assert shown >= {"advise", "report", "replay"} | ELSEWHERE
+    assert {path.name for path in tmp_path.glob("*.html")} == {"verdict.html", "report.html", "replay.html"}
+    assert json.loads(command.run("status", "--json", code=0).stdout)["counters"]["learned"] == 2
 
 
 def test_the_python_is_what_the_type_checker_sees():
@@ -50,24 +77,26 @@ def test_the_http_examples_are_taken():
 
 
 def test_extras_are_those_of_the_package():
-    """The list of extras names every extra of pyproject.toml, and no other."""
+    """The tutorial's list of extras names every extra of pyproject.toml; it and the Makefile name no other."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    table = README[README.index("| extra |") :].split("\n\n")[0]
+    table = TUTORIAL[TUTORIAL.index("| extra |") :].split("\n\n")[0]
     named = [
         name for cell in re.findall(r"^\| (`[^|]*) \|", table, flags=re.M) for name in re.findall(r"`([\w-]+)`", cell)
     ]
     assert named == sorted(project["optional-dependencies"], key=lambda name: table.index(f"`{name}`"))
-    assert set(re.findall(r"'\.\[(\w+)\]'", README)) <= set(project["optional-dependencies"])
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    installed = re.findall(r"'\.\[([\w,-]+)\]'", README + TUTORIAL + makefile)
+    assert {name for names in installed for name in names.split(",")} <= set(project["optional-dependencies"])
 
 
 def test_the_headline_is_that_of_the_benchmark():
-    """EM and steps in the first lines are those of the published table, and so are the share and the third."""
+    """EM and steps above the picture of the frontier are those of the published table, and so is their ratio."""
     rows = {
         name: (float(em), float(steps))
         for name, em, steps in re.findall(r"│ ([\w-]+) +│ [^│]*│ +([\d.]+)[^│]*│ +([\d.]+) │ [^│]*│ [^│]*%", BENCHMARKS)
     }
     (em, steps), (most, all_steps) = rows["mba"], rows["always-multi_step"]
-    head = README[: README.index("![")]
+    head = BENCHMARKS[: BENCHMARKS.index("![")]
     assert f"answers {most:.1f} % of them exactly and takes {all_steps:.2f} rounds" in " ".join(head.split())
     assert f"answers {em:.1f} % and takes {steps:.2f}." in " ".join(head.split())
     assert f"**{em / most:.0%}".replace("%", " %") in head
@@ -76,6 +105,6 @@ def test_the_headline_is_that_of_the_benchmark():
 
 def test_figures_are_those_of_the_benchmarks():
     """The six figures are taken from what the benchmarks printed."""
-    shown = README.split("<!-- figures:begin -->\n")[1].split("\n<!-- figures:end -->")[0]
+    shown = BENCHMARKS.split("<!-- figures:begin -->\n")[1].split("\n<!-- figures:end -->")[0]
     assert shown == figures_table(BENCHMARKS)
     assert shown.count("\n") == 2 + 6 - 1

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.console import Console
 
-from benchmarks.publish import FIGURES, PAGE, README, WORLDS_PAGE, fenced, figures_table, put
+from benchmarks.publish import FIGURES, PAGE, WORLDS_PAGE, fenced, figures_table, put
 from ragbandit.examples.handbook.command import read_questions
 from ragbandit.examples.handbook.side_by_side import KINDS, by_kind, ended, main_table, print_wide, sampled
 from ragbandit.router.config.settings import RewardSettings
@@ -96,7 +96,7 @@ def test_what_is_printed_goes_between_its_marks(tmp_path):
     [
         ("bench", PAGE),
         ("strategies", PAGE),
-        ("figures", README),
+        ("figures", PAGE),
         *((name, WORLDS_PAGE) for name in ("coverage", "same-policy", "worlds-cold")),
     ],
 )

@@ -114,7 +114,7 @@ class ServerSettings(Section):
     @model_validator(mode="after")
     def _apart(self) -> "ServerSettings":
         if self.admin_port and self.admin_port == self.port:
-            raise ValueError(f"admin_port: {self.port} is server.port; choose another port, or null to serve everything on one port")
+            raise ValueError(f"admin_port: {self.port} is server.port; choose another port, or null for one port")
         if self.trusted_header is None:
             if self.trusted_proxies or self.trusted_roles or self.trusted_user_header is not None:
                 raise ValueError("trusted_header: is needed by the other trusted_ settings; set it, or unset them")

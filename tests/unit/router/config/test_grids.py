@@ -68,7 +68,9 @@ def test_a_grid_in_a_file(tmp_path):
         "arms.deep.rounds-4.rounds": (4, of_grid),
     }
     file.write_text("arms: {deep: {class: multi_step, grid: {rounds: 2}}}")
-    with pytest.raises(ConfigError, match=f"must be a list of values, the arm's own first .file {file}.") as caught:
+    with pytest.raises(
+        ConfigError, match=f"must be a list of values, first the one of the arm with the plain name .file {file}."
+    ) as caught:
         load(file)
     assert caught.value.field == "arms.deep.grid.rounds"
 

@@ -48,8 +48,8 @@ def test_a_section_by_name_is_shown_with_what_was_given(tmp_path):
 
 WRONG = [
     ("judge: {generator: larg}\ngenerators: {large: {}}", "judge.generator", "did you mean large"),
-    ("generators: {default: {}}", "generators", "'default' is no name"),
-    ("retrievers: {a b: {}}", "retrievers", "'a b' is no name"),
+    ("generators: {default: {}}", "generators", "the name 'default' is invalid"),
+    ("retrievers: {a b: {}}", "retrievers", "the name 'a b' is invalid"),
     ("generators: {large: {modl: x}}", "generators.large.modl", "did you mean model"),
     ("retrievers: {wiki: {nme: x}}", "retrievers.wiki.nme", "did you mean name"),
     ("generator: {token_prices: {input: 1}}", "generator.token_prices.output", "is needed"),

@@ -149,7 +149,7 @@ class Child:
 
 
 def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float = CUT_OFF_S) -> None:
-    """End all children: SIGTERM; after `drain_s` another SIGTERM, which cancels their work; after `cut_off_s` SIGKILL."""
+    """End all children: SIGTERM; after `drain_s` a second one, which cancels their work; after `cut_off_s` SIGKILL."""
     for timeout_s in (drain_s, cut_off_s):
         for child in children:
             child.send(signal.SIGTERM)

@@ -156,7 +156,7 @@ def remote_system(root: str, *, field: str) -> tuple[Any, str]:
 
 
 class Folder:
-    """Files by name (`a/b.parquet`) in a local or remote folder. Methods raise OSError, and ConfigError like `check_root`.
+    """Files by name (`a/b.parquet`) in a local or remote folder. Methods raise OSError and ConfigError (`check_root`).
 
     root: path or URL
     field: setting with the root, for error messages

@@ -48,7 +48,7 @@ def test_the_way_to_champion_and_back(database):
         do(database, "step", "v1")
     with pytest.raises(Conflict, match="there is one at a time"):
         do(database, "canary", "v2")
-    with pytest.raises(Conflict, match="does not say that 'v1' is better"):
+    with pytest.raises(Conflict, match="does not show that 'v1' is better"):
         do(database, "promote", "v1")
     promoted = do(database, "promote", "v1", force=True)
     assert (promoted.state, promoted.weight, promoted.reason) == ("champion", 1.0, "forced: because")
@@ -179,7 +179,7 @@ def test_the_switch(database):
     assert (thrown.killed, thrown.arm) == ("arm", "a")
     assert verbs.kill(database, arm=None, offered=[], **told).killed == "champion"
     assert verbs.unkill(database, **told).killed is None
-    with pytest.raises(Conflict, match="nothing is killed"):
+    with pytest.raises(Conflict, match="the kill switch is off"):
         verbs.unkill(database, **told)
 
 

@@ -55,7 +55,7 @@ def test_the_way_to_champion_and_back(database):
     assert states(database) == {"main": ("retired", 0.0), "v1": ("champion", 1.0), "v2": ("shadow", 0.0)}
     do(database, "rollback", "v1")
     assert states(database) == {"main": ("champion", 1.0), "v1": ("rolled_back", 0.0), "v2": ("shadow", 0.0)}
-    with pytest.raises(Conflict, match="none before it"):
+    with pytest.raises(Conflict, match="no previous one"):
         do(database, "rollback", "main")
     told = [(one.action, one.target) for one in entries(database)]
     assert ("policy.promote", "policy:v1") in told

@@ -111,7 +111,7 @@ def test_the_lead_over_an_arm_is_paired():
 
 
 def report_of(*leads):
-    """Of a run that is ahead of always each arm by these (lead, low, high)."""
+    """A run with these differences (estimate, low, high) from always each arm."""
     always = {
         arm: {"reward": number / 10, "ahead": ahead, "low": low, "high": high}
         for number, (arm, (ahead, low, high)) in enumerate(zip(ARMS, leads, strict=True))

@@ -46,7 +46,7 @@ def curve(*passes):
 
 
 def test_a_router_that_always_picks_right_is_beyond_doubt():
-    """Its reward is that of the best arm, it is ahead from the first question, and the sentence says so."""
+    """A perfect run has the best arm's reward and leads from the first question, as its sentence reports."""
     found = curve(passed([0, 1, 2] * 100), passed([0, 1, 2] * 100))
     assert found.points[-1].reward == pytest.approx(0.95) == found.oracle
     assert found.always == pytest.approx({"no_retrieval": 1 / 3, "single_step": 2 / 3 - 0.05, "multi_step": 0.9})

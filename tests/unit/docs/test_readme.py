@@ -1,4 +1,4 @@
-"""README.md: what it shows runs, what it names is there, and its figures are those of the benchmarks."""
+"""README.md: its examples run, the names in it exist, and its figures are those of the benchmarks."""
 
 import logging
 import re

@@ -75,7 +75,7 @@ def test_precedence_and_sources(written):
 
 
 def test_a_name_that_is_not_known_is_answered_with_the_one_that_was_meant(written):
-    """Names in lists of ours: the field, and "did you mean"; a number: its bound, and its unit where it has one."""
+    """An unknown name gets the field and "did you mean"; a number gets its bound, and its unit if it has one."""
     with every_case() as case:
         for text, field, words in (
             ("reward: {cost: {dolars: 1}}", "reward.cost", "did you mean dollars?"),
@@ -301,7 +301,7 @@ def test_too_many_arms_are_refused(written):
     ["mysql://host/name", "oracle://host/name", "nonsense", "postgresql://host:port/name", "postgres://host/name"],
 )
 def test_unknown_database_is_refused(written, url):
-    """A database that is neither SQLite nor PostgreSQL, or a URL that is none, is refused with an example."""
+    """An invalid URL, or one of another database than SQLite and PostgreSQL, is refused with an example."""
     error = refused(written(""), DATABASE_URL=url)
     assert error.field == "database_url"
     assert "postgresql" in error.remedy

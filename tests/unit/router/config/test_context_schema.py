@@ -61,7 +61,7 @@ def test_a_schema_is_read_and_recorded_in_one_order(tmp_path):
     ],
 )
 def test_a_schema_that_cannot_be_learned_is_refused(tmp_path, declared, field, said):
-    """A type that is none, a category without values, too many columns: each is a ConfigError with its place."""
+    """An unknown type, a category without values, and too many columns raise a ConfigError that names the key."""
     error = refused(tmp_path, f"context: {{{declared}}}")
     assert error.field == field
     assert said in f"{error.message} {error.remedy}"

@@ -15,7 +15,7 @@ from ragbandit.shared.types import Caller, Query
 
 
 def test_the_factor():
-    """1 up to the pace of the clock, growing beyond it without a leap, MOST where nothing is left."""
+    """The factor is 1 up to the pace of the clock, grows continuously beyond it, and is MOST if nothing is left."""
     assert [price_factor(spent=spent, elapsed=0.5) for spent in (0.0, 0.3, 0.5)] == [1.0, 1.0, 1.0]
     rising = [price_factor(spent=0.5 + 0.001 * step, elapsed=0.5) for step in range(60)]
     assert all(before < after <= 1.2 * before for before, after in pairwise(rising) if after < MOST)

@@ -133,7 +133,7 @@ def test_the_table_is_recorded(tmp_path, run_here):
 
 @pytest.mark.timeout(120)
 def test_all_arms_side_by_side(tmp_path, run_here, capsys):
-    """Every arm that the model can carry answers the same questions; the others are named with what they lack."""
+    """Every arm that the model supports answers the same questions; the others are listed with their missing abilities."""
     asked = sampled(read_questions(), each=1, by="kind")
     known = next(row for row in asked if row["kind"] == "none")
     script = {known["question"]: f"So the answer is: {known['answers'][0]}.", "": "So the answer is: nobody knows."}

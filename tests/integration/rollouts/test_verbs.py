@@ -111,7 +111,7 @@ def test_every_verb_in_every_state(database):
 
 
 def test_two_operators_race(database):
-    """Of two who act on the row that both saw, one wins; of two who open a canary at once, one does."""
+    """Of two actions on the same revision one succeeds; of two canaries opened at once one succeeds."""
     for name in ("v1", "v2"):
         add(database, name)
         seen = do(database, "shadow", name)
@@ -140,7 +140,7 @@ def tried_canary(database, name):
 
 @on_sqlite
 def test_bounds_and_inputs(database):
-    """Shadows have a cap; names, reasons, weights and sections are checked, and the message says so."""
+    """The number of shadows is limited; names, reasons, weights and sections are checked, with clear messages."""
     for name in ("v1", "v2", "v3"):
         add(database, name)
     do(database, "shadow", "v1")

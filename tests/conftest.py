@@ -215,7 +215,7 @@ def database_url(request, tmp_path):
     return f"sqlite:///{file}"
 
 
-#: of what happens above the store: other tests of the same folder send the same statements to PostgreSQL
+#: for tests above the store: other tests of the folder send the same statements to PostgreSQL
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 

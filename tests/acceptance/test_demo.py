@@ -57,8 +57,8 @@ def run_demo(data, *options):
 def test_a_short_demo(tmp_path, models):
     """A few questions of the demo are answered, judged, learned and verified, by a warm policy.
 
-    With the demo's own settings, but for one answer process instead of two, each of which loads the model itself, and
-    a sixth of the recorded table; and without the models, but for the slow tests and `make demo`.
+    The settings are those of the demo, except one answer process instead of two and a sixth of the recorded table. Only
+    the slow tests and `make demo` use the models.
     """
     with TABLE.open(encoding="utf-8") as rows:
         (tmp_path / "table.jsonl").write_text("".join(itertools.islice(rows, 100)), encoding="utf-8")
@@ -133,7 +133,7 @@ def test_the_table_is_recorded(tmp_path, run_here):
 
 @pytest.mark.timeout(120)
 def test_all_arms_side_by_side(tmp_path, run_here, capsys):
-    """Every arm that the model supports answers the same questions; the others are listed with their missing abilities."""
+    """Every arm that the model supports answers the same questions; other arms are listed with what they lack."""
     asked = sampled(read_questions(), each=1, by="kind")
     known = next(row for row in asked if row["kind"] == "none")
     script = {known["question"]: f"So the answer is: {known['answers'][0]}.", "": "So the answer is: nobody knows."}

@@ -61,9 +61,9 @@ def documents(folder, name="docs"):
 
 
 def test_without_a_server_the_local_model_answers(run, tmp_path):
-    """Without an index the local model alone; with documents arms that search, and the incumbent searches once.
+    """Without an index there is only the local model; with documents arms search, and the incumbent searches once.
 
-    A file that is there stays as it is, but for --force.
+    An existing file is not changed without --force.
     """
     tree, out = written(run, "--yes")
     assert tree["generator"]["name"] == "local"

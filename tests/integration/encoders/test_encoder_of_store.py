@@ -89,8 +89,7 @@ def test_a_store_that_began_without_torch_keeps_its_encoder_when_torch_comes(sto
     assert "the encoder is hashing: style and words, without a model, since no_such_package is not" in caplog.text
     without_torch(hidden=False)
     assert "encoder.model: auto is hashing: the store began with it" in command.run("validate").output
-    assert encoder_of(load("config.yaml").settings).hash == COUNTED  # encoder of a replay or of a shared store
-    a store
+    assert encoder_of(load("config.yaml").settings).hash == COUNTED  # as in a replay
     with store() as router:
         assert goes_on(router, hashed=COUNTED, learned=6)
     status = command.run("status").output

@@ -133,7 +133,7 @@ def fixed_draws(database: Database) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def fixed_secret():
-    """Routers of this process make no secret of draws of their own, in stores that are no copies of a template too."""
+    """Routers of this process make no secret for draws, also in stores that are not copies of a template."""
 
     def shared(database: Database, *, name: str, now: float) -> bytes:
         fixed_draws(database)
@@ -188,7 +188,7 @@ def postgres_url(postgres, postgres_template):
 
 @pytest.fixture(scope="session")
 def elasticsearch_url(tmp_path_factory):
-    """The address of a real Elasticsearch: ELASTICSEARCH_URL, or the one beside the checkout."""
+    """The address of a real Elasticsearch: ELASTICSEARCH_URL, or the one next to the checkout."""
     if given := os.environ.get("ELASTICSEARCH_URL"):
         yield given
         return
@@ -215,7 +215,7 @@ def database_url(request, tmp_path):
     return f"sqlite:///{file}"
 
 
-#: of what happens above the store: other tests of the same folder send the same statements to PostgreSQL
+#: for tests above the store: other tests of the folder send the same statements to PostgreSQL
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 

@@ -16,7 +16,7 @@ from ragbandit.router.api.security.budgets import stopped_until
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.judgements import Refused, ScoreJob, Spent
 from ragbandit.router.storage.rows.outcome_rows import drawn_for
-from ragbandit.router.telemetry.tracing import carrier_of, tell_evaluation
+from ragbandit.router.telemetry.tracing import carrier_of, record_evaluation
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome
 from ragbandit.workers.check_process import CheckFailed
@@ -102,7 +102,7 @@ def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: "DecisionR
     receipt = insist(keep, seconds=KEEP_S, ending=context.ending)
     if receipt is not None:
         carrier = carrier_of(record.decision.query.request)
-        tell_evaluation(context.tracing, feedback, late=receipt.late, carrier=carrier)
+        record_evaluation(context.tracing, feedback, late=receipt.late, carrier=carrier)
         facts = {"action": scorer.queue.kind, "decision": job.decision_id, "score": feedback.value}
         log.info("scored", extra=facts)
         context.notifier.notify_learner()

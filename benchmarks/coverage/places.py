@@ -23,7 +23,8 @@ from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.plan import CandidatePmf, EstimateWithInterval
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
-from ragbandit.router.rollouts.evidence import GUARDRAILS, Draws, Judged, Outcomes
+from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
+from ragbandit.router.rollouts.guardrails import GUARDRAILS
 from ragbandit.router.rollouts.verdicts import Evidence, facts_of
 from ragbandit.shared.types import ArmName, PolicyLabel, PolicyVersion
 

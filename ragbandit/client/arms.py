@@ -1,4 +1,4 @@
-"""Arms that are functions of the caller: choose one, run it, report what it took.
+"""Arms that are the caller's functions: the client chooses one, runs it and reports its outcome.
 
 arms = client.arms({"fast": ask_fast, "deep": ask_deep})
 run = arms("Who wrote Dracula?")
@@ -26,51 +26,51 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value")
 _Result = TypeVar("_Result", covariant=True)
-#: from what an arm returned to fields of its outcome: answer, steps, cost, status, stop_reason
+#: converts the return value of an arm to fields of its outcome: answer, steps, cost, status, stop_reason
 Report = Callable[[Any], Mapping[str, object]]
 
-#: characters of an error's text that are reported
+#: most characters of a reported error
 _ERROR: Final = 300
 
 
 class RoutedArms(Protocol[_Result]):
-    """What `client.arms` returns: chooses an arm for the question, runs it and reports; takes what `route` takes."""
+    """The callable that `client.arms` returns: it chooses an arm for a question, runs it and reports the outcome."""
 
     def __call__(self, question: str, **more: Unpack[AskOptions]) -> _Result:
-        """An ArmRun; of AsyncClient one to await."""
+        """Returns an ArmRun (AsyncClient: an awaitable of one). more: options of `route`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmRun(Generic[_Value]):
-    """An arm that was chosen and run."""
+    """Result of a run of the chosen arm."""
 
-    #: what the function returned
+    #: return value of the function
     value: _Value
     arm: str
-    #: to give feedback under
+    #: id for feedback
     decision_id: str
-    #: the service was away: the default arm was run, and nothing is learned
+    #: whether the service could not be reached; the default arm ran, and nothing is learned
     degraded: bool
-    #: the outcome is stored; False: it could not be sent, which was logged, or the decision is degraded
+    #: whether the outcome is stored; False if sending failed (which is logged), or if the decision is degraded
     reported: bool
-    #: that the function took
+    #: duration of the function
     seconds: float
 
 
 def checked_functions(
     functions: Mapping[str, Callable[[str], _Value]], *, default_arm: str | None, waits: bool
 ) -> dict[str, Callable[[str], _Value]]:
-    """The functions by arm. waits: they are called by a client that awaits nothing. Raises InvalidInput."""
+    """Check the functions of the arms. waits: whether a synchronous client calls them. Raises InvalidInput."""
     if not isinstance(functions, Mapping) or not functions:
         remedy = 'pass a function for each arm: {"fast": ask_fast, "deep": ask_deep}'
         raise InvalidInput("no arm was given", field="arms", remedy=remedy)
-    given: Mapping[Any, object] = functions  # it may hold anything: it comes from the caller
-    for name, function in given.items():
+    unchecked: Mapping[Any, object] = functions
+    for name, function in unchecked.items():
         if not isinstance(name, str) or not callable(function):
-            message = f"{name!r:.80} is no name with a function"
+            message = f"{name!r:.80}: an arm needs a name and a function"
             raise InvalidInput(message, field="arms", remedy="give each arm's name and a function of the question")
         if waits and inspect.iscoroutinefunction(function):
-            message = f"the function of {name!r} is async, and Client awaits nothing"
+            message = f"the function of {name!r} is async, but Client calls functions synchronously"
             raise InvalidInput(message, field=f"arms.{name}", remedy="use AsyncClient, or a function that waits")
     if default_arm is not None and default_arm not in functions:
         message = f"no function was given for the arm {default_arm!r:.80}"
@@ -79,7 +79,7 @@ def checked_functions(
 
 
 def with_configuration(error: InvalidInput, *, arms: Sequence[str]) -> InvalidInput:
-    """The refusal of arms that the service does not have, with what to configure."""
+    """Add the missing configuration to the service's error about unknown arms."""
     if error.field != "arms":
         return error
     wanted = ", ".join(f"{name}: {{run_by: caller}}" for name in arms)
@@ -90,9 +90,11 @@ def with_configuration(error: InvalidInput, *, arms: Sequence[str]) -> InvalidIn
 def outcome_body(
     *, seconds: float, error: BaseException | None = None, fields: Mapping[str, object]
 ) -> dict[str, object]:
-    """Fields of an outcome. seconds: that the arm took. error: what it raised: then steps are 0 where nobody says.
+    """Fields of an outcome. Steps of a failed run default to 0; those of an answer must be reported if they are priced.
 
-    What an answer took is not made up: where the reward charges nothing of what is sent, the service refuses it.
+    seconds: duration of the run
+    error: exception of the run; None if it succeeded
+    fields: fields reported by the function
     """
     cost = {"seconds_total": seconds, **cast(Mapping[str, float], fields.get("cost") or {})}
     failed = {} if error is None else {"status": "failed", "error": _error_text(error), "stop_reason": "error"}
@@ -100,10 +102,10 @@ def outcome_body(
 
 
 def refusal(error: RagBanditError) -> str:
-    """Why an outcome is not stored; where its cost is missing, how to say it."""
+    """Message about an outcome that was refused, with a hint if its cost is missing."""
     if getattr(error, "field", None) not in ("steps", "cost"):
         return str(error)
-    return f"{error}; or say with `outcome_of` what an arm took"
+    return f"{error}; or return the cost of a run from `outcome_of`"
 
 
 def _error_text(error: BaseException) -> str:
@@ -113,7 +115,7 @@ def _error_text(error: BaseException) -> str:
 
 
 def function_of(arm: str, functions: Mapping[str, Callable[..., _Value]]) -> Callable[..., _Value]:
-    """The function of this arm. Raises InvalidInput."""
+    """The function of an arm. Raises InvalidInput."""
     if arm not in functions:
         message = f"no function was given for the arm {arm!r}"
         raise InvalidInput(message, field="arms", remedy="leave `arms` out, or name arms that have a function")
@@ -121,14 +123,21 @@ def function_of(arm: str, functions: Mapping[str, Callable[..., _Value]]) -> Cal
 
 
 class ReportedRun:
-    """A block (`with` or `async with`) that runs the arm of a decision; at its end the outcome is reported.
+    """A block (`with` or `async with`) that runs an arm and reports the outcome at its end.
 
-    What it raises is a failed outcome. outcome_of: from `value`, which the block sets, to fields of the outcome.
+    An exception in the block is reported as a failed outcome.
+
+    client: the client that reports
+    decision_id: id of the decision; None: nothing is reported
+    outcome_of: converts `value`, which the block sets, to fields of the outcome
     """
 
     def __init__(self, client: "Client", decision_id: str | None, *, outcome_of: Report = dict) -> None:
-        self.decision_id, self.began, self.value = decision_id, time.perf_counter(), cast(Any, None)
-        self._client, self._outcome_of = client, outcome_of
+        self.decision_id = decision_id
+        self.began = time.perf_counter()
+        self.value = cast(Any, None)
+        self._client = client
+        self._outcome_of = outcome_of
 
     def __enter__(self) -> Self:
         return self
@@ -159,21 +168,21 @@ class ReportedRun:
 
 log = logging.getLogger("ragbandit.client")
 
-#: decision ids of a client whose service was away begin with this
+#: prefix of decision ids made while the service could not be reached
 _DEGRADED: Final = "degraded-"
-#: own ids of callers that are remembered as degraded, so that nothing is reported for them
+#: most ids of callers that are remembered as degraded, so that nothing is reported for them
 _REMEMBERED: Final = 10_000
 
 
 def is_degraded(decision_id: str) -> bool:
-    """Whether a client made this decision id because its service was away: nothing is stored under it."""
+    """Whether a client made this id while the service could not be reached; the service does not know it."""
     return isinstance(decision_id, str) and decision_id.startswith(_DEGRADED)
 
 
 class Fallback:
-    """What one client does without its service. Safe to use from several threads.
+    """Behaviour of a client while its service cannot be reached. Thread-safe.
 
-    default_arm: what `route` names then; None: it raises.
+    default_arm: arm that `route` returns then; None: `route` raises an error
     """
 
     def __init__(self, default_arm: str | None) -> None:
@@ -181,28 +190,29 @@ class Fallback:
             message = f'"default_arm" must be the name of an arm, not {default_arm!r:.80}'
             raise InvalidInput(message, field="default_arm", remedy="name an arm of the service")
         self.default_arm = default_arm
-        #: decisions that the client had to do without
+        #: number of decisions made without the service
         self.count = 0
         self._is_away = False
         self._own_ids: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
     def decided(self, decision_id: str) -> None:
-        """The service has decided, under this id."""
+        """Call after the service made a decision."""
         with self._lock:
             self._is_away = False
             self._own_ids.pop(decision_id, None)
 
     def reply(self, arm: str, *, decision_id: str, is_own: bool, error: RagBanditError) -> ClientRouteReply:
-        """A decision for this arm. is_own: the id is the caller's. error: why the service did not make it."""
+        """Make a decision without the service. is_own: whether the caller chose the id. error: the service's error."""
         with self._lock:
             self.count += 1
-            was_away, self._is_away = self._is_away, True
-            if is_own:  # it may be reported under the caller's id, which the service may know under another arm
+            was_away = self._is_away
+            self._is_away = True
+            if is_own:  # the service may have made a decision with another arm under this id
                 self._own_ids[decision_id] = None
                 while len(self._own_ids) > _REMEMBERED:
                     self._own_ids.popitem(last=False)
-        if not was_away:  # once an outage
+        if not was_away:  # log once per outage
             log.warning("routing by default_arm %r, nothing is learned: %s", arm, error)
         return ClientRouteReply(
             decision_id=f"{_DEGRADED}{decision_id}",
@@ -221,12 +231,12 @@ class Fallback:
         )
 
     def has(self, decision_id: object) -> bool:
-        """Whether this decision was made by this client, or by another, because the service was away."""
+        """Whether a client made this decision without the service."""
         with self._lock:
             return isinstance(decision_id, str) and (is_degraded(decision_id) or decision_id in self._own_ids)
 
     def may_replace(self, error: RagBanditError, *, arm: str, arms: object) -> bool:
-        """Whether the service cannot serve, or refuses the arms, and this arm is one of those allowed."""
-        refused_arms = error.status == 403 and error.field == "arms"  # by a budget, or by the scope of the key
+        """Whether `arm` may be used after this error: the service failed or refused the arms, and `arm` is allowed."""
+        refused_arms = error.status == 403 and error.field == "arms"  # because of a budget or the key's scope
         away = error.status >= 500 or error.status == 429
         return (away or refused_arms) and (not isinstance(arms, list | tuple) or arm in arms)

@@ -1,4 +1,4 @@
-"""One call to the service without input and output: what is sent, what a reply means, and when to try again."""
+"""Requests, replies and retries of both clients, without input and output."""
 
 import json
 import os
@@ -28,32 +28,31 @@ from ragbandit.shared.plain_values import for_json
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import OutcomeStatus
 
-#: where a service listens unless it is told otherwise
+#: default address of a service
 DEFAULT_URL: Final = "http://127.0.0.1:8100"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Connection:
-    """Where and how to call; url and api_key are those of RAGBANDIT_URL and RAGBANDIT_API_KEY where they are None.
+    """Address, key and limits of a client. Raises InvalidInput, which names the field."""
 
-    The key is never shown. Raises InvalidInput naming the field.
-    """
-
+    #: None: $RAGBANDIT_URL, else DEFAULT_URL
     url: str | None
+    #: None: $RAGBANDIT_API_KEY; hidden in the representation
     api_key: str | None = field(repr=False)
-    #: longest a call may take from its first byte to its last, retries and waits included, seconds
+    #: time limit of a call, retries and waits included, seconds
     timeout_s: float
-    #: longest wait for a connection, and for a place in the pool, seconds
+    #: longest wait for a connection of the pool, and for the service to accept it, seconds
     connect_timeout_s: float
-    #: longest silence of the service within a call, seconds; None: as long as the call may take
+    #: longest time without a byte from the service, seconds; None: the time limit of the call
     read_timeout_s: float | None
-    #: further attempts after the first
+    #: most attempts after the first
     retries: int
-    #: longest Retry-After that is obeyed, seconds; a longer one ends the call with the service's error
+    #: longest Retry-After that the client waits for, seconds; with a longer one the call raises the service's error
     retry_after_most_s: float
-    #: connections at most; further calls wait for one
+    #: most connections; further calls wait
     connections: int
-    #: longest that `route` waits if there is a default arm, seconds
+    #: time limit of `route` if there is a default arm, seconds
     route_timeout_s: float
 
     def __post_init__(self) -> None:
@@ -69,11 +68,11 @@ class Connection:
 
     @property
     def shown_url(self) -> str:
-        """The URL without a password."""
+        """The URL without its password."""
         return without_secrets(self.url or "")
 
     def pool(self) -> dict[str, Any]:
-        """Arguments of a client of httpx."""
+        """Arguments of httpx.Client and httpx.AsyncClient."""
         most = self.connections
         return {
             "base_url": self.url,
@@ -83,12 +82,12 @@ class Connection:
         }
 
 
-#: highest limit, in seconds and in numbers: nothing waits forever
+#: largest limit, in seconds or as a count
 _MOST: Final = 1_000_000
 
 
 def _check_limit(value: Any, *, field: str, may_be_zero: bool = True) -> None:
-    """Refuse what is not a number from 0, or above 0, to _MOST, or not whole if it is a count. Raises InvalidInput."""
+    """Raises InvalidInput unless the value is a number up to _MOST (a whole number for counts)."""
     kinds = int if field in ("connections", "retries") else int | float
     is_number = isinstance(value, kinds) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= _MOST or (value == 0 and not may_be_zero):
@@ -104,68 +103,68 @@ def _checked_url(url: str) -> str:
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
         shown = without_secrets(url) if isinstance(url, str) else type(url).__name__
-        message = f"{shown!r:.200} is no URL of a service"
+        message = f"{shown!r:.200} is not the URL of a service"
         raise InvalidInput(message, field="url", remedy=f"write it as {DEFAULT_URL}")
     return url
 
 
 def _checked_key(key: str) -> str:
-    # A header cannot hold other characters, and the transport's error would repeat the key.
+    # A header cannot contain other characters, and the error of httpx would print the key.
     if not isinstance(key, str) or not key or not key.isascii() or any(c.isspace() or not c.isprintable() for c in key):
         message = "the API key is empty, or has characters that no key has"
         raise InvalidInput(message, field="api_key", remedy="pass it as `ragbandit keys create` printed it")
     return key
 
 
-#: longest reply that is read, bytes
+#: most bytes of a reply
 MAX_REPLY: Final = 64 << 20
 _BY_CODE: Final[Mapping[str, type[RagBanditError]]] = {
     kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RagBanditError)
 }
-#: of a refusal without a code of ours: something between here and the service refused it
+#: status -> error, for replies without an error code: a proxy sent them, not the service
 _BY_STATUS: Final[Mapping[int, type[RagBanditError]]] = {
     **{kind.status: kind for kind in (Unauthorized, Forbidden, NotFound, Conflict, TooManyRequests)},
     **dict.fromkeys((400, 413, 422), InvalidInput),
     **dict.fromkeys((502, 503, 504), NotReady),
 }
-#: what to do about a refusal that brings no remedy of its own
+#: remedies of errors that come without one
 _REMEDIES: Final[Mapping[type[RagBanditError], str]] = {
     Unauthorized: "pass api_key=, or set RAGBANDIT_API_KEY; `ragbandit keys create` makes one",
     Forbidden: "use a key whose role may do this",
 }
 #: pauses between attempts, seconds
 _BACK_OFF: Final = {"base_s": 0.1, "longest_s": 2.0}
-#: nothing of the request can have been answered; the same request may be sent again, since it carries its own id
+#: errors after which the request is sent again; its id makes that safe
 _BROKEN: Final = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """A request to the service. Every call may be sent again: it reads, or it carries an id of its own."""
+    """A request to the service. It only reads, or contains an id, so it may be sent again."""
 
     method: str
     path: str
     params: Mapping[str, float | str] | None = None
     body: bytes | None = None
-    #: longest it may take; None: what the connection allows
+    #: time limit, seconds; None: that of the connection
     limit_s: float | None = None
-    #: a good reply is handed on as it opens, its body unread
+    #: whether a successful reply is returned with its body unread
     stream: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReceivedReply:
-    """A whole reply."""
+    """A complete reply, or the beginning of a stream."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
-    #: of a stream: the open reply
+    #: the open reply of a stream; None if the reply is complete
     opened: httpx.Response | None = None
 
 
 def check_size(size: int, *, call: Call, ends: float) -> None:
-    """Raise if a reply is late, or larger than any of ours. size: bytes of it so far; ends: a time.monotonic()."""
+    """Raise an error if a reply is late or too large. size: bytes so far. ends: deadline in time.monotonic()."""
     if time.monotonic() > ends:
         raise httpx.ReadTimeout("the reply was not whole in time")
     if size > MAX_REPLY:
@@ -173,7 +172,7 @@ def check_size(size: int, *, call: Call, ends: float) -> None:
 
 
 def encoded(body: object) -> bytes:
-    """The body as JSON in UTF-8. Raises InvalidInput for what JSON cannot hold."""
+    """Encode the body as JSON in UTF-8. Raises InvalidInput for values that JSON cannot represent."""
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=for_json).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -182,26 +181,31 @@ def encoded(body: object) -> bytes:
 
 
 def pause_after(failed: Exception | ReceivedReply, *, attempts: int, most_s: float = 0.0) -> float | None:
-    """Seconds after which the same call is worth another attempt; None if it is not.
+    """Seconds to wait before the next attempt; None if the call should not be repeated.
 
-    attempts: made so far. most_s: longest Retry-After that is obeyed.
+    failed: the error, or the reply with an error status
+    attempts: number of attempts so far
+    most_s: longest Retry-After that the client waits for, seconds
     """
     if isinstance(failed, Exception):
         return pause_before_retry(attempts, **_BACK_OFF) if isinstance(failed, _BROKEN) else None
     header = failed.headers.get("retry-after")
-    if failed.status not in (429, 503) or header is None or (asked_s := retry_after_s(header)) > most_s:
+    if failed.status not in (429, 503) or header is None:
         return None
-    return asked_s + (pause_before_retry(attempts, **_BACK_OFF) or 0.0)
+    wait_s = retry_after_s(header)
+    if wait_s > most_s:
+        return None
+    return wait_s + (pause_before_retry(attempts, **_BACK_OFF) or 0.0)
 
 
 def away(error: Exception, *, call: Call, connection: Connection) -> RagBanditError:
-    """The error of a service that cannot be reached, or that did not answer in time."""
+    """The error to raise if the service cannot be reached, or did not answer in time."""
     where = f"{connection.shown_url}{call.path}"
     if isinstance(error, httpx.PoolTimeout):
         message = f"all {connection.connections} connections of this client are in use"
         return NotReady(message, remedy="make fewer calls at once, or raise connections=")
     if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout | TimeoutError):
-        remedy = "send the same id again to learn what became of it, or raise timeout_s"
+        remedy = "send the same id again to get the result, or raise timeout_s"
         return NotReady(f"the service at {where} did not answer in time", remedy=remedy)
     reason = without_secrets(str(error)) or type(error).__name__
     return NotReady(
@@ -211,7 +215,7 @@ def away(error: Exception, *, call: Call, connection: Connection) -> RagBanditEr
 
 
 def refused(received: ReceivedReply, *, path: str) -> RagBanditError:
-    """The error that the service raised, or that something before it did."""
+    """The error in a reply of the service, or of a proxy before it."""
     after = received.headers.get("retry-after")
     try:
         body = json.loads(received.body)
@@ -232,22 +236,22 @@ def refused(received: ReceivedReply, *, path: str) -> RagBanditError:
 def request_of(
     call: Call, *, http: httpx.Client | httpx.AsyncClient, ends: float, connection: Connection
 ) -> httpx.Request:
-    """One attempt at a call, which waits for each thing no longer than until `ends`, a time.monotonic()."""
-    left = max(ends - time.monotonic(), 0.001)
-    silence = left if connection.read_timeout_s is None else min(connection.read_timeout_s, left)
-    connect = min(connection.connect_timeout_s, left)
+    """The request of one attempt, with timeouts that expire at `ends`, a time.monotonic()."""
+    remaining_s = max(ends - time.monotonic(), 0.001)
+    read_s = remaining_s if connection.read_timeout_s is None else min(connection.read_timeout_s, remaining_s)
+    connect_s = min(connection.connect_timeout_s, remaining_s)
     return http.build_request(
         call.method,
         call.path,
         params=call.params,
         content=call.body,
         headers={} if call.body is None else {"Content-Type": "application/json"},
-        timeout=httpx.Timeout(silence, connect=connect, pool=connect),
+        timeout=httpx.Timeout(read_s, connect=connect_s, pool=connect_s),
     )
 
 
 def object_of(received: ReceivedReply, *, path: str) -> dict[str, Any]:
-    """The JSON object of a good reply."""
+    """Parse the JSON object of a successful reply."""
     try:
         value = json.loads(received.body)
     except ValueError:
@@ -263,7 +267,7 @@ def _text(value: object) -> str | None:
 
 
 class Options(TypedDict, total=False):
-    """What is sent with a question, as POST /v1/route has it; None is left out."""
+    """Optional fields of POST /v1/route; None is not sent."""
 
     cost_weight: float | str | None
     aim: Mapping[str, float] | None
@@ -278,13 +282,13 @@ class Options(TypedDict, total=False):
 
 
 class AskOptions(Options, total=False):
-    """`Options`, and the caller's own id."""
+    """`Options`, and an id chosen by the caller."""
 
     decision_id: str | None
 
 
 class ReportFields(TypedDict, total=False):
-    """What an outcome says of an arm that has run; None is left out."""
+    """Fields that a function can report about its run; None is not sent."""
 
     status: OutcomeStatus
     answer: str | None
@@ -294,13 +298,13 @@ class ReportFields(TypedDict, total=False):
 
 
 class OutcomeFields(ReportFields, total=False):
-    """What an outcome says, as POST /v1/outcomes has it; None is left out."""
+    """Fields of POST /v1/outcomes; None is not sent."""
 
     error: str | None
 
 
 class Judgement(TypedDict, total=False):
-    """One of label, rating, reward, event and retract with what belongs to it, as POST /v1/feedback has them."""
+    """Fields of POST /v1/feedback: one of label, rating, reward, event and retract, with its details."""
 
     label: str | Sequence[str] | None
     rating: bool | float | None
@@ -314,15 +318,15 @@ class Judgement(TypedDict, total=False):
 
 
 def new_id() -> str:
-    """A UUIDv7, as the service makes them."""
-    import uuid_utils  # not needed for `import`
+    """A new UUIDv7."""
+    import uuid_utils  # imported late, to keep `import ragbandit` fast
 
     return str(uuid_utils.uuid7())
 
 
 def post(path: str, body: Mapping[str, object], *, limit_s: float | None = None) -> Call:
-    """POST of this body, without what is None."""
-    return Call(method="POST", path=path, body=encoded(_given(body)), limit_s=limit_s)
+    """A POST request of a JSON body; fields with None are left out."""
+    return Call(method="POST", path=path, body=encoded(_without_none(body)), limit_s=limit_s)
 
 
 def answer_call(
@@ -336,22 +340,22 @@ def answer_call(
         method="POST",
         path="/v1/answer",
         params=None if wait_s is None else {"wait_s": wait_s},
-        body=encoded(_given(body)),
+        body=encoded(_without_none(body)),
         limit_s=timeout_s + (wait_s or 0.0),
     )
 
 
 def item_list(items: Sequence[Mapping[str, object]], *, path: str, key: str) -> list[dict[str, object]]:
-    """The items of a batch, each with an id of its own. path: of one item. key: the name of its id."""
+    """Add a new id to every item of a batch that has none. path: endpoint of a single item. key: field of the id."""
     try:
-        return [{key: new_id(), **_given(item)} for item in items]
+        return [{key: new_id(), **_without_none(item)} for item in items]
     except (TypeError, ValueError, AttributeError) as error:
         remedy = f"pass a list of dicts, each as the body of {path}"
         raise InvalidInput('"items" must be a list of mappings', field="items", remedy=remedy) from error
 
 
 def replies_of(reply: Mapping[str, Any], *, path: str, count: int) -> list[Any]:
-    """The entries of a batch's reply, one for each item."""
+    """Entries of a batch reply, one per item."""
     entries = reply.get("items")
     if not isinstance(entries, list) or len(entries) != count:
         raise RagBanditError(f"{path} did not reply with one entry per item")
@@ -359,19 +363,19 @@ def replies_of(reply: Mapping[str, Any], *, path: str, count: int) -> list[Any]:
 
 
 def not_sent(feedback_id: object) -> ClientFeedbackReply:
-    """The receipt of feedback for a decision that was made without the service."""
+    """Receipt for feedback on a decision made without the service."""
     return ClientFeedbackReply(
         feedback_id=str(feedback_id), duplicate=False, late=False, waiting_for=None, degraded=True
     )
 
 
 def quoted(decision_id: object) -> str:
-    """The id as a part of a path."""
+    """Quote an id for a URL path. Raises InvalidInput."""
     if not isinstance(decision_id, str):
         message = f'"decision_id" must be text, not {type(decision_id).__name__}'
         raise InvalidInput(message, field="decision_id", remedy="pass the decision id that route or answer gave")
     return quote(decision_id, safe="")
 
 
-def _given(body: Mapping[str, object]) -> dict[str, object]:
+def _without_none(body: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in body.items() if value is not None}

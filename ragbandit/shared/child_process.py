@@ -1,6 +1,4 @@
-"""Child processes: started again when they die, at once the first time, then with growing pauses; and how a child ends
-together with the one that started it.
-"""
+"""Child processes of `ragbandit up`: restart with growing pauses, orderly shutdown, and end with the parent."""
 
 import ctypes
 import gc
@@ -25,30 +23,31 @@ from ragbandit.shared.steady_clock import OFFSET_VARIABLE, steady_clock
 
 log = logging.getLogger("ragbandit.up")
 
-#: set by `ragbandit up` for its children; outside the prefix, since it is no setting
+#: variable in which children get the process id of `ragbandit up`; the name has no RAGBANDIT_ prefix, unlike settings
 PARENT_VARIABLE = "_RAGBANDIT_PARENT"
-#: exit status of a child that would end again for the same reason, as EX_CONFIG of sysexits.h
+#: exit status of a child that would fail again if it were restarted (EX_CONFIG of sysexits.h)
 LASTING = 78
-#: longest pause before a child is started again, seconds
+#: longest pause before a restart, seconds
 MAX_PAUSE_S = 5.0
-#: children that are to end finish what they are at for that long, seconds
+#: time that children get to finish their work at shutdown, seconds
 DRAIN_S = 15.0
-#: then it is cut off, and they get that long to say so
+#: time that children get after that to record cancelled work, seconds
 CUT_OFF_S = 5.0
-#: a child that lived this long starts with a clean record
+#: lifetime after which earlier deaths of a child are forgotten, seconds
 STEADY_S = 30.0
-#: deaths in a row after which the log says that a child does not stay up
+#: number of deaths in a row after which an error is logged
 DEATHS = 3
-#: bytes at the end of a child's log that are read, and lines and characters a line that are shown of them
+#: bytes read at the end of a child's log
 TAIL_BYTES = 16_384
+#: most lines of the log, and characters per line, in a message
 SHOWN_LINES = 3
 SHOWN_CHARACTERS = 500
 
 
 class Child:
-    """One process and its record. log_folder: where its output goes, as NAME.log."""
+    """A supervised process. Its output goes to `log_folder`/NAME.log."""
 
-    #: called in the new process before anything else
+    #: called first in the new process
     prepare: Callable[[], None] | None = None
 
     def __init__(
@@ -59,23 +58,23 @@ class Child:
         self.arguments = list(arguments)
         self.log_file = log_folder / f"{name}.log"
         self.restarts = 0
-        #: how its process ended last; None: it never did
+        #: message about its last death; None if it has not died
         self.death: str | None = None
         self._deaths = 0
-        #: bytes that its log had when it was started last
+        #: size of its log at its last start, bytes
         self._logged = 0
         self._started = 0.0
         self._due = 0.0
         self.process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
-        """What is run."""
+        """Command line of the process."""
         return [sys.executable, "-m", "ragbandit", *self.arguments]
 
     def start(self) -> None:
         """Start the process."""
-        ours = {PARENT_VARIABLE: str(os.getpid()), OFFSET_VARIABLE: repr(steady_clock().offset)}
-        environment = os.environ | self._environment | ours
+        inherited = {PARENT_VARIABLE: str(os.getpid()), OFFSET_VARIABLE: repr(steady_clock().offset)}
+        environment = os.environ | self._environment | inherited
         with append_private(self.log_file) as output:
             self._logged = output.tell()
             self.process = subprocess.Popen(  # noqa: S603 - our own command
@@ -84,13 +83,13 @@ class Child:
                 stderr=output,
                 stdin=subprocess.DEVNULL,
                 env=environment,
-                start_new_session=True,  # ctrl-C reaches us alone, and we end the children in order
+                start_new_session=True,  # Ctrl-C reaches only the parent, which ends the children in order
                 preexec_fn=self.prepare,
             )
         self._started = time.monotonic()
 
     def tend(self) -> None:
-        """Start it again if it died and its pause is over. Raises NotReady if no other start would help."""
+        """Restart the process if it died and its pause is over. Raises NotReady if a restart would not help."""
         if self.process is None or self.process.poll() is None:
             return
         now = time.monotonic()
@@ -118,7 +117,7 @@ class Child:
             log.warning("%s; restarting; log: %s", self.death, self.log_file, extra=facts)
 
     def last_lines(self) -> str:
-        """The last lines that it logged since it was started; empty if there are none."""
+        """The last log lines since its start; empty without any."""
         try:
             with self.log_file.open("rb") as opened:
                 size = opened.seek(0, os.SEEK_END)
@@ -129,29 +128,29 @@ class Child:
         return " | ".join(line[:SHOWN_CHARACTERS] for line in lines[-SHOWN_LINES:] if line.strip())
 
     def lives(self) -> bool:
-        """True while its process runs."""
+        """Whether the process runs."""
         return self.process is not None and self.process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """Send its process this signal, if it runs."""
+        """Send a signal to the process if it runs."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 
     def wait(self, timeout_s: float) -> None:
-        """Until its process has ended, for timeout_s at most."""
+        """Wait until the process has ended, at most `timeout_s` seconds."""
         if self.process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout_s)
 
 
 def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float = CUT_OFF_S) -> None:
-    """SIGTERM to all at once; after drain_s a second one, which cuts off what they are at; SIGKILL after cut_off_s."""
-    for patience_s in (drain_s, cut_off_s):
+    """End all children: SIGTERM; after `drain_s` a second one, which cancels their work; after `cut_off_s` SIGKILL."""
+    for timeout_s in (drain_s, cut_off_s):
         for child in children:
             child.send(signal.SIGTERM)
-        give_up = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         for child in children:
-            child.wait(max(0.0, give_up - time.monotonic()))
+            child.wait(max(0.0, deadline - time.monotonic()))
     for child in children:
         if child.lives():
             log.warning(
@@ -162,7 +161,7 @@ def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float
 
 
 def ending(code: int, *, log: str) -> str:
-    """The end of a process in words. code: as of subprocess; log: its last lines."""
+    """Describe the end of a process. code: return code of `subprocess`. log: its last log lines."""
     if code >= 0:
         return f"exited with status {code}; {f'last lines: {log}' if log else 'it has logged nothing'}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
@@ -170,26 +169,26 @@ def ending(code: int, *, log: str) -> str:
 
 
 def die_with_parent() -> None:
-    """On Linux, have a child of `ragbandit up` end when the supervisor is gone, however it went."""
+    """On Linux, end this child of `ragbandit up` when the parent ends, even if the parent was killed."""
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is None or not sys.platform.startswith("linux"):
         return
     end_with_parent()
-    if os.getppid() != int(parent):  # it died before we asked
+    if os.getppid() != int(parent):  # the parent died before the signal was registered
         raise SystemExit(0)
 
 
 def end_with_parent() -> None:
-    """Have the kernel send SIGTERM when the parent dies."""
+    """Ask the kernel to send SIGTERM when the parent dies."""
     if sys.platform.startswith("linux"):
         parent_death_signal = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
 
 
 def keep_what_is_loaded() -> None:
-    """Have the garbage collector leave alone what is there now: packages, models, the application.
+    """Exclude all present objects (packages, models, the application) from garbage collection.
 
-    Nothing of it is ever garbage, and with a model loaded a full collection holds up every request for 80 ms.
+    They live until the process ends. With a model loaded, a full collection would delay every request by 80 ms.
     """
     gc.collect()
     gc.freeze()
@@ -197,18 +196,18 @@ def keep_what_is_loaded() -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessIdentity:
-    """A process, told from every other one that ever had its id."""
+    """Identity of a process that stays unique when its process id is reused."""
 
     host: str
     pid: int
-    #: when the process began, in the kernel's ticks: process ids are used again; "": the kernel does not say
+    #: start time in ticks of the kernel; "" if unknown
     started: str
-    #: hash of what shares these process ids: boot and pid namespace; "": unknown, as everywhere but on Linux
+    #: hash of the boot id and the pid namespace; "" if unknown, as on systems other than Linux
     pid_space: str
 
     @classmethod
     def from_key(cls, key: str) -> "ProcessIdentity | None":
-        """The process of a key, or of a lease holder that begins with one; None where it names none."""
+        """The process of a key, or of a lease holder, which begins with a key; None if there is no valid key."""
         parts = key.partition("/")[0].split(":")
         if len(parts) != 4 or not parts[1].isdecimal() or len(parts[1]) > 10:
             return None
@@ -216,11 +215,11 @@ class ProcessIdentity:
 
     @property
     def key(self) -> str:
-        """HOST:PID:START:PID_SPACE, 102 characters at most."""
+        """HOST:PID:START:PID_SPACE, at most 102 characters."""
         return f"{self.host}:{self.pid}:{self.started}:{self.pid_space}"
 
     def is_alive(self) -> bool | None:
-        """What this host's kernel says; None: it is a process of another host or container, or nothing is known."""
+        """Whether the process runs; None if it belongs to another host or container, or if that is unknown."""
         if not self.pid_space or self.pid_space != this_process().pid_space:
             return None
         return _started(self.pid) == self.started
@@ -228,19 +227,19 @@ class ProcessIdentity:
 
 @cache
 def this_process() -> ProcessIdentity:
-    """The calling process. No process forks after it has asked."""
+    """Identity of the calling process. Cached, so a process must not fork after the first call."""
     pid = os.getpid()
     host = socket.gethostname().replace(":", "-").replace("/", "-")[:64]
     return ProcessIdentity(host=host, pid=pid, started=_started(pid), pid_space=_pid_space())
 
 
 def lease_holder(work: str) -> str:
-    """A new name for this process in a lease, 128 characters at most. work: what it does, a word."""
+    """A new holder name for a lease of this process, at most 128 characters. work: a word for the kind of work."""
     return f"{this_process().key}/{work}-{uuid.uuid4().hex[:8]}"
 
 
 def _started(pid: int) -> str:
-    """Start of a process in ticks since boot; empty if it has ended, as a zombie has too."""
+    """Start of a process in ticks since boot; "" if it has ended or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

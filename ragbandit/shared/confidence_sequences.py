@@ -1,19 +1,18 @@
-"""Confidence sequences: bounds that hold at every look at growing data at once, however often one looks and stops.
+"""Confidence sequences: bounds that hold simultaneously after every row, so one may look and stop at any time.
 
-**By bets**: exact at any number of rows, also where the logging policy or the model depend on earlier rows. A mean is
-bounded below by bets against it. Where no score is below `least`, and the mean given the past is m at most, the capital
-of a bet k >= 0,
+**Betting sequences** are exact for any number of rows, even if the logging policy or the model depend on earlier rows.
+If no score is below `least`, and the conditional mean is at most m, the capital of a bet k >= 0,
 
     prod_i (1 + k (s_i - least)) / (1 + k (m - least)),
 
-is a nonnegative supermartingale that starts at 1. So is its average over many bets, and by Ville's inequality that
-reaches 1 / alpha at any time with probability alpha at most (Waudby-Smith and Ramdas 2023, "Estimating means of bounded
-random variables by betting"). The capital falls in m: the bound is the m at which it is 1 / alpha. Written so, rows
-enter by one sum per bet, sum_i log(1 + k (s_i - least)), whatever the m: one pass over them serves every look.
+is a nonnegative supermartingale that starts at 1. So is the average over several bets, which by Ville's inequality
+reaches 1 / alpha at any time with probability at most alpha (Waudby-Smith and Ramdas 2023, "Estimating means of bounded
+random variables by betting"). The capital decreases in m; the lower bound is the m for which it equals 1 / alpha. Rows
+enter only through one sum per bet, sum_i log(1 + k (s_i - least)), which does not depend on m.
 
-**Asymptotic**: narrower, and true in the limit (`asymptotic_width`).
+**Asymptotic sequences** are narrower, and valid in the limit of many rows (`asymptotic_width`).
 
-A judge's scores narrow both, as a control variate (`JudgeSlopes`).
+A judge's scores narrow both kinds, as a control variate (`JudgeSlopes`).
 """
 
 import json
@@ -29,40 +28,40 @@ from ragbandit.shared.types import Matrix, Vector
 
 Choices = npt.NDArray[np.intp]
 
-#: halvings of the range in search of a bound
+#: bisection steps in the search for a bound
 _HALVINGS: Final = 36
-#: a score may lie below its least value by rounding only
+#: tolerance for rounding, by which a score may be below its smallest value
 _ROUNDING: Final = 1e-9
 
 
-#: bets over which the capital is spread, in units of 1 / (high - least); the best one falls like 1 / sqrt(n variance)
+#: bets among which the capital is divided, in units of 1 / (high - least); the best bet shrinks as 1 / sqrt(n variance)
 BETS: Final = np.geomspace(2e-3, 2.0, 11)
-#: How far below 0 a doubly robust score may fall, in units of the rewards' range. Small ones allow bolder bets, which
-#: tells sooner; large ones keep more of the model, which tells more in the end.
+#: how far a doubly robust score may be below 0, in units of the rewards' range. A small reach allows larger bets, which
+#: decide sooner; a large one uses the predictions more fully, which is better with many rows
 REACHES: Final = np.array([1.0, 4.0])
 
 
 @dataclass(kw_only=True, slots=True)
 class BettingSequence:
-    """The capital of bets on `robust_scores`, row by row, and whether it has proven that their mean is above `null`."""
+    """A test by betting on `robust_scores`: is their mean above `null`?"""
 
-    #: least value that the mean can have; the most is 1
+    #: smallest possible mean; the largest is 1
     floor: float
     null: float
-    #: the chance that the claim is proven where it is wrong, and that `lower` is above the mean
+    #: probability that a false claim is proven, and that `lower` is above the mean
     alpha: float
     rows: int = 0
-    #: the row after which the claim was proven; None: it is not
+    #: number of rows after which the claim was proven; None if it is not proven
     proven_at: int | None = None
     #: sums of log(1 + bet (score - least)), shape (reaches, bets)
     grown: Matrix = field(default_factory=lambda: np.zeros((len(REACHES), len(BETS))))
 
     def add(self, scores: Matrix) -> None:
-        """Take rows in, in their order; scores: shape (reaches, rows). Raises InvalidInput for one that is too low."""
+        """Add rows in their order. scores: shape (reaches, rows). Raises InvalidInput if a score is too low."""
         least = self._least
         above = scores - least
         if not (above >= -_ROUNDING * np.maximum(1.0, np.abs(least))).all():
-            raise InvalidInput(f"below its least value, or no number, after row {self.rows}", field="scores")
+            raise InvalidInput(f"below the smallest value, or not a number, after row {self.rows}", field="scores")
         steps = np.log1p(self._scaled_bets[:, :, None] * np.maximum(above, 0.0)[:, None, :])
         count = scores.shape[1]
         if self.proven_at is None and count:
@@ -75,7 +74,7 @@ class BettingSequence:
         self.rows += count
 
     def lower(self) -> float:
-        """The lower bound of the mean at this row; the least possible mean where nothing is known."""
+        """Lower bound of the mean after the rows so far; `floor` without rows."""
         below, above = self.floor, 1.0
         for _ in range(_HALVINGS):
             middle = (below + above) / 2
@@ -86,7 +85,7 @@ class BettingSequence:
 
     @property
     def _least(self) -> Matrix:
-        """The least score with each of REACHES, shape (reaches, 1)."""
+        """Smallest score for each reach, shape (reaches, 1)."""
         return (self.floor - REACHES)[:, None]
 
     @property
@@ -94,30 +93,37 @@ class BettingSequence:
         return BETS / (1.0 - self._least)
 
     def _costs(self, mean: float) -> Matrix:
-        """What a row takes from the logarithm of the capital against this mean, shape (reaches, bets)."""
+        """Logarithm of the denominator of a row's factor, for the mean `mean`; shape (reaches, bets)."""
         return np.asarray(np.log1p(self._scaled_bets * (mean - self._least)))
 
 
 def doubly_robust(
     weight: Vector, *, share: Matrix, arm: Choices, value: Vector, guess: Matrix
 ) -> tuple[Vector, Vector]:
-    """The two parts of a doubly robust score of sum_k D_k E[value of arm k]: e_a (value - M_a) and sum_k D_k M_k.
+    """Both parts of a doubly robust score of sum_k D_k E[value of arm k]: (e_a (value - M_a), sum_k D_k M_k).
 
-    weight: e_a = D_a / pmf_a of the arm drawn, shape (n,); share: D, shape (n, K); guess: M, shape (n, K).
+    weight: e_a = D_a / pmf_a of the drawn arm, shape (n,)
+    share: D, shape (n, K)
+    arm: column of the drawn arm, shape (n,)
+    value: value of the drawn arm, shape (n,)
+    guess: predictions M, shape (n, K)
     """
     drawn = np.arange(len(arm)) * guess.shape[1] + arm
     return weight * (value - np.take(guess, drawn)), np.einsum("nk,nk->n", share, guess)
 
 
 def robust_scores(*, share: Matrix, pmf: Matrix, arm: Choices, value: Vector, guess: Matrix) -> Matrix:
-    """Doubly robust scores of sum_k D_k E[value of arm k], with each of REACHES; shape (reaches, rows).
+    """Doubly robust scores of sum_k D_k E[value of arm k] for each reach; shape (reaches, rows).
 
-    share: D, shape (n, K); pmf: logged, shape (n, K); value: in [0, 1], of the arm drawn; guess: M, in [0, 1], shape
-    (n, K), made before the row was drawn.
-
-    With e = D / pmf the score is sum_k D_k M_k + e_a (value - M_a). It may use any predictions made before the draw; so
-    each M_k is cut to where e_k (value - M_k) cannot fall below -reach (Waudby-Smith, Wu, Ramdas, Karampatziakis and
+    With e = D / pmf the score is sum_k D_k M_k + e_a (value - M_a). Any predictions made before the draw are allowed.
+    Each M_k is clipped so that e_k (value - M_k) is at least -reach (Waudby-Smith, Wu, Ramdas, Karampatziakis and
     Mineiro 2022, "Anytime-valid off-policy inference for contextual bandits"), which makes large bets safe.
+
+    share: D, shape (n, K)
+    pmf: logged probabilities, shape (n, K)
+    arm: column of the drawn arm, shape (n,)
+    value: value of the drawn arm, in [0, 1], shape (n,)
+    guess: predictions M in [0, 1], made before the row was drawn, shape (n, K)
     """
     ratio = np.divide(share, pmf, out=np.copysign(np.inf, share), where=pmf > 0.0)
     ratio[share == 0.0] = 0.0
@@ -132,11 +138,15 @@ def robust_scores(*, share: Matrix, pmf: Matrix, arm: Choices, value: Vector, gu
 
 
 def asymptotic_width(rows: Vector, *, alpha: float, tightest_at: float, sides: int) -> Vector:
-    """How far the asymptotic confidence sequence reaches from a mean of so many scores of standard deviation 1.
+    """Half-width of the asymptotic confidence sequence after `rows` scores with standard deviation 1.
 
     Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas 2024, "Time-uniform central limit theory and asymptotic confidence
-    sequences": sides=2, to both sides (equation 9 of its first version); sides=1, to one (equation 161 of version 7),
-    where alpha is that side's error. tightest_at: the number of rows at which it is tightest.
+    sequences".
+
+    rows: numbers of scores
+    alpha: error probability
+    tightest_at: number of rows for which the sequence is tightest
+    sides: 2 for both bounds (equation 9 of version 1), 1 for a single bound (equation 161 of version 7)
     """
     error = alpha if sides == 2 else 2.0 * alpha
     rho2 = (-2.0 * math.log(error) + math.log(1.0 - 2.0 * math.log(error))) / tightest_at
@@ -147,50 +157,50 @@ def asymptotic_width(rows: Vector, *, alpha: float, tightest_at: float, sides: i
 
 
 def log_mean_exp(values: Matrix) -> Vector:
-    """The logarithm of the mean of exp(values) over the first axis."""
+    """log(mean(exp(values))) over the first axis, without overflow."""
     top = values.max(axis=0)
     return np.asarray(top + np.log(np.exp(values - top).mean(axis=0)))
 
 
-#: a comparison with fewer effective rows has no interval and no verdict on any surface: coverage was measured from
-#: here on (benchmarks/coverage)
+#: fewest effective rows of a comparison that gets an interval and a verdict; coverage was measured from this number on
+#: (benchmarks/coverage)
 FEWEST_EFFECTIVE: Final = 10
-#: effective rows before an asymptotic confidence sequence says anything: its promise is of many rows
+#: fewest effective rows for an asymptotic confidence sequence, which is valid only for many rows
 BURN_IN_EFFECTIVE: Final = 50
-#: what stands in place of a number, where there is no room for `Tried.missing`
+#: printed instead of a number if there is no room for `Tried.missing`
 NOT_TRIED: Final = "not tried enough"
-#: a forecast of more than so many times the questions so far is none
+#: forecasts beyond this multiple of the lacking effective rows are not printed
 _FARTHEST: Final = 1000
 
 
 def pace(questions: float, *, first: float, until: float) -> float:
-    """Questions in a second, of so many since the first of them. first, until: seconds since the epoch."""
+    """Questions per second. first, until: time of the first question and of now, seconds since 1970."""
     return questions / max(until - first, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """How much a log has of one comparison."""
+    """Amount of data for one comparison in a log."""
 
-    #: decisions that drew what is compared
+    #: decisions that drew the compared arm or policy
     draws: int
-    #: of these: those with a reward
+    #: draws with a reward
     judged: int
-    #: effective rows of the comparison, (sum of weights)^2 / sum of squared weights; >= 0
+    #: effective sample size, (sum of weights)^2 / sum of squared weights; >= 0
     effective: float
-    #: questions of the log in which these rows came
+    #: questions in the log
     questions: int
     #: effective rows that the method needs
     needed: int = FEWEST_EFFECTIVE
 
     @property
     def enough(self) -> bool:
-        """An interval may be printed; never where `effective` is no number."""
+        """Whether an interval may be printed; False if `effective` is NaN."""
         return self.effective >= self.needed
 
     @property
     def missing(self) -> str | None:
-        """Why no interval is printed, in words; None where one may be."""
+        """Message why no interval is printed; None if there is enough data."""
         if self.enough:
             return None
         counts = f"{self.draws:,} {'draw' if self.draws == 1 else 'draws'}, {self.judged:,} judged"
@@ -198,7 +208,7 @@ class Tried:
 
     @property
     def _forecast(self) -> str:
-        """How many more questions it takes where effective rows go on to come as often as they came."""
+        """Number of further questions needed at the rate so far, as text."""
         lacking = self.needed - self.effective
         if not 0.0 < lacking <= _FARTHEST * self.effective:
             return "no end in sight at this rate"
@@ -208,32 +218,36 @@ class Tried:
         return f"about {more:,} {'question' if more == 1 else 'questions'} more at this rate"
 
 
-#: decisions with both from which on a slope is used, and at which it counts half
+#: fewest answers with a rating and a judge's score for a slope; at this number the slope counts half
 FEWEST_BOTH: Final = 20
-#: standard errors by which an arm's rated answers may score otherwise than its other answers, by chance
+#: largest difference between the judge's scores of rated and of other answers that may be chance, in standard errors
 _UNLIKE: Final = 4.0
 
 
 @dataclass(kw_only=True, slots=True)
 class JudgeSlopes:
-    """How much of a judge's score the estimate of a mean may use before each row, from earlier rows alone: b.
+    """Slopes b by which a judge's scores enter an estimated mean, computed from earlier rows only.
 
-    Where people rated some answers, y, and a judge scored these and others, g, the mean of y is also that of
-    y + b (mean of g over all scored answers - g), whatever b is, if who is rated is chance (prediction-powered
-    inference: Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023). Its variance is least where b is the slope of y
-    on g. A b that rests on earlier rows alone keeps intervals valid at every look, whoever wrote the scores. State is
-    eight numbers per arm, whatever the number of rows.
+    People rated some answers (y); a judge scored these and others (g). If the rated answers are a random sample, the
+    mean of y + b (mean of g over all scored answers - g) equals the mean of y for every b (prediction-powered
+    inference: Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023). The variance is smallest if b is the slope of y
+    on g. Since b uses earlier rows only, intervals stay valid after every row, whatever the scores are. The state is
+    eight numbers per arm.
     """
 
-    #: by arm: rows with both, the sums of y, g, y g, g g over them; other scored rows, the sums of g and g g over them
+    #: arm -> (n, sum y, sum g, sum y g, sum g g) over rows with both, (n, sum g, sum g g) over other scored rows
     _sums: dict[str, Vector] = field(default_factory=dict)
 
     def before(self, arms: tuple[str, ...], *, arm: Choices, value: Vector, judge: Vector) -> Vector:
-        """Of every row, shape (n,), from 0 to 1; the rows count from then on.
+        """Slope before each row, shape (n,), from 0 to 1; then add the rows to the state.
 
-        arm: the column drawn. value: in [0, 1], judge: scores in [0, 1]; NaN where there is none. The slope is that
-        among the answers of one arm, drawn to 0 by FEWEST_BOTH rows. It is 0 while an arm's rated answers score
-        otherwise than its other answers: who is rated, or what is scored, is then no chance.
+        The slope is computed within arms, and shrunk to 0 by FEWEST_BOTH rows. It is 0 while the rated answers of an
+        arm have other scores than its unrated ones, since the rated answers are then not a random sample.
+
+        arms: names of the columns
+        arm: column of the drawn arm, shape (n,)
+        value: rating in [0, 1], NaN without one, shape (n,)
+        judge: judge's score in [0, 1], NaN without one, shape (n,)
         """
         both = ~np.isnan(value) & ~np.isnan(judge)
         y, g = np.where(both, value, 0.0), np.nan_to_num(judge)
@@ -257,5 +271,5 @@ class JudgeSlopes:
 
 
 def judge_score(surrogates: str | None) -> float:
-    """A judge's score beside a person's rating, of a row's JSON `surrogates`; NaN: there is none."""
+    """The judge's score in the JSON column `surrogates`; NaN without one."""
     return float(json.loads(surrogates).get("judge", math.nan)) if surrogates else math.nan

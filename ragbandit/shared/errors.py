@@ -1,24 +1,24 @@
-"""Every error RagBandit raises on purpose.
+"""All errors that RagBandit raises deliberately.
 
     RagBanditError
     |-- InvalidInput      422  a caller sent something that cannot be used
-    |-- Unauthorized      401  no API key was sent, or one that is not valid
+    |-- Unauthorized      401  the API key is missing or invalid
     |-- Forbidden         403  the API key may not do this, or the request came from another site
-    |-- NotFound          404  nothing is known under that id
-    |-- Conflict          409  the id was used before with another body
-    |-- NotReady          503  a part is still starting, or a wait ran out
-    |   `-- Overloaded        503  too much work is waiting: this was refused at once, and nothing was done
+    |-- NotFound          404  the id is unknown
+    |-- Conflict          409  the id was already used with another body
+    |-- NotReady          503  a part is still starting, or a wait timed out
+    |   `-- Overloaded        503  too much work is waiting; the request was refused at once, and nothing was done
     |       `-- TooManyRequests   429  one tenant has too much work waiting
-    |-- ConfigError       500  a setting is wrong: the process must not start
+    |-- ConfigError       500  a setting is wrong; the process does not start
     |-- StoreError        503  the database failed or is of another version
     |-- QueueError        503  Redis cannot be reached
-    |-- SnapshotError     500  a snapshot is broken or made for something else
+    |-- SnapshotError     500  a snapshot is damaged, or belongs to another policy
     |-- ArmFailed         500  an arm, a retriever or a generator failed
-    `-- PolicyFault       500  a policy broke its contract (the gate stops it)
+    `-- PolicyFault       500  a policy broke its contract; the fallback arm is used
 
-The docstring of a class is its default message. `code` is stable and upper case: clients may branch on it.
-`field` names the offending input, `remedy` says what to do about it. Errors of other libraries are wrapped at
-the edges (store, jobs, generators, retrievers) with ``from``.
+The docstring of a class is its default message. `code` is stable, so clients may branch on it. `field` names the wrong
+input; `remedy` is what the user can do. Errors of other libraries are wrapped with ``from`` where they occur (store,
+queue, generators, retrievers).
 """
 
 import importlib
@@ -26,15 +26,15 @@ import importlib.util
 from types import ModuleType
 from typing import ClassVar, Final
 
-#: why a store or an archive of version 0.x is refused
+#: message about a store or an archive of version 0.x
 BEFORE_1_0: Final = "it was made before version 1.0, and the last commit that reads it is e8e4422 (last-0.x)"
 
-#: what to do about a database that is damaged, empty or gone
+#: remedy for a database that is damaged, empty or missing
 RESTORE: Final = "stop the service and restore a backup (docs/operations.md)"
 
 
 def encodable(text: str) -> str:
-    """The text with ? for each lone surrogate: a message may repeat a caller, and JSON can carry such halves."""
+    """Replace lone surrogates by ?; messages may contain texts of callers, and JSON may contain such characters."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -43,9 +43,9 @@ class RagBanditError(Exception):
 
     code: str = "INTERNAL"
     status: int = 500
-    #: seconds after which it is worth another try; None: unknown
+    #: seconds after which another attempt may succeed; None if unknown
     retry_after_s: float | None = None
-    #: the message may repeat a setting, or what a library says of a URL: secrets are removed from it
+    #: whether messages may contain settings or URLs; secrets are removed from them
     repeats: ClassVar[bool] = False
 
     def __init__(self, message: str = "", *, field: str | None = None, remedy: str | None = None) -> None:
@@ -53,16 +53,17 @@ class RagBanditError(Exception):
         self.field = field and encodable(field)
         self.remedy = remedy and encodable(remedy)
         if self.repeats:
-            from ragbandit.shared.redaction import without_secrets  # its patterns take a while to compile
+            from ragbandit.shared.redaction import without_secrets  # imported late: its patterns compile slowly
 
-            self.message, self.field = without_secrets(self.message), self.field and without_secrets(self.field)
+            self.message = without_secrets(self.message)
+            self.field = self.field and without_secrets(self.field)
         super().__init__(self.message)
 
     def __str__(self) -> str:
-        named = self.message.startswith(f'"{self.field}"')  # the message is a sentence about the field
-        where = f"{self.field}: " if self.field and not named else ""
-        cure = f" ({self.remedy})" if self.remedy else ""
-        return f"{where}{self.message}{cure}"
+        is_named = self.message.startswith(f'"{self.field}"')  # the message names the field itself
+        prefix = f"{self.field}: " if self.field and not is_named else ""
+        suffix = f" ({self.remedy})" if self.remedy else ""
+        return f"{prefix}{self.message}{suffix}"
 
 
 class InvalidInput(RagBanditError):
@@ -87,14 +88,14 @@ class Forbidden(RagBanditError):
 
 
 class NotFound(RagBanditError):
-    """Nothing is known under this id."""
+    """This id is unknown."""
 
     code = "NOT_FOUND"
     status = 404
 
 
 class Conflict(RagBanditError):
-    """This id was used before with another body."""
+    """This id was already used with another body."""
 
     code = "CONFLICT"
     status = 409
@@ -116,7 +117,6 @@ class Overloaded(NotReady):
         self, message: str = "", *, field: str | None = None, remedy: str | None = None, retry_after_s: float = 1.0
     ) -> None:
         super().__init__(message, field=field, remedy=remedy)
-        #: after which it is worth another try, seconds
         self.retry_after_s = retry_after_s
 
 
@@ -145,7 +145,7 @@ class StoreError(RagBanditError):
         self, message: str = "", *, field: str | None = None, remedy: str | None = None, lasting: bool = False
     ) -> None:
         super().__init__(message, field=field, remedy=remedy)
-        #: no other try will succeed: a process that cannot start for it is not started again
+        #: whether another attempt cannot succeed; a process that fails to start is then not restarted
         self.lasting = lasting
 
 
@@ -177,17 +177,19 @@ class PolicyFault(RagBanditError):
 
 
 def root_cause(error: Exception) -> Exception:
-    """The first error in groups of errors; one that is no group itself."""
+    """The first error in nested exception groups."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def missing_package(name: str, *, extra: str, field: str | None = None, note: str | None = None) -> ConfigError:
-    """The error of a package that is not installed, to be raised by the caller.
+    """The error about a missing package; the caller raises it.
 
-    name: of the package, or of a module in it. extra: the extra of ours that brings it. field: the setting that needs
-    it. note: added to the remedy.
+    name: name of the package or of a module in it
+    extra: extra of RagBandit that installs it
+    field: setting that needs it
+    note: further remedy
     """
     remedy = f"pip install '.[{extra}]' in a clone of the repository"
     if note:
@@ -195,7 +197,7 @@ def missing_package(name: str, *, extra: str, field: str | None = None, note: st
     return ConfigError(f"the package {name.partition('.')[0]} is missing", field=field, remedy=remedy)
 
 
-#: modules that a base install does not have -> the extra that brings them; `service` includes `replay`
+#: module that is missing in a base installation -> extra that installs it; `service` includes `replay`
 EXTRA_OF: Final = dict.fromkeys(
     (
         *("bm25s", "fastapi", "limits", "prometheus_client", "rapidfuzz", "redis", "rq", "starlette", "Stemmer"),
@@ -206,20 +208,20 @@ EXTRA_OF: Final = dict.fromkeys(
 
 
 def missing_module(error: ModuleNotFoundError) -> ConfigError | None:
-    """The error of a module that an extra brings, for one that was not found; None: no extra of EXTRA_OF brings it."""
+    """The error about a missing module; None if no extra in EXTRA_OF installs it."""
     name = (error.name or "").partition(".")[0]
     return missing_package(name, extra=EXTRA_OF[name]) if name in EXTRA_OF else None
 
 
 def require_service() -> None:
-    """Refuse to start a service or a worker in a base install. Nothing is imported. Raises ConfigError."""
+    """Raises ConfigError if the packages of a service or worker are missing. Imports nothing."""
     for name, extra in EXTRA_OF.items():
         if extra == "service" and importlib.util.find_spec(name) is None:
             raise missing_package(name, extra=extra)
 
 
 def required_module(module: str, *, extra: str, field: str | None = None) -> ModuleType:
-    """The module of a package that an extra brings, imported. Raises ConfigError (see missing_package) without it."""
+    """Import a module of an optional package. Raises ConfigError like `missing_package`."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Atomic files and folders: a reader sees all of the content or none. And a cache of arrays that take long to make."""
+"""Files: atomic writes, remote folders, a cache of arrays, and JSON Lines with line numbers in errors."""
 
 import contextlib
 import gzip
@@ -25,60 +25,57 @@ _PREFIX = ".new-"
 
 
 def cache_root(cache: Path | None = None) -> Path:
-    """`cache`; without one `$XDG_CACHE_HOME/ragbandit`, or `~/.cache/ragbandit`."""
+    """`cache`, else `$XDG_CACHE_HOME/ragbandit`, else `~/.cache/ragbandit`."""
     return cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragbandit"
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder that only its owner may open, and what is missing above it. One that exists stays as it is.
-
-    Raises OSError.
-    """
+    """Make a folder that only its owner may open, and its parents. Keeps an existing folder. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
 
 
 def append_private(path: Path) -> BinaryIO:
-    """A file open to append to; a new one only its owner may read. Raises OSError."""
+    """Open a file for appending; a new file can be read only by its owner. Raises OSError."""
     return os.fdopen(os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600), "a+b")
 
 
 def write_file(path: Path, data: bytes, *, durable: bool) -> None:
-    """Write a file, and the folders above it; a reader finds what stood there before, or all of the data.
+    """Write a file atomically: readers see the old or the new content. Only the owner may read it. Raises OSError.
 
-    durable: the data has reached the disk when this returns. Only the owner may read the file.
-    Raises OSError, with nothing left behind.
+    durable: whether the data has reached the disk when this returns
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path, durable=durable, private=True) as beside:
-        beside.write_bytes(data)
+    with whole_file(path, durable=durable, private=True) as temporary:
+        temporary.write_bytes(data)
 
 
 @contextlib.contextmanager
 def whole_file(path: Path, *, durable: bool, private: bool = False) -> Iterator[Path]:
-    """An empty file beside `path` to write to, which becomes `path` at the end of the block, or is gone after an error.
+    """A temporary file that replaces `path` at the end of the block, or is deleted after an error. Raises OSError.
 
-    durable: the data has reached the disk when the block ends. private: only the owner may read the file.
-    Raises OSError.
+    durable: whether the data has reached the disk when the block ends
+    private: whether only the owner may read the file
     """
-    beside = path.with_name(f"{_PREFIX}{uuid.uuid4().hex}")
-    os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666))
+    temporary = path.with_name(f"{_PREFIX}{uuid.uuid4().hex}")
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666))
     try:
-        yield beside
+        yield temporary
         if durable:
-            with beside.open("rb") as written:
+            with temporary.open("rb") as written:
                 os.fsync(written.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def whole_folder(target: Path, *, private: bool = True) -> Iterator[Path]:
-    """An empty folder to fill, which becomes `target` at the end of the block, or is gone after an error.
+    """A temporary folder that becomes `target` at the end of the block, or is deleted after an error.
 
-    private: only the owner may open it. Raises OSError where it cannot be made, and where `target` is there and not
-    empty.
+    Raises OSError if it cannot be made, or if `target` exists and is not empty.
+
+    private: whether only the owner may open the folder
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     work = target.with_name(f"{_PREFIX}{uuid.uuid4().hex}")
@@ -91,12 +88,12 @@ def whole_folder(target: Path, *, private: bool = True) -> Iterator[Path]:
 
 
 def replace_folder(target: Path, *, by: Path) -> None:
-    """Put a finished folder in the place of another, which is deleted; both lie on the same disk.
+    """Replace a folder by a finished one on the same disk, and delete the old one. Raises OSError.
 
-    A crash between the two renamings leaves no folder at `target`, never half of one. Raises OSError.
+    After a crash between the two renames there is no folder at `target`, but never an incomplete one.
     """
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
-    shutil.rmtree(old, ignore_errors=True)  # of a process that was killed: in a container ids come back
+    shutil.rmtree(old, ignore_errors=True)  # left by a killed process with the same id, which is common in containers
     if target.exists():
         target.rename(old)
     by.rename(target)
@@ -106,9 +103,11 @@ def replace_folder(target: Path, *, by: Path) -> None:
 def cached_arrays(
     kind: str, key: str, *, build: Callable[[], dict[str, npt.NDArray[Any]]], cache: Path | None = None
 ) -> dict[str, npt.NDArray[Any]]:
-    """The arrays that `build` makes, cached in a file under kind and key; made again if the file is damaged.
+    """Return the arrays of a cache file, or build and cache them if the file is missing or damaged.
 
-    key: identifies everything that they depend on. A cache that cannot be written costs time and raises nothing.
+    kind, key: name of the cache file; the key must identify everything that the arrays depend on
+    build: computes the arrays
+    cache: root folder, see `cache_root`; if it cannot be written, a warning is logged
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file, save
@@ -121,7 +120,7 @@ def cached_arrays(
     try:
         write_file(file, save(arrays), durable=False)
     except OSError as error:
-        log.warning("%s cannot be written to the cache: it is made again at the next start: %s", file, error)
+        log.warning("the cache file %s cannot be written, so it is computed again at the next start: %s", file, error)
     return arrays
 
 
@@ -129,9 +128,9 @@ _FSSPEC = "give a path, or a URL that fsspec knows, as s3://bucket/folder, with 
 
 
 def check_root(root: str, *, field: str) -> None:
-    """Refuse a URL of a file system that fsspec does not know, or whose package is not installed. Raises ConfigError.
+    """Raises ConfigError if fsspec does not support the URL, or if the package for it is not installed.
 
-    The package is not imported, and nobody is asked.
+    Imports no package and sends no request.
     """
     if "://" not in root:
         return
@@ -141,12 +140,12 @@ def check_root(root: str, *, field: str) -> None:
         raise ConfigError(f"{scheme}:// cannot be used here", field=field, remedy=_FSSPEC)
     package = known["class"].partition(".")[0]
     if importlib.util.find_spec(package) is None:
-        remedy = f"pip install {package}; for an image of ours: docker build --build-arg MORE_PACKAGES={package}"
+        remedy = f"pip install {package}; in the Docker image: docker build --build-arg MORE_PACKAGES={package}"
         raise ConfigError(f"the package {package}, which reads {scheme}://, is missing", field=field, remedy=remedy)
 
 
 def remote_system(root: str, *, field: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it. Raises ConfigError as `check_root`."""
+    """Returns (file system of a URL, path in it). Raises ConfigError like `check_root`."""
     fsspec = required_module("fsspec", extra="replay", field=field)  # only a remote root needs it
     try:
         system, path = fsspec.core.url_to_fs(root)
@@ -157,39 +156,42 @@ def remote_system(root: str, *, field: str) -> tuple[Any, str]:
 
 
 class Folder:
-    """Files by name, `a/b.parquet` for one in a folder below. Methods raise OSError, and ConfigError as `check_root`.
+    """Files by name (`a/b.parquet`) in a local or remote folder. Methods raise OSError and ConfigError (`check_root`).
 
-    field: the setting that the root comes from, for messages.
+    root: path or URL
+    field: setting with the root, for error messages
     """
 
     def __init__(self, root: str, *, field: str) -> None:
-        self.root, self._field, self._remote = root, field, "://" in root
+        self.root = root
+        self._field = field
+        self._remote = "://" in root
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a file; a reader sees all of it or none, and it is durable when this returns."""
+        """Write a file atomically and durably."""
         if self._remote:
             system, path = self._system(name)
             system.makedirs(path.rpartition("/")[0], exist_ok=True)
-            system.pipe_file(path, data)  # object stores show a file when it is whole
+            system.pipe_file(path, data)  # in object stores a file appears when it is complete
         else:
             write_file(Path(self.root, name), data, durable=True)
 
     def get(self, name: str) -> bytes:
-        """The whole file."""
+        """Read a file."""
         if self._remote:
             system, path = self._system(name)
             return bytes(system.cat_file(path))
         return Path(self.root, name).read_bytes()
 
     def exists(self, name: str) -> bool:
-        """Whether the file is there."""
+        """Whether the file exists."""
         if self._remote:
             system, path = self._system(name)
             return bool(system.exists(path))
         return Path(self.root, name).is_file()
 
     def fingerprint(self, name: str) -> str:
-        """Another text after the file was written again, by whomever. Reads no content; OSError if it is missing."""
+        """A text that changes when the file is written again. Reads only metadata. OSError if the file is missing."""
         if self._remote:
             system, path = self._system(name)
             system.invalidate_cache(path.rpartition("/")[0])
@@ -198,7 +200,7 @@ class Folder:
         return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
 
     def remove(self, name: str) -> None:
-        """Delete a file; one that is not there is fine."""
+        """Delete a file if it exists."""
         if self._remote:
             system, path = self._system(name)
             if system.exists(path):
@@ -212,15 +214,15 @@ class Folder:
 
 
 _GZIP = b"\x1f\x8b"
-#: longest line of a file of rows, bytes
+#: most bytes of a line
 MAX_LINE: Final = 16 * 1024 * 1024
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(number from 1, bytes) of every line that is not blank.
+    """Yield (number from 1, bytes) of every line that is not blank.
 
-    Raises InvalidInput for a file that cannot be read, has no row or a line above MAX_LINE, or is a gzip that ends too
-    early or is damaged: then after its last whole row.
+    Raises InvalidInput if the file cannot be read, has no row or a line above MAX_LINE; and, after the last complete
+    row, if it is a truncated or damaged gzip file.
     """
     number = rows = 0
     try:
@@ -245,29 +247,29 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InvalidInput("has no rows", field=str(path), remedy="give a file with at least one JSON object")
 
 
-#: bytes of a pipe that are kept to be read again
+#: most bytes read from a pipe
 _MOST_PIPED = 1 << 30
 
 
 @contextlib.contextmanager
 def rereadable(path: Path) -> Iterator[Path]:
-    """The file, or for a pipe a temporary copy of what it sends: it can be read twice. Raises InvalidInput."""
+    """A path that can be read several times: the file, or a temporary copy of a pipe. Raises InvalidInput."""
     if not path.is_fifo():
         yield path
         return
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, path.name)
-        with path.open("rb") as stream, copy.open("wb") as kept:
-            while data := stream.read(1 << 20):
-                kept.write(data)
-                if kept.tell() > _MOST_PIPED:
+        with path.open("rb") as pipe, copy.open("wb") as file:
+            while data := pipe.read(1 << 20):
+                file.write(data)
+                if file.tell() > _MOST_PIPED:
                     message = f"sends more than {_MOST_PIPED >> 20} MB"
                     raise InvalidInput(message, field=str(path), remedy="save it, and give the file")
         yield copy
 
 
 def open_binary(path: Path) -> BinaryIO:
-    """The file open for reading, unpacked if it is a gzip by its name or by its first bytes."""
+    """Open a file for reading; a gzip file, recognised by its name or first bytes, is unpacked."""
     packed = path.suffix == ".gz"
     if not packed and path.is_file():
         with path.open("rb") as stream:
@@ -276,7 +278,7 @@ def open_binary(path: Path) -> BinaryIO:
 
 
 def parsed(raw: bytes) -> dict[str, Any]:
-    """The line's JSON object. Raises InvalidInput, also for a key that stands twice."""
+    """Parse the JSON object of a line. Raises InvalidInput, also if a key is repeated."""
     try:
         value = _DECODER.decode(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -290,22 +292,22 @@ def parsed(raw: bytes) -> dict[str, Any]:
 
 
 def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An `object_pairs_hook`. Raises ValueError for a key that stands twice: the second would win silently."""
+    """An `object_pairs_hook` that raises ValueError if a key is repeated; json would silently use the last value."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r:.80} stands twice in one object")
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {repeated!r:.80} stands twice in one object")
     return mapping
 
 
-#: made once: json.loads would make one for every line
+#: shared, since json.loads with a hook would make a decoder per line
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=each_key_once)
 
 
 @contextlib.contextmanager
 def naming(path: Path, *, line: int) -> Iterator[None]:
-    """Puts "<file>:<line>" before the field of an InvalidInput that the block raises."""
+    """Prepend "<file>:<line>" to the field of an InvalidInput raised in the block."""
     try:
         yield
     except InvalidInput as error:
@@ -316,13 +318,13 @@ def naming(path: Path, *, line: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """`whole_file` for a file that a user named: raises InvalidInput where it cannot be written.
+    """`whole_file` for a file that a user named. It may contain questions and answers, so only its owner may read it.
 
-    It holds questions and answers: only its owner may read it.
+    Raises InvalidInput if it cannot be written.
     """
     try:
-        with whole_file(path, durable=True, private=True) as beside:
-            yield beside
+        with whole_file(path, durable=True, private=True) as temporary:
+            yield temporary
     except OSError as error:
         remedy = "choose a place that can be written"
         raise InvalidInput(f"cannot be written: {error.strerror}", field=str(path), remedy=remedy) from error
@@ -330,11 +332,11 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_lines(path: Path) -> Iterator[BinaryIO]:
-    """`new_file`, open for writing; gzipped if its name ends in .gz. The same lines give the same bytes."""
-    with new_file(path) as beside, beside.open("wb") as plain:
+    """`new_file`, opened for writing; compressed if its name ends in .gz. Equal lines give equal bytes."""
+    with new_file(path) as temporary, temporary.open("wb") as plain:
         if path.suffix != ".gz":
             yield plain
             return
-        # Without name and time, which would make every file another one.
+        # Without name and time in the header, so that equal content gives equal files.
         with gzip.GzipFile(filename="", mode="wb", fileobj=plain, mtime=0) as packed:
             yield cast("BinaryIO", packed)

@@ -1,4 +1,4 @@
-"""Numbers, shares, times and texts of others as people read them, on pages, in reports and on a terminal."""
+"""Formats for people: numbers, shares, times, and texts from outside, on pages, in reports and on a terminal."""
 
 import math
 import re
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-#: what stands where there is no value
+#: shown if there is no value
 NOTHING: Final = "\u2013"
-#: Unicode's categories of what is not seen but does something: controls, formats, halves of pairs, line separators
+#: Unicode categories of invisible characters with effects: controls, formats, surrogates, line separators
 _STEERING: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-#: no character, which XML refuses
+#: code points that are not characters; XML refuses them
 _NONCHARACTERS: Final = frozenset("\ufffe\uffff")
 _HARMLESS: Final = re.compile(r"[\x20-\x7e\n\t]*")
 
 
 def number_or_name(text: str) -> float | str:
-    """A price as text has it: the number that it says, else the name that it is."""
+    """Parse a cost weight: a number, or else the name of one."""
     try:
         return float(text)
     except ValueError:
@@ -25,21 +25,23 @@ def number_or_name(text: str) -> float | str:
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """A question after the most similar known name; empty if nothing is similar or `given` is not text."""
-    from difflib import get_close_matches  # for errors alone
+    """A question with the known name that is most similar to `given`; "" if no name is similar."""
+    from difflib import get_close_matches  # imported late: only errors need it
 
-    alike = get_close_matches(given, known, n=1) if isinstance(given, str) else []
-    return f"did you mean {alike[0]}? " if alike else ""
+    if not isinstance(given, str):
+        return ""
+    similar = get_close_matches(given, known, n=1)
+    return f"did you mean {similar[0]}? " if similar else ""
 
 
 def known_choices(known: Iterable[str], *, given: object) -> str:
-    """A remedy for a name that is not known: the one that was most likely meant, then all that are."""
+    """A remedy for an unknown name: the most similar known name, then all known names."""
     names = list(known)
     return f"{did_you_mean(given, names)}known: {', '.join(names) or 'none'}"
 
 
 def printable(text: object) -> str:
-    """The text with its code in place of each character that would steer a terminal, hide text or turn its direction.
+    """Replace characters that control a terminal, hide text or change its direction by their codes.
 
     Line breaks and tabs stay. The text is not escaped for HTML or markup.
     """
@@ -50,7 +52,7 @@ def printable(text: object) -> str:
 
 
 def one_line(text: object) -> str:
-    """As `printable`, with spaces for line breaks and tabs."""
+    """Like `printable`, with spaces instead of line breaks and tabs."""
     return printable(text).replace("\n", " ").replace("\t", " ")
 
 
@@ -63,7 +65,7 @@ def _code(sign: str) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with `digits` significant digits, whole numbers whole: `0.0412`, `1,234`."""
+    """A number with `digits` significant digits; whole numbers in full: `0.0412`, `1,234`."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if float(value).is_integer() and abs(value) < 1e15:
@@ -79,14 +81,14 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def decimal(value: float | None, digits: int = 3, *, sign: str = "") -> str:
-    """A number with `digits` decimals, as columns of a table need it; sign "+": with its sign."""
+    """A number with `digits` decimals, for columns of a table. sign: "+" to show the sign of positive numbers."""
     if value is None or not math.isfinite(value):
         return NOTHING
     return f"{round(value, digits) + 0.0:{sign},.{digits}f}"  # no "-0.000"
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage in three digits: `12 %`, `0.0412 %`."""
+    """A share as a percentage with three significant digits: `12 %`, `0.0412 %`."""
     return NOTHING if share is None or not math.isfinite(share) else f"{number(100.0 * share)} %"
 
 
@@ -105,7 +107,7 @@ def roughly(count: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time span in its own unit: `12.5 ms`, `90 s`, `2.5 h`."""
+    """A time span in a suitable unit: `12.5 ms`, `90 s`, `2.5 h`."""
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     if 0 < seconds < 1:
@@ -117,13 +119,13 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(seconds: float | None) -> str:
-    """A time in seconds since 1970 as `2026-11-20 14:00:00 UTC`; a dash for one that no calendar has."""
+    """A time in seconds since 1970 as `2026-11-20 14:00:00 UTC`; a dash if it is out of range."""
     text = iso_time(seconds)
     return NOTHING if text is None else f"{text[:10]} {text[11:19]} UTC"
 
 
 def iso_time(seconds: float | None) -> str | None:
-    """A time in seconds since 1970 as ISO 8601 in milliseconds; None if no calendar has it."""
+    """A time in seconds since 1970 as ISO 8601 with milliseconds; None if it is out of range."""
     if seconds is None:
         return None
     try:
@@ -133,6 +135,6 @@ def iso_time(seconds: float | None) -> str | None:
 
 
 def seconds_of(text: str) -> float:
-    """A date or time in ISO 8601, UTC unless it says otherwise, in seconds since 1970. Raises ValueError."""
+    """Parse a date or time in ISO 8601 (UTC by default) to seconds since 1970. Raises ValueError."""
     at = datetime.fromisoformat(text.strip())
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()

@@ -1,7 +1,7 @@
-"""The schema of the context: which keys that callers send with a question may move the choice, and what each is.
+"""Schema of the context: the keys, sent with a question or computed from it, that the policy learns from.
 
-The settings have one under `context`, a policy that was learned with one records it among its params. Both are read
-here. The checks of values are here too, for the edge; a policy takes every other value for a missing one.
+The setting `context` is such a schema; a policy records the schema that it was learned with among its params. The API
+checks values with this module. A policy treats a value of a wrong type as missing.
 """
 
 from collections.abc import Mapping
@@ -11,19 +11,19 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ragbandit.shared.errors import InvalidInput
 
-#: keys of a schema, and columns that all of them make together: the work for a row grows with the square of both
+#: most keys of a schema, and most feature columns of all keys together: the work per row grows with their square
 MOST_KEYS: Final = 64
 MOST_COLUMNS: Final = 256
-#: largest number that is taken: its square must be a float
+#: largest accepted number: its square must be a finite float
 MOST_NUMBER: Final = 1e100
-#: languages that a question's words tell apart
+#: languages recognised by their common words
 LANGUAGES: Final = ("de", "en", "es", "fr", "it", "nl", "pt")
 
 _DEFAULT_BUCKETS: Final = 32
 _DEFAULT_WORDS: Final = 8
-#: types whose value callers do not send: it is read off the question
+#: types that the service computes; callers do not send them
 _OWN: Final = ("tenant", "language", "question_length")
-#: of these, the ones that need the question's text
+#: types that are computed from the question's text
 OF_TEXT: Final = ("language", "question_length")
 
 Kind = Literal["number", "category", "boolean", "words", "tenant", "language", "question_length"]
@@ -31,18 +31,17 @@ Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00]*\S[^
 
 
 class ContextKey(BaseModel):
-    """What a key of the context is: its type, and for names how they become columns."""
+    """Type of a context key, and how its values become feature columns."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    #: number, category, boolean or words, which callers send; tenant, language or question_length, which are read off
-    #: the question itself
+    #: number, category, boolean and words are sent by callers; tenant, language and question_length are computed
     type: Kind
-    #: of a category, tenant or language: the values that have a column each; any other value is "other"
+    #: category, tenant, language: the values with a column each; any other value counts as "other"
     values: Annotated[list[Name], Field(min_length=1, max_length=MOST_COLUMNS)] | None = None
-    #: of a category, tenant or words, whose values are not known beforehand: columns that they are hashed to
+    #: category, tenant, words: number of columns that values are hashed to, if the values are not known in advance
     hashed: Annotated[int, Field(ge=2, le=MOST_COLUMNS)] | None = None
-    #: of words: the most in one question
+    #: words: most words per question
     most: Annotated[int, Field(ge=1, le=100)] | None = None
 
     @model_validator(mode="after")
@@ -59,93 +58,93 @@ class ContextKey(BaseModel):
         if self.values is not None and self.hashed is not None:
             raise ValueError("give values or hashed, not both")
         if self.values is not None and len(set(self.values)) != len(self.values):
-            raise ValueError("a value stands twice among values")
+            raise ValueError("values lists a value twice")
         if self.type == "category" and self.values is None and self.hashed is None:
-            raise ValueError("a category needs its values: [...], or hashed: 32 where they are not known beforehand")
+            raise ValueError("a category needs its values: [...], or hashed: 32 if the values are not known in advance")
         return self
 
     @property
     def categories(self) -> tuple[str, ...] | None:
-        """The values with a column each; None where they are hashed, or are no names."""
+        """The values with a column each; None if values are hashed, or are not names."""
         if self.values is not None:
             return tuple(self.values)
         return LANGUAGES if self.type == "language" else None
 
     @property
     def buckets(self) -> int | None:
-        """The columns that names are hashed to; None where they are not."""
+        """Number of columns that names are hashed to; None if they are not hashed."""
         if self.type in ("category", "tenant", "words") and self.values is None:
             return self.hashed or _DEFAULT_BUCKETS
         return None
 
     @property
     def most_words(self) -> int:
-        """Words in one question, at most."""
+        """Most words per question."""
         return self.most or _DEFAULT_WORDS
 
     @property
     def is_own(self) -> bool:
-        """Whether its value is read off the question, and callers do not send it."""
+        """Whether the service computes the value."""
         return self.type in _OWN
 
     @property
     def columns(self) -> int:
-        """Columns that it makes: its values, "other" beside closed ones, and "missing"."""
-        named = self.categories
-        if named is not None:
-            return len(named) + 2
+        """Number of feature columns: one per value or bucket, "other" if values are listed, and "missing"."""
+        categories = self.categories
+        if categories is not None:
+            return len(categories) + 2
         return (self.buckets or 1) + 1
 
 
-#: key -> what it is
+#: key -> its type
 ContextSchema = Mapping[str, ContextKey]
 
 
 def check_columns(schema: ContextSchema) -> None:
-    """Raises ValueError for a schema with a key that no caller can send, or with more columns than are learned."""
+    """Raises ValueError if a key is invalid, or if there are more keys or columns than the policy learns."""
     for key in schema:
         if not key.strip() or len(key) > 64 or "\x00" in key:
-            raise ValueError(f"{key!r:.80} is no key; use 1 to 64 characters")
+            raise ValueError(f"the key {key!r:.80} is invalid; use 1 to 64 characters")
     if len(schema) > MOST_KEYS:
-        raise ValueError(f"{len(schema)} keys, and {MOST_KEYS} at most are learned; declare fewer")
-    columns = sum(one.columns for one in schema.values())
+        raise ValueError(f"there are {len(schema)} keys, but at most {MOST_KEYS} are learned; declare fewer")
+    columns = sum(key.columns for key in schema.values())
     if columns > MOST_COLUMNS:
-        widest = max(schema, key=lambda key: schema[key].columns)
+        widest = max(schema, key=lambda name: schema[name].columns)
         raise ValueError(
-            f"{columns} columns, and {MOST_COLUMNS} at most are learned; {widest} has {schema[widest].columns}: "
-            "give it fewer values, or hash it to fewer"
+            f"there are {columns} columns, but at most {MOST_COLUMNS} are learned; {widest} has "
+            f"{schema[widest].columns}: list fewer values, or hash them to fewer columns"
         )
 
 
 def plain_schema(schema: ContextSchema) -> dict[str, Any]:
-    """The schema as JSON, in the order of its keys: what a policy records."""
+    """The schema as JSON, ordered by key, as a policy records it."""
     return {key: schema[key].model_dump(exclude_none=True) for key in sorted(schema)}
 
 
 def reads_text(schema: ContextSchema) -> bool:
-    """Whether some of it is read off the question's text."""
-    return any(one.type in OF_TEXT for one in schema.values())
+    """Whether a key is computed from the question's text."""
+    return any(key.type in OF_TEXT for key in schema.values())
 
 
 def check_declared(context: Mapping[str, object], *, schema: ContextSchema) -> None:
-    """Raises InvalidInput for a declared key of another type; one that is missing or null is missing."""
-    for key, one in schema.items():
+    """Raises InvalidInput if the value of a declared key has a wrong type; it may be missing or null."""
+    for key, declared in schema.items():
         value = context.get(key)
-        if one.is_own:
+        if declared.is_own:
             if key in context:
-                remedy = "leave it out, or declare it under another key"
-                raise _wrong(key, f"is read off the question (type: {one.type})", remedy)
+                remedy = "leave it out, or declare your value under another key"
+                raise _wrong(key, f"is computed by the service (type: {declared.type})", remedy)
         elif value is not None:
-            _check_value(key, value, one=one)
+            _check_value(key, value, declared=declared)
 
 
-def _check_value(key: str, value: object, *, one: ContextKey) -> None:
+def _check_value(key: str, value: object, *, declared: ContextKey) -> None:
     kind = type(value).__name__
-    match one.type:
+    match declared.type:
         case "number":
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise _wrong(key, f"must be a number, not {kind}", "send a number, null or nothing")
-            if not abs(value) <= MOST_NUMBER:  # also where it is NaN
+            if not abs(value) <= MOST_NUMBER:  # also true for NaN
                 raise _wrong(key, f"must be a finite number up to {MOST_NUMBER:g}", "send null or leave it out")
         case "boolean":
             if not isinstance(value, bool):
@@ -153,8 +152,8 @@ def _check_value(key: str, value: object, *, one: ContextKey) -> None:
         case "words":
             if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
                 raise _wrong(key, f"must be a list of words, not {kind}", 'send for example ["billing", "urgent"]')
-            if len(value) > one.most_words:
-                raise _wrong(key, f"has {len(value)} words", f"send at most {one.most_words} (context.{key}.most)")
+            if len(value) > declared.most_words:
+                raise _wrong(key, f"has {len(value)} words", f"send at most {declared.most_words} (context.{key}.most)")
         case _:
             if not isinstance(value, str):
                 raise _wrong(key, f"must be text, not {kind}", "send the category's name, null or nothing")
@@ -165,5 +164,5 @@ def _wrong(key: str, message: str, remedy: str) -> InvalidInput:
 
 
 def is_number(value: object) -> bool:
-    """Whether a policy can take this for a number: what was logged before it was declared may be anything."""
+    """Whether the value is a usable number. Values logged before their key was declared may have any type."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST_NUMBER

@@ -1,14 +1,14 @@
-"""Settings: one YAML file, read strictly. Environment beats file beats default.
+"""Loads settings from one YAML file and the environment: the environment overrides the file, the file the defaults.
 
-`load` gives the settings and, for every leaf, where its value came from. A wrong setting stops the process with
-a ConfigError that names the key, the value and the remedy; nothing starts on a guess.
+`load` returns the settings and the source of every value. A wrong setting raises a ConfigError that names the key, the
+value and the remedy, so no process starts with a guess.
 
-Environment: DATABASE_URL, REDIS_URL, and RAGBANDIT_<SECTION>__<KEY> for any leaf (RAGBANDIT_LEARNING__WAIT_S=30).
-Values are read as YAML scalars. Secrets belong in the environment: a URL with a password is refused in the file, for
-the database, for Redis and in the params of arms.
+Environment variables: DATABASE_URL, REDIS_URL, and RAGBANDIT_<SECTION>__<KEY> for any setting
+(RAGBANDIT_LEARNING__WAIT_S=30), with YAML scalars as values. Secrets belong there: in the file, a URL with a password
+is refused for the database, for Redis and in the params of arms.
 
-Classes of your own, "package.module:Class", are also found beside the file: where a setting names one, the file's
-folder is put at the end of sys.path, so that a module in it can shadow nothing.
+If a setting names a class ("package.module:Class"), the folder of the file is appended to sys.path, so that the class
+can be next to the file. It comes last, so a module there cannot shadow an installed one.
 """
 
 import copy
@@ -35,7 +35,7 @@ from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.redaction import HIDDEN, credentials_in, described, shown_value, without_secrets
 
 Sources = Mapping[str, str]
-#: most values of a YAML text; an alias counts as all of its values
+#: most values in a YAML text; an alias counts as all the values it stands for
 _MOST_VALUES: Final = 1_000_000
 
 
@@ -45,7 +45,7 @@ def leaves_of(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def paths_of(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """Every leaf with the names of its sections and its own."""
+    """(path of keys, value) of every leaf. above: path of the tree itself."""
     rows: list[tuple[tuple[str, ...], Any]] = []
     for key, value in tree.items():
         path = (*above, str(key))
@@ -54,115 +54,122 @@ def paths_of(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple
 
 
 def source_of(key: str, sources: Sources) -> str | None:
-    """The source of a setting: its own, else that of a setting that it is a part of, or of a part of it."""
-    near = (
-        source for each, source in sources.items() if f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.")
+    """Source of a setting, else of a section that contains it or of a setting in it; None without a source."""
+    related = (
+        source for name, source in sources.items() if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")
     )
-    return sources.get(key) or next(near, None)
+    return sources.get(key) or next(related, None)
 
 
 def with_short_forms(tree: Mapping[str, Any], sources: Sources) -> dict[str, str]:
-    """The sources, and those of what short forms stand for: arms of grids, and sections that were given by name."""
-    whole = dict(sources)
+    """Add the sources of settings made from short forms: arms of grids, and sections given by a name."""
+    expanded = dict(sources)
     for entry, names in grids_of(tree.get("arms") or {}).items():
         origin = source_of(f"arms.{entry}.grid", sources)
-        whole |= {f"arms.{name}": f"{origin}, grid of arms.{entry}" for name in names}
+        expanded |= {f"arms.{name}": f"{origin}, grid of arms.{entry}" for name in names}
     for path in BY_NAME:
-        if isinstance(name := value_at(tree, path), str):
-            origin, section = whole.pop(key := ".".join(path)), section_of("generator", name)
-            given = [each.removeprefix(section) for each in sources if each.startswith(f"{section}.")]
-            whole |= {f"{key}{each}": f"{origin}, {section}" for each in given}
-    return whole
+        name = value_at(tree, path)
+        if not isinstance(name, str):
+            continue
+        key = ".".join(path)
+        section = section_of("generator", name)
+        origin = expanded.pop(key)
+        suffixes = [setting.removeprefix(section) for setting in sources if setting.startswith(f"{section}.")]
+        expanded |= {f"{key}{suffix}": f"{origin}, {section}" for suffix in suffixes}
+    return expanded
 
 
 log = logging.getLogger("ragbandit.config")
 
 ENV_PREFIX = "RAGBANDIT_"
-#: the folder in which classes are looked for instead of that of the file: `up` gives its children a copy of the file
+#: variable that overrides the folder of classes; `up` sets it, since its children read a copy of the file elsewhere
 CLASS_FOLDER = "RAGBANDIT_CLASS_FOLDER"
 _CLASS_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-#: the folder of the file that was read last, for classes that a version of the policy names later; empty without a file
+#: folder of the file that was loaded last, for classes in later versions of the policy; empty without a file
 _folder: list[str] = []
 #: variables under the prefix that are not settings
 _NOT_SETTINGS = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL", "RAGBANDIT_API_KEY", CLASS_FOLDER}
-#: remedy for arms of another shape
+#: remedy for `arms` of a wrong form
 _ARMS_EXAMPLE = "for example {fast: {run_by: caller}, deep: {run_by: caller}}"
 _PLAIN_ENV = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedSettings:
-    """Settings and, for every leaf by dotted key, "default", "file <path>" or "environment <variable>"."""
+    """Settings and where they come from."""
 
     settings: Settings
+    #: dotted key -> "file <path>" or "environment <variable>"; keys with default values are missing
     sources: Mapping[str, str]
-    #: that was read; None: there is none
+    #: the file that was read; None without a file
     file: Path | None
-    #: the file's own content, without the environment
+    #: content of the file, without the environment
     tree: Mapping[str, Any]
 
 
 def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = None) -> LoadedSettings:
-    """Read the file (default: $RAGBANDIT_CONFIG, else ./config.yaml if it exists) under the environment.
+    """Read the file (default: $RAGBANDIT_CONFIG, else ./config.yaml if it exists) and the environment.
 
-    Puts the folder of classes at the end of sys.path where a setting names a class.
-    Raises ConfigError naming the key, the value and the remedy.
+    Appends the folder of classes to sys.path if a setting names a class. Raises ConfigError, which names the key, the
+    value and the remedy.
     """
     environ = os.environ if environ is None else environ
-    given = path or environ.get("RAGBANDIT_CONFIG")
-    file = Path(given) if given else Path("config.yaml")
-    there = file.is_file()
-    if given and not there:
+    path = path or environ.get("RAGBANDIT_CONFIG")
+    file = Path(path or "config.yaml")
+    has_file = file.is_file()
+    if path and not has_file:
         raise ConfigError(f"the file {file} does not exist", field="config", remedy="give --config an existing file")
-    tree = _read(file) if there else {}
+    tree = _read(file) if has_file else {}
     _refuse_secrets(tree)
     written = copy.deepcopy(tree)
     sources = dict.fromkeys(leaves_of(tree), f"file {file}")
     for variable, keys, value in sorted(_from_environment(environ), key=lambda variable_keys: len(variable_keys[1])):
         _put(tree, keys, value, variable=variable)
         key = ".".join(keys)
-        sources = {each: source for each, source in sources.items() if not f"{each}.".startswith(f"{key}.")}
+        sources = {name: source for name, source in sources.items() if not f"{name}.".startswith(f"{key}.")}
         sources |= dict.fromkeys(leaves_of({key: value}), f"environment {variable}")
     settings = _checked(tree, sources)
     sources = with_short_forms(tree, sources)
     _check_urls(settings)
-    _folder[:] = [environ.get(CLASS_FOLDER) or class_folder(file)] if there else []
+    _folder.clear()
+    if has_file:
+        _folder.append(environ.get(CLASS_FOLDER) or class_folder(file))
     _find_classes(tree)
-    return LoadedSettings(settings=settings, sources=sources, file=file if there else None, tree=written)
+    return LoadedSettings(settings=settings, sources=sources, file=file if has_file else None, tree=written)
 
 
 def _find_classes(tree: Mapping[str, Any]) -> None:
-    """Put the folder of classes at the end of sys.path if a setting in the tree names one."""
+    """Append the folder of classes to sys.path if a setting in the tree names a class."""
     if any(isinstance(value, str) and _CLASS_PATH.fullmatch(value) for value in leaves_of(tree).values()):
         sys.path.extend(folder for folder in _folder if folder not in sys.path)
 
 
 def class_folder(file: Path) -> str:
-    """The folder in which classes that the file names are looked for, after sys.path."""
+    """Folder of the classes that the file names."""
     return str(file.absolute().parent)
 
 
 def with_changes(settings: Settings, changes: Mapping[str, Mapping[str, object]]) -> Settings:
-    """The same settings with these of each section in their place, checked as if they had been read like that.
+    """A checked copy of the settings with changes. Raises ConfigError, which names the setting.
 
-    A policy of another name begins without the params of the former one; of the same name, params that are not named
-    stay. Classes that they name are found where those of the file are. Raises ConfigError naming the setting.
+    changes: section -> its changed settings. Changes of `policy.params` are merged with the present params, unless the
+    policy's name changes.
     """
     _find_classes(dict(changes))
     tree = settings.model_dump()
-    for section, given in changes.items():
-        if not isinstance(tree.get(section), dict) or not isinstance(given, Mapping):
-            raise ConfigError("is no section of settings", field=section, remedy="give it as {name: value}")
-        former = tree[section]
-        tree[section] = {**former, **given}
-        stays = given.get("name", former.get("name")) == former.get("name")
-        if section == "policy" and isinstance(params := given.get("params", {}), Mapping):
-            tree[section]["params"] = {**(former["params"] if stays else {}), **params}
+    for section, changed in changes.items():
+        if not isinstance(tree.get(section), dict) or not isinstance(changed, Mapping):
+            raise ConfigError("is not a section of settings", field=section, remedy="give it as {name: value}")
+        present = tree[section]
+        tree[section] = {**present, **changed}
+        params = changed.get("params", {})
+        if section == "policy" and isinstance(params, Mapping):
+            same_policy = changed.get("name", present.get("name")) == present.get("name")
+            tree[section]["params"] = {**present["params"], **params} if same_policy else dict(params)
     return _checked(tree)
 
 
 def _checked(tree: Mapping[str, Any], sources: Mapping[str, str] = MappingProxyType({})) -> Settings:
-    """The settings of a tree. Raises ConfigError."""
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
@@ -170,7 +177,7 @@ def _checked(tree: Mapping[str, Any], sources: Mapping[str, str] = MappingProxyT
 
 
 def effective(loaded: LoadedSettings) -> list[tuple[str, object, str]]:
-    """(dotted key, value, source) of every leaf, as they may be printed: see `shown_value`."""
+    """(dotted key, value, source) of every setting, with secrets hidden as in `shown_value`."""
     return [
         (*_shown(path, value), source_of(".".join(path), loaded.sources) or "default")
         for path, value in paths_of(loaded.settings.model_dump())
@@ -178,12 +185,13 @@ def effective(loaded: LoadedSettings) -> list[tuple[str, object, str]]:
 
 
 def changed_settings(settings: Settings) -> dict[str, object]:
-    """Dotted key -> value of every leaf that is not the default, as they may be printed."""
-    default, given, none = leaves_of(Settings().model_dump()), leaves_of(settings.model_dump()), object()
+    """Dotted key -> value of every setting that differs from its default, with secrets hidden."""
+    missing = object()
+    defaults = leaves_of(Settings().model_dump())
+    values = leaves_of(settings.model_dump())
+    changed = {key for key, value in values.items() if defaults.get(key, missing) != value}
     leaves = paths_of(settings.model_dump(mode="json"))
-    return dict(
-        _shown(path, value) for path, value in leaves if default.get(key := ".".join(path), none) != given.get(key)
-    )
+    return dict(_shown(path, value) for path, value in leaves if ".".join(path) in changed)
 
 
 def _shown(path: tuple[str, ...], value: Any) -> tuple[str, object]:
@@ -193,64 +201,64 @@ def _shown(path: tuple[str, ...], value: Any) -> tuple[str, object]:
 
 
 def _shown_url(url: str) -> str:
-    """The URL of a database or of Redis, without its password and the values of its options."""
+    """The URL of a database or of Redis, with its password and the values of its options hidden."""
     parsed = _parsed_url(url)
     shown: str = parsed.set(query=dict.fromkeys(parsed.query, HIDDEN)).render_as_string(hide_password=True)
     return shown
 
 
 def _parsed_url(url: str) -> Any:
-    """The parsed URL of a database or of Redis; None if it is not a URL."""
-    from sqlalchemy.engine import make_url  # a fifth of a second, and most hosts name no URL
+    """Parse the URL of a database or of Redis; None if it is invalid."""
+    from sqlalchemy.engine import make_url  # imported late: it takes 0.2 s, and most files contain no URL
     from sqlalchemy.exc import ArgumentError
 
     try:
         return make_url(url)
-    except (ArgumentError, ValueError):  # ValueError: a wrong port
+    except (ArgumentError, ValueError):  # ValueError: the port is not a number
         return None
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """YAML's own loader lets a key that stands twice win silently the second time, and aliases repeat without end."""
+    """A SafeLoader that refuses duplicate keys, and aliases that multiply to more than _MOST_VALUES values."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """A node with the number of its values. Too many, as aliases of aliases make them, are refused."""
+        """Compose a node and count its values. Raises ConstructorError if there are too many."""
         node = super().compose_node(parent, index)
         if isinstance(node, yaml.CollectionNode):
             parts = node.value if isinstance(node, yaml.SequenceNode) else chain.from_iterable(node.value)
             size = 1 + sum(getattr(part, "size", 1) for part in parts)
             if size > _MOST_VALUES:
                 raise yaml.constructor.ConstructorError(None, None, "there are too many values", node.start_mark)
-            node.size = size  # type: ignore[attr-defined] # of ours, for the collections around it
+            node.size = size  # type: ignore[attr-defined] # read when the enclosing collection is counted
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-        """A mapping, each key once."""
+        """Construct a mapping. Raises ConstructorError if a key is repeated."""
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is set twice", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
-        """A value. Impossible dates and numbers, as 2026-13-45, and values that hold themselves are refused."""
+        """Construct a value. Raises ConstructorError for impossible dates (2026-13-45) and recursive values."""
         try:
-            return super().construct_object(node, deep=deep or True)  # deep: it cannot hold itself
+            return super().construct_object(node, deep=deep or True)  # with deep=True recursive values raise
         except (ValueError, KeyError, AttributeError):
-            raise yaml.constructor.ConstructorError(None, None, "this is no value", node.start_mark) from None
+            raise yaml.constructor.ConstructorError(None, None, "the value is invalid", node.start_mark) from None
 
 
 def parsed_yaml(text: str) -> Any:
-    """The value of a YAML text. Raises ValueError, with the place but without the text: a secret may stand in it."""
+    """Parse a YAML text. Raises ValueError with line and column, but without the text, which may contain a secret."""
     try:
         return yaml.load(text, Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        fault = f"{error.problem or error.context or 'it is no YAML'}{where}"
-    except (yaml.YAMLError, TypeError, RecursionError) as error:  # control characters, odd keys, anchors in themselves
-        fault = f"it is no YAML ({type(error).__name__})"
+        fault = f"{error.problem or error.context or 'it is not YAML'}{where}"
+    except (yaml.YAMLError, TypeError, RecursionError) as error:  # control characters, odd keys, recursive anchors
+        fault = f"it is not YAML ({type(error).__name__})"
     raise ValueError(fault)
 
 
@@ -259,9 +267,12 @@ def _read(file: Path) -> dict[str, Any]:
         tree = parsed_yaml(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         fault = error.strerror if isinstance(error, OSError) else str(error)
-        fault = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else fault
-        remedy = "check the indentation, and quote values that hold a colon"
-        raise ConfigError(f"{file} cannot be read: {fault}", field="config", remedy=remedy) from None
+        fault = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else fault
+        raise ConfigError(
+            f"{file} cannot be read: {fault}",
+            field="config",
+            remedy="check the indentation, and quote values that hold a colon",
+        ) from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -273,7 +284,7 @@ def _read(file: Path) -> dict[str, Any]:
 def _refuse_secrets(tree: Mapping[str, Any]) -> None:
     for variable, key in _PLAIN_ENV.items():
         value = tree.get(key)
-        url = _parsed_url(value) if isinstance(value, str) else None  # others are reported by the checks below
+        url = _parsed_url(value) if isinstance(value, str) else None  # invalid URLs are reported by `_check_urls`
         if url is not None and (url.password or "password" in url.query):
             message = "the file has a URL with a password, visible to everyone who can read the file"
             remedy = f"take it out of the file and set the environment variable {variable}"
@@ -304,17 +315,19 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, 
 
 def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable: str) -> None:
     for key in keys[:-1]:
-        if tree.get(key) is None:  # not there, or an arm without params, or a section without settings
+        if tree.get(key) is None:  # missing, or an empty section
             tree[key] = {}
         tree = tree[key]
         if not isinstance(tree, dict):
             raise ConfigError(
-                f"{key} is one setting, not a section", field=variable, remedy=f"set {ENV_PREFIX}{key.upper()}"
+                f"{key} is a single setting, and this variable names a part of it",
+                field=variable,
+                remedy=f"unset it, or set {ENV_PREFIX}{key.upper()}",
             )
     tree[keys[-1]] = value
 
 
-#: what pydantic says -> what we say
+#: words of pydantic's messages -> our words
 _WORDS = {
     r"a valid dictionary( or instance of \w+)?": "a mapping",
     "a valid integer": "a whole number",
@@ -327,7 +340,7 @@ _WORDS = {
     "(Dictionary|List) should have (.*) after validation, not .*": r"must have \2",
     "String should match pattern .*": "must have another form",
 }
-#: setting whose texts have a pattern -> an example
+#: setting with a pattern -> an example of a valid value
 _EXAMPLES = {
     "rate_limits": "for example 600/minute",
     "sources": "for example key:ID, role:app, tenant:acme, rater:NAME or import:NAME",
@@ -344,7 +357,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     message, remedy = first["msg"].removeprefix("Value error, "), None
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # a model, a dataclass
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # from a model, from a dataclass
         section = _WITH_ALL_SECTIONS.model_dump()
         for part in _as_default(first["loc"])[:-1]:
             section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)
@@ -354,13 +367,13 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     elif first["type"] == "missing":
         message, remedy = "is needed", "it has no default"
     elif first["type"] != "value_error":
-        key = re.sub(r"\.(literal\[.*|constrained-str|\[key\])$", "", key)  # pydantic's name of one of several forms
+        key = re.sub(r"\.(literal\[.*|constrained-str|\[key\])$", "", key)  # pydantic appends the member of a union
         alike, given = _alike(first)
         message = f"{_in_words(message)}, not {given}"
         remedy = alike or "; ".join(filter(None, (_unit(first), _default_of(key) or _section_example(key))))
         remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else remedy or None
     else:
-        key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # a refused name: the mapping of the name
+        key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # a refused key: name the mapping that contains it
         head, _, tail = message.partition(": ")
         if tail and " " not in head:
             key, message = head, tail
@@ -373,19 +386,22 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
 
 
 def _as_default(path: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The path of a setting of a generator or retriever with a name, as it is in the default one."""
+    """Replace the path of a named generator or retriever by that of the default one."""
     return (path[0][:-1], *path[2:]) if path[0] in ("generators", "retrievers") and len(path) > 2 else path
 
 
 def _in_words(message: str) -> str:
-    """What pydantic wants of a value, in our words."""
+    """Replace pydantic's words by ours."""
     for theirs, ours in _WORDS.items():
         message = re.sub(theirs, ours, message, count=1)
     return message
 
 
 def _alike(fault: Any) -> tuple[str, str]:
-    """The name that was meant, as a question, and what was given: only a text like a known name is surely no secret."""
+    """Returns ("did you mean ...?" or "", description of the value).
+
+    The value itself is printed only if it resembles a known name; any other text could be a secret.
+    """
     value = fault["input"]
     if fault["type"] in ("too_short", "too_long"):
         return "", str(len(value))
@@ -396,7 +412,7 @@ def _alike(fault: Any) -> tuple[str, str]:
 
 
 def _unit(fault: Any) -> str:
-    """The expected form of a value: the unit of a number, or an example of a text with a pattern."""
+    """A remedy that gives the unit of a number, or an example of a text with a pattern; "" without one."""
     if fault["type"] == "string_pattern_mismatch":
         return next((text for key, text in _EXAMPLES.items() if key in fault["loc"]), "")
     seconds = str(fault["loc"][-1]).endswith("_s")
@@ -406,13 +422,13 @@ def _unit(fault: Any) -> str:
 
 
 def _default_of(key: str) -> str | None:
-    """A remedy that shows the default of this setting; None if it is not a single setting."""
+    """A remedy that shows the default of a setting; None if `key` is not a single setting."""
     defaults = leaves_of(_WITH_ALL_SECTIONS.model_dump())
     return f"the default is {json.dumps(defaults[key])}" if key in defaults else None
 
 
 def _section_example(section: str) -> str | None:
-    """A remedy that shows a setting of this section with its default; None if it is not a section."""
+    """A remedy that shows a setting of a section with its default; None if `section` is not a section."""
     for key, value in leaves_of(Settings().model_dump()).items():
         name = key.removeprefix(f"{section}.")
         if name != key and "." not in name:
@@ -420,7 +436,7 @@ def _section_example(section: str) -> str | None:
     return None
 
 
-#: setting of a URL -> kinds that can be used, and a remedy
+#: setting with a URL -> (supported schemes, remedy)
 _URLS = {
     "database_url": (("sqlite", "postgresql"), "use sqlite:///FILE or postgresql+psycopg://host/name"),
     "redis_url": (("redis", "rediss", "unix"), "for example redis://host:6379/0"),
@@ -433,5 +449,5 @@ def _check_urls(settings: Settings) -> None:
             url = _parsed_url(given)
             kind = url and (url.get_backend_name() if key == "database_url" else url.drivername)
             if kind not in kinds:
-                fault = f"URLs of the kind {kind!r} cannot be used here" if kind else "this is no URL"
+                fault = f"URLs of the kind {kind!r} cannot be used here" if kind else "this is not a URL"
                 raise ConfigError(fault, field=key, remedy=remedy)

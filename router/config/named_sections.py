@@ -1,4 +1,4 @@
-"""Generators and retrievers by name: which names there may be, and settings that take a name for a section."""
+"""Short forms of settings: grids of arms, and generators and retrievers that are referred to by name."""
 
 import json
 import math
@@ -13,23 +13,23 @@ from pydantic import AfterValidator
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.formats import known_choices
 
-#: names of arms, and of what they name
+#: valid names of arms, generators and retrievers
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-#: most arms of one grid: each is learned from outcomes of its own
+#: most arms of one grid; each arm is learned from its own outcomes only
 MOST_ARMS: Final = 32
 
 _KEY: Final = "grid"
-#: what an arm is made of: in a grid its values, and what is declared
+#: param of an arm with its facts: declared ones, and its values of a grid
 FACTS: Final = "facts"
 #: most facts of an arm
 _MOST_FACTS: Final = 16
 
 
 def expanded(arms: Mapping[str, Any]) -> dict[str, Any]:
-    """The same arms with every grid in place of its entry; an arm without one is passed on as it is.
+    """Replace every entry with a grid by the arms of the grid; other entries are unchanged.
 
-    Raises ValueError, as "field: what is wrong", for a grid that is none, a value that cannot stand in a name, more
-    than MOST_ARMS arms, and a name that comes twice.
+    Raises ValueError ("field: fault") if a grid is not a mapping, a value cannot be part of a name, a grid has more
+    than MOST_ARMS arms, or two arms have the same name.
     """
     plain: dict[str, Any] = {}
     for name, params in arms.items():
@@ -41,12 +41,12 @@ def expanded(arms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def grids_of(arms: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Entry with a grid -> the names of its arms, the plain one first. Raises ValueError as `expanded`."""
+    """Entry with a grid -> names of its arms, first the arm named like the entry. Raises ValueError like `expanded`."""
     return {str(name): tuple(_entries(name, params)) for name, params in arms.items() if has_grid(params)}
 
 
 def has_grid(params: object) -> bool:
-    """Whether the params of an arm are those of several."""
+    """Whether the params contain a grid."""
     return isinstance(params, Mapping) and _KEY in params
 
 
@@ -55,75 +55,78 @@ def _entries(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(grid, Mapping) or not grid:
         raise ValueError(f"{field}: must be a mapping of params to lists of values, as {{rounds: [2, 4]}}")
     axes = {str(key): _named(values, field=f"{field}.{key}") for key, values in sorted(grid.items(), key=str)}
-    beside = {key: value for key, value in params.items() if key != _KEY}
-    check_facts(beside.get(FACTS), field=f"arms.{name}.{FACTS}")
-    if both := sorted(set(axes) & set(map(str, beside))):
-        raise ValueError(f"{field}.{both[0]}: it stands beside the grid too; leave it out there")
-    if (count := math.prod(map(len, axes.values()))) > MOST_ARMS:
-        message = f"{field}: {count} arms come of it, and each must be learned; give values for {MOST_ARMS} at most"
-        raise ValueError(message)
+    fixed_params = {key: value for key, value in params.items() if key != _KEY}
+    check_facts(fixed_params.get(FACTS), field=f"arms.{name}.{FACTS}")
+    if both := sorted(set(axes) & set(map(str, fixed_params))):
+        raise ValueError(f"{field}.{both[0]}: set both inside and outside the grid; remove it outside")
+    count = math.prod(map(len, axes.values()))
+    if count > MOST_ARMS:
+        raise ValueError(f"{field}: it has {count} arms, and each must be learned; use values for at most {MOST_ARMS}")
     entries = {}
     for choice in product(*(axis.items() for axis in axes.values())):
         parts = [f"{key}-{text}" for key, (text, _) in zip(axes, choice, strict=True) if text]
-        own = ".".join([str(name), *parts])
-        if parts and NAME.fullmatch(own) is None:
-            raise ValueError(f"{field}: {own!r} is no name of 1 to 64 letters, digits, dots, dashes, underscores")
+        arm = ".".join([str(name), *parts])
+        if parts and NAME.fullmatch(arm) is None:
+            raise ValueError(
+                f"{field}: the name {arm!r} is invalid; use 1 to 64 letters, digits, dots, dashes, underscores"
+            )
         values = {key: value for key, (_, value) in zip(axes, choice, strict=True)}
-        facts = {key: str(value) for key, value in values.items()} | dict(beside.get(FACTS) or {})
-        entries[own] = beside | values | {FACTS: facts}
+        facts = {key: str(value) for key, value in values.items()} | dict(fixed_params.get(FACTS) or {})
+        entries[arm] = fixed_params | values | {FACTS: facts}
     return entries
 
 
 def check_facts(facts: object, *, field: str) -> None:
-    """Raise ValueError, as "field: what is wrong", for what says nothing of an arm."""
+    """Raises ValueError ("field: fault") if the facts of an arm have a wrong form."""
     if facts is not None and (
         not isinstance(facts, Mapping)
         or len(facts) > _MOST_FACTS
-        or not all(isinstance(one, str | int | float) for one in facts.values())
+        or not all(isinstance(value, str | int | float) for value in facts.values())
     ):
         message = f"give at most {_MOST_FACTS} names, each with a text, a number or a boolean"
         raise ValueError(f"{field}: {message}, as {{model: small, k: 4}}")
 
 
 def _named(values: object, *, field: str) -> dict[str, Any]:
-    """What a value is called in names -> the value; the first one is called nothing."""
+    """Part of an arm's name -> the value; the first value has an empty part."""
     if not isinstance(values, list | tuple) or not values:
-        raise ValueError(f"{field}: must be a list of values, the arm's own first")
+        raise ValueError(f"{field}: must be a list of values, first the one of the arm with the plain name")
     texts = [_text(value, field=field) for value in values]
-    if twice := next((text for number, text in enumerate(texts) if text in texts[:number]), None):
-        raise ValueError(f"{field}: {twice} stands twice; give every value once")
+    duplicate = next((text for number, text in enumerate(texts) if text in texts[:number]), None)
+    if duplicate is not None:
+        raise ValueError(f"{field}: {duplicate} is listed twice; list every value once")
     return dict(zip(["", *texts[1:]], values, strict=True))
 
 
 def _text(value: object, *, field: str) -> str:
-    """How a value stands in a name."""
+    """The text of a value within an arm's name. Raises ValueError."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     if NAME.fullmatch(text) is None:
         raise ValueError(
-            f"{field}: a value cannot stand in the name of an arm; use numbers, true, false, null and texts of "
-            "letters, digits, dots, dashes and underscores, or write that arm out"
+            f"{field}: a value cannot be part of an arm's name; use numbers, true, false, null and texts of letters, "
+            "digits, dots, dashes and underscores, or write this arm as an entry of its own"
         )
     return text
 
 
-#: the name of the sections `generator` and `retriever` among those that have names
+#: name of the sections `generator` and `retriever`
 DEFAULT: Final = "default"
-#: characters of the name of another one
+#: most characters in the name of another generator or retriever
 MAX_NAME: Final = 32
-#: settings that take a section like `generator`, or the name of one
+#: settings that accept a section like `generator`, or the name of a generator
 BY_NAME: Final = (("judge", "generator"), ("conversation", "rewrite", "generator"))
 
 Kind = Literal["generator", "retriever"]
 
 
 def section_of(kind: Kind, name: str) -> str:
-    """The dotted key of the generator or retriever of this name."""
+    """Dotted key of the settings of this generator or retriever."""
     return kind if name == DEFAULT else f"{kind}s.{name}"
 
 
 @contextmanager
 def errors_of(section: str, *, kind: Kind) -> Iterator[None]:
-    """Errors about the section `generator` or `retriever` name this one."""
+    """Rewrite errors about the section `generator` or `retriever` so that they name `section`."""
     try:
         yield
     except (ConfigError, NotReady) as error:
@@ -138,43 +141,44 @@ def errors_of(section: str, *, kind: Kind) -> Iterator[None]:
 
 def _name(text: str) -> str:
     if NAME.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is no name; use 1 to 64 letters, digits, dots, dashes, underscores")
+        raise ValueError(f"the name {text!r} is invalid; use 1 to 64 letters, digits, dots, dashes, underscores")
     return text
 
 
 def _section_name(text: str) -> str:
     if text == DEFAULT or len(text) > MAX_NAME or NAME.fullmatch(text) is None:
         raise ValueError(
-            f"{text!r} is no name for it; use 1 to {MAX_NAME} letters, digits, dots, dashes, underscores, and "
-            f"not {DEFAULT!r}, which is the section generator or retriever itself"
+            f"the name {text!r} is invalid; use 1 to {MAX_NAME} letters, digits, dots, dashes, underscores, and not "
+            f"{DEFAULT!r}, which is the name of the section generator or retriever itself"
         )
     return text
 
 
-#: the name of an arm, or of what users do with an answer
+#: name of an arm, or of a user action
 Name = Annotated[str, AfterValidator(_name)]
-#: the name of a generator or retriever beside the default
+#: name of a generator or retriever other than the default
 SectionName = Annotated[str, AfterValidator(_section_name)]
 
 
 def with_named_sections(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings as they were read, with the section itself where a generator's name stands. Raises ValueError."""
+    """Replace names of generators by their sections. tree: all settings as they were read. Raises ValueError."""
     whole = dict(tree)
     for path in BY_NAME:
         name = value_at(whole, path)
         if not isinstance(name, str):
             continue
-        others = whole.get("generators")
-        known = {DEFAULT: whole.get("generator", {}), **(others if isinstance(others, dict) else {})}
-        if name not in known:
-            remedy = known_choices(sorted(known), given=name)
+        generators = {DEFAULT: whole.get("generator", {})}
+        if isinstance(whole.get("generators"), dict):
+            generators.update(whole["generators"])
+        if name not in generators:
+            remedy = known_choices(sorted(generators), given=name)
             raise ValueError(f"{'.'.join(path)}: there is no generator {name!r}; {remedy}")
-        whole = _with_value(whole, path, known[name])
+        whole = _with_value(whole, path, generators[name])
     return whole
 
 
 def value_at(tree: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """What stands at the end of the path; None where nothing does."""
+    """The value at a path of keys; None if a key is missing."""
     value: Any = tree
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -1,4 +1,4 @@
-"""Sections of the models and indexes: encoder, retriever, generator, and the judge; and what every section is."""
+"""Configuration sections: encoder, retriever, generator, conversations, judge, rollouts, reward and learning."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
@@ -9,18 +9,18 @@ from ragbandit.shared.formats import known_choices
 from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate
 
-#: what a judge scores an answer by, each from 0 to 1; how: docs/judge.md
+#: criteria of the judge, each scored from 0 to 1; see docs/judge.md
 CRITERIA: Final = ("supported", "answers", "right")
 
 
 class Section(BaseModel):
-    """A section: unknown keys, other types and numbers that are not finite are refused."""
+    """Base of all sections. Refuses unknown keys, wrong types, and numbers that are not finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def one_of(known: Sequence[str]) -> AfterValidator:
-    """What refuses a text that is none of these names."""
+    """Validator that accepts only the given names."""
 
     def check(text: str) -> str:
         if text not in known:
@@ -37,96 +37,97 @@ Seconds = Annotated[float, Field(gt=0)]
 class EncoderSettings(Section):
     """The encoder that turns questions into feature vectors."""
 
-    #: local folder or hub name; "hashing" needs no model and no torch: counted style and words; "auto": the one that
-    #: the store began with, in a new store distilbert/distilbert-base-uncased where torch is installed, else "hashing"
+    #: local folder or hub name of a model. "hashing" counts words and style features; it needs no model and no torch.
+    #: "auto" keeps the encoder of the store; a new store gets distilbert/distilbert-base-uncased if torch is installed,
+    #: else "hashing"
     model: str = "auto"
-    #: numbers that the model computes in; "auto": the precision that the store began with, in a new store bfloat16 with
-    #: AMX or a GPU, int8 on a processor with VNNI, else float32; hosts that share a ledger must name one of the three
+    #: number format of the model. "auto" keeps the precision of the store; a new store gets bfloat16 with AMX or a GPU,
+    #: int8 on a processor with VNNI, else float32. Hosts that share a ledger must set one of the three
     precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
-    #: where the model runs; "auto": the GPU if there is one
+    #: device of the model; "auto": the GPU if there is one
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: torch's threads while it encodes; None: up to 4 where waiting threads soon sleep (GOMP_SPINCOUNT, which the
-    #: `ragbandit` command sets), else 1
+    #: torch threads for encoding. None: at most 4 if idle threads go to sleep soon (the `ragbandit` command sets
+    #: GOMP_SPINCOUNT for that), else 1
     threads: Count | None = None
-    #: tokens of a question that are read; the rest is cut off
+    #: tokens read per question; the rest is cut off
     max_tokens: Annotated[int, Field(ge=8, le=512)] = 128
     #: features per question
     dimension: Annotated[int, Field(ge=8, le=4096)] = 256
-    #: numbers that features are rounded to and stored in: "float16" takes half the bytes; "auto" follows the ledger,
-    #: or the newest decision of the store, and is float16 for an empty store
+    #: number format of stored features; "float16" takes half the space. "auto" follows the ledger, or the newest
+    #: decision; an empty store gets float16
     features: Literal["auto", "float32", "float16"] = "auto"
-    #: questions whose features are kept in memory, the least recently asked given up first; 0 keeps none
+    #: number of questions whose features are cached in memory (least recently used leave first); 0 turns it off
     cache_entries: Annotated[int, Field(ge=0, le=10_000_000)] = 10_000
-    #: questions encoded in one forward pass and committed in one transaction
+    #: most questions per forward pass and per transaction
     max_batch: Annotated[int, Field(ge=1, le=1000)] = 32
 
 
 class RetrieverSettings(Section):
     """The retriever that finds passages."""
 
-    #: "hybrid" asks `first` and `second` at once and joins what they find by rank; "package.module:function" is
-    #: called without arguments, and makes a retriever of your own
+    #: search backend. "hybrid" asks `first` and `second` in parallel and merges their hits by rank.
+    #: "package.module:function" names your own function, which is called without arguments and returns a retriever
     name: (
         Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense", "hybrid"]
         | Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
     ) = "bm25"
-    #: folder of the index, a relative one under data_dir/indexes, that of "dense" with "-dense" behind it; the name of
-    #: the index for "elasticsearch", of a table or view for "pgvector" (SCHEMA.TABLE), of a collection for "qdrant"
+    #: "bm25", "dense": folder of the index; a relative path is under data_dir/indexes ("dense" appends "-dense").
+    #: "elasticsearch": index name. "pgvector": table or view, as SCHEMA.TABLE. "qdrant": collection name
     index: Annotated[str, Field(min_length=1)] = "default"
-    #: of "elasticsearch" and "qdrant"; None: http://127.0.0.1:9200 and http://127.0.0.1:6333. Of "qdrant" also a
-    #: folder, which one process at a time may use
+    #: "elasticsearch", "qdrant": address of the server; None: http://127.0.0.1:9200 or http://127.0.0.1:6333. "qdrant"
+    #: also accepts a local folder, which only one process can open
     url: str | None = None
-    #: of "elasticsearch" and "qdrant": the environment variable that holds the API key; none is sent where it is not
-    #: set. None: ELASTICSEARCH_API_KEY and QDRANT_API_KEY
+    #: "elasticsearch", "qdrant": environment variable with the API key; if it is unset, no key is sent. None:
+    #: ELASTICSEARCH_API_KEY or QDRANT_API_KEY
     api_key_env: str | None = None
-    #: of "pgvector": the environment variable that holds postgresql://USER:PASSWORD@HOST/DATABASE
+    #: "pgvector": environment variable with postgresql://USER:PASSWORD@HOST/DATABASE
     dsn_env: Annotated[str, Field(min_length=1)] = "PGVECTOR_DSN"
-    #: of "pgvector": names of columns, where they are not id, title, text, url and embedding; of "qdrant": keys of the
-    #: payload, where they are not title, text and url, an id that is not the point's own, and a named vector. A dot
-    #: reaches into JSON: {title: metadata.title}
+    #: "pgvector": column names, if they differ from id, title, text, url and embedding. "qdrant": payload keys, if they
+    #: differ from title, text and url; `id`, if it is not the point's id; `vector`, if the vector has a name. A dot
+    #: reads a field of a JSON value: {title: metadata.title}
     fields: dict[Literal["id", "title", "text", "url", "vector"], Annotated[str, Field(min_length=1)]] = Field(
         default_factory=dict
     )
-    #: of "pgvector", and of an index that is built for "qdrant"
+    #: "pgvector", and indexes built for "qdrant": distance between vectors
     distance: Literal["cosine", "dot", "euclid"] = "cosine"
-    #: of "elasticsearch": by words (BM25), by meaning (vectors of `model`), or both joined by rank
+    #: "elasticsearch": search by words (BM25), by meaning (vectors of `model`), or by both, merged by rank
     search: Literal["words", "meaning", "both"] = "words"
-    #: of "elasticsearch", "pgvector" and "qdrant": one request
+    #: "elasticsearch", "pgvector", "qdrant": timeout of a request, seconds
     timeout_s: Seconds = 10.0
-    #: of "dense", "pgvector" and "qdrant", and of "elasticsearch" by meaning: a folder in the layout of
-    #: sentence-transformers, or its hub name; of vectors that are there the model that made them
+    #: embedding model: a sentence-transformers folder or hub name. Used by "dense", "pgvector", "qdrant", and by
+    #: "elasticsearch" with search: meaning. For existing vectors: the model that made them
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
-    #: of "pgvector" and "qdrant": "exact" compares every vector, as "dense" does, which serves up to about a million
-    #: passages; "hnsw" follows the database's graph
+    #: "pgvector", "qdrant": "exact" compares every vector, which is fast enough for about a million passages; "hnsw"
+    #: uses the database's approximate index
     search_by: Literal["exact", "hnsw"] = "exact"
-    #: of "hybrid"
+    #: "hybrid": the first backend
     first: Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense"] = "bm25"
-    #: of "hybrid"
+    #: "hybrid": the second backend
     second: Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense"] = "dense"
-    #: what puts the hits of any of them in a better order: a cross-encoder, by folder or hub name, or a class of your
-    #: own as "package.module:Class"; None: nothing
+    #: reranker of the hits: folder or hub name of a cross-encoder, or your own class as "package.module:Class". None
+    #: turns reranking off
     rerank: Annotated[str, Field(min_length=1)] | None = None
-    #: hits that are reranked for a search, however few are asked for; 10,000 is the most that Elasticsearch gives
+    #: hits passed to the reranker per search; Elasticsearch returns at most 10,000
     rerank_depth: Annotated[int, Field(ge=1, le=10_000)] = 50
 
 
 class TokenPrices(Section):
-    """What a model's tokens cost, in dollars per million."""
+    """Prices of a model's tokens, in dollars per million."""
 
-    #: read by the model
+    #: prompt tokens
     input: Annotated[float, Field(ge=0)]
-    #: written by it
+    #: completion tokens
     output: Annotated[float, Field(ge=0)]
-    #: read out of the provider's cache of prompts; None: as `input`
+    #: prompt tokens read from the provider's prompt cache; None: the price of `input`
     cached_input: Annotated[float, Field(ge=0)] | None = None
-    #: read, and written into that cache; None: as `input`
+    #: prompt tokens written to the provider's prompt cache; None: the price of `input`
     cache_write: Annotated[float, Field(ge=0)] | None = None
-    #: a reasoning model's thoughts; None: as `output`
+    #: reasoning tokens; None: the price of `output`
     reasoning: Annotated[float, Field(ge=0)] | None = None
 
     @property
     def in_order(self) -> tuple[float, ...]:
-        """As `Tokens.dollars` takes them; those of input and output alone where nothing else is set."""
+        """The prices in the order that `Tokens.dollars` expects; only input and output if the others are None."""
         usual = {"cached_input": self.input, "cache_write": self.input, "reasoning": self.output}
         rest = {name: getattr(self, name) for name in usual}
         if all(price is None for price in rest.values()):
@@ -134,49 +135,49 @@ class TokenPrices(Section):
         return self.input, self.output, *(usual[name] if price is None else price for name, price in rest.items())
 
 
-#: what a model may take beside text
+#: inputs and outputs besides plain text that a model can support
 Ability = Literal["tools", "json", "images", "files", "audio", "logprobs"]
 
 
 class GeneratorSettings(Section):
     """The generator: the language model that writes answers."""
 
-    #: "local" runs a model in the worker, "openai" calls a server, "scripted" replies from `script`
+    #: "local" runs a model in the worker; "openai" calls a server; "scripted" replies from `script`
     name: Literal["local", "openai", "scripted"] = "local"
-    #: of "local": a folder or hub name; of "openai": the server's name for it
+    #: "local": folder or hub name; "openai": the model's name on the server
     model: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
-    #: of "local": numbers it computes in; "auto": bfloat16 where the processor or GPU multiplies it, else float32
+    #: "local": number format; "auto": bfloat16 if the processor or GPU supports it in hardware, else float32
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    #: of "local": where the model runs; "auto": the GPU if there is one
+    #: "local": device of the model; "auto": the GPU if there is one
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: of "local": torch's threads; None: one per core, shared out among `workers.answer` processes
+    #: "local": torch threads; None: the number of cores divided by `workers.answer`
     threads: Count | None = None
-    #: prompt and answer together; None: of "openai" not known, so that nothing is refused for it here, and passages
-    #: are packed into 8,192; of the others 2048
+    #: context window in tokens, prompt and answer together. None: 2048; for "openai" it is unknown: the router refuses
+    #: no request for its length, and arms fill at most 8,192 tokens with passages
     context_tokens: Annotated[int, Field(ge=256)] | None = None
-    #: of "local": texts written at once; None: as many as pay, 8 on a processor and 64 on CUDA
+    #: "local": most texts generated in one batch; None: 8 on a CPU, 64 on CUDA
     max_batch: Count | None = None
-    #: of "local": the tokens that `self_rag_trained` reads, by name, of a model that was trained with them
+    #: "local": special tokens of a model trained for `self_rag_trained`, by name
     trained_tokens: list[str] = Field(default_factory=list)
-    #: of "scripted": a piece of the prompt -> the answer; "" matches every prompt. For tests and dry runs
+    #: "scripted": part of the prompt -> the answer; "" matches every prompt. For tests and dry runs
     script: dict[str, str] = Field(default_factory=lambda: {"": "So the answer is: scripted."})
-    #: of "scripted": how long every call takes before its first word
+    #: "scripted": seconds before the first word
     script_s: Annotated[float, Field(ge=0)] = 0.0
-    #: of "scripted": the pause before every further word
+    #: "scripted": seconds between words
     script_word_s: Annotated[float, Field(ge=0)] = 0.0
-    #: folder of answers once given, which are given again; None: every call is made
+    #: folder that caches completions; a repeated call returns the cached one. None turns it off
     cache: str | None = None
-    #: dollars per million tokens, {input: 0.15, output: 0.6, cached_input: 0.075}: what calls cost, in `dollars` of
-    #: every outcome; None: calls cost nothing
+    #: dollars per million tokens, as {input: 0.15, output: 0.6, cached_input: 0.075}; the cost term `dollars` of
+    #: outcomes is computed from them. None: calls cost 0 dollars
     token_prices: TokenPrices | None = None
-    #: of "openai", for arms of the class `model`: what its model takes beside text. A request that needs something else
-    #: is offered other arms
+    #: "openai", for arms of the class `model`: inputs and outputs that the model supports besides text. A request that
+    #: needs something else is not offered this arm
     supports: list[Ability] = Field(default_factory=lambda: list[Ability](["tools", "json"]))
     openai: OpenAiOptions = OpenAiOptions()
 
     @property
     def known_context(self) -> int | None:
-        """Tokens of prompt and answer together; None: not known."""
+        """Context window in tokens; None if it is unknown."""
         return self.context_tokens or (None if self.name == "openai" else 2048)
 
     @model_validator(mode="after")
@@ -189,26 +190,30 @@ class GeneratorSettings(Section):
 
     @property
     def prices_by_model(self) -> Mapping[str, Sequence[float]]:
-        """Model -> dollars per million tokens, as `Tokens.dollars` takes them; empty: calls have no price.
+        """Model -> dollars per million tokens, in the order of `Tokens.dollars`; empty if calls have no price.
 
-        Beside the model's own there may be those of others that a server answers with (`openai.token_prices`).
+        `openai.token_prices` adds other models that the server may answer with.
         """
-        own = {} if self.token_prices is None else {self.model: self.token_prices.in_order}
-        return {**self.openai.token_prices, **own} if self.name == "openai" else own
+        prices: dict[str, Sequence[float]] = {}
+        if self.name == "openai":
+            prices.update(self.openai.token_prices)
+        if self.token_prices is not None:
+            prices[self.model] = self.token_prices.in_order
+        return prices
 
 
 class RewriteSettings(Section):
-    """The rewrite of a question that leans on its conversation into one that stands alone: one call of a model."""
+    """Rewriting of a follow-up question so that it can be understood without its conversation: one model call."""
 
-    #: who rewrites; "auto": the server of `conversation.rewrite.generator`, or of `generator` where that is "openai",
-    #: else none; "off": none. If there is none, the question is the last message as the user wrote it
+    #: "auto" uses `conversation.rewrite.generator`, else `generator` if it is "openai"; otherwise, and with "off", the
+    #: question is the user's last message unchanged
     by: Literal["auto", "off"] = "auto"
-    #: the model that rewrites, a section like `generator` with `name: openai`, or the name of one of `generators`;
-    #: None: the service's own
+    #: model that rewrites: a section like `generator` with `name: openai`, or a name in `generators`. None:
+    #: the section `generator`
     generator: GeneratorSettings | None = None
-    #: one rewrite at most, attempts and waits included; after that the user's words are used
+    #: time limit of a rewrite, retries included, seconds; after it the user's own words are used
     seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
-    #: tokens of a rewrite, a reasoning model's thoughts included
+    #: most tokens of a rewrite, reasoning tokens included
     max_tokens: Annotated[int, Field(ge=16)] = 256
 
     @field_validator("generator")
@@ -220,80 +225,79 @@ class RewriteSettings(Section):
 
 
 class ConversationSettings(Section):
-    """Questions that come with what was said before them. See docs/conversations.md."""
+    """Questions with earlier turns of their conversation. See docs/conversations.md."""
 
-    #: messages of user and assistant before the question that are kept with it and shown to the arm's model, the last
-    #: ones; what the system says is kept besides
+    #: number of user and assistant messages before the question that are stored and shown to the arm's model; system
+    #: messages are kept in addition
     turns: Annotated[int, Field(ge=0, le=60)] = 6
-    #: characters of all that is kept; of longer messages the middle is left out
+    #: most characters of the stored messages together; long messages lose their middle
     chars: Annotated[int, Field(ge=0, le=100_000)] = 8000
-    #: turns that a session stays on the arm of one draw, the drawn one among them; 0 and 1: every turn is drawn
+    #: turns that a session stays on a drawn arm, the first turn included; with 0 or 1 every turn is drawn
     sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 0
-    #: largest sticky_turns that a call may ask for (422 beyond it), where conversation.sticky_turns is not larger. Keys
-    #: with the scope forced=false may ask for no more than conversation.sticky_turns (403)
+    #: largest sticky_turns that a request may ask for, unless conversation.sticky_turns is larger; more is refused
+    #: (422). A key with the scope forced=false may ask for at most conversation.sticky_turns (403)
     max_sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 20
-    #: a turn leaves the arm of the turn before only where the policy expects more of another than the prompt saves that
-    #: the arm's provider has in its cache: tokens of the last prompt at (input - cached_input). It needs these prices,
-    #: and a price of dollars in reward.cost
+    #: true: a session changes its arm only if the expected gain is larger than what the provider's prompt cache saves
+    #: (tokens of the last prompt, at input - cached_input). Needs these prices, and a price of dollars in reward.cost
     sticky_prefix: bool = False
-    #: requests that continue one decision with the results of tools, the drawn one included; one more gets a new draw
+    #: most requests of one decision, when tool results continue it; the next request gets a new draw
     tool_turns: Annotated[int, Field(ge=1, le=1000)] = 50
-    #: seconds after the draw in which such a request may come; a later one gets a new draw
+    #: most seconds between the draw and a request with tool results; a later request gets a new draw
     tool_turns_s: Seconds = 3600.0
     rewrite: RewriteSettings = RewriteSettings()
 
     @property
     def sticky_turns_cap(self) -> int:
-        """Largest sticky_turns of a call. At least 1, which says what 0 says: every turn is drawn."""
+        """Largest sticky_turns that a request may ask for. At least 1, which means the same as 0."""
         return max(1, self.sticky_turns, self.max_sticky_turns)
 
 
 class JudgeSettings(Section):
-    """The judge: a language model that scores answers that have no other judgement. See docs/judge.md."""
+    """The judge: a language model that scores answers without any other judgement. See docs/judge.md."""
 
-    #: the model that judges, a section like `generator`, or the name of one of `generators`; None: nothing is judged
+    #: model of the judge: a section like `generator`, or a name in `generators`. None turns the judge off
     generator: GeneratorSettings | None = None
-    #: share of the decisions that are judged after the first; which ones follows from their ids
+    #: share of the decisions that are judged, after the first `judge.first`; a hash of the decision id selects them
     share: Annotated[float, Field(ge=0, le=1)] = 0.1
-    #: before the ledger has learned so many decisions every answer is judged: labels pay most at first
+    #: every answer is judged until the ledger has learned this many decisions: early labels are worth most
     first: Annotated[int, Field(ge=0, le=100_000)] = 60
-    #: judgements that are begun in a day (UTC); what is beyond waits for the next day. None: no limit
+    #: most judgements started per day (UTC); the rest wait for the next day. None: no limit
     judgements_per_day: Count | None = 1000
-    #: tokens, read and written, in a day; calls that are under way when it is reached go beyond it. None: no limit
+    #: most tokens, prompt and completion, per day (UTC); calls in progress may exceed it. None: no limit
     tokens_per_day: Count | None = None
-    #: price of the tokens in a day, by `judge.generator.token_prices`; as above. None: no limit
+    #: most dollars per day (UTC), at `judge.generator.token_prices`; calls in progress may exceed it. None: no limit
     dollars_per_day: Annotated[float, Field(gt=0)] | None = None
-    #: an answer that was not judged within that long is not judged any more
+    #: age after which a waiting answer is no longer judged, seconds
     expire_s: Seconds = 2 * 86400.0
-    #: answers that wait for the judge at once; while there are as many, further ones are not judged, and counted
+    #: most answers that wait for the judge; further answers are counted, but not judged
     max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    #: answers that one judge process works on at once; None: as many as its generator takes at once
+    #: answers that a judge process works on in parallel; None: the number of parallel calls of its generator
     concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
-    #: one reply of the judge at most
+    #: time limit of a reply, seconds
     seconds: Seconds = 60.0
-    #: tokens of a reply, a reasoning model's thoughts included
+    #: most tokens of a reply, reasoning tokens included
     max_tokens: Annotated[int, Field(ge=64)] = 512
-    #: tries of one answer that may end in a reply that cannot be read, or kill their worker; then it is given up
+    #: attempts per answer; an attempt fails if the reply cannot be parsed or the worker dies
     attempts: Annotated[int, Field(ge=1, le=20)] = 4
-    #: pause after the first try that failed; it doubles with each further one, up to an hour
+    #: pause after the first failed attempt, seconds; it doubles with each further attempt, up to an hour
     retry_s: Seconds = 30.0
-    #: passages that the judge is shown
+    #: most passages in the judge's prompt
     passages: Annotated[int, Field(ge=0, le=50)] = 8
-    #: words of a passage that it is shown
+    #: most words per passage
     passage_words: Annotated[int, Field(ge=10)] = 200
-    #: characters of a question, an answer and a reference that it is shown, each
+    #: most characters of the question, of the answer and of the reference
     text_chars: Annotated[int, Field(ge=100)] = 6000
-    #: where an arm showed no passages, search the question with `retriever`: the judge then has some for every arm
+    #: true: if an arm returned no passages, search them with `retriever`, so that the judge has some for every arm
     search: bool = True
-    #: show the judge the gold answers of a label that is there before it. Its scores are then better than those of
-    #: answers without a label, and no measure of them
+    #: true: the judge's prompt contains the gold answers if a label came first. Such scores are more accurate than
+    #: those without a label, so they do not measure the judge's accuracy elsewhere
     reference: bool = False
-    #: what the criteria count in the score: supported, answers, right; one that is left out counts 1
+    #: weight of each criterion in the score: supported, answers, right; the default of each is 1
     weights: dict[Annotated[str, one_of(CRITERIA)], Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    #: answers with a text that addresses the judge: "withhold" does not judge them, "post" judges them and notes it
+    #: answers that contain instructions to the judge: "withhold" does not judge them, "post" judges and flags them
     suspicious: Literal["withhold", "post"] = "withhold"
-    #: own prompts, each a text or the path of a file: rubric, and those of `ragbandit evaluate --family crud`:
-    #: crud_questions and crud_answer
+    #: your own prompts, each a text or a file path: rubric; and for `ragbandit evaluate --family crud`:
+    #: crud_questions, crud_answer
     templates: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("weights")
@@ -315,54 +319,54 @@ class JudgeSettings(Section):
 
     @property
     def criterion_weights(self) -> dict[str, float]:
-        """Criterion -> what it counts in the score."""
+        """Criterion -> its weight in the score."""
         return {name: self.weights.get(name, 1.0) for name in CRITERIA}
 
 
 class GuardrailSettings(Section):
-    """How much worse than the champion's a candidate's answers may be in what is not the reward."""
+    """How much worse than the champion a candidate may be in failures, latency and cost."""
 
-    #: share of failed and cancelled answers that a candidate may have more; 0.01 is one point
+    #: largest increase of the share of failed and cancelled answers: 0.01 is one percentage point
     failures: Annotated[float, Field(gt=0, le=1)] = 0.01
-    #: how much longer the slowest twentieth of its answers may take: 0.2 is 20 % above the champion's 95th percentile
+    #: largest relative increase of the 95th percentile of the latency: 0.2 is 20 %
     latency: Annotated[float, Field(gt=0, le=10)] = 0.2
-    #: how much more an answer may cost, in the terms of `reward.cost`: 0.1 is 10 % above the champion's mean
+    #: largest relative increase of the mean cost, in the terms of `reward.cost`: 0.1 is 10 %
     cost: Annotated[float, Field(gt=0, le=10)] = 0.1
-    #: true: a step and a promotion need the proof (an upper bound) that a guardrail is kept; false: the estimate within
-    #: the margin, and no proof of the contrary, is enough. The proof of one point takes thousands of answers
+    #: true: a step or promotion needs an upper confidence bound below the limit. false: the estimate must be below it,
+    #: and the lower bound not above it. An upper bound of one percentage point takes thousands of answers
     proven: bool = False
 
 
 class RolloutSettings(Section):
-    """How versions of the policy are judged, and how they move on."""
+    """How versions of the policy are compared, promoted and rolled back. See docs/rollouts.md."""
 
-    #: shares of a candidate's pmf in what is served, rising; it is promoted from the last one
+    #: traffic shares of a canary, rising; after the last one it is promoted
     steps: Annotated[list[Annotated[float, Field(gt=0, le=0.5)]], Field(min_length=1, max_length=10)] = Field(
         default_factory=lambda: [0.05, 0.25, 0.5]
     )
-    #: chance that a candidate which is not better by `margin` is promoted, however often one looks
+    #: probability that a candidate is promoted though it is not better by `margin`; holds at every look
     alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.05
-    #: chance that a candidate which is not worse than `harm` is rolled back for its reward, in each state that it is in
+    #: probability, per state, that a candidate is rolled back for its reward though it is not worse by `harm`
     rollback_alpha: Annotated[float, Field(gt=0, le=0.3)] = 0.1
     #: reward by which a candidate must be better than the champion
     margin: Annotated[float, Field(ge=0)] = 0.0
-    #: reward by which a candidate may be worse before it is rolled back; 0: rolled back as soon as it is surely worse
+    #: reward by which a candidate may be worse than the champion before it is rolled back
     harm: Annotated[float, Field(ge=0)] = 0.0
-    #: effective rows of the candidate that a step needs
+    #: effective sample size of the candidate that a step needs
     rows_per_step: Count = 200
-    #: least time in a state before it moves on
+    #: shortest time in a state, seconds
     seconds_per_step: Annotated[float, Field(ge=0)] = 3600.0
-    #: a canary that neither wins nor loses for that long goes back to shadow
+    #: a canary that has neither won nor lost after this time returns to shadow, seconds
     max_age_s: Seconds = 14 * 86400.0
     guardrails: GuardrailSettings = GuardrailSettings()
-    #: true: a version in shadow becomes a canary automatically as soon as the evidence allows it; false: only by hand
+    #: true: a version in shadow becomes a canary as soon as the evidence allows it; false: a person starts the canary
     enter_canary: bool = False
-    #: newest answers of each side that the rule of sudden failures looks at, and the least number of the candidate's
-    #: before it says anything
+    #: the check for sudden failures compares the newest answers of each side: this many at most, and it waits until the
+    #: candidate has this many
     failure_window: Annotated[int, Field(ge=5, le=1000)] = 20
-    #: candidates that may be in shadow at once; each costs its pmf for every decision, and a ledger
+    #: most candidates in shadow; each one computes a pmf for every decision, and has a ledger
     shadows: Annotated[int, Field(ge=1, le=16)] = 4
-    #: a candidate that takes longer for a batch of pmfs is left out of it, and is no canary until it is faster
+    #: a candidate that needs longer for the pmfs of a batch is skipped for the batch, and cannot be a canary
     time_limit_s: Annotated[float, Field(gt=0, le=10)] = 0.05
 
     @model_validator(mode="after")
@@ -372,35 +376,35 @@ class RolloutSettings(Section):
         return self
 
 
-#: lambda: what one unit of cost is worth in right answers
+#: lambda: the value of one unit of cost, in right answers
 CostWeight = Annotated[float, Field(ge=0, le=MAX_WEIGHT)]
 
 
 class RewardSettings(Section):
     """reward = clip(quality - weight * cost). `cost` maps cost terms to their price per unit."""
 
-    #: how a label becomes quality. "ascii_": as in earlier releases, for English in ASCII (docs/feedback.md)
+    #: how a label becomes quality. "ascii_...": the rules of earlier releases, for English in ASCII (docs/feedback.md)
     quality: Literal["ascii_exact_match", "ascii_f1", "ascii_containment", "exact_match", "f1", "containment"] = "f1"
-    #: lambda: what one unit of cost is worth in right answers; a right answer is worth 1 / weight units of cost.
-    #: The ledger stays when you change it (docs/learning.md)
+    #: lambda: the value of one unit of cost, in right answers; a right answer is worth 1 / weight units of cost. A new
+    #: value keeps the ledger (docs/learning.md)
     weight: Annotated[float, Field(ge=0)] = 0.05
-    #: price per unit of each cost term that counts: steps, dollars, seconds_total, prompt_tokens and so on
+    #: cost term -> price per unit: steps, dollars, seconds_total, prompt_tokens and so on; terms not listed cost 0
     cost: dict[Annotated[str, one_of(COST_TERMS)], Annotated[float, Field(ge=0)]] = Field(
         default_factory=lambda: {"steps": 1.0}
     )
-    #: rewards below are clipped to it
+    #: lower rewards are raised to this value
     minimum: float = -1.0
-    #: rewards above are clipped to it
+    #: higher rewards are lowered to this value
     maximum: float = 1.0
-    #: a function that scores answers, "package.module:function"; see docs/feedback.md. None: nothing is checked
+    #: your function that scores answers, as "package.module:function" (docs/feedback.md). None: no check by code
     check: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
-    #: further arguments, besides answer, question and sources; JSON values
+    #: arguments of `reward.check` in addition to answer, question and sources; JSON values
     check_params: dict[str, Any] = Field(default_factory=dict)
-    #: the longest that it may take for one answer
+    #: time limit of `reward.check` per answer, seconds
     check_s: Seconds = 10.0
 
     def at(self, cost_weight: float | None) -> "RewardSettings":
-        """These settings with another weight of cost; None: with their own."""
+        """A copy with another cost weight; None keeps the weight."""
         return self if cost_weight is None else self.model_copy(update={"weight": cost_weight})
 
     @model_validator(mode="after")
@@ -410,16 +414,16 @@ class RewardSettings(Section):
         return self
 
 
-#: a source of feedback, as `learning.sources` names it
+#: name of a feedback source in `learning.sources`
 SourceName = Annotated[str, Field(pattern=r"^(key|role|tenant|rater|import):.{1,80}$")]
-#: how many rows of the ledger one judgement counts as
+#: number of ledger rows that one judgement counts as
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class WeightSettings(Section):
-    """How many rows a judgement counts as when a policy learns it, by who judged; 0: counted, not learned.
+    """Number of ledger rows that a judgement counts as, by who judged. With 0 it is stored, but not learned.
 
-    mba and linucb learn how much less a judge's scores and events tell, from decisions that people judged too.
+    mba and linucb reduce the weight of judge scores and events further, by comparing them with ratings of people.
     """
 
     #: gold answers, raw rewards and checks by code
@@ -428,35 +432,37 @@ class WeightSettings(Section):
     human: Weight = 1.0
     #: a model's scores
     judge: Weight = 0.3
-    #: what users did with the answer (`feedback_events`)
+    #: user actions (`feedback_events`)
     event: Weight = 0.1
 
 
 class LearningSettings(Section):
-    """Times of learning: when decisions are learned, and how often routers get a new snapshot."""
+    """When decisions are learned, what their feedback counts, and how often routers get a new snapshot."""
 
-    #: 0: the first feedback closes a decision; above 0: feedback collects for that long after the decision
+    #: seconds after a decision in which its feedback is collected; 0: the first feedback is learned at once
     wait_s: Annotated[float, Field(ge=0)] = 0.0
-    #: how the feedback of one decision becomes one reward; above 0 s of wait_s only
+    #: how several judgements of one decision become one reward; used if wait_s is above 0
     aggregate: Aggregate = "first"
-    #: rows that one judgement counts as, by who judged: the most trusted of those in time makes the reward
+    #: number of rows that a judgement counts as, by who judged; the most trusted rater class makes the reward
     weights: WeightSettings = WeightSettings()
-    #: factor on the weight of a source's judgements, by "key:ID", "role:NAME", "tenant:NAME", "rater:NAME" or
-    #: "import:NAME"; * at the end stands for all that begin so. 0: stored, not learned. docs/feedback.md says more
+    #: factor on the weight of a feedback source: "key:ID", "role:NAME", "tenant:NAME", "rater:NAME" or "import:NAME";
+    #: a * at the end matches every name that begins like this. 0: stored, but not learned (docs/feedback.md)
     sources: dict[SourceName, Weight] = Field(default_factory=dict, max_length=1000)
-    #: most feedback of one named rater that is learned in a UTC day; more is stored, not learned. 0: no cap
+    #: most judgements of one named rater learned per day (UTC); further ones are stored, but not learned. 0: no limit
     rater_per_day: Annotated[int, Field(ge=0)] = 500
-    #: answers that people can label a day: so many are chosen for the label queue (docs/feedback.md); 0: none
+    #: decisions put into the label queue per day; 0 turns it off (docs/feedback.md)
     labels_per_day: Annotated[int, Field(ge=0, le=100_000)] = 0
-    #: reward value where the time ran out without feedback; None learns nothing from such a decision
+    #: reward of a decision that got no feedback in time; None: such a decision is not learned
     default_reward: float | None = None
-    #: after that long a decision without feedback or outcome is closed (with wait_s > 0: without outcome)
+    #: age at which a decision without feedback or without outcome is closed, seconds; with wait_s above 0 only a
+    #: missing outcome counts
     expire_s: Seconds = 7 * 86400.0
     #: most decisions closed in one transaction
     batch: Annotated[int, Field(ge=1, le=5000)] = 256
-    #: least time between two snapshots, and so between two rounds of learning
+    #: shortest time between two snapshots, and so between two rounds of learning, seconds
     snapshot_interval_s: Annotated[float, Field(ge=0, le=60)] = 0.05
-    #: newest snapshots whose files are kept, beside a few older ones; the ledger can make any of them again
+    #: number of newest snapshots whose files are kept, in addition to a few older ones; any of them can be made again
+    #: from the ledger
     snapshots_kept: Count = 20
-    #: a learner that is not heard of for that long has lost its ledger to the next one
+    #: lease timeout, seconds: if a learner is silent for this long, another one takes over
     lease_s: Annotated[float, Field(ge=1)] = 10.0

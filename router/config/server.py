@@ -1,4 +1,4 @@
-"""Settings of the HTTP service: address, limits, and what a tenant may spend in a day and a month."""
+"""Settings of the HTTP service (addresses, limits, sign-in) and of tenants (budgets, cost weights)."""
 
 import ipaddress
 from typing import Annotated, Literal, get_args
@@ -18,87 +18,87 @@ def _url(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-#: name of a header, in small letters
+#: name of an HTTP header; converted to lower case
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,100}$"), AfterValidator(str.lower)]
 
 
 class ServerSettings(Section):
-    """The HTTP surface."""
+    """The HTTP service."""
 
-    #: address to listen on; 0.0.0.0 is every one of the host
+    #: address to listen on; 0.0.0.0: all addresses of the host
     host: str = "127.0.0.1"
     #: port to listen on; 0: any free one
     port: Annotated[int, Field(ge=0, le=65535)] = 8100
-    #: a port of its own, with a thread of its own, for what operators ask: /health, /ready, /metrics, /v1/status and
-    #: every endpoint that only reader, operator or admin may call; `port` then has none of them (404), and they reply
-    #: whatever its load. 0: any free one; None: all on `port`
+    #: second port, served by its own thread, for /health, /ready, /metrics, /v1/status and all endpoints for the roles
+    #: reader, operator and admin. They then reply under any load of `port`, which replies 404 to them. 0: any free
+    #: port. None: everything is on `port`
     admin_port: Annotated[int, Field(ge=0, le=65535)] | None = None
-    #: address that admin_port listens on
+    #: address of admin_port
     admin_host: str = "127.0.0.1"
-    #: /v1/answer waits that long unless the call says otherwise, then says 202
+    #: seconds that /v1/answer waits for the answer before it replies 202, unless the request sets its own
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
-    #: further arms that a question goes to when its arm, of the class `model` or `http`, fails before its first
-    #: content; 0 turns failover off
+    #: number of further arms tried if an arm of the class `model` or `http` fails before its first content; 0 turns
+    #: failover off
     failover: Annotated[int, Field(ge=0, le=5)] = 1
-    #: most questions in one POST /v1/route/batch; their text is bounded by max_batch_bytes too
+    #: most questions per POST /v1/route/batch; max_batch_bytes limits their text
     max_batch_items: Annotated[int, Field(ge=1, le=10_000)] = 512
-    #: larger request bodies are refused with 413. Texts in them have caps of their own: 100,000 characters a question,
-    #: answer or gold answer (longer ones are 422); of an error 20,000 are kept
+    #: most bytes of a request body; larger ones are refused (413). Single texts have their own limits: 100,000
+    #: characters per question, answer or gold answer (422); error messages are cut to 20,000
     max_body_bytes: Annotated[int, Field(ge=1024)] = 65_536
-    #: the same for calls of many items, whose path ends in /batch
+    #: most bytes of a body, for paths that end in /batch
     max_batch_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
-    #: the same for /v1/chat/completions and /v1/responses, whose bodies bring a whole conversation
+    #: most bytes of a body, for /v1/chat/completions and /v1/responses, which contain a whole conversation
     max_chat_bytes: Annotated[int, Field(ge=1024)] = 4_194_304
-    #: bytes of a question's context, keys and values as JSON; a larger one is refused with 422
+    #: most bytes of a question's context as JSON; a larger one is refused (422)
     max_context_bytes: Annotated[int, Field(ge=0)] = 8_192
-    #: a request that is expected to wait longer for its batch is refused at once, with 503 and Retry-After; a policy
-    #: that takes seconds for a question (`llm`) needs more
+    #: longest expected wait for a batch, seconds; beyond it a request is refused at once (503, Retry-After). A policy
+    #: that takes seconds per question (`llm`) needs a larger value
     max_wait_s: Seconds = 1.0
-    #: requests waiting for their batch; while there are as many, further ones are refused with 503 and Retry-After
+    #: most requests waiting for a batch; further ones are refused (503, Retry-After)
     max_waiting: Annotated[int, Field(ge=1)] = 1000
-    #: part of max_wait_s and of max_waiting that the questions of one tenant may take while other tenants ask too;
-    #: beyond it they are refused with 429 and Retry-After
+    #: largest share of max_wait_s and max_waiting for one tenant while other tenants wait too; beyond it the tenant's
+    #: questions are refused (429, Retry-After)
     tenant_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    #: questions that workers have been asked to answer and have not answered, in this process; beyond it /v1/answer
-    #: replies 503
+    #: most questions of this process that wait for an answer; beyond it /v1/answer replies 503
     max_unanswered: Annotated[int, Field(ge=1)] = 10_000
-    #: of one tenant among those; beyond it 429
+    #: most waiting questions of one tenant; beyond it /v1/answer replies 429
     tenant_unanswered: Annotated[int, Field(ge=1)] = 200
-    #: connections, and requests at a time (uvicorn's limit_concurrency); beyond it a request is 503. admin_port has no
-    #: limit, so probes belong there
+    #: most open connections and concurrent requests (uvicorn's limit_concurrency); beyond it requests get 503.
+    #: admin_port has no limit, so send probes there
     max_connections: Annotated[int, Field(ge=1)] = 2000
-    #: a connection without a request is closed after that long, and counts as one until then. Proxies keep theirs for
-    #: 60 s: with less here, a request may meet a connection that is being closed
+    #: seconds after which an idle connection is closed. Keep it above the 60 s of common proxies, else a proxy may send
+    #: a request on a connection that is being closed
     keep_alive_s: Annotated[int, Field(ge=1, le=3600)] = 75
-    #: at SIGTERM and SIGINT requests are finished for that long; waits for answers end at once, with 202
+    #: seconds for requests in progress after SIGTERM or SIGINT; requests that wait for an answer get 202 at once
     shutdown_s: Annotated[int, Field(ge=1, le=600)] = 8
-    #: names that an open service may be called by (the header Host) besides localhost and 127.0.0.1, without port
+    #: host names (header Host, without port) that a service without keys accepts besides localhost and 127.0.0.1
     allowed_hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default_factory=list)
-    #: dangerous: without API keys, everyone who can reach the service may read every question and teach the policy.
-    #: Without it a service that other machines reach does not start before there is a key. Keys that are there stay
-    #: required
+    #: dangerous. true: the service starts without API keys on an address that other machines can reach; everyone there
+    #: may read every question and teach the policy. false: such a service needs a key to start. Existing keys stay
+    #: required in both cases
     open: bool = False
-    #: /metrics needs no key, for scrapers that cannot send one
+    #: true: /metrics needs no key, for scrapers that cannot send one
     open_metrics: bool = False
-    #: requests that may come with one API key, by its role or "default": {default: 600/minute, reader: 5/second}.
-    #: Without keys "open", else "default", holds for all requests together. Counted in Redis by all processes, in a
-    #: sliding window; beyond it 429 and Retry-After. A key's own rate (its scope "rate") comes first. Empty: no limit
+    #: role of an API key, or "default" -> its rate limit, as {default: 600/minute, reader: 5/second}. Without keys the
+    #: entry "open", else "default", limits all requests together. Redis counts for all processes in a sliding window;
+    #: beyond it 429 and Retry-After. The scope "rate" of a key overrides the limit. Empty: no limit
     rate_limits: dict[
         Annotated[str, one_of(("default", "open", *get_args(Role)))], Annotated[str, Field(pattern=f"^{RATE_PATTERN}$")]
     ] = Field(default_factory=dict)
-    #: pages for people at /ui, on the operators' port where there is one; keys of the roles reader and operator log in
+    #: true: serve the dashboard at /ui, on admin_port if it is set. People log in with keys of the roles reader and
+    #: operator
     dashboard: bool = True
-    #: header in which a proxy that signs people in says their role or groups, with commas between them, as
-    #: X-Forwarded-Groups: it opens the pages, beside keys, and closes the service, as a key does. None: keys alone
+    #: header in which a signing-in proxy sends the person's role or groups, separated by commas, as X-Forwarded-Groups.
+    #: People then need no key for the dashboard, and the service requires sign-in or a key. None: keys only
     trusted_header: HeaderName | None = None
-    #: value of that header -> role; of several values the highest role counts, and any other value is none
+    #: value of trusted_header -> role; of several values the highest role counts; other values give no role
     trusted_roles: dict[str, Literal["reader", "operator", "admin"]] = Field(default_factory=dict)
-    #: addresses or networks (CIDR) of that proxy: the header counts from a connection of theirs alone
+    #: addresses or networks (CIDR) of the proxy; trusted_header is ignored on connections from elsewhere
     trusted_proxies: list[Annotated[str, AfterValidator(_network)]] = Field(default_factory=list)
-    #: header in which the same proxy names the person, for the audit log; whom it does not name has no role by
-    #: trusted_header. None: the log has the value of trusted_header
+    #: header in which the proxy sends the person's name for the audit log; without a name trusted_header gives no role.
+    #: None: the audit log records the value of trusted_header
     trusted_user_header: HeaderName | None = None
-    #: one line per request on standard output; off, since /metrics counts requests by path and status
+    #: true: print one line per request on standard output; /metrics counts requests by path and status anyway
     access_log: bool = False
 
     @property
@@ -108,45 +108,47 @@ class ServerSettings(Section):
 
     @property
     def admin_url(self) -> str:
-        """URL of what operators ask."""
+        """URL for operators: admin_port if it is set, else `url`."""
         return self.url if self.admin_port is None else _url(self.admin_host, self.admin_port)
 
     @model_validator(mode="after")
     def _apart(self) -> "ServerSettings":
         if self.admin_port and self.admin_port == self.port:
-            raise ValueError(f"admin_port: {self.port} is server.port; choose another one, or null for one port")
+            raise ValueError(f"admin_port: {self.port} is server.port; choose another port, or null for one port")
         if self.trusted_header is None:
             if self.trusted_proxies or self.trusted_roles or self.trusted_user_header is not None:
-                raise ValueError("trusted_header: name the header that other trusted_ settings are about")
+                raise ValueError("trusted_header: is needed by the other trusted_ settings; set it, or unset them")
         elif not self.trusted_proxies or not self.trusted_roles:
-            message = "trusted_proxies: trusted_header takes it, else anybody could send the header, and trusted_roles"
-            raise ValueError(message)
+            raise ValueError(
+                "trusted_proxies: trusted_header needs trusted_proxies and trusted_roles, else anybody could send the "
+                "header; set both"
+            )
         elif self.open or not self.dashboard:
-            raise ValueError("trusted_header: it takes open: false and dashboard: true; people sign in to pages")
+            raise ValueError("trusted_header: needs open: false and dashboard: true, since people sign in to the pages")
         return self
 
 
-#: a budget in dollars
+#: dollars
 Dollars = Annotated[float, Field(gt=0)]
 
 
 class TenantSettings(Section):
-    """What a tenant may spend in a day and a month (UTC), and at what price it asks."""
+    """Budgets (per UTC day and month) and cost weights of a tenant."""
 
-    #: dollars that its answers may cost in a day. As they are spent the weight of cost of its questions rises, so that
-    #: they last for the day (docs/price.md); None: no budget. Under a budget the right to choose the arm of a question
-    #: is the scope forced=true of a key
+    #: dollars for the tenant's answers per day; None: no budget. The cost weight of its questions rises while they are
+    #: spent, so that they last for the day (docs/price.md). Under a budget only keys with the scope forced=true may
+    #: choose the arm of a question
     dollars_per_day: Dollars | None = None
-    #: the same in a month
+    #: dollars for the tenant's answers per month; works like dollars_per_day
     dollars_per_month: Dollars | None = None
-    #: refuse questions once a budget is spent, with 429; false: they go on at the highest price. A policy that has no
-    #: price for each question stops in any case
+    #: true: questions are refused (429) once a budget is spent; false: they go on at the highest cost weight. A policy
+    #: without a cost weight per question stops in both cases
     budget_stop: bool = False
-    #: weight of cost of its questions that want none of their own: a number, or a name of the setting `cost_weights`;
-    #: None: reward.weight. A key's scope `cost_weight` goes before it
+    #: default cost weight of the tenant's questions: a number, or a name in `cost_weights`; None: reward.weight. The
+    #: scope `cost_weight` of a key overrides it
     cost_weight: CostWeight | str | None = None
-    #: [least, largest] weight of cost of its questions: another one that a caller wants is refused (422), and a default
-    #: is brought in; None: any. A key's scope `cost_weights` goes before it
+    #: [smallest, largest] cost weight of the tenant's questions. A request outside is refused (422); a default outside
+    #: is moved to the nearest end. None: no limits. The scope `cost_weights` of a key overrides it
     cost_weights: Annotated[list[CostWeight], Field(min_length=2, max_length=2)] | None = None
 
     @model_validator(mode="after")

@@ -45,7 +45,7 @@ __all__ = [
     "TenantSettings",
 ]
 
-#: for how long an outcome counts in the circuit breaker, seconds
+#: age up to which an outcome counts in the circuit breaker, seconds
 COUNTED_S: Final = 3600.0
 
 _DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {}, "multi_step": {}}
@@ -58,69 +58,72 @@ FLOORS: Final = 0.04
 
 
 class HoldbackSettings(Section):
-    """A holdout: a fixed share of the questions for one arm, whatever the policy says; `ragbandit report` compares.
+    """A control group: a fixed share of the questions goes to one arm. `ragbandit report` compares the policy with it.
 
-    Excluded: forced and pinned arms, turns that stay, and questions for which the arm is the only one or not offered.
+    Excluded are forced and pinned arms, turns that stay on their arm, and questions with one possible arm or without
+    this arm.
     """
 
-    #: the arm that would answer without a router; with policy.incumbent, the same one
+    #: the arm that would answer without a router; if policy.incumbent is set, the same arm
     arm: Annotated[str, Field(min_length=1)]
-    #: its share of the questions, in addition to the policy's own choices
+    #: share of the questions, in addition to those that the policy gives to the arm
     share: Annotated[float, Field(gt=0, le=0.5)] = 0.02
 
 
 class PolicySettings(Section):
-    """The policy that decides, and the ledger that it learns from."""
+    """The policy that chooses the arm, and the ledger that it learns from."""
 
-    #: a registered policy, or "package.module:Class"
+    #: name of a registered policy, or your own class as "package.module:Class"
     name: str = "mba"
-    #: the ledger's name; a new label starts a new ledger from all decisions in the store
+    #: name of the ledger; a new name starts a new ledger from all decisions in the store
     label: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "main"
-    #: params of the policy; what is left out has its default
+    #: params of the policy; omitted ones have their defaults
     params: dict[str, Any] = Field(default_factory=dict)
-    #: least probability of every offered arm; None: 0.04 / K of K offered arms
+    #: smallest probability of every offered arm; None: 0.04 divided by the number of offered arms
     floor: Annotated[float, Field(ge=0, le=0.5)] | None = None
-    #: least probability of an arm until the policy has learned cold_start_outcomes of it; 0 is none
+    #: smallest probability of an arm until the policy has learned cold_start_outcomes outcomes of it; 0 turns it off
     cold_start_floor: Annotated[float, Field(ge=0, le=0.5)] = 0.0
-    #: learned outcomes of an arm after which cold_start_floor no longer holds for it
+    #: number of learned outcomes of an arm after which cold_start_floor no longer applies to it
     cold_start_outcomes: Annotated[int, Field(ge=0)] = 30
-    #: arm played when the policy breaks its contract, and while it is rebuilt from the ledger if nothing that has
-    #: learned can decide; None: single_step. The first arm where it is not offered
+    #: arm used if the policy breaks its contract, or if no learned policy is loaded yet; None: single_step. If this arm
+    #: is not offered, the first offered arm is used
     fallback: str | None = None
-    #: the arm that answered before the router did. The policy is restricted so that, from the 100th question on, the
-    #: reward is at least 1 - harm of this arm's reward (measured, not proved). None: no restriction
+    #: the arm that answered before RagBandit (safe start): the policy leaves this arm only so far that, from the 100th
+    #: question on, the total reward is at least 1 - harm of the reward that this arm would have earned (measured, not
+    #: proved). None: the policy is free from the start
     incumbent: str | None = None
-    #: share of the incumbent's reward that may be lost, above 0
+    #: largest share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
-    #: a holdout: a fixed share of the questions for the arm that would answer without a router; null: none
+    #: control group: a fixed share of the questions goes to the arm that would answer without a router; null turns it
+    #: off
     holdback: HoldbackSettings | None = None
 
     def floor_of(self, arms: int) -> float:
-        """The floor in force where so many arms (>= 1) are offered."""
+        """The smallest probability of each arm if `arms` (>= 1) arms are offered."""
         return FLOORS / arms if self.floor is None else self.floor
 
 
 class BudgetSettings(Section):
-    """Caps on every answer; a query may ask for less, never for more."""
+    """Limits of every answer. A request may set lower limits, but not higher ones."""
 
     #: rounds of search and generation; None: no limit
     rounds: Count | None = None
-    #: distinct passages shown to the model; None: no limit
+    #: distinct passages in the model's prompts; None: no limit
     passages: Count | None = None
-    #: tokens read and written over all calls; None: no limit
+    #: prompt and completion tokens of all calls together; None: no limit
     tokens: Count | None = None
     #: seconds from the start of the arm
     seconds: Seconds = 120.0
-    #: price of the tokens, where the generator has a `price`; None: no limit
+    #: dollars of all calls together, if the generator has `token_prices`; None: no limit
     dollars: Annotated[float, Field(gt=0)] | None = None
 
 
 class HealthSettings(Section):
-    """The circuit breaker: an arm that only fails is not offered for a while."""
+    """The circuit breaker: an arm that fails repeatedly is not offered for a while."""
 
-    #: outcomes of an arm that failed one after the other; 0: arms are offered however often they fail
+    #: consecutive failed outcomes after which an arm is suspended; 0 turns the circuit breaker off
     failures: Annotated[int, Field(ge=0, le=1000)] = 5
-    #: how long such an arm is left out before it is tried again, at most COUNTED_S
+    #: seconds until a suspended arm is tried again, at most 3600
     cool_down_s: Seconds = 30.0
 
     @field_validator("cool_down_s")
@@ -144,82 +147,81 @@ class RetentionSettings(Section):
 
 
 class LogSettings(Section):
-    """What decisions and outcomes keep of texts, and the form of the processes' log."""
+    """Which texts the store keeps, and the format of the processes' log."""
 
-    #: full: store questions, contexts, answers, traces and messages of errors; none: store none of them, except the
-    #: keys of a context that `context` declares, which policies learn from.
-    #: Without texts labels cannot be learned from, workers cannot run arms, and policies cannot read questions
+    #: "full" stores questions, contexts, answers, traces and error messages; "none" stores none of them, except context
+    #: keys declared in `context`, since they are learned. Without texts no label can be learned, no worker can run
+    #: an arm, and no policy can read the question
     text: Literal["full", "none"] = "full"
-    #: characters of every passage shown to the model that an outcome keeps among its sources; 0: ids, titles and
-    #: addresses alone. Without texts (`text`) no sources are kept
+    #: characters stored per passage among the sources of an outcome; 0 stores only ids, titles and addresses. With
+    #: text: none no sources are stored
     source_chars: Annotated[int, Field(ge=0, le=100_000)] = 2000
-    #: lines of the processes' own log: text for people, or one JSON object in a line, for what collects logs
+    #: format of the processes' log: plain text, or one JSON object per line
     format: Literal["text", "json"] = "text"
 
 
 class TelemetrySettings(Section):
-    """Traces by OpenTelemetry (the extra `otel`), sent by OTLP over HTTP. See docs/telemetry.md."""
+    """OpenTelemetry traces (extra `otel`), sent by OTLP over HTTP. See docs/telemetry.md."""
 
-    #: make traces of requests, decisions, answers and feedback. OTEL_EXPORTER_OTLP_ENDPOINT says where they are sent
+    #: true: trace requests, decisions, answers and feedback. OTEL_EXPORTER_OTLP_ENDPOINT sets the receiver
     enabled: bool = False
-    #: the name of this service in them, where OTEL_SERVICE_NAME gives none
+    #: service name in the traces, if OTEL_SERVICE_NAME is not set
     service_name: Annotated[str, Field(min_length=1, max_length=200)] = "ragbandit"
 
 
 class WorkerSettings(Section):
-    """Processes that `ragbandit up` starts."""
+    """Processes that answer questions."""
 
-    #: answer workers that `ragbandit up` starts
+    #: number of answer workers that `ragbandit up` starts
     answer: Annotated[int, Field(ge=0, le=64)] = 1
-    #: questions that one answer process works on at once with each of its generators; None: as many as that takes
+    #: questions per answer worker and generator in parallel; None: the number of parallel calls of the generator
     concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
-    #: answers that the service's own process works on at once, of arms that only wait for servers (classes `model` and
-    #: `http`, and others whose generator and retriever are servers); further ones wait for a worker, or for the service
-    #: if there is no worker; 0: workers answer all questions
+    #: most answers in progress in the service's own process, of arms that only call servers (classes `model` and
+    #: `http`, and others whose generator and retriever are servers). Further questions wait for a worker, or for the
+    #: service if no worker runs. 0: workers answer all questions
     inline: Annotated[int, Field(ge=0, le=10_000)] = 256
-    #: how often a worker looks in SQL for work whose notification was lost
+    #: seconds between a worker's searches in the database for work whose notification was lost
     sweep_interval_s: Seconds = 2.0
 
 
 class Settings(Section):
     """All settings."""
 
-    #: folder of SQLite, snapshots, indexes and logs
+    #: folder of the SQLite database, snapshots, indexes and logs
     data_dir: Annotated[str, Field(min_length=1)] = ".ragbandit"
-    #: None: SQLite under data_dir
+    #: SQLAlchemy URL of the database; None: SQLite in data_dir
     database_url: str | None = None
-    #: None: a private redis-server started by `ragbandit up`
+    #: URL of Redis; None: `ragbandit up` starts a private redis-server
     redis_url: str | None = None
-    #: where snapshots lie; None: data_dir/snapshots. A path or an fsspec URL
+    #: folder of the snapshots: a path or an fsspec URL; None: data_dir/snapshots
     snapshots: str | None = None
-    #: the arms to choose between, by name, with their params; `run_by: caller` for an arm that your own stack runs;
-    #: `generator` and `retriever` for one that workers run with another than the default; `grid` for several at once,
-    #: as {class: multi_step, grid: {rounds: [2, 4]}}; `facts` for what an arm shares with others, as {model: small}.
-    #: docs/strategies.md says more
+    #: arm -> its params (docs/strategies.md). `run_by: caller`: your own code runs the arm. `generator`, `retriever`:
+    #: names of other ones than the default. `grid`: several arms in one entry, as {class: multi_step, grid: {rounds:
+    #: [2, 4]}}. `facts`: what an arm has in common with others, as {model: small}
     arms: dict[Name, dict[str, Any]] = Field(
         default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS), min_length=1, max_length=MAX_ARMS
     )
-    #: preset of every arm that has it and names none: "chat" for large chat models; None: "small", for small models
+    #: default preset of arms that have presets: "chat" for large chat models; None: "small", for small models
     arms_preset: Annotated[str, Field(min_length=1)] | None = None
-    #: what callers send with a question that may move the choice, by key: {type: number}, {type: boolean},
-    #: {type: category, values: [...]} or {type: category, hashed: 32}, {type: words, hashed: 32, most: 8}; without a
-    #: caller: {type: tenant, hashed: 32}, {type: language}, {type: question_length}. docs/context.md says more
+    #: context key -> its type, for facts that may change the choice (docs/context.md). Sent by callers: {type: number},
+    #: {type: boolean}, {type: category, values: [...]} or {type: category, hashed: 32}, {type: words, hashed: 32, most:
+    #: 8}. Computed by the service: {type: tenant, hashed: 32}, {type: language}, {type: question_length}
     context: dict[str, ContextKey] = Field(default_factory=dict)
     policy: PolicySettings = PolicySettings()
     reward: RewardSettings = RewardSettings()
-    #: name -> weight of cost, in place of reward.weight, that a question may come with: {economy: 0.2, quality: 0.01}
+    #: name -> cost weight that a request may choose instead of reward.weight, as {economy: 0.2, quality: 0.01}
     cost_weights: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")], CostWeight] = Field(
         default_factory=dict, max_length=20
     )
     learning: LearningSettings = LearningSettings()
     encoder: EncoderSettings = EncoderSettings()
     retriever: RetrieverSettings = RetrieverSettings()
-    #: retrievers beside `retriever`, each a section like it, that arms name by `retriever: NAME`
+    #: name -> further retriever, a section like `retriever`; arms choose it by `retriever: NAME`
     retrievers: dict[SectionName, RetrieverSettings] = Field(default_factory=dict, max_length=20)
     generator: GeneratorSettings = GeneratorSettings()
-    #: generators beside `generator`, each a section like it, that arms name by `generator: NAME`
+    #: name -> further generator, a section like `generator`; arms choose it by `generator: NAME`
     generators: dict[SectionName, GeneratorSettings] = Field(default_factory=dict, max_length=20)
-    #: user action -> the quality that it implies, in [0, 1]; null: stored and counted, not learned
+    #: user action -> the quality it implies, from 0 to 1; null: the action is stored and counted, but not learned
     feedback_events: dict[Name, Share | None] = Field(default_factory=dict, max_length=64)
     conversation: ConversationSettings = ConversationSettings()
     judge: JudgeSettings = JudgeSettings()
@@ -230,7 +232,7 @@ class Settings(Section):
     retention: RetentionSettings = RetentionSettings()
     server: ServerSettings = ServerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
-    #: tenant -> its budgets and weights of cost; "default" are those of every tenant that has none of its own
+    #: tenant -> its budgets and cost weights; "default" applies to every tenant without an entry
     tenants: dict[str, TenantSettings] = Field(default_factory=dict)
     workers: WorkerSettings = WorkerSettings()
 
@@ -245,7 +247,7 @@ class Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _sections_by_name(cls, tree: Any) -> Any:
-        """A generator that is given by its name becomes the section of that name."""
+        """Replace the name of a generator by its section."""
         return with_named_sections(tree) if isinstance(tree, dict) else tree
 
     @field_validator("context")
@@ -279,7 +281,7 @@ class Settings(Section):
         sticky = self.conversation.sticky_turns > 1 or self.conversation.sticky_prefix
         if sticky and self.policy.incumbent is not None:
             raise ValueError(
-                "conversation.sticky_turns: what policy.incumbent promises holds for turns that are drawn; set "
+                "conversation.sticky_turns: policy.incumbent needs a draw for every turn; set "
                 "conversation.sticky_turns: 0 and conversation.sticky_prefix: false, or policy.incumbent: null"
             )
         return self
@@ -311,36 +313,39 @@ class Settings(Section):
             raise ValueError(f"{field}: {weight:g} is not in cost_weights, {among}")
 
     def tenant(self, name: str) -> TenantSettings:
-        """What a tenant may have: as its own entry says, or else the one named "default"."""
+        """The entry of a tenant, else the entry "default"."""
         return self.tenants.get(name) or self.tenants.get("default") or TenantSettings()
 
     @property
     def database(self) -> str:
-        """The database URL in force."""
+        """The database URL: `database_url`, else SQLite in `data_dir`."""
         return self.database_url or f"sqlite:///{Path(self.data_dir).absolute() / 'ragbandit.db'}"
 
     @property
     def snapshot_root(self) -> str:
-        """The folder or URL of the snapshots in force."""
+        """Folder or URL of the snapshots: `snapshots`, else a folder in `data_dir`."""
         return self.snapshots or str(Path(self.data_dir).absolute() / "snapshots")
 
     @property
     def named_generators(self) -> dict[str, GeneratorSettings]:
-        """Every generator by its name; "default" is the section `generator`."""
+        """Name -> generator; "default" is the section `generator`."""
         return {DEFAULT: self.generator, **self.generators}
 
     @property
     def named_retrievers(self) -> dict[str, RetrieverSettings]:
-        """Every retriever by its name; "default" is the section `retriever`."""
+        """Name -> retriever; "default" is the section `retriever`."""
         return {DEFAULT: self.retriever, **self.retrievers}
 
     @property
     def worker_arms(self) -> dict[str, dict[str, Any]]:
-        """The arms that our workers run, with their params: all but those marked `run_by: caller`."""
-        ours = {name: params for name, params in self.arms.items() if params.get("run_by") != "caller"}
-        return {name: {key: one for key, one in params.items() if key != FACTS} for name, params in ours.items()}
+        """Arms that RagBandit runs -> their params without `facts`; arms with `run_by: caller` are left out."""
+        return {
+            name: {key: value for key, value in params.items() if key != FACTS}
+            for name, params in self.arms.items()
+            if params.get("run_by") != "caller"
+        }
 
     @property
     def arm_facts(self) -> dict[str, dict[str, Any]]:
-        """Arm -> its `facts`, for arms that have them or that a grid made."""
+        """Arm -> its `facts`, or its values of a grid; arms without facts are left out."""
         return {name: dict(params[FACTS]) for name, params in self.arms.items() if params.get(FACTS)}

@@ -1,4 +1,4 @@
-"""Evaluator: looks at every live version, keeps the verdict, and does what it says. One at a time, by a lease."""
+"""The evaluator: judges every live version, stores the verdicts and carries them out. A lease admits one process."""
 
 import json
 import logging
@@ -30,11 +30,11 @@ from ragbandit.shared.confidence_sequences import FEWEST_BOTH, judge_score
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, PolicyControl, PolicyLabel, PolicyVersion
 
-#: rows that are read at once
+#: rows per page
 PAGE: Final = 1000
-#: pages of each reading in one look; what is left is read by the next one
+#: most pages of each table per evaluation; the next evaluation reads on
 PAGES: Final = 20
-#: decisions and outcomes younger than that are left to the next look: one that was made before may be committed after
+#: smallest age of decisions and outcomes that are read, seconds: older rows may still be committed after younger ones
 SETTLE_S: Final = 5.0
 
 _DRAWN: Final = decisions.c["id", "arms", "arm", "facts", "policy", "pmf", "scores", "fault", "made_at"]
@@ -42,41 +42,41 @@ _DRAWN: Final = decisions.c["id", "arms", "arm", "facts", "policy", "pmf", "scor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _DrawRow:
-    """A row of a draw that the version gave a pmf for, and its probabilities by arm."""
+    """A draw with the version's pmf."""
 
     row: RowMapping
     arms: tuple[str, ...]
-    #: "pmf", "candidate", "champion", "scores" -> a number for each arm
+    #: "pmf", "candidate", "champion", "scores" -> a number per arm
     values: Mapping[str, Sequence[float]]
-    #: what else was read of the row
+    #: further numbers of the row
     numbers: tuple[float, ...]
 
 
 @dataclass(kw_only=True, slots=True)
 class VersionReader:
-    """What is known of one version in one state, and where its three readings stand."""
+    """Reads the evidence on a version since it entered its state: decisions, outcomes and ledger, page by page."""
 
     version: PolicyVersion
-    #: the ledger of the champion that it is compared with
+    #: ledger of the champion
     champion: PolicyLabel
-    #: price per unit of cost, of the configuration: what the guardrail of cost compares
+    #: cost term -> price per unit, for the guardrail of cost
     prices: Mapping[str, float]
     evidence: Evidence
-    #: kind and reason without numbers, and time, of the verdict that was kept last
+    #: (kind, reason without numbers) of the last stored verdict
     kept: tuple[str, str] = ("", "")
     kept_at: float = 0.0
     _decided: tuple[float, str] = field(init=False)
     _ended: tuple[float, str] = field(init=False)
-    #: None: where the ledger has its first update since then is not known yet
+    #: last update read; None before the first page
     _seq: int | None = None
-    #: before it came to its state, people rated enough of the answers that a judge scored: their word is the reward
+    #: whether people had rated enough judged answers before this state; then only their ratings make rewards
     _people: bool = False
 
     def __post_init__(self) -> None:
         self._decided = self._ended = (self.version.since, "")
 
     def read(self, database: Database, *, now: float) -> bool:
-        """Add what is new to the evidence, PAGES pages of each reading at most; True if that is all there is."""
+        """Add new rows to the evidence, at most PAGES pages per table. Returns whether everything was read."""
         readings = (self._read_decisions, self._read_outcomes, self._read_ledger)
         with database.read() as connection:
             done = [any(reading(connection, now) for _ in range(PAGES)) for reading in readings]
@@ -86,7 +86,7 @@ class VersionReader:
         position = decisions.c.made_at, decisions.c.id
         page, self._decided = _page(connection, select(*_DRAWN), position=position, after=self._decided, now=now)
         notes = list(self._notes(page))
-        # Where the champion itself failed nobody asked for the version's word.
+        # If the champion failed, the version was not asked.
         self.evidence.draws.faults += sum(note.get("pmf") is None and row["fault"] is None for row, note in notes)
         self.evidence.draws.add(_draws(_rows(notes), weight=self.version.weight))
         return len(page) < PAGE
@@ -98,16 +98,16 @@ class VersionReader:
         page, self._ended = _page(connection, query, position=position, after=self._ended, now=now)
         ours = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
         rows = _rows(self._notes(ours), numbers=self._outcome)
-        failed, seconds, cost = np.array([one.numbers for one in rows]).reshape(-1, 3).T
+        failed, seconds, cost = np.array([row.numbers for row in rows]).reshape(-1, 3).T
         draws = _draws(rows, weight=self.version.weight)
         self.evidence.guardrails.add(Outcomes(draws=draws, failed=failed, seconds=seconds, cost=cost))
         return len(page) < PAGE
 
     def _outcome(self, row: RowMapping) -> tuple[float, float, float]:
-        """1.0 where the answer failed, its seconds, NaN where they were not reported, and its cost."""
+        """Returns (1.0 if the answer failed, seconds or NaN, cost)."""
         cost = cost_value(row["cost"])
-        charge = cost_of_terms(row["steps"], cost, terms=self.prices)
-        return float(row["status"] == "failed"), cost.seconds_total if cost.seconds_total > 0.0 else math.nan, charge
+        seconds = cost.seconds_total if cost.seconds_total > 0.0 else math.nan
+        return float(row["status"] == "failed"), seconds, cost_of_terms(row["steps"], cost, terms=self.prices)
 
     def _read_ledger(self, connection: Connection, _now: float) -> bool:
         label = self.version.label
@@ -128,8 +128,9 @@ class VersionReader:
         )
         page = connection.execute(query.order_by(updates.c.seq)).mappings().all()
         self._seq = upto
-        if rows := _rows(self._notes(page), numbers=self._rewards):
-            reward, judge = np.array([one.numbers for one in rows]).T
+        rows = _rows(self._notes(page), numbers=self._rewards)
+        if rows:
+            reward, judge = np.array([row.numbers for row in rows]).T
             bounds = {"minimum": page[0]["minimum"], "maximum": page[0]["maximum"]}
             draws = _draws(rows, weight=self.version.weight)
             self.evidence.rewards.add(
@@ -138,9 +139,9 @@ class VersionReader:
         return upto == last
 
     def _rewards(self, row: RowMapping) -> tuple[float, float]:
-        """The reward, and that by a judge's score, NaN where there is none.
+        """Returns (reward, reward by the judge's score), each NaN if missing.
 
-        Where people rate, an answer that a judge alone scored has no reward: NaN.
+        If people rate answers, an answer that only a judge scored has no reward.
         """
         if not self._people:
             return row["value"], math.nan
@@ -150,9 +151,9 @@ class VersionReader:
         return row["value"], float(np.clip(judged, row["minimum"], row["maximum"]))
 
     def _notes(self, page: Iterable[RowMapping]) -> Iterator[tuple[RowMapping, Mapping[str, Any]]]:
-        """The rows that say something of the version as it is now, with that and the champion's pmf in a canary.
+        """Yield (row, facts about the version, with the champion's pmf) of rows that belong to the present state.
 
-        For a moment after a change routers decide as before: with the former champion, or by the former weight.
+        Right after a change, routers still decide with the earlier champion or weight; such rows are skipped.
         """
         for row in page:
             if row["policy"] != self.champion or f'"{CANDIDATE}"' not in row["facts"]:
@@ -173,7 +174,7 @@ def _page(
     after: tuple[float, str],
     now: float,
 ) -> tuple[Sequence[RowMapping], tuple[float, str]]:
-    """The next settled rows in the order of (time, id), and where they end."""
+    """Returns (next settled rows ordered by time and id, position of the last one)."""
     time, _ = position
     query = query.add_columns(time.label("at")).where(time >= after[0], time < now - SETTLE_S)
     query = query.where(tuple_(*position) > tuple_(*after)).order_by(*position).limit(PAGE)
@@ -186,25 +187,28 @@ def _rows(
     *,
     numbers: Callable[[RowMapping], tuple[float, ...]] = lambda _row: (),
 ) -> list[_DrawRow]:
-    """Those of which the version gave a pmf, and which were drawn: not forced, pinned, or kept to an earlier arm.
+    """Drawn rows with a pmf of the version; forced and pinned decisions, and later turns of a sticky one, are skipped.
 
-    numbers: reads what else is wanted of a row.
+    numbers: reads further numbers of a row
     """
     rows: list[_DrawRow] = []
     for row, note in notes:
         with suppress(AttributeError, TypeError, ValueError):  # a damaged row
-            arms, given, champion = tuple(json.loads(row["arms"])), note.get("pmf"), note["champion"]
-            if not isinstance(given, list) or len(given) != len(arms) or len(arms) < 2:
+            arms = tuple(json.loads(row["arms"]))
+            candidate = note.get("pmf")
+            champion = note["champion"]
+            if not isinstance(candidate, list) or len(candidate) != len(arms) or len(arms) < 2:
                 continue
-            pmf, scores = scores_value(row["pmf"]) or (), scores_value(row["scores"]) or ()
-            # What cannot be drawn, an arm that only a shadow offers or one that the champion never plays, tells
-            # nothing: the version is compared by what it does with the others.
-            drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(given, pmf, strict=True)]
-            seen = math.fsum(drawable)
-            if seen > 0.0 and pmf[arms.index(row["arm"])] > 0.0:
+            pmf = scores_value(row["pmf"]) or ()
+            scores = scores_value(row["scores"]) or ()
+            # An arm that cannot be drawn (only a shadow offers it, or the champion never plays it) gives no evidence.
+            # The version is compared on the other arms.
+            drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(candidate, pmf, strict=True)]
+            total = math.fsum(drawable)
+            if total > 0.0 and pmf[arms.index(row["arm"])] > 0.0:
                 values = {
                     "pmf": pmf,
-                    "candidate": [mass / seen for mass in drawable],
+                    "candidate": [mass / total for mass in drawable],
                     "champion": champion if isinstance(champion, list) and len(champion) == len(arms) else pmf,
                     "scores": scores if len(scores) == len(arms) else (math.nan,) * len(arms),
                 }
@@ -213,17 +217,17 @@ def _rows(
 
 
 def _draws(rows: Sequence[_DrawRow], *, weight: float) -> Draws:
-    names = tuple(sorted({arm for one in rows for arm in one.arms}))
+    names = tuple(sorted({arm for draw in rows for arm in draw.arms}))
     column = {name: number for number, name in enumerate(names)}
     tables = {name: np.zeros((len(rows), len(names))) for name in ("pmf", "candidate", "champion", "scores")}
-    for number, one in enumerate(rows):
-        columns = [column[arm] for arm in one.arms]
+    for number, draw in enumerate(rows):
+        columns = [column[arm] for arm in draw.arms]
         for name, table in tables.items():
-            table[number, columns] = one.values[name]
+            table[number, columns] = draw.values[name]
     return Draws(
-        ids=tuple(one.row["id"] for one in rows),
+        ids=tuple(draw.row["id"] for draw in rows),
         arms=names,
-        arm=np.array([column[one.row["arm"]] for one in rows], dtype=np.intp),
+        arm=np.array([column[draw.row["arm"]] for draw in rows], dtype=np.intp),
         weight=np.full(len(rows), weight),
         **tables,
     )
@@ -231,27 +235,27 @@ def _draws(rows: Sequence[_DrawRow], *, weight: float) -> Draws:
 
 log = logging.getLogger("ragbandit.rollouts")
 
-#: who has done it, in the audit log
+#: actor in the audit log
 ACTOR: Final = "evaluator"
-#: an evaluator that is not heard of for that long has lost its place to the next one
+#: lease timeout, seconds: if the evaluator is silent for this long, another one takes over
 LEASE_S: Final = 30.0
-#: a verdict like the one before is kept again after that long, seconds
+#: time after which an unchanged verdict is stored again, seconds
 VERDICT_EVERY_S: Final = 300.0
-#: facts of a verdict that the audit log has as well
+#: facts of a verdict that are copied to the audit log
 _AUDITED: Final = ("n", "n_eff", "difference", "low", "high", "missing", "guardrails")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    """What one look at a version came to."""
+    """Result of judging a version once."""
 
-    #: as it is after what was done
+    #: the version after the action
     version: PolicyVersion
     finding: VerdictFinding
 
 
 class Evaluator:
-    """Judges the versions of one configuration. Keeps in memory what it has read; any other one can go on for it."""
+    """Judges the versions of one configuration. Its state is in memory; another evaluator can take over at any time."""
 
     def __init__(self, database: Database, *, settings: Settings) -> None:
         self.database = database
@@ -262,33 +266,30 @@ class Evaluator:
         self._watches: dict[str, VersionReader] = {}
 
     def evaluate(self, *, now: float) -> list[Look]:
-        """Look once at every live version; nothing where there is none, or where another process does it.
-
-        Raises StoreError.
-        """
+        """Judge every live version once. Returns [] if another process holds the lease. Raises StoreError."""
         with self.database.read() as connection:
             control = store.control_of(connection, base=self.base)
             versions = store.versions_of(connection, base=self.base) if control.revision else []
-        live = [one for one in versions if one.state in LIVE_STATES]
-        champion = next((one.label for one in versions if one.state == "champion"), self.base)
-        self._watches = {one.name: self._watch(one, champion=champion) for one in live}
-        canary = next((one.name for one in live if one.state == "canary"), None)
+        live = [version for version in versions if version.state in LIVE_STATES]
+        champion = next((version.label for version in versions if version.state == "champion"), self.base)
+        self._watches = {version.name: self._watch(version, champion=champion) for version in live}
+        canary = next((version.name for version in live if version.state == "canary"), None)
         looks = []
-        for one in live:  # the lease is prolonged for each: the first look at a long ledger takes a while
+        for version in live:  # the lease is renewed for each version: reading a long ledger takes time
             if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
                 break
-            looks.append(self._look(one, control=control, canary=canary, now=now))
+            looks.append(self._look(version, control=control, canary=canary, now=now))
         return looks
 
     def close(self) -> None:
-        """Give the lease back, so that another evaluator need not wait for it to run out."""
+        """Release the lease."""
         self._lease.release(holder=self.holder)
 
     def _watch(self, version: PolicyVersion, *, champion: PolicyLabel) -> VersionReader:
-        known = self._watches.get(version.name)
-        if known is not None and known.version.revision == version.revision:
-            known.version = version
-            return known
+        reader = self._watches.get(version.name)
+        if reader is not None and reader.version.revision == version.revision:
+            reader.version = version
+            return reader
         evidence = Evidence(settings=self.settings.rollout)
         return VersionReader(version=version, champion=champion, prices=self.settings.reward.cost, evidence=evidence)
 
@@ -301,23 +302,23 @@ class Evaluator:
         finding = decide(version, evidence=watch.evidence, control=control, now=now, canary=other, complete=complete)
         try:
             return Look(version=self._kept(watch, finding=finding, now=now), finding=finding)
-        except Conflict as error:  # a person was quicker, or something else is in the way: the next look sees it
+        except Conflict as error:  # a person changed the version, or the action is blocked; the next look tries again
             facts = {"action": "verdict", "version": version.name, "reason": str(error)}
             log.warning("a verdict was not carried out", extra=facts)
             return Look(version=version, finding=replace(finding, verb=None))
 
     def _kept(self, watch: VersionReader, *, finding: VerdictFinding, now: float) -> PolicyVersion:
-        """Keep the verdict where it is news, and do what it says, in one transaction."""
-        shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", finding.reason)  # what is news: all but the numbers
-        old = now - watch.kept_at >= VERDICT_EVERY_S
-        if finding.verb is None and shape == watch.kept and not old:
+        """Store the verdict if it is new or due, and carry it out, in one transaction. Returns the version after it."""
+        shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", finding.reason)  # a verdict with other numbers is not new
+        is_due = now - watch.kept_at >= VERDICT_EVERY_S
+        if finding.verb is None and shape == watch.kept and not is_due:
             return watch.version
-        facts, done = facts_of(watch.version, evidence=watch.evidence), watch.version
+        facts = facts_of(watch.version, evidence=watch.evidence)
         with self.database.write() as connection:
             if not self._lease.is_held(connection, holder=self.holder):
-                raise Conflict("the lease of the rollouts is not held any more")
-            seen = store.version_named(connection, done.name, base=self.base)
-            if seen.revision != done.revision:
+                raise Conflict("the lease of the rollouts was lost")
+            seen = store.version_named(connection, watch.version.name, base=self.base)
+            if seen.revision != watch.version.revision:
                 raise Conflict(f"the version {seen.name!r} was changed meanwhile", field="revision")
             store.add_verdict(
                 connection,
@@ -342,7 +343,8 @@ class Evaluator:
                     facts={name: facts[name] for name in _AUDITED} | {"inputs_sha256": finding.inputs_sha256},
                 )
                 done = perform_within(connection, act, settings=self.settings.rollout)
-        watch.kept, watch.kept_at = shape, now
-        news = {"action": "verdict", "version": seen.name, "verdict": finding.kind, "reason": finding.reason}
-        (log.info if finding.verb is None else log.warning)("a version was judged", extra=news)
+        watch.kept = shape
+        watch.kept_at = now
+        fields = {"action": "verdict", "version": seen.name, "verdict": finding.kind, "reason": finding.reason}
+        (log.info if finding.verb is None else log.warning)("a version was judged", extra=fields)
         return done

@@ -1,6 +1,6 @@
-"""Overview of versions, for the command line, HTTP and the dashboard: their states, what they wait for, their verdicts.
+"""Versions with their states and verdicts, for the command line, HTTP and the dashboard.
 
-Bounded reads: the versions of one configuration, the newest verdicts, and the newest decisions.
+Reads a bounded number of rows: the versions of a configuration, the newest verdicts and the newest decisions.
 """
 
 import json
@@ -22,12 +22,12 @@ from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import CANDIDATE, Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
 
-#: what a version may not change: its label is made for it; incumbent and holdback are those of all versions
+#: settings of `policy` that a version cannot change: labels are generated, and all versions share the other ones
 _NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
 
 
 def facts_in(text: str) -> dict[str, Json]:
-    """The facts of a decision as its row has them; none of a damaged one, which `ragbandit verify` finds."""
+    """Parse the facts of a decision; {} if the row is damaged, which `ragbandit verify` reports."""
     try:
         facts = json.loads(text)
     except ValueError:
@@ -36,33 +36,37 @@ def facts_in(text: str) -> dict[str, Json]:
 
 
 def candidates_in(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
-    """What a decision's facts say of each version that was live, the first that was asked first."""
+    """Facts about the live versions at a decision, in the order in which they were asked."""
     first = facts.get(CANDIDATE)
-    others = first.get("others") if isinstance(first, Mapping) else None
-    return [one for one in (first, *(others if isinstance(others, list) else ())) if isinstance(one, Mapping)]
+    if not isinstance(first, Mapping):
+        return []
+    others = first.get("others")
+    if not isinstance(others, list):
+        return [first]
+    return [first] + [candidate for candidate in others if isinstance(candidate, Mapping)]
 
 
 def candidate_in(facts: Mapping[str, Json], version: str) -> Mapping[str, Json] | None:
-    """What a decision's facts say of this version; None where it was not live."""
-    return next((one for one in candidates_in(facts) if one.get("version") == version), None)
+    """Facts about a version at a decision; None if it was not live."""
+    return next((candidate for candidate in candidates_in(facts) if candidate.get("version") == version), None)
 
 
 def settings_of(settings: Settings, version: PolicyVersion) -> Settings:
-    """The configuration with what the version changes, and with its ledger; checked like a configuration.
+    """The configuration with the changes and the ledger of a version.
 
-    Raises ConfigError naming the setting: one that a version cannot change, a policy that cannot be made, an arm that
-    the configuration has under another meaning.
+    Raises ConfigError, which names the setting, if a version cannot change it, if the policy cannot be made, or if the
+    configuration has an arm of the same name with other params.
     """
     return changed_settings(settings, version.changes, label=version.label)
 
 
 def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: str) -> Settings:
-    """`settings_of` for a version with these changes and this label, whether or not there is one."""
+    """`settings_of` for a version that need not exist."""
     sections: dict[str, Mapping[str, object]] = {}
-    for section, given in changes.items():
-        if section not in SECTIONS or not isinstance(given, Mapping):
+    for section, changed_values in changes.items():
+        if section not in SECTIONS or not isinstance(changed_values, Mapping):
             raise ConfigError("no version can change it", field=section, remedy="change policy, reward or arms")
-        sections[section] = given
+        sections[section] = changed_values
     for name in _NOT_THEIRS:
         if name in sections.get("policy", {}):
             remedy = "set it in the configuration, for all versions"
@@ -70,15 +74,19 @@ def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: 
     changed = with_changes(settings, sections) if sections else settings
     for arm, params in expanded(sections.get("arms", {})).items():
         if arm in settings.arms and settings.arms[arm] != (params or {}):
-            message = "the configuration has an arm of this name with other params, and workers run that one"
-            raise ConfigError(message, field=f"arms.{arm}", remedy="give the new arm a name of its own")
+            raise ConfigError(
+                "the configuration has an arm of this name with other params, which workers run",
+                field=f"arms.{arm}",
+                remedy="give the new arm another name",
+            )
     changed = changed.model_copy(update={"policy": changed.policy.model_copy(update={"label": label})})
     check_policy(changed)
     return changed
 
 
-#: newest decisions in which faults of a candidate are counted, and verdicts that are shown
+#: number of newest decisions in which faults are counted
 NEWEST: Final = 200
+#: number of newest verdicts that are shown
 VERDICTS: Final = 50
 
 
@@ -89,19 +97,19 @@ class PolicyList:
     control: PolicyControl
     """The kill switch."""
     policies: tuple[PolicyVersion, ...]
-    """The versions, the oldest first."""
+    """The versions, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecentFaults:
-    """How often a candidate failed in the newest decisions."""
+    """Faults of a candidate in the newest decisions."""
 
     decisions: int
-    """The newest decisions for which it was asked."""
+    """Number of newest decisions for which it was asked."""
     faults: int
-    """Those among them in which it gave no pmf that could be used."""
+    """Number of these decisions for which it gave no usable pmf."""
     last_fault: str | None
-    """Why, the last time; null where it never failed."""
+    """Reason of the last fault; null without faults."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,26 +117,27 @@ class VersionDetail(PolicyVersion):
     """A version with its verdicts."""
 
     possible: tuple[Verb, ...]
-    """What can be done to it in its state."""
+    """Actions that its state allows."""
     next_weight: float | None
-    """The share that `step` leads to; null where there is none."""
+    """Weight after the next step; null at the last one."""
     killed: Literal["arm", "champion"] | None
-    """Whether the kill switch is thrown, and how."""
+    """State of the kill switch, see `PolicyControl`."""
     recent: RecentFaults
-    """How often it failed in the newest decisions."""
+    """Faults in the newest decisions."""
     verdicts: tuple[PolicyVerdict, ...]
-    """Verdicts of the newest looks at the evidence, the newest first."""
+    """Newest verdicts, newest first."""
 
 
 def overview(database: Database, *, base: PolicyLabel) -> PolicyList:
-    """All versions, the oldest first. Raises StoreError."""
+    """All versions of a configuration. Raises StoreError."""
     with database.read() as connection:
-        control, versions = control_of(connection, base=base), versions_of(connection, base=base)
+        control = control_of(connection, base=base)
+        versions = versions_of(connection, base=base)
     return PolicyList(control=control, policies=tuple(versions))
 
 
 def detail(database: Database, name: str, *, base: PolicyLabel, settings: RolloutSettings) -> VersionDetail:
-    """One version with its verdicts, what can be done to it, and how often it failed lately. Raises NotFound."""
+    """A version with its verdicts, possible actions and recent faults. Raises NotFound."""
     with database.read() as connection:
         version = version_named(connection, name, base=base)
         verdicts = verdicts_of(connection, name, limit=VERDICTS)
@@ -138,11 +147,11 @@ def detail(database: Database, name: str, *, base: PolicyLabel, settings: Rollou
         rows = connection.execute(newest).scalars().all()
     notes = [note for row in rows if (note := candidate_in(facts_in(row), name)) is not None]
     faults = [str(note["fault"]) for note in notes if note.get("fault")]
-    # A champion that never had another one before it cannot give way to it.
-    former = any(one.state == "retired" and one.former == "champion" for one in others)
+    # The first champion cannot be rolled back to a previous one.
+    has_previous = any(other.state == "retired" and other.former == "champion" for other in others)
     return VersionDetail(
         **asdict(version),
-        possible=tuple(verb for verb in verbs_of(version) if former or version.state != "champion"),
+        possible=tuple(verb for verb in verbs_of(version) if has_previous or version.state != "champion"),
         next_weight=next_weight(version, settings=settings) if version.state in ("shadow", "canary") else None,
         killed=control.killed,
         recent=RecentFaults(decisions=len(notes), faults=len(faults), last_fault=faults[0] if faults else None),

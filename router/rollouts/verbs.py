@@ -1,13 +1,13 @@
-"""Verbs: what moves a version from state to state, for people and for the evaluator alike.
+"""Actions that change the state of a version, for people and for the evaluator.
 
     draft -> shadow -> canary (5, 25, 50 %) -> champion -> retired
 
-A live version can be paused, and taken out: rolled_back, from where a person may put it in shadow again. To roll a
-champion back is to let the one before it decide again.
+A live version can be paused or rolled back; a person may put a rolled back version into shadow again. Rolling back the
+champion makes the previous champion decide again.
 
-Each verb is one transaction that locks the row which every router reads, so that no two change versions of one
-configuration at once; and it may name the revision that was seen. What cannot be done in a state is a Conflict that
-says the state and what can be done in it.
+Every action is one transaction that locks the row of the kill switch, so versions of a configuration are changed one at
+a time. An action may name the revision that it is based on. An action that the state does not allow raises a Conflict
+with the possible actions.
 """
 
 import re
@@ -34,15 +34,17 @@ Verb = Literal["shadow", "canary", "step", "promote", "pause", "resume", "rollba
 SECTIONS: Final = ("policy", "reward", "arms")
 #: versions of one configuration that are neither rolled back nor retired
 MAX_OPEN: Final = 100
-#: characters of a reason, and of the changes as JSON
-MAX_REASON, MAX_CHANGES = 500, 100_000
+#: most characters of a reason
+MAX_REASON: Final = 500
+#: most characters of the changes as JSON
+MAX_CHANGES: Final = 100_000
 _NAME: Final = re.compile(r"[a-z0-9_]{1,20}")
 _MAX_LABEL: Final = 40
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Act:
-    """What is to be done to a version, by whom, and why."""
+    """An action on a version."""
 
     verb: Verb
     name: str
@@ -52,23 +54,23 @@ class Act:
     reason: str
     #: seconds since the epoch
     now: float
-    #: of "canary" and "resume": the share of its pmf in what is served; None: the first of `rollout.steps`
+    #: "canary", "resume": share of its pmf in the served pmf; None: the first of `rollout.steps`
     weight: float | None = None
-    #: of "promote": whatever the evidence says. Marked in the reason and in the audit log
+    #: "promote": promote against the evidence; noted in the reason and in the audit log
     force: bool = False
-    #: revision of the version's row that was seen; None: as it is now
+    #: revision of the version that the action is based on; None: any
     revision: int | None = None
-    #: the evidence, for the audit log
+    #: evidence for the audit log
     facts: Mapping[str, Json] | None = None
 
 
 def verbs_of(version: PolicyVersion) -> list[Verb]:
-    """What can be done to a version in its state."""
+    """Actions that the state of a version allows."""
     return [verb for verb, (states, _) in TRANSITIONS.items() if version.state in states]
 
 
 def next_weight(version: PolicyVersion, *, settings: RolloutSettings) -> float | None:
-    """The share that `step` leads to; None where it has the last one already."""
+    """Weight after the next step; None at the last one."""
     return next((weight for weight in settings.steps if weight > version.weight + 1e-9), None)
 
 
@@ -82,22 +84,28 @@ def add(
     reason: str,
     now: float,
 ) -> PolicyVersion:
-    """Add a version as a draft. changes: settings that differ, by section: {"policy": {...}, "reward": {...}, ...}.
+    """Add a version as a draft. Does not check whether the settings give a valid policy.
 
-    name: None: v1, v2 ... Whether the settings make a policy is not looked at here. Raises InvalidInput, Conflict (the
-    name is taken, or MAX_OPEN versions are open).
+    Raises InvalidInput, and Conflict if the name is in use or MAX_OPEN versions are open.
+
+    base: label of the configuration
+    changes: settings that differ, by section: {"policy": {...}, "reward": {...}, ...}
+    name: None: v1, v2, ...
+    actor, reason: for the audit log
+    now: seconds since 1970
     """
     _check_changes(changes)
-    if isinstance(arms := changes.get("arms"), Mapping):  # workers and routers know arms by the names they come to
+    arms = changes.get("arms")
+    if isinstance(arms, Mapping):  # store grids as single arms, whose names workers and routers use
         changes = {**changes, "arms": expanded(arms)}
     check_reason(reason)
     with database.write() as connection:
         _lock(connection, base=base)
         versions = store.versions_of(connection, base=base)
-        if len([one for one in versions if one.state not in ("rolled_back", "retired")]) > MAX_OPEN:
+        if len([version for version in versions if version.state not in ("rolled_back", "retired")]) > MAX_OPEN:
             raise Conflict(f"{MAX_OPEN} versions are open", field="name", remedy="retire some: ragbandit policy retire")
         _check_arms(changes, versions)
-        if name is None:  # names are unique in the store, whatever configuration they are of
+        if name is None:  # names are unique in the store, also across configurations
             taken = set(connection.execute(select(policy_versions.c.name)).scalars())
             name = next(f"v{n}" for n in range(1, len(taken) + 2) if f"v{n}" not in taken)
         version = PolicyVersion(
@@ -119,10 +127,10 @@ def add(
 
 
 def perform(database: Database, act: Act, *, settings: RolloutSettings) -> PolicyVersion:
-    """Do it, in a transaction of its own; the version as it is then.
+    """Carry out an action in a transaction. Returns the changed version.
 
-    Raises NotFound; Conflict where the state does not allow it, something else is in the way, or the version was
-    changed since `act.revision`; InvalidInput.
+    Raises NotFound; InvalidInput; Conflict if the state does not allow the action, another version blocks it, or the
+    version was changed since `act.revision`.
     """
     with database.write() as connection:
         return perform_within(connection, act, settings=settings)
@@ -134,13 +142,19 @@ def perform_within(connection: Connection, act: Act, *, settings: RolloutSetting
     _lock(connection, base=act.base)
     seen = store.version_named(connection, act.name, base=act.base)
     if act.revision is not None and act.revision != seen.revision:
-        message, field = f"the version {seen.name!r} was changed meanwhile: it is {_told(seen)} now", "revision"
-        raise Conflict(message, field=field, remedy=f"look at it again, then decide: ragbandit policy show {seen.name}")
+        raise Conflict(
+            f"the version {seen.name!r} was changed meanwhile: it is {_state_in_words(seen)} now",
+            field="revision",
+            remedy=f"look at it again, then decide: ragbandit policy show {seen.name}",
+        )
     states, change = TRANSITIONS[act.verb]
     if seen.state not in states:
-        possible = ", ".join(verbs_of(seen)) or "nothing, it is over: add a new version"
-        remedy = f"possible now: {possible}"
-        raise Conflict(f"{act.verb} is not possible while {seen.name!r} is {_told(seen)}", field="state", remedy=remedy)
+        possible = ", ".join(verbs_of(seen)) or "nothing; add a new version"
+        raise Conflict(
+            f"{act.verb} is not possible while {seen.name!r} is {_state_in_words(seen)}",
+            field="state",
+            remedy=f"possible now: {possible}",
+        )
     return change(connection, seen, act, settings)
 
 
@@ -154,9 +168,15 @@ def kill(
     reason: str,
     now: float,
 ) -> PolicyControl:
-    """Activate the switch: `arm` for every question, or with None the champion alone; from the next decision on.
+    """Turn the kill switch on; it holds from the next decision on. Candidates keep their states, but are not served.
 
-    offered: the arms that there are. Candidates keep their states and serve nothing meanwhile. Raises InvalidInput.
+    Raises InvalidInput.
+
+    base: label of the configuration
+    arm: arm for every question; None: only the champion decides
+    offered: names of the configured arms
+    actor, reason: for the audit log
+    now: seconds since 1970
     """
     check_reason(reason)
     if arm is not None and arm not in offered:
@@ -168,21 +188,21 @@ def kill(
 
 
 def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, now: float) -> PolicyControl:
-    """Take the switch back: versions decide again. Raises Conflict if none is set."""
+    """Turn the kill switch off. Raises Conflict if it is off."""
     check_reason(reason)
     with database.write() as connection:
         _lock(connection, base=base)
         if store.control_of(connection, base=base).killed is None:
             remedy = "see: ragbandit policy show, or GET /v1/policies"
-            raise Conflict("nothing is killed", field="killed", remedy=remedy)
+            raise Conflict("the kill switch is off", field="killed", remedy=remedy)
         return store.set_switch(connection, base=base, killed=None, arm=None, actor=actor, reason=reason, now=now)
 
 
 def _shadow(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
-    others = [one for one in _others(connection, seen) if one.state == "shadow"]
-    # A canary may always leave: what stands in its way must not keep it in traffic.
+    others = [version for version in _others(connection, seen) if version.state == "shadow"]
+    # A canary may always return to shadow, so that this limit cannot keep it in traffic.
     if seen.state != "canary" and len(others) >= settings.shadows:
-        names = ", ".join(one.name for one in others)
+        names = ", ".join(version.name for version in others)
         raise Conflict(f"{len(others)} versions are in shadow already: {names}", field="state", remedy="retire one")
     return _change(connection, seen, act, state="shadow")
 
@@ -210,19 +230,23 @@ def _step(connection: Connection, seen: PolicyVersion, act: Act, settings: Rollo
 def _promote(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
     wanted = ("promote", seen.state, seen.weight)
     newest = store.verdicts_of(connection, seen.name, limit=1)
-    fits = any((one.kind, one.state, one.weight) == wanted and one.made_at >= seen.since for one in newest)
-    if not (fits or act.force):
+    is_proven = any(
+        (verdict.kind, verdict.state, verdict.weight) == wanted and verdict.made_at >= seen.since for verdict in newest
+    )
+    if not (is_proven or act.force):
         raise Conflict(
-            f"the evidence does not say that {seen.name!r} is better: {seen.waits_for or 'it was not looked at yet'}",
+            f"the evidence does not show that {seen.name!r} is better: {seen.waits_for or 'it was not judged yet'}",
             field="force",
-            remedy='wait, or promote it whatever the evidence says: --force, over HTTP "force": true',
+            remedy='wait, or promote it against the evidence: --force, over HTTP "force": true',
         )
-    why = replace(act, reason=f"{seen.name} was promoted")
-    for champion in (one for one in _others(connection, seen) if one.state == "champion"):
-        _change(connection, champion, why, state="retired", former="champion", verb="retire")
-    _begin_anew(connection, seen, why)
-    marked = act if fits else replace(act, reason=f"forced: {act.reason}", facts={**(act.facts or {}), "forced": True})
-    return _change(connection, seen, marked, state="champion", weight=1.0)
+    cause = replace(act, reason=f"{seen.name} was promoted")
+    for version in _others(connection, seen):
+        if version.state == "champion":
+            _change(connection, version, cause, state="retired", former="champion", verb="retire")
+    _restart_candidates(connection, seen, cause)
+    if not is_proven:
+        act = replace(act, reason=f"forced: {act.reason}", facts={**(act.facts or {}), "forced": True})
+    return _change(connection, seen, act, state="champion", weight=1.0)
 
 
 def _resume(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
@@ -232,24 +256,26 @@ def _resume(connection: Connection, seen: PolicyVersion, act: Act, settings: Rol
 def _rollback(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
     if seen.state != "champion":
         return _change(connection, seen, act, state="rolled_back")
-    former = [one for one in _others(connection, seen) if one.state == "retired" and one.former == "champion"]
-    if not former:
-        message = f"{seen.name!r} is the champion, and there was none before it"
+    former_champions = [
+        version for version in _others(connection, seen) if version.state == "retired" and version.former == "champion"
+    ]
+    if not former_champions:
+        message = f"{seen.name!r} is the first champion, so there is no previous one"
         raise Conflict(message, field="state", remedy="pin an arm: ragbandit policy kill ARM")
-    last = max(former, key=lambda one: one.since)
-    gone = _change(connection, seen, act, state="rolled_back")
-    why = replace(act, reason=f"{seen.name} was rolled back: {act.reason}"[:MAX_REASON])
-    _change(connection, last, why, state="champion", weight=1.0, verb="promote")
-    _begin_anew(connection, seen, why)
-    return gone
+    previous = max(former_champions, key=lambda version: version.since)
+    rolled_back = _change(connection, seen, act, state="rolled_back")
+    cause = replace(act, reason=f"{seen.name} was rolled back: {act.reason}"[:MAX_REASON])
+    _change(connection, previous, cause, state="champion", weight=1.0, verb="promote")
+    _restart_candidates(connection, seen, cause)
+    return rolled_back
 
 
-def _begin_anew(connection: Connection, seen: PolicyVersion, why: Act) -> None:
-    """Another champion: what is known of the other candidates compares them with the one before."""
-    for other in _others(connection, seen):
-        if other.state in LIVE_STATES:
-            reason = f"compared with another champion from here on: {why.reason}"[:MAX_REASON]
-            _change(connection, other, replace(why, reason=reason), state="shadow", verb="shadow")
+def _restart_candidates(connection: Connection, seen: PolicyVersion, cause: Act) -> None:
+    """Put all other candidates into shadow again, since their evidence is about another champion."""
+    for version in _others(connection, seen):
+        if version.state in LIVE_STATES:
+            reason = f"compared with another champion from here on: {cause.reason}"[:MAX_REASON]
+            _change(connection, version, replace(cause, reason=reason), state="shadow", verb="shadow")
 
 
 def _pause(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
@@ -261,7 +287,7 @@ def _retire(connection: Connection, seen: PolicyVersion, act: Act, _settings: Ro
 
 
 _Change = Callable[[Connection, PolicyVersion, Act, RolloutSettings], PolicyVersion]
-#: what can be done to a version -> the states that it can be done in, and what does it
+#: action -> (states in which it is allowed, its function)
 TRANSITIONS: Final[Mapping[Verb, tuple[tuple[VersionState, ...], _Change]]] = MappingProxyType(
     {
         "shadow": (("draft", "canary", "rolled_back"), _shadow),
@@ -284,18 +310,21 @@ def _change(
 
 
 def _others(connection: Connection, seen: PolicyVersion) -> list[PolicyVersion]:
-    return [one for one in store.versions_of(connection, base=seen.base) if one.name != seen.name]
+    return [version for version in store.versions_of(connection, base=seen.base) if version.name != seen.name]
 
 
 def _check_canary(connection: Connection, seen: PolicyVersion) -> None:
-    there = next((one for one in _others(connection, seen) if one.state == "canary"), None)
-    if there is not None:
-        remedy = f"wait for it, or: ragbandit policy shadow {there.name}"
-        raise Conflict(f"{there.name!r} is in canary, and there is one at a time", field="state", remedy=remedy)
+    canary = next((version for version in _others(connection, seen) if version.state == "canary"), None)
+    if canary is not None:
+        raise Conflict(
+            f"{canary.name!r} is in canary, and there is one at a time",
+            field="state",
+            remedy=f"wait for it, or: ragbandit policy shadow {canary.name}",
+        )
 
 
 def _lock(connection: Connection, *, base: PolicyLabel) -> None:
-    """Until this transaction ends nobody else changes versions of this configuration: what was read stays true."""
+    """Block other changes of this configuration's versions until the transaction ends."""
     connection.execute(select(policy_control.c.base).where(policy_control.c.base == base).with_for_update())
 
 
@@ -303,7 +332,7 @@ def _label(name: str, *, base: PolicyLabel) -> PolicyLabel:
     label = f"{base}.{name}"
     if not _NAME.fullmatch(name) or len(label) > _MAX_LABEL:
         remedy = f"use 1 to {min(20, _MAX_LABEL - len(base) - 1)} small letters, digits and underscores"
-        raise InvalidInput(f"{name!r} is no name of a version", field="name", remedy=remedy)
+        raise InvalidInput(f"{name!r} is not a valid name of a version", field="name", remedy=remedy)
     return PolicyLabel(label)
 
 
@@ -312,9 +341,10 @@ def _check_changes(changes: Mapping[str, Json]) -> None:
         if section not in SECTIONS or not isinstance(values, Mapping):
             remedy = f"a version changes {', '.join(SECTIONS)}, each a mapping of settings"
             raise InvalidInput(f"{section!r} cannot be changed by a version", field="changes", remedy=remedy)
-        if (field := credentials_in(values, field=section)) is not None:
+        field = credentials_in(values, field=section)
+        if field is not None:
             raise InvalidInput(
-                "an address with a user, a password or a key in it, and versions are stored as they are given",
+                "contains an address with a user, a password or a key, which would be stored with the version",
                 field=field,
                 remedy="send it as a header (headers_env of the arm http); or put the arm into the configuration, with "
                 "this param in the environment",
@@ -324,23 +354,29 @@ def _check_changes(changes: Mapping[str, Json]) -> None:
 
 
 def _check_arms(changes: Mapping[str, Json], versions: Sequence[PolicyVersion]) -> None:
-    """An arm's name means one thing: workers, ledgers and totals know arms by their names."""
-    for other in versions:
-        there, ours = other.changes.get("arms"), changes.get("arms")
-        if not isinstance(there, Mapping) or not isinstance(ours, Mapping):
+    """Raises Conflict if another version has an arm of the same name with other params: names identify arms."""
+    arms = changes.get("arms")
+    if not isinstance(arms, Mapping):
+        return
+    for version in versions:
+        other_arms = version.changes.get("arms")
+        if not isinstance(other_arms, Mapping):
             continue
-        for arm in ours:
-            if arm in there and (ours[arm] or {}) != (there[arm] or {}):
-                message = f"the version {other.name!r} offers an arm of this name with other params"
-                raise Conflict(message, field=f"arms.{arm}", remedy="give the new arm a name of its own")
+        for arm, params in arms.items():
+            if arm in other_arms and (params or {}) != (other_arms[arm] or {}):
+                raise Conflict(
+                    f"the version {version.name!r} offers an arm of this name with other params",
+                    field=f"arms.{arm}",
+                    remedy="give the new arm another name",
+                )
 
 
 def check_reason(reason: str) -> None:
-    """Refuse an empty reason, and one that is too long. Raises InvalidInput."""
+    """Raises InvalidInput if a reason is empty or too long."""
     if not reason.strip() or len(reason) > MAX_REASON:
-        remedy = f"say why, in 1 to {MAX_REASON} characters"
+        remedy = f"give a reason of 1 to {MAX_REASON} characters"
         raise InvalidInput(f"{len(reason)} characters", field="reason", remedy=remedy)
 
 
-def _told(version: PolicyVersion) -> str:
+def _state_in_words(version: PolicyVersion) -> str:
     return f"in canary at {version.weight:.0%}" if version.state == "canary" else version.state.replace("_", " ")

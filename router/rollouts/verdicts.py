@@ -1,4 +1,4 @@
-"""Verdicts: what the evidence on a version comes to. Pure: the same evidence gives the same verdict."""
+"""Rules that turn the evidence on a version into a verdict. Pure: equal evidence gives an equal verdict."""
 
 import hashlib
 import math
@@ -9,25 +9,21 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.router.rollouts.evidence import (
-    GUARDRAILS,
-    Draws,
-    GuardrailEvidence,
-    GuardrailName,
-    RewardEvidence,
-    note_rows,
-)
+from ragbandit.router.rollouts.evidence import Draws, RewardEvidence, note_rows
+from ragbandit.router.rollouts.guardrails import GUARDRAILS, GuardrailEvidence, GuardrailName
 from ragbandit.router.rollouts.verbs import Verb, next_weight
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.formats import duration
 from ragbandit.shared.types import Json, PolicyControl, PolicyVersion, VerdictKind
 
-#: how the reason of a version begins that came back to shadow because its time ran out: a person moves it on
+#: beginning of the reason of a version that returned to shadow because its time ran out; only a person moves it on
 EXPIRED: Final = "its time ran out"
-#: share of decisions without a pmf of the version from which on it is no canary, and the least number of them
-_FAULTS, _LEAST_FAULTS = 0.05, 20
-#: decisions between two looks at a proof that a forecast counts with, in deviations
+#: share of decisions without a usable pmf from which a version cannot be a canary
+_FAULTS: Final = 0.05
+#: smallest number of such decisions
+_LEAST_FAULTS: Final = 20
+#: number of standard errors that a proof takes, for the forecast of missing rows
 _PROOF: Final = 3.4
 _WORDS: Final[Mapping[GuardrailName, str]] = {
     "failures": "its answers fail more often than the champion's",
@@ -38,17 +34,17 @@ _WORDS: Final[Mapping[GuardrailName, str]] = {
 
 @dataclass(kw_only=True, slots=True)
 class DrawEvidence:
-    """How much the two policies differ, and how often the version gave no pmf."""
+    """Difference between the two policies, and faults of the version."""
 
     rows: int = 0
-    #: decisions for which the version gave no pmf
+    #: decisions for which the version gave no usable pmf
     faults: int = 0
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     _agreement: float = 0.0
     _ratio_sum: float = 0.0
 
     def add(self, draws: Draws) -> None:
-        """Take rows in, in the order in which they were made."""
+        """Add rows in the order of their decisions."""
         self._ratio_sum += float(draws.ratio.sum())
         self._agreement += float(np.minimum(draws.candidate, draws.champion).sum())
         self.rows += len(draws)
@@ -56,21 +52,21 @@ class DrawEvidence:
 
     @property
     def agreement(self) -> float:
-        """Mean probability mass that both policies give to the same arms, from 0 to 1."""
+        """Mean overlap of both pmfs, sum of min(candidate, champion), from 0 to 1."""
         return self._agreement / self.rows if self.rows else 0.0
 
     @property
     def mean_ratio(self) -> float:
-        """Mean importance weight of the candidate; 1 but for chance."""
+        """Mean importance weight of the candidate; its expectation is 1."""
         return self._ratio_sum / self.rows if self.rows else 1.0
 
 
 @dataclass(kw_only=True, slots=True)
 class Evidence:
-    """All that is known of a version since it came to its state."""
+    """Evidence on a version since it entered its state."""
 
     settings: RolloutSettings
-    #: a sentence on arms that are not drawn as logged (`ragbandit_sample_ratio_uneven`); None: they are
+    #: message that arms are not drawn with the logged probabilities (`ragbandit_sample_ratio_uneven`); None if they are
     alarm: str | None = None
     draws: DrawEvidence = field(default_factory=DrawEvidence)
     rewards: RewardEvidence = field(init=False)
@@ -82,18 +78,18 @@ class Evidence:
 
     @property
     def effective(self) -> float:
-        """Effective rows of the candidate, of rewards or outcomes, whichever are fewer."""
+        """Effective rows of the candidate, among rewards or among outcomes, whichever is smaller."""
         return min(self.rewards.effective, self.guardrails.effective)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerdictFinding:
-    """A verdict, and what is to be done; it is done and kept by the evaluator."""
+    """A verdict and its action, which the evaluator carries out."""
 
     kind: VerdictKind
     reason: str
     waits_for: str = ""
-    #: what the evaluator does; None: nothing
+    #: action of the evaluator; None for no action
     verb: Verb | None = None
     inputs_sha256: str
 
@@ -107,28 +103,33 @@ def decide(
     canary: str | None = None,
     complete: bool = True,
 ) -> VerdictFinding:
-    """The verdict on a version that is in shadow or canary.
+    """The verdict on a version in shadow or canary.
 
-    canary: the name of another version that is in canary. complete: all rows that there are have been read.
+    version: the version
+    evidence: evidence since it entered its state
+    control: the kill switch
+    now: seconds since 1970
+    canary: name of another version that is in canary; None without one
+    complete: whether all rows were read
     """
     age = max(0.0, now - version.since)
     times = (age >= evidence.settings.seconds_per_step, age >= evidence.settings.max_age_s)
     rules = _VerdictRules(version, evidence=evidence, control=control, age=age, canary=canary, complete=complete)
     kind, reason, waits_for, verb = next(rules.verdicts())
-    more = map(str, (control.killed or "", times, canary or "", complete, evidence.alarm or ""))
-    inputs = [version.name, version.revision, evidence.settings.model_dump(mode="json"), list(more)]
+    further = map(str, (control.killed or "", times, canary or "", complete, evidence.alarm or ""))
+    inputs = [version.name, version.revision, evidence.settings.model_dump(mode="json"), list(further)]
     inputs += [part.digest.hexdigest() for part in (evidence.draws, evidence.rewards, evidence.guardrails)]
     digest = hashlib.sha256(canonical([*inputs, evidence.draws.faults]).encode()).hexdigest()
     return VerdictFinding(kind=kind, reason=reason, waits_for=waits_for, verb=verb, inputs_sha256=digest)
 
 
-#: kind, reason, what the version waits for, and what is done
+#: (kind, reason, what the version waits for, action)
 _Verdict = tuple[VerdictKind, str, str, Verb | None]
 
 
 @dataclass(frozen=True)
 class _VerdictRules:
-    """The rules, in the order of `verdicts`: what harms first, then what is missing, then what is earned."""
+    """The rules. Rules against harm come first, then missing evidence, then progress."""
 
     version: PolicyVersion
     evidence: Evidence
@@ -146,7 +147,7 @@ class _VerdictRules:
         return self.version.state == "canary"
 
     def verdicts(self) -> Iterator[_Verdict]:
-        """The verdicts of all rules that have one, the first of which counts; the last rule always has one."""
+        """Yield the verdicts of all rules that apply. The first one counts; the last rule always applies."""
         for rule in (self._harm, self._held, self._missing, self._guarded):
             yield from rule()
         weight = next_weight(self.version, settings=self.settings)
@@ -154,20 +155,20 @@ class _VerdictRules:
 
     def _held(self) -> Iterator[_Verdict]:
         if self.control.killed is not None:
-            yield _hold("the kill switch is on: nothing of it is served", "ragbandit policy resume")
+            yield _hold("the kill switch is on, so the version is not served", "ragbandit policy resume")
         if self.in_canary and self.age >= self.settings.max_age_s:
             days = f"{self.settings.max_age_s / 86400:.3g} days"
             yield "expire", f"{EXPIRED}: neither better nor worse for sure in {days}", "", "shadow"
         if self.version.reason.startswith(EXPIRED):
             yield _hold(self.version.reason, f"a person: ragbandit policy canary {self.version.name}")
         if not self.complete:
-            yield _hold("its ledger is being read", "the end of the ledger: a few looks more")
+            yield _hold("its ledger is being read", "the end of the ledger, in a few evaluations")
 
     def _harm(self) -> Iterator[_Verdict]:
         rewards, guardrails = self.evidence.rewards, self.evidence.guardrails
         out: Verb | None = "rollback"
         if self.evidence.alarm is not None:
-            reason = f"the log contradicts its propensities, nothing can be said: {self.evidence.alarm}"
+            reason = f"the log contradicts its propensities, so it is no evidence: {self.evidence.alarm}"
             yield "invalid", reason, "a person: ragbandit verify", out
         if guardrails.sudden_at is not None:
             yield "rollback", f"at least half of its newest {self.settings.failure_window} answers failed", "", out
@@ -199,13 +200,13 @@ class _VerdictRules:
             lacking = "been judged" if guardrails.rows else "an outcome"
             yield _hold(f"no decision since then has {lacking}", f"{wanted} effective rows, of which there are 0")
         if there < wanted:
-            # By a hair's breadth more than equal: sums of the same weights differ by rounding with the pages.
+            # With a tolerance: rounding of equal sums depends on the pages.
             fewer = rewards if rewards.effective <= guardrails.effective * (1.0 + 1e-9) else guardrails
             more = math.ceil((wanted - there) * fewer.rows / max(there, 1.0))
             what = "judged decisions" if fewer is rewards else "outcomes"
             yield _hold(
                 "too few effective rows",
-                f"about {more:,} more {what}: {there:.0f} of {wanted} effective rows are there",
+                f"about {more:,} more {what}; {there:.0f} of {wanted} effective rows are there",
             )
         if self.age < self.settings.seconds_per_step:
             left = self.settings.seconds_per_step - self.age
@@ -251,7 +252,7 @@ def _hold(reason: str, waits_for: str) -> _Verdict:
 
 
 def facts_of(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:
-    """The numbers behind a verdict, for pages and for the audit log."""
+    """Numbers of a verdict, for pages and the audit log."""
     rewards, draws = evidence.rewards, evidence.draws
     tried = replace(rewards.tried, draws=draws.rows, questions=draws.rows)
     points: list[Json] = [[rows, *(round(number, 6) for number in rest)] for rows, *rest in rewards.points]
@@ -275,8 +276,9 @@ def facts_of(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:
 
 
 def _shown(tried: Tried, **numbers: float) -> dict[str, Json]:
-    """An estimate and its interval; where it was not tried enough why, instead."""
-    return {**{name: value if tried.enough else None for name, value in numbers.items()}, "missing": tried.missing}
+    """An estimate and its interval; with too little data nulls, and `missing` gives the reason."""
+    shown: dict[str, Json] = {name: value if tried.enough else None for name, value in numbers.items()}
+    return shown | {"missing": tried.missing}
 
 
 def _guardrail_facts(evidence: GuardrailEvidence, *, name: GuardrailName) -> Json:

@@ -1,8 +1,4 @@
-"""Log lines: as text or as JSON, one for each record, without what looks like a secret, with the ids of what is done.
-
-The ids of the request, the decision and the trace that a piece of code works for are bound to it; every line that it
-writes has them.
-"""
+"""Log lines as text or JSON, without secrets, with the ids of the request, decision and trace that they belong to."""
 
 import json
 import logging
@@ -16,18 +12,18 @@ from typing import Any, Final, Literal
 
 from ragbandit.shared.redaction import without_secrets
 
-#: facts that every record has
+#: attributes of every log record
 _OF_RECORDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
-#: in a value it would end the fact, or the line
+#: white space, which would end a key=value pair or the line
 _SPACE: Final = re.compile(r"\s")
 _bound: ContextVar[dict[str, str]] = ContextVar("ragbandit_log_ids", default={})  # noqa: B039 - replaced, never changed
 
 
 @contextmanager
 def bound(*, request: str | None = None, decision: str | None = None, trace: str | None = None) -> Iterator[None]:
-    """Within the block every line of the log has these ids, beside those that are bound already."""
-    given = {"request": request, "decision": decision, "trace": trace}
-    token = _bound.set({**_bound.get(), **{name: value for name, value in given.items() if value is not None}})
+    """Add these ids to all log lines written in the block."""
+    ids = {"request": request, "decision": decision, "trace": trace}
+    token = _bound.set({**_bound.get(), **{name: value for name, value in ids.items() if value is not None}})
     try:
         yield
     finally:
@@ -35,10 +31,10 @@ def bound(*, request: str | None = None, decision: str | None = None, trace: str
 
 
 class WithIds(logging.Filter):
-    """Puts the bound ids on records that do not name them by themselves."""
+    """Adds the bound ids to records without them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Every record passes."""
+        """Always True."""
         for name, value in _bound.get().items():
             if name not in record.__dict__:
                 setattr(record, name, value)
@@ -50,25 +46,25 @@ def _facts(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextLines(logging.Formatter):
-    """time level logger: message, then action and the other facts as key=value."""
+    """Format "time level logger: message key=value ..."."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
         self.converter = time.gmtime
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line and its traceback, without secrets: libraries repeat URLs and headers in their errors."""
+        """The line and its traceback, without secrets, since errors of libraries may contain URLs and headers."""
         return without_secrets(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        """The line without the traceback, which comes below it."""
+        """The line without its traceback."""
         line = super().formatMessage(record)
         facts = " ".join(f"{k}={v!r}" if _SPACE.search(str(v)) else f"{k}={v}" for k, v in _facts(record).items())
         return f"{line} {facts}" if facts else line
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object in one line: time, level, logger, message, then the facts; a traceback under `exception`."""
+    """Format of one JSON object per line: time, level, logger, message, further fields, and `exception`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +88,7 @@ class JsonLines(logging.Formatter):
 
 
 def _plain(value: object) -> object:
-    """As JSON holds it; what is no number or truth value is a text without secrets."""
+    """A JSON value: numbers, bools and None unchanged, everything else as text without secrets."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -101,7 +97,7 @@ def _plain(value: object) -> object:
 
 
 def set_up_log(level: str = "INFO") -> None:
-    """Our log to standard error, as text until `log.format` is read; other libraries' from WARNING on."""
+    """Log to standard error, as text until `log.format` is read; other libraries log from WARNING on."""
     handler = logging.StreamHandler()
     handler.setFormatter(TextLines())
     handler.addFilter(WithIds())
@@ -110,26 +106,23 @@ def set_up_log(level: str = "INFO") -> None:
 
 
 def set_log_format(form: Literal["text", "json"]) -> None:
-    """Write what is logged from now on in this form, to wherever it goes already."""
+    """Change the format of all further log lines."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, TextLines | JsonLines):
             handler.setFormatter(JsonLines() if form == "json" else TextLines())
 
 
 class Throttle:
-    """Lets one of each kind through every `every_s` seconds. Safe to use from several threads."""
+    """Limits events of each kind to one per `every_s` seconds. Thread-safe."""
 
     def __init__(self, every_s: float) -> None:
         self.every_s = every_s
         self._lock = threading.Lock()
-        #: kind -> when one was let through last (time.monotonic)
+        #: kind -> time.monotonic() of its last event
         self._last: dict[Hashable, float] = {}
 
     def lets_pass(self, kind: Hashable = None) -> bool:
-        """True for the first of its kind, and again when every_s have passed since the last one that passed.
-
-        kind: of a small fixed set, since each one is kept.
-        """
+        """Whether an event may pass. kind: one of a small fixed set, since all kinds are kept in memory."""
         with self._lock:
             now, last = time.monotonic(), self._last.get(kind)
             if last is not None and now < last + self.every_s:

@@ -1,4 +1,4 @@
-"""Routines: threads that do a chore again and again, and log an outage at both ends and now and then."""
+"""Background threads that repeat a task, and log the beginning, duration and end of an outage."""
 
 import logging
 import threading
@@ -11,17 +11,19 @@ from ragbandit.shared.errors import QueueError
 
 Reply = TypeVar("Reply")
 
-#: least time between two log lines of one outage, seconds
+#: shortest time between two log lines of an outage, seconds
 QUIET_S: Final = 60.0
-#: a thread that is to end is waited for that long, seconds
+#: longest wait for the end of a thread, seconds
 JOIN_S: Final = 5.0
 
 
 class StoreOutage:
-    """The outage of one kind of work. Safe to use from several threads.
+    """Logs the outage of one kind of work. Thread-safe.
 
-    action: names the work in the log. failing: the line while it fails: what fails, what that means, what to do.
-    restored: the line once it works again.
+    action: name of the work in the log
+    failing: log message during an outage: what fails, what it means, what to do
+    restored: log message after it
+    log: name of the logger
     """
 
     def __init__(self, *, action: str, failing: str, restored: str, log: str = "ragbandit.worker") -> None:
@@ -29,18 +31,18 @@ class StoreOutage:
         self.level = logging.ERROR
         self._log = logging.getLogger(log)
         self._lock = threading.Lock()
-        #: when it began (time.monotonic); None: it works
+        #: time.monotonic() of its beginning; None without an outage
         self._since: float | None = None
         self.throttle = Throttle(QUIET_S)
         self._times = 0
 
     @property
     def lasts(self) -> bool:
-        """True if the last attempt failed."""
+        """Whether the last attempt failed."""
         return self._since is not None
 
     def failed(self, error: BaseException) -> None:
-        """Record an attempt that failed. It is logged at first, and every QUIET_S while that lasts."""
+        """Record a failed attempt. The first one is logged, and then one every QUIET_S."""
         with self._lock:
             now = time.monotonic()
             self._times += 1
@@ -52,23 +54,28 @@ class StoreOutage:
         self._log.log(self.level, self.failing, extra=facts | {"reason": f"{type(error).__name__}: {error}"})
 
     def ended(self) -> None:
-        """Record an attempt that succeeded."""
+        """Record a successful attempt."""
         if not self.lasts:
             return
         with self._lock:
             if self._since is None:
                 return
-            lasted, self._since, self._times = time.monotonic() - self._since, None, 0
+            lasted = time.monotonic() - self._since
+            self._since = None
+            self._times = 0
         level = logging.DEBUG if self.level == logging.DEBUG else logging.INFO
         self._log.log(level, self._restored, extra={"action": self._action, "outage_s": round(lasted, 1)})
 
 
 class Routine:
-    """A thread that does a chore again and again until it is closed. What fails is logged and repeated.
+    """A thread that repeats a task until it is closed. Exceptions are logged, and the task is tried again.
 
-    chore: what it does, for the log and the thread's name. do: returns the seconds until the next time, None for
-    every_s. at_end: done once after that. at_once: the first time when it is started, not every_s later. outage: its
-    log where a line of its own is needed.
+    chore: description of the task, for the log and the thread's name
+    do: the task; returns the seconds until the next run, or None for `every_s`
+    every_s: default time between two runs, seconds
+    at_end: called once after the last run
+    at_once: whether the first run is at the start, or `every_s` later
+    outage: log of failures, if the task needs its own messages
     """
 
     def __init__(
@@ -81,7 +88,10 @@ class Routine:
         at_once: bool = True,
         outage: StoreOutage | None = None,
     ) -> None:
-        self._do, self._every_s, self._at_end, self._at_once = do, every_s, at_end, at_once
+        self._do = do
+        self._every_s = every_s
+        self._at_end = at_end
+        self._at_once = at_once
         self._outage = outage or StoreOutage(
             action="housekeeping",
             failing=f"cannot {chore}; trying again, and nothing is lost. Make the database reachable",
@@ -92,21 +102,21 @@ class Routine:
         self._thread = threading.Thread(target=self._run, name=f"ragbandit: {chore}", daemon=True)
 
     def start(self) -> "Routine":
-        """Start the thread; returns itself."""
+        """Start the thread. Returns self."""
         self._thread.start()
         return self
 
     def wake(self) -> None:
-        """Do the chore now."""
+        """Run the task now."""
         self._woken.set()
 
     def stop(self) -> None:
-        """End the thread when it has finished what it is at."""
+        """End the thread after the current run."""
         self._closing = True
         self._woken.set()
 
     def close(self) -> None:
-        """End the thread; waits for at most JOIN_S. Harmless if it never started."""
+        """End the thread and wait at most JOIN_S for it. Does nothing if it was not started."""
         self.stop()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
@@ -132,6 +142,6 @@ class Routine:
             return reply
         except QueueError:
             pass  # logged once per outage
-        except BaseException as error:  # whatever a class of a user raises: this thread must live on
+        except BaseException as error:  # a user's class may raise anything, and the thread must go on
             self._outage.failed(error)
         return None

@@ -1,6 +1,6 @@
-"""Tracing: spans and events as the rest of the code sees them. This one does nothing; `otel` has the real one.
+"""Interface of tracing: spans and events. This implementation does nothing; `otel` has the real one.
 
-Where telemetry is off nothing of OpenTelemetry is imported or called. Whoever has much to say asks `enabled` first.
+If telemetry is off, nothing of OpenTelemetry is imported or called. Callers check `enabled` before expensive work.
 """
 
 import re
@@ -13,87 +13,87 @@ import uuid_utils
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.shared.types import Feedback, Json
 
-#: what an attribute may be
+#: types of attributes
 Attribute = str | bool | int | float | Sequence[str]
 SpanKind = Literal["internal", "server", "client"]
 
 
 class SpanOptions(TypedDict, total=False):
-    """How a span begins."""
+    """Options of a new span."""
 
     kind: SpanKind
     attributes: Mapping[str, Attribute | None]
-    #: the W3C headers that it goes on from; None: the current span
+    #: W3C headers of its parent; None: the current span
     parent: Mapping[str, str] | None
-    #: the W3C headers of a span that it belongs to without being a part of it: it is a root of its own then
+    #: W3C headers of a related span; the new span is then a root
     link: Mapping[str, str] | None
 
 
 class Span:
-    """A span. This one is none."""
+    """A span that records nothing."""
 
     @property
     def carrier(self) -> Mapping[str, str]:
-        """The W3C headers that hand the trace on; empty: there is none."""
+        """W3C headers that pass the trace on; {} without a trace."""
         return {}
 
     def set(self, attributes: Mapping[str, Attribute | None]) -> None:
-        """Add attributes; None is left out."""
+        """Add attributes that are not None."""
 
     def rename(self, name: str) -> None:
-        """Give it another name."""
+        """Change the name."""
 
     def fail(self, error_type: str) -> None:
-        """What it stands for failed. error_type: a class or a code, never a message: messages may hold texts."""
+        """Mark as failed. error_type: a class or code; not a message, since messages may contain users' texts."""
 
     def current(self) -> AbstractContextManager[object]:
-        """Within this it is the current span."""
+        """A block in which this is the current span."""
         return nullcontext()
 
     def end(self) -> None:
-        """It is over; one that was begun by `Tracing.span` ends by itself."""
+        """End the span. Spans of `Tracing.span` end by themselves."""
 
 
 class Tracing:
-    """A source of spans and events. This one makes none."""
+    """Creates spans and events. This class records nothing."""
 
-    #: whether anything is made of what it is told
+    #: whether spans and events are recorded
     enabled: bool = False
-    #: whether spans may hold texts: questions, prompts, answers, passages
+    #: whether spans may contain texts: questions, prompts, answers, passages
     texts_in_spans: bool = False
 
     def begin(self, name: str, **how: Unpack[SpanOptions]) -> Span:
-        """A span that the caller ends."""
+        """Begin a span; the caller ends it."""
         del name, how
         return Span()
 
     @contextmanager
     def span(self, name: str, **how: Unpack[SpanOptions]) -> Iterator[Span]:
-        """`begin`, as the current span of a block. An exception that leaves the block is its failure."""
-        begun = self.begin(name, **how)
+        """A span for a block. An exception that leaves the block marks it as failed."""
+        span = self.begin(name, **how)
         try:
-            with begun.current():
-                yield begun
+            with span.current():
+                yield span
         except BaseException as error:
-            begun.fail(type(error).__name__)
+            span.fail(type(error).__name__)
             raise
         finally:
-            begun.end()
+            span.end()
 
     def event(
         self, name: str, *, attributes: Mapping[str, Attribute | None], parent: Mapping[str, str] | None = None
     ) -> None:
-        """Tell of an event, as a log record in the trace that the W3C headers name; None: in the current one."""
+        """Record an event as a log record. parent: W3C headers of its trace; None: the current trace."""
 
     def close(self) -> None:
-        """Send what is left, for a few seconds at most."""
+        """Send the remaining records, for at most a few seconds."""
 
 
-#: the tracing that does nothing
+#: tracing that is turned off
 OFF: Final = Tracing()
 
 
-#: keys of `Query.request`, and names of the headers
+#: names of headers, and keys of `Query.request`
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 #: key of `Query.request`
@@ -102,34 +102,36 @@ REQUEST_ID: Final = "request_id"
 SCOPE_ID: Final = "ragbandit.request_id"
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-#: what is taken as a caller's own id of its request
+#: form of a caller's request id
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def carrier_of(request: Mapping[str, Json]) -> dict[str, str]:
-    """The W3C headers that are kept with a decision; empty where it is in no trace."""
+    """W3C headers stored with a decision; {} without a trace."""
     return {name: sent for name in (TRACEPARENT, TRACESTATE) if isinstance(sent := request.get(name), str)}
 
 
 def trace_id_of(request: Mapping[str, Json]) -> str | None:
-    """The trace that a decision is in, 32 hex digits; None where it is in none."""
+    """Trace id of a decision, 32 hex digits; None without a trace."""
     parent = request.get(TRACEPARENT)
     matched = _TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
     return matched[1] if matched else None
 
 
 def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The id that the caller sent as x-request-id, if it is one, or else a new one. headers: as ASGI has them."""
+    """The caller's x-request-id if it is valid, else a new id. headers: as in ASGI."""
     for name, value in headers:
-        if name == b"x-request-id" and _REQUEST_ID.fullmatch(sent := value.decode("latin-1")):
-            return sent
+        if name == b"x-request-id":
+            request_id = value.decode("latin-1")
+            if _REQUEST_ID.fullmatch(request_id):
+                return request_id
     return f"req_{uuid_utils.uuid7().hex}"
 
 
-def tell_evaluation(tracing: Tracing, feedback: Feedback, *, late: bool, carrier: Mapping[str, str]) -> None:
-    """Tell of a judgement, in the trace of its decision. Gold answers, raters and reasons are left out.
+def record_evaluation(tracing: Tracing, feedback: Feedback, *, late: bool, carrier: Mapping[str, str]) -> None:
+    """Record a judgement in the trace of its decision, without gold answers, raters and reasons.
 
-    carrier: the W3C headers that are kept with the decision; empty: it is in no trace, and its id alone says which.
+    carrier: W3C headers stored with the decision; {} without a trace
     """
     attributes: dict[str, Attribute | None] = {
         names.EVALUATION: feedback.event or feedback.kind,

@@ -75,7 +75,7 @@ def until(condition, *, seconds=60.0, log=None):
 
 @contextmanager
 def running_up(folder, *arguments, command=(sys.executable, "-m", "ragbandit"), environ=None):
-    """`ragbandit up` in this folder until the end of the block, then interrupted; what it says is in up.log."""
+    """`ragbandit up` in this folder until the end of the block, then interrupted; its output is in up.log."""
     environ = os.environ | {"PYTHONPATH": str(ROOT)} if environ is None else environ
     with (folder / "up.log").open("wb") as output:
         up = subprocess.Popen([*command, "up", *arguments], cwd=folder, env=environ, stdout=output, stderr=output)
@@ -192,9 +192,8 @@ class System:
 
 
 class Load:
-    """Clients that keep asking and judging, and repeat under the same ids until somebody answers.
-
-    `decided` and `judged` hold what the service has confirmed: exactly what must survive. pause_s: a client's pause
+    """Clients that ask and judge, and repeat requests under the same ids until they are answered. `decided` and
+    `judged` contain what the service has confirmed, which must survive. pause_s: a client's pause
     between two questions, seconds; without one they keep all processors busy.
     """
 

@@ -17,12 +17,12 @@ from .conftest import Load, System
 
 #: a client's pause between two questions, seconds: at any moment some are under way, and other tests get processors
 PAUSE_S = 0.02
-#: of each process
+#: kills of each process
 KILLS = 20
 
 
 def settled(system: System, load: Load) -> None:
-    """Everything that the clients were told is there, learned once, and the ledger gives the live policy."""
+    """Everything that was confirmed to clients is stored and learned once, and the ledger gives the live policy."""
     assert load.faults == []
     found = system.wait_until(
         lambda s: s.counters.learned == len(load.judged) and s.unanswered == 0 and s.behind == 0, timeout_s=90

@@ -75,7 +75,7 @@ class Compose:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def _here(self, text: str) -> str:
-        """A word of compose.yaml with the folders and the ports of this test."""
+        """A value of compose.yaml with the folders and ports of this test."""
         text = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text).replace("$$", "$")
         text = text.replace("8100", str(self.port)).replace("8101", str(self.admin_port))
         return re.sub(r"(?<![\w/])/(data|tmp|etc)\b", rf"{self.folder}/\1", text)

@@ -1,5 +1,5 @@
 """Faults around the processes, under load: the database restarts or freezes, clocks jump, the disk is
-full. Everything that clients were told is compared with the store afterwards.
+full. Everything that was confirmed to clients is compared with the store afterwards.
 
 `make test-faults` runs them: they take minutes.
 """
@@ -47,7 +47,7 @@ def database_in(server: PostgresServer, *, port: int | None = None) -> str:
 
 
 def works_again(system: System, *, within_s: float) -> None:
-    """A route, an outcome and feedback are taken within so many seconds."""
+    """A route, an outcome and feedback are accepted within this many seconds."""
     began = time.monotonic()
     with system.client(timeout_s=within_s) as client:
         while True:
@@ -173,7 +173,7 @@ def fill(file: Path) -> None:
 
 
 def full_and_free_again(system: System, load: Load, *, filler: Path, freed: Callable[[], None]) -> None:
-    """Fill the disk until /ready says so, and free it: all goes on. freed: what an operator does then."""
+    """Fill the disk until /ready reports it, and free it; everything goes on. freed: the operator's action then."""
     time.sleep(2)
     fill(filler)
     give_up = time.monotonic() + 30
@@ -194,7 +194,7 @@ def full_and_free_again(system: System, load: Load, *, filler: Path, freed: Call
 
 
 def test_the_disk_is_full(make_system, small_disk):
-    """While the disk is full writes are refused with 503 and /ready says so; with space all goes on."""
+    """While the disk is full, writes get 503 and /ready reports it; with space everything goes on."""
     # Few features: the snapshots of the default fill this disk by themselves.
     system = make_system(data_dir=str(small_disk / "data"), encoder={"model": "hashing", "dimension": 16})
     with Load(system) as load:

@@ -1,4 +1,4 @@
-"""The judge beside a whole service of real processes: its scores are learned; kill -9 and a lost Redis lose none."""
+"""The judge with a whole service of real processes: its scores are learned; kill -9 and a lost Redis lose none."""
 
 import json
 import time
@@ -34,13 +34,13 @@ def judging(*, seconds=5.0, script_s=0.0, **more):
 
 
 def asked(client, count):
-    """So many answered questions; their ids."""
+    """Ask questions until this many are answered; returns their ids."""
     replies = [client.answer("What is the capital of France?", wait_s=30) for _ in range(count)]
     return [reply["decision_id"] for reply in replies]
 
 
 def scored(settings):
-    """Decision -> number of scores; nothing waits any more, and what is kept is what the tables have."""
+    """Decision -> number of scores; nothing waits, and the counters equal the tables."""
     database = open_database(settings)
     try:
         with database.read() as connection:
@@ -131,7 +131,7 @@ def test_killed_judges_and_a_lost_redis_lose_no_score(make_system):
 
 
 def test_a_burst_judges_what_is_due(make_system):
-    """`ragbandit worker --queue judge --burst` scores what is due and ends; without a judge it is refused."""
+    """`ragbandit worker --queue judge --burst` scores all due answers and ends; without a judge it is refused."""
     system = make_system(apis=0, queues=(), judge=judging())
     with Router.open(system.settings) as router:
         ids = [router.submit(Query(text="Capital of France?"), run_by="worker").result(20).id for _ in range(5)]

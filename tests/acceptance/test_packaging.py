@@ -1,4 +1,4 @@
-"""What is installed: one top-level package, from wheel, sdist, editable install and checkout, beside any names."""
+"""Installation: one top-level package, from wheel, sdist, editable install and checkout, next to any names."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def installed(built, tmp_path_factory):
 
 @pytest.fixture
 def project(tmp_path):
-    """A user's folder whose modules bear the names of our parts; in `conf` a configuration and an arm beside it."""
+    """A user's folder with modules named like ours; `conf` has a configuration and a module with an arm."""
     (tmp_path / "router.py").write_text("x = 1\n")
     (tmp_path / "strategies.py").write_text("x = 1\n")
     for name in ("workers", "migrations"):
@@ -104,7 +104,7 @@ def test_the_wheel_holds_one_package(built):
 
 @pytest.mark.parametrize("way", [way if way == "wheel" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS])
 def test_names_of_others_do_no_harm(way, installed, project):
-    """Command, module, validation, migration and import work beside a user's router.py, workers/ and so on."""
+    """Command, module, validation, migration and import work next to a user's router.py, workers/ and so on."""
     python, environment = installed(way)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [".", environment.get("PYTHONPATH")]))
 
@@ -130,7 +130,7 @@ def test_names_of_others_do_no_harm(way, installed, project):
 @pytest.mark.timeout(120)
 @pytest.mark.slow
 def test_a_service_beside_names_of_others(installed, project):
-    """`up`, its workers and an arm beside config.yaml work from the wheel in a folder full of our names."""
+    """`up`, its workers and an arm next to config.yaml work from the wheel in a folder with modules named like ours."""
     python, environment = installed("wheel")
     command = str(python.with_name("ragbandit"))
     config = ("--config", "conf/config.yaml")

@@ -1,4 +1,4 @@
-"""A live router logs decisions whose every outcome is known: a replay must tell what other policies are worth."""
+"""A live router logs decisions with known outcomes of all arms; a replay must estimate the values of other policies."""
 
 import pytest
 from rich.console import Console
@@ -34,7 +34,7 @@ def live(tmp_path):
 
 @pytest.mark.slow
 def test_truth_is_inside(live):
-    """Of 4,000 live decisions: the true values of five other policies lie in their 99 % intervals, by DR and IPS."""
+    """On 4,000 live decisions the true values of five other policies are in their 99 % intervals, by DR and IPS."""
     log, settings = live(decisions=4_000, seed=0)
     assert len(log.rows) == 4_000
     assert len({row.decision.version for row in log.rows}) > 10, "the live policy learned while it logged"
@@ -49,7 +49,7 @@ def test_truth_is_inside(live):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_truth_is_inside_as_often_as_promised(live):
-    """Of 20,000 live decisions with three seeds, by DR and IPS: 95 % intervals hold the truth nine times in ten."""
+    """On 20,000 live decisions with three seeds, 95 % intervals by DR and IPS contain the truth nine times in ten."""
     found = []
     for seed in range(3):
         log, settings = live(decisions=20_000, seed=seed)

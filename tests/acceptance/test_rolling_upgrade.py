@@ -108,7 +108,7 @@ class Traffic:
         self.decided: dict[str, str] = {}
         self.judged: set[str] = set()
         self.faults: list[str] = []
-        #: of one request, seconds
+        #: longest request, seconds
         self.slowest = 0.0
         self._stop = threading.Event()
         #: how many calls are under way at each release
@@ -127,7 +127,7 @@ class Traffic:
             thread.join(60)
 
     def more(self, count: int) -> None:
-        """Wait for so many further decisions."""
+        """Wait for this many further decisions."""
         wanted, give_up = len(self.decided) + count, time.monotonic() + 90
         while len(self.decided) < wanted:
             assert not self.faults, self.faults
@@ -135,7 +135,7 @@ class Traffic:
             time.sleep(0.05)
 
     def take_off(self, release: str) -> None:
-        """Send nothing more to a release, and wait for what is under way."""
+        """Send no more requests to a release, and wait for those in progress."""
         with self._lock:
             self.rollout.live.remove(release)
         while self.under_way[release]:

@@ -85,7 +85,7 @@ def test_arms_join_and_leave_from_start_to_start(system):
 
 @pytest.mark.timeout(120)
 def test_storm(system):
-    """Of duplicated, reordered and conflicting feedback each decision learns the first body, once."""
+    """With duplicated, reordered and conflicting feedback every decision learns the first body once."""
     count, before = 30, system.wait_until(lambda s: True).counters
     with system.client() as client:
         ids = [

@@ -1,4 +1,4 @@
-"""A worker that is killed in the middle of an answer that somebody reads."""
+"""A worker is killed in the middle of a streamed answer."""
 
 import pytest
 

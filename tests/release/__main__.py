@@ -63,7 +63,7 @@ def _content(folder: Path) -> str | None:
 
 
 def _runs(folder: Path) -> str | None:
-    """In an environment of its own, whose only other packages are the dependencies that this one has."""
+    """Run in a separate environment that has only the dependencies of this one."""
     place = folder / "environment"
     fault = _run(*_python("venv", "--without-pip", str(place)))
     if fault:
@@ -95,7 +95,7 @@ def _python(module: str, *arguments: str) -> list[str]:
 
 
 def _run(*command: str, cwd: Path = ROOT) -> str | None:
-    """What a command said when it failed; None: it did not."""
+    """Output of a failed command; None if it succeeded."""
     bare = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RAGBANDIT_"))}
     done = subprocess.run(command, cwd=cwd, env=bare, capture_output=True, text=True, timeout=300, check=False)
     return None if done.returncode == 0 else f"{' '.join(command[:4])}: {(done.stdout + done.stderr).strip()[-1500:]}"

@@ -4,7 +4,7 @@ import re
 
 
 def fault_of(changelog: str, *, version: str) -> str | None:
-    """What must be mended before this version is published; None: nothing."""
+    """Fault to fix before this version is published; None without one."""
     sections = re.split(r"^## ", changelog, flags=re.M)[1:]
     heads = [section.partition("\n")[0].strip() for section in sections]
     bodies = {head: section.partition("\n")[2].strip() for head, section in zip(heads, sections, strict=True)}

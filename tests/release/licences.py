@@ -35,7 +35,7 @@ EXCEPTIONS = {
 }
 #: extras that users install; "dev" is ours alone
 NOT_SHIPPED = ("dev", "docs")
-#: of CUDA, which the wheels of torch for Linux bring; under NVIDIA's own terms, and in no file of ours
+#: packages of CUDA, which torch for Linux depends on; under NVIDIA's terms, and not part of our files
 VENDOR = re.compile(r"(nvidia|cuda)[-_]")
 
 
@@ -70,7 +70,7 @@ def _needs(package: str, *, extras: set[str]) -> Iterator[tuple[str, set[str]]]:
 
 
 def licence_of(package: str) -> str:
-    """What a package's metadata say of its licence, in one line; empty: nothing."""
+    """The licence in a package's metadata, in one line; "" without one."""
     told = importlib.metadata.metadata(package)
     expression = told.get("License-Expression")
     if expression:

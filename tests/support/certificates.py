@@ -9,7 +9,7 @@ import httpx._transports.default as transports
 
 
 def share_certificates() -> None:
-    """From now on clients that are told nothing about certificates have one context in common."""
+    """From now on clients without explicit certificates share one SSL context."""
     made = getattr(transports, "create_ssl_context", None)
     if made is None:  # another httpx: its clients read for themselves
         return

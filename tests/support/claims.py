@@ -1,4 +1,4 @@
-"""Which process runs which decision, as tests look at it."""
+"""Claims in the store: which process runs which decision."""
 
 from sqlalchemy import select
 

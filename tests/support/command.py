@@ -7,7 +7,7 @@ from ragbandit.workers.cli import app
 
 
 def run(*arguments: object, code: int | None = None, **options: object) -> Result:
-    """What `ragbandit ARGUMENTS` said, and its exit code, which has to be `code` where that is given."""
+    """Run `ragbandit ARGUMENTS`; returns output and exit code, which must equal `code` unless it is None."""
     done = CliRunner().invoke(app, [*map(str, arguments)], **options)  # type: ignore[arg-type]
     assert code in (None, done.exit_code), done.output
     return done

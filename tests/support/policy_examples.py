@@ -9,7 +9,7 @@ from tests.support.tiny_models import tiny_encoder, tiny_trained
 #: the policies that run a transformer of their own
 FINE_TUNED = ("adaptive_rag", "mba_paper", "multi_label")
 
-#: of the fine-tuned policies, which read the question themselves
+#: the fine-tuned policies, which read the question themselves
 _READING: dict[str, object] = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "precision": "bfloat16"}
 _FITTING: dict[str, object] = {
     **_READING,
@@ -21,7 +21,7 @@ _FITTING: dict[str, object] = {
     "seed": 3,
 }
 
-#: registry name -> parameters, each other than its default
+#: registry name -> params that differ from the defaults
 EXAMPLES: dict[str, dict[str, object]] = {
     "adaptive_rag": {
         "single": "one",
@@ -126,7 +126,9 @@ def block_maker(name: str) -> Make:
 
 
 def context_maker(name: str) -> Make:
-    """A maker of the policy with its example params and the schema; one that has blocks learns in small ones."""
+    """Returns a function that makes the policy with its example params and the schema, with small blocks if it has
+    blocks.
+    """
     more = _blocks(name) if name in IN_BLOCKS else {}
     return lambda: make_policy(name, params={**EXAMPLES[name], **more, "context": SCHEMA})
 

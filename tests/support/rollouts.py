@@ -50,7 +50,7 @@ class Trial:
             return store.verdicts_of(connection, "v1")
 
     def look(self, *, anew=False):
-        """One look, at a time when all rows have settled; anew: by a process that has just started."""
+        """Judge all versions once, when all rows have settled. anew: by a new evaluator."""
         self.now += 6.0
         if anew:
             self.evaluator.close()

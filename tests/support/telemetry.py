@@ -12,7 +12,7 @@ from ragbandit.router.telemetry.otel import OpenTelemetry
 
 
 class Memory:
-    """A tracing, and what it was told."""
+    """A tracing, and its recorded spans."""
 
     def __init__(self) -> None:
         self._spans, self._events = InMemorySpanExporter(), InMemoryLogRecordExporter()
@@ -42,6 +42,6 @@ class Memory:
         return [each.log_record for each in self._events.get_finished_logs()]
 
     def texts(self) -> str:
-        """Every name and attribute that was told."""
+        """All recorded names and attributes."""
         spans = [f"{span.name} {dict(span.attributes)} {span.status.description} {span.events}" for span in self.spans]
         return "\n".join([*spans, *(f"{each.event_name} {each.body} {dict(each.attributes)}" for each in self.events)])

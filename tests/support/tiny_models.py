@@ -126,7 +126,7 @@ def tiny_writer(architecture: str, *, seed: int = 0) -> str:
     return _whole(model, config=config, tokenizer=tokenizer, settings={"eos_token": "</s>", "unk_token": "<unk>"})
 
 
-#: tokens that a tiny cross-encoder reads of a pair: BERT gives both texts the same half of what is left beside three
+#: tokens of a pair in a tiny cross-encoder: BERT gives each text half of them, after three special tokens
 PAIR_TOKENS = 49
 #: architecture -> its config, how a pair is laid out, its tokenizer's settings: the texts are marked, or are not, or
 #: positions count from behind the padding's number, or the length is any, and the padding on the left

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def until(seen, *, seconds=60.0):
-    """What `seen` returns once that is true; fails after so many seconds."""
+    """Wait until `seen` returns a true value, and return it; fails after the timeout."""
     give_up = time.monotonic() + seconds
     while not (found := seen()):
         assert time.monotonic() < give_up, "it did not happen in time"

@@ -44,7 +44,7 @@ def test_rooms_are_described():
 
 
 def test_a_replay_walks_through_the_files_that_are_named(tmp_path, monkeypatch):
-    """A row of a Parquet log passes through at most ten files, and docs/architecture.md names all of them."""
+    """A row of a Parquet log passes through a few files, and docs/architecture.md names all of them."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     way, rest = text.split("**A row of a Parquet log")[1].split("\n## ")[0].split("Not on this way")
     named, others = (set(re.findall(r"`(router/[\w/]+\.py)`", part)) for part in (way, rest))

@@ -29,7 +29,7 @@ def test_json_parses():
 
 
 def test_cites_source():
-    """A number of a source, its url, or eight words in a row; a number that is none is no citation."""
+    """A source's number, its URL, or eight consecutive words are a citation; an unknown number is not."""
     cases = [
         ("Stoker did [1].", True),
         ("Stoker did [1, 2].", True),

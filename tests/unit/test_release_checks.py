@@ -27,7 +27,7 @@ def test_the_changelog_has_the_version(text, fault):
 
 
 def test_our_own_changelog_can_be_read():
-    """Of this tree the only fault is what is not released yet."""
+    """The only fault of this tree are its unreleased changes."""
     found = fault_of((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version=ragbandit.__version__)
     assert found is None or "Unreleased" in found
 
@@ -44,7 +44,7 @@ def test_our_own_changelog_can_be_read():
     ],
 )
 def test_licences_that_may_come_along(licence, expected):
-    """Of alternatives one is enough, of what holds together all must be on the list; no licence is none."""
+    """One of several alternative licences must be allowed, and all of combined ones; a missing licence is a fault."""
     assert allowed(licence) is expected
 
 

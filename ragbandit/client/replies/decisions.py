@@ -1,4 +1,4 @@
-"""Replies about decisions: what was decided, what came of it, and the record of both."""
+"""Replies about decisions, outcomes and feedback."""
 
 from typing import (
     Any,
@@ -20,51 +20,51 @@ from ragbandit.shared.types import (
 
 
 class ErrorDetail(TypedDict):
-    """What is wrong, and what to do."""
+    """An error: code, message, field and remedy."""
 
     code: str
     """Stable name of the kind of error."""
     message: str
     """What is wrong."""
     field: str | None
-    """The input that is wrong; null if it is none."""
+    """The wrong input; null if the error is not about an input."""
     remedy: str | None
-    """What to do; null if nothing can be said."""
+    """What to do; null if no remedy is known."""
 
 
 class ErrorReply(TypedDict):
-    """Every error has this shape."""
+    """Body of every error."""
 
     error: ErrorDetail
-    """What is wrong, and what to do."""
+    """The error."""
 
 
-# Every endpoint names it ten times: pydantic reads it when somebody asks for the OpenAPI document, not at each start.
+# Built when the OpenAPI document is requested, since building it for all endpoints would slow down every start.
 ErrorReply.__pydantic_config__ = {"defer_build": True}  # type: ignore[attr-defined] # pydantic's own name
 
 
 class ReceiptReply(TypedDict):
-    """Confirmation that a feedback is stored: the fields of `ragbandit.Receipt`."""
+    """Confirmation that feedback is stored: the fields of `ragbandit.Receipt`."""
 
     feedback_id: str
-    """Id of the feedback; yours if you sent one."""
+    """Id of the feedback: yours if you sent one, else generated."""
     duplicate: bool
-    """Whether the same feedback was stored before."""
+    """Whether the same feedback was already stored."""
     late: bool
-    """Whether it came after the decision was closed; it is then stored, and not learned."""
+    """Whether the decision was already closed; the feedback is then stored, but not learned."""
     waiting_for: Literal["outcome"] | None
-    """What has to be reported before the feedback can be learned; null if nothing."""
+    """`outcome`: the decision is learned only after its outcome is reported; null if nothing is missing."""
 
 
 class ClientFeedbackReply(ReceiptReply, total=False):
-    """Receipt of a feedback, as a client gives it."""
+    """Receipt of feedback, as returned by the client library."""
 
     degraded: bool
-    """Its decision was made without the service: nothing was sent."""
+    """Whether the decision was made without the service; nothing was sent then."""
 
 
 class BatchReply(TypedDict):
-    """One entry per item, in order."""
+    """Reply to a batch."""
 
     items: list[ReceiptReply | ErrorReply]
     """A receipt or an error for each item, in order."""
@@ -80,127 +80,127 @@ class KeptFeedback(TypedDict):
     kind: FeedbackKind
     """Kind of feedback."""
     value: float | tuple[str, ...] | None
-    """The gold answers, the rating on [0, 1], or the reward; null for what takes a judgement back, and for an event
-    that is only counted."""
+    """The gold answers, the rating in [0, 1], or the reward; null if the rater withdrew the judgement, or for an event
+    that is not learned."""
     source: FeedbackSource
-    """Who judged."""
+    """Class of the rater."""
     rater: str | None
-    """Which person or model of that source judged; null where it is unknown."""
+    """The person or model that judged; null if unknown."""
     event: str | None
-    """Name of the event; null for other feedback."""
+    """Name of the event; null for other kinds."""
     facts: dict[str, Any]
-    """What else the rater reported, for example a judge's model, rubric and reasons."""
+    """Further facts, for example a judge's model, rubric and reasons."""
     received_at: float
-    """When it was stored, seconds since 1970."""
+    """Time of receipt, seconds since 1970."""
     late: bool
-    """Whether it came after the decision was closed; it is then not learned."""
+    """Whether the decision was already closed; the feedback is then not learned."""
 
 
 class KeptReward(TypedDict):
-    """The reward that was learned: value = quality - weight * cost, clipped to [minimum, maximum]."""
+    """The learned reward: value = quality - weight * cost, clipped to [minimum, maximum]."""
 
     value: float | None
     """The reward."""
     quality: float | None
-    """Quality on [0, 1]; of a raw reward the reward itself."""
+    """Quality in [0, 1]; for a raw reward the reward itself."""
     cost: float | None
-    """The priced sum of the cost terms."""
+    """Sum of the cost terms times their prices."""
     weight: float
-    """Weight of cost (lambda)."""
+    """Cost weight (lambda)."""
     minimum: float
-    """Least reward; below it is clipped."""
+    """Smallest reward; lower values are raised to it."""
     maximum: float
-    """Largest reward; above it is clipped."""
+    """Largest reward; higher values are lowered to it."""
     terms: dict[str, float]
     """Price per unit of each cost term."""
     preset: str
     """How the judgements became quality: a quality measure, `rating`, `mixed`, or `reward` for a raw reward."""
     source: RewardSource
-    """Whether it was made of feedback, or is the default reward."""
+    """`explicit`: computed from feedback; `default`: the default reward."""
     judged_by: JudgedBy | None
-    """The most trusted feedback in it: label, human, judge or event; null for a default reward."""
+    """The most trusted class of feedback that it was computed from; null for a default reward."""
     surrogates: dict[str, float]
-    """Quality by less trusted sources of scores that judged the same answer, such as `{"judge": 0.8}`."""
+    """Quality that less trusted classes gave to the same answer, such as `{"judge": 0.8}`."""
     sample_weight: float
-    """How many rows it counts as when the policy learns it."""
+    """Number of rows that it counts as when the policy learns it."""
     clipped: bool
-    """Whether the reward was outside its bounds."""
+    """Whether a bound changed the value."""
 
 
 class DecisionFields(TypedDict):
     """Fields of a decision."""
 
     decision_id: str
-    """Id of the decision; yours if you sent one."""
+    """Id of the decision: yours if you sent one, else generated."""
     arm: str
-    """The arm that was drawn."""
+    """The drawn arm."""
     propensity: float
-    """Probability with which it was drawn."""
+    """Probability with which the arm was drawn."""
     pmf: dict[str, float]
-    """Probability of every offered arm, floors included; they sum to 1."""
+    """Probability of every offered arm after the exploration floor; they sum to 1."""
     scores: dict[str, float] | None
-    """The policy's value of every offered arm; null if it has none."""
+    """The policy's value of every offered arm; null if the policy has no values."""
     policy: str
     """Label of the ledger that the policy learns from (setting `policy.label`)."""
     version: str
-    """Snapshot of the policy that decided."""
+    """Version of the snapshot that decided."""
     explored: bool
-    """Whether another arm was at least as likely as the one drawn."""
+    """Whether another arm was at least as likely as the drawn one."""
     fault: str | None
-    """Why the fallback arm was played instead of the policy's choice; null if it was not."""
+    """Why the fallback arm was used instead of the policy's choice; null if it was not."""
     cost_weight: float | None
-    """Weight of cost that it was served at, and that its reward is read at; null: that of `reward.weight`."""
+    """Cost weight of the decision and of its reward; null: `reward.weight`."""
     price: str | None
-    """Name of that price (setting `cost_weights`): the one that was wanted, or the default of the key or tenant."""
+    """Name of the cost weight in the setting `cost_weights`: the requested one, or the default of the key or tenant."""
 
 
 class RouteReply(DecisionFields):
-    """A decision that was just made."""
+    """A new decision."""
 
     route_ms: float
     """Milliseconds from the request to the stored decision."""
     question: NotRequired[str]
-    """The question that was decided on, where messages came with the one that was sent."""
+    """The question that was routed; present if the request had messages."""
     trace_id: NotRequired[str]
-    """The trace that the decision is in, 32 hex digits; only where telemetry is on."""
+    """Trace id, 32 hex digits; present if telemetry is on."""
     failover: NotRequired[dict[str, Any]]
-    """Only of an answer by another arm in place of one that failed: `first`, the decision that was drawn; `arm`, which
-    failed; `reason`; `attempt`, from 2."""
+    """Present if another arm answered because the drawn one failed: `first`, the id of the drawn decision; `arm`, the
+    failed arm; `reason`; `attempt`, from 2."""
 
 
 class ClientRouteReply(RouteReply, total=False):
-    """A decision, as a client gives it."""
+    """A decision, as returned by the client library."""
 
     degraded: bool
-    """The service was away: the arm is the client's `default_arm`, and nothing is stored."""
+    """Whether the service could not be reached; the arm is then the client's `default_arm`, and nothing is stored."""
 
 
 class RouteBatchReply(TypedDict):
-    """One entry per item, in order."""
+    """Reply to a batch of questions."""
 
     items: list[RouteReply | ErrorReply]
     """A decision or an error for each item, in order."""
 
 
 class CostReply(TypedDict):
-    """Resources that one answer used: the fields of `ragbandit.Cost`."""
+    """Resources used by one answer: the fields of `ragbandit.Cost`."""
 
     retriever_calls: int
-    """Searches."""
+    """Number of searches."""
     passages: int
-    """Distinct passages shown to the model."""
+    """Distinct passages in the model's prompts."""
     llm_calls: int
-    """Calls of the language model."""
+    """Number of calls of the language model."""
     prompt_tokens: int
-    """Tokens read by the model."""
+    """Tokens of the prompts."""
     completion_tokens: int
-    """Tokens written by the model."""
+    """Tokens of the completions."""
     cached_tokens: int
-    """Of the tokens read: out of the provider's cache of prompts."""
+    """Prompt tokens read from the provider's prompt cache; included in `prompt_tokens`."""
     cache_write_tokens: int
-    """Of the tokens read: written into that cache."""
+    """Prompt tokens written to the provider's prompt cache; included in `prompt_tokens`."""
     reasoning_tokens: int
-    """Of the tokens written: a reasoning model's thoughts."""
+    """Reasoning tokens; included in `completion_tokens`."""
     seconds_retrieve: float
     """Seconds of searching."""
     seconds_generate: float
@@ -208,22 +208,22 @@ class CostReply(TypedDict):
     seconds_total: float
     """Seconds from the start of the arm to its end."""
     dollars: float
-    """Price of the tokens, where the generator has prices."""
+    """Price of all tokens; 0 if the generator has no prices."""
 
 
 class SourceReply(TypedDict):
-    """A passage that the model was shown: the fields of `ragbandit.shared.types.Source`."""
+    """A passage in the model's prompt: the fields of `ragbandit.shared.types.Source`."""
 
     id: str
     """Id of the passage."""
     title: str
-    """Its title."""
+    """Title of its document."""
     text: str
-    """The beginning of the passage (`log.source_chars`)."""
+    """Its first characters (`log.source_chars`)."""
     url: str | None
-    """Where it can be read; null where its corpus has no addresses."""
+    """Address of the document; null if the corpus has none."""
     score: float | None
-    """Score in the search that found it; scores compare within one search only."""
+    """Score of the search; only scores of the same search can be compared."""
 
 
 class OutcomeFields(TypedDict):
@@ -232,24 +232,24 @@ class OutcomeFields(TypedDict):
     status: OutcomeStatus
     """How the arm ended: `answered`, `exhausted` (its budget was spent) or `failed`."""
     answer: str | None
-    """The answer; after `exhausted` a draft, if there is one."""
+    """The answer; after `exhausted` the draft, or null without one."""
     stop_reason: str
     """Why the arm stopped, for example `answered`, `budget_seconds`, `cancelled`."""
     error: str | None
-    """What failed, without secrets; null if nothing did."""
+    """Error message, without secrets; null if nothing failed."""
     steps: float
     """Rounds of search and generation."""
     cost: CostReply
-    """What the answer used."""
+    """Resources used."""
     sources: list[SourceReply]
-    """The passages that the model was shown, in the order first shown; only of answers by our workers."""
+    """Passages in the model's prompts, in the order of their first use; empty if the caller ran the arm."""
 
 
 class SavedFields(TypedDict, total=False):
-    """What an answer saved; missing where there is no holdback, or its arm's dollars are not known."""
+    """Savings of an answer; missing without `policy.holdback`, or if the dollars of its arm are unknown."""
 
     saved: float
-    """Estimate: mean dollars of an answer by the arm of `policy.holdback` so far, less this answer's."""
+    """Estimate: mean dollars per answer of the arm of `policy.holdback`, minus the dollars of this answer."""
 
 
 class LabelTask(TypedDict):
@@ -258,20 +258,20 @@ class LabelTask(TypedDict):
     decision_id: str
     """Id of the decision."""
     question: str
-    """What was asked."""
+    """The question."""
     answer: str
     """The answer to judge."""
     sources: list[SourceReply]
-    """The passages that the model was shown."""
+    """Passages in the model's prompts."""
     made_at: float
-    """When it was asked, seconds since 1970."""
+    """Time of the decision, seconds since 1970."""
 
 
 class LabelQueueReply(TypedDict):
-    """Answers whose label would teach most."""
+    """Answers whose labels teach the policy most."""
 
     items: list[LabelTask]
-    """The newest first."""
+    """Newest first."""
 
 
 class AnswerReply(RouteReply, OutcomeFields, SavedFields):
@@ -279,12 +279,12 @@ class AnswerReply(RouteReply, OutcomeFields, SavedFields):
 
 
 class PendingReply(RouteReply):
-    """A decision without an outcome yet: ask /v1/decisions/{id}, or send the same request again."""
+    """A decision without an outcome yet. Read /v1/decisions/{id}, or send the same request again."""
 
     status: Literal["pending"]
-    """The outcome is not there yet."""
+    """Always `pending`."""
     answer: None
-    """Not there yet."""
+    """Always null."""
 
 
 class OutcomeReply(SavedFields):
@@ -293,93 +293,93 @@ class OutcomeReply(SavedFields):
     decision_id: str
     """Id of the decision."""
     duplicate: bool
-    """Whether this very outcome was stored before."""
+    """Whether the same outcome was already stored."""
 
 
 class ClientOutcomeReply(OutcomeReply, total=False):
-    """Confirmation of an outcome, as a client gives it."""
+    """Confirmation of an outcome, as returned by the client library."""
 
     degraded: bool
-    """Its decision was made without the service: nothing was sent."""
+    """Whether the decision was made without the service; nothing was sent then."""
 
 
 class CancellationReply(TypedDict):
-    """State of a decision whose answer is not wanted any more."""
+    """State of a decision after its cancellation was requested."""
 
     decision_id: str
     """Id of the decision."""
     cancelled: bool | None
-    """Whether the decision ended by being cancelled; null while it has not ended."""
+    """Whether the cancellation ended it; null while it is still running."""
     status: OutcomeStatus | Literal["pending"]
-    """How the arm ended; `pending` while it has not."""
+    """How the arm ended; `pending` while it is still running."""
 
 
 class KeptOutcome(OutcomeFields):
     """The outcome of a decision, with its trace."""
 
     trace: list[dict[str, Any]]
-    """Calls of the arm, in order."""
+    """Events of the run, in order."""
     run_by: RunBy
-    """Who ran the arm: our workers, or your own stack."""
+    """`worker`: RagBandit ran the arm. `caller`: your own code ran it."""
     made_by: dict[str, Any]
-    """Arm, params, generator, retriever and budget that made the outcome."""
+    """Definition of the arm: params, generator, retriever and budget."""
     made_at: float
-    """When it was stored, seconds since 1970."""
+    """End of the run, seconds since 1970."""
 
 
 class MessageReply(TypedDict):
     """One message of a conversation."""
 
     role: Literal["system", "user", "assistant"]
-    """Who wrote it."""
+    """Author of the message."""
     content: str
-    """Its text."""
+    """Text of the message."""
 
 
 class RecordReply(DecisionFields):
-    """All that is stored about a decision. A number that is not finite (in a damaged row) is null."""
+    """Everything that is stored about a decision. Numbers that are not finite (in a damaged row) are null."""
 
     question: str
-    """The question that was decided on: as it was sent, or rewritten to stand alone."""
+    """The question that was routed: as sent, or rewritten from its conversation."""
     asked: str | None
-    """What the user wrote, where the question was rewritten from a conversation; else null."""
+    """The user's own words, if the question was rewritten; else null."""
     session_id: str | None
-    """The conversation that it belongs to; null where none was named."""
+    """Id of its conversation; null without one."""
     messages: list[MessageReply]
-    """What is stored of the conversation before the question, the oldest first."""
+    """Stored messages before the question, oldest first."""
     context: dict[str, Any]
-    """Facts of yours, as sent."""
+    """Context of the question, as sent."""
     tenant: str
-    """Whose question it is."""
+    """The tenant that asked."""
     budget: dict[str, float]
-    """Caps that the question asked for."""
+    """Limits in the request."""
     seed: str
-    """Seed of the draw, made from the decision's id and a secret of the store."""
+    """Seed of the draw, computed from the decision's id and a secret of the store."""
     floor: float
-    """Exploration floor in force, per arm."""
+    """Smallest probability of every arm."""
     encoder_hash: str
-    """Fingerprint of the encoder that made the features."""
+    """Hash of the encoder that computed the features."""
     run_by: RunBy
-    """Who runs the arm: our workers, or your own stack."""
+    """`worker`: RagBandit runs the arm. `caller`: your own code runs it."""
     forced: bool
-    """Whether the caller chose the arm; nothing is then learned from it."""
+    """Whether the caller chose the arm; the decision is then not learned."""
     aim: dict[str, float]
-    """What the caller wanted in place of a weight of cost: a share of the best quality, or a mean cost; {}: nothing."""
+    """Target instead of a cost weight: a share of the best quality, or a mean cost; {} without one."""
     request: dict[str, Any]
-    """What else is known of the request: parameters that were ignored, ids of other systems."""
+    """Further facts about the request: ignored parameters, ids of other systems."""
     facts: dict[str, Any]
-    """What the policy noted about this decision."""
+    """Further facts that the policy logged."""
     made_at: float
-    """When it was stored, seconds since 1970."""
+    """Time of the decision, seconds since 1970."""
     state: DecisionState
-    """State of the decision on its way to the ledger: see docs/glossary.md."""
+    """State of the decision in the ledger; see docs/glossary.md."""
     reason: str | None
-    """Why it is in this state; null if there is nothing to say."""
+    """Why it is in this state; null without a reason."""
     outcome: KeptOutcome | None
-    """What came of it; null while there is none."""
+    """Its outcome; null while it has none."""
     feedback: list[KeptFeedback]
-    """All feedback of the decision."""
+    """All feedback on the decision."""
     reward: KeptReward | None
-    """The reward that was learned; null while none was."""
+    """The learned reward; null while it is not learned."""
     learned_seq: int | None
     """Number of its update in the ledger; null while it is not learned."""

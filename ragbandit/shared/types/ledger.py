@@ -1,4 +1,4 @@
-"""What the learner writes: rewards, updates, snapshots and the counts of a ledger."""
+"""Values of learning: rewards, updates, snapshots, policy versions, and the totals of a ledger."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -16,41 +16,41 @@ from ragbandit.shared.types.names import (
 )
 from ragbandit.shared.types.outcomes import Query
 
-#: presets of rewards that came whole: no weight of cost can be put on them afterwards
+#: presets of rewards without separate quality and cost; such a reward cannot be recomputed at another cost weight
 WHOLE: Final = ("reward", "default")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reward:
-    """value = clip(quality - lambda * cost); quality and cost are kept so that lambda can change later."""
+    """value = clip(quality - weight * cost). Quality and cost are stored, so that the weight can change later."""
 
     value: float
     quality: float
     cost: float
-    #: the weight of cost
+    #: cost weight (lambda)
     weight: float
-    #: the bounds of the value
+    #: bounds of the value
     minimum: float
     maximum: float
-    #: price per unit of every cost term
+    #: cost term -> price per unit
     terms: Mapping[str, float]
-    #: name of the quality measure, "rating", "mixed", or "reward" where the caller gave the reward itself
+    #: name of the quality measure; "rating"; "mixed"; or "reward" if the caller sent the reward itself
     preset: str
     source: RewardSource
-    #: the most trusted feedback in it; None: a default reward
+    #: most trusted class of feedback that it was computed from; None for a default reward
     judged_by: JudgedBy | None = None
-    #: quality by less trusted sources of scores that judged the same answer: judge, event
+    #: less trusted class (judge, event) -> the quality that it gave to the same answer
     surrogates: Mapping[str, float] = field(default_factory=dict)
-    #: how many rows this one counts as when a policy learns it (>= 0)
+    #: number of rows that it counts as when a policy learns it (>= 0)
     sample_weight: float = 1.0
 
     @property
     def has_parts(self) -> bool:
-        """Whether quality and cost are known apart; else the quality has the cost inside already, if there is one."""
+        """Whether quality and cost are stored separately; otherwise `quality` includes the cost."""
         return self.preset not in WHOLE
 
     def at(self, weight: float) -> "Reward":
-        """The reward at another weight of cost; one that came whole stays as it is."""
+        """The reward at another cost weight; unchanged if quality and cost are not separate."""
         if not self.has_parts:
             return self
         value = min(max(self.quality - weight * self.cost, self.minimum), self.maximum)
@@ -64,65 +64,65 @@ class Reward:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Update:
-    """One row of the ledger: what a policy learns from one decision."""
+    """One row of the ledger: the training example of one decision."""
 
     policy: PolicyLabel
-    #: gapless per policy, from 1
+    #: 1, 2, 3, ... without gaps, per policy
     seq: int
     decision_id: DecisionId
     arm: ArmName
-    #: the question and its context, as the policy saw them
+    #: question and context, as the policy saw them
     query: Query
-    #: the arms that were offered, with their probabilities and the policy's values, in one order
+    #: offered arms; pmf and scores have the same order
     arms: tuple[ArmName, ...]
     pmf: tuple[float, ...]
     scores: tuple[float, ...] | None
     propensity: float
     reward: Reward
     feedback_ids: tuple[FeedbackId, ...]
-    #: its embedding by the decision's encoder
-    features: Features | None = field(repr=False)  # hundreds of numbers that nobody reads
+    #: the question, embedded by the decision's encoder
+    features: Features | None = field(repr=False)  # hundreds of numbers, too long to print
     made_at: float
-    #: its decision was made elsewhere: what it cost was not paid here
+    #: the decision was imported, so its cost was not paid here
     imported: bool = False
-    #: decisions made here, this one among them, when this row was appended; None: only the rows are known
+    #: number of decisions of this service, this one included, when the row was appended; None if it is unknown
     decided: int | None = None
-    #: arms that changed before its decision was made, and that a policy restarts before it learns this row
+    #: arms that changed before the decision; a policy restarts them before it learns this row
     restarts: tuple[ArmName, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableRow:
-    """One question of a full-information routing table: quality and steps of every arm."""
+    """One question of a full-information routing table: quality and cost of every arm."""
 
     id: str
     question: str
-    #: quality of every arm's answer, in [0, 1]
+    #: arm -> quality of its answer, in [0, 1]
     correct: Mapping[ArmName, float]
-    #: what every arm spent, in the papers' Steps (>= 0)
+    #: arm -> cost of its answer in the papers' Steps (>= 0)
     steps: Mapping[ArmName, float]
-    #: pieces of evidence that the question needs (1: single-hop, 2 and more: multi-hop), where somebody knows
+    #: number of facts that the question needs (1: single-hop, 2 or more: multi-hop); None if unknown
     hops: int | None = None
-    #: what a caller would send with the question
+    #: context of the question, as a caller would send it
     context: Mapping[str, Json] = field(default_factory=dict)
-    #: where the question comes from, and seconds of every arm's answer, where somebody knows: for reports, no policy
-    #: sees them
+    #: name of the data set; reports show it, policies do not see it
     dataset: str | None = None
+    #: arm -> seconds of its answer, if known; reports show them, policies do not see them
     seconds: Mapping[ArmName, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SnapshotInfo:
-    """Description of a snapshot: the policy's parameters after update `last_seq`."""
+    """Description of a snapshot: the state of a policy after update `last_seq`."""
 
-    #: "<label>-<last_seq>-<first 12 of sha256>"
+    #: "<label>-<last_seq>-<first 12 hex digits of sha256>"
     version: str
     policy: PolicyLabel
     #: registry name of the algorithm
     algorithm: str
     params: Mapping[str, Json]
     last_seq: int
-    #: of the safetensors bytes
+    #: hash of the safetensors bytes, hex digits
     sha256: str
     encoder_hash: str
     made_at: float
@@ -130,7 +130,7 @@ class SnapshotInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counters:
-    """Counts of decisions by state, and of feedback, for one ledger. `balanced` is promise 7 of the design."""
+    """Numbers of decisions by state, and of feedback, for one ledger."""
 
     decided: int
     learned: int
@@ -138,167 +138,167 @@ class Counters:
     waiting: int
     closed: int
     quarantined: int
-    #: feedback rows kept
+    #: feedback rows
     feedback: int
-    #: of these, the ones that came after their decision was closed
+    #: feedback rows that came after their decision was closed
     late_feedback: int
-    #: decisions from before the label that have no place in its ledger yet, or of a retired label none any more
+    #: decisions without a state in this ledger: older than its label, or of a retired label
     unseen: int = 0
-    #: learned decisions whose raters lay .5 or more apart in quality
+    #: learned decisions with judgements that differ by .5 or more in quality
     disagreements: int = 0
 
     @property
     def balanced(self) -> bool:
-        """Every decision is in exactly one place."""
+        """Whether every decision has exactly one state (promise 7 of the design)."""
         return self.decided == self.placed + self.unseen
 
     @property
     def placed(self) -> int:
-        """Decisions that have a place in the ledger."""
+        """Number of decisions with a state in this ledger."""
         return self.learned + self.defaulted + self.waiting + self.closed + self.quarantined
 
 
-#: draft: known, nothing computed. shadow: its pmf is logged beside the champion's, nothing of it is served. canary: the
-#: served pmf is (1 - weight) * champion's + weight * its own. champion: it decides. paused: as draft, until it is
-#: resumed. rolled_back: the evidence, or a person, took it out. retired: a former champion, or a draft given up
+#: draft: added, not computed. shadow: its pmf is computed and logged, but not served. canary: the served pmf is
+#: (1 - weight) * champion's pmf + weight * its pmf. champion: it decides. paused: not computed until it is resumed.
+#: rolled_back: taken out by the evidence or by a person. retired: a former champion, or an abandoned draft
 VersionState = Literal["draft", "shadow", "canary", "champion", "paused", "rolled_back", "retired"]
-#: states in which a candidate gives pmfs
+#: states in which the pmf of a candidate is computed
 LIVE_STATES: Final = frozenset({"shadow", "canary"})
-#: hold: not enough is known. step: to the next state or weight. promote: better beyond the margin. rollback: worse, or
-#: a guardrail was passed. invalid: the log contradicts its propensities, so that nothing can be said. expire: it took
-#: longer than allowed without a decision
+#: hold: not enough evidence. step: move to the next state or weight. promote: better by the margin. rollback: worse, or
+#: a guardrail is violated. invalid: the log contradicts its propensities, so it proves nothing. expire: no decision
+#: within the allowed time
 VerdictKind = Literal["hold", "step", "promote", "rollback", "invalid", "expire"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyVersion:
-    """A version of the policy: the settings that it changes, and its state."""
+    """A version of the policy: its changed settings and its rollout state."""
 
     name: str
-    """Name of the version, unique in the store: "v1", "v2" ..., or what the operator chose."""
+    """Name of the version, unique in the store: "v1", "v2", ..., or a name that the operator chose."""
     base: PolicyLabel
-    """`policy.label` of the configuration that it is a version of."""
+    """`policy.label` of the configuration that the version changes."""
     label: PolicyLabel
-    """Label of its own ledger; of the configuration itself that is `base`."""
+    """Label of its ledger; equal to `base` if the version is the configuration itself."""
     state: VersionState
     """State of its rollout."""
     weight: float
-    """Share of its pmf in what is served, in [0, 1]: 0 except in canary, 1 of the champion."""
+    """Share of its pmf in the served pmf, in [0, 1]: 1 for the champion, above 0 for a canary, else 0."""
     former: VersionState | None
-    """The state that a paused version comes back to; of a former champion `champion`; else null."""
+    """Paused version: the state that it returns to. Former champion: `champion`. Otherwise null."""
     changes: Mapping[str, Json] = field(default_factory=dict)
-    """Settings that differ from the configuration, by its sections: {"policy": {...}, "reward": {...}}."""
+    """Settings that differ from the configuration, by section: {"policy": {...}, "reward": {...}}."""
     revision: int
-    """Changes of this version so far; who changes it names the revision that was seen."""
+    """Number of changes of this version so far; a change names the revision that it is based on."""
     reason: str
     """Why it is in its state."""
     waits_for: str = ""
-    """Why it does not move on, and what is missing; empty where nothing is, or it is not being rolled out."""
+    """Evidence or time that is missing for the next step; empty if nothing is missing, or no rollout is active."""
     made_by: str
     """Who added it."""
     made_at: float
     """When it was added, seconds since 1970."""
     since: float
-    """When its state or share changed last, seconds since 1970: evidence counts from here on."""
+    """When its state or weight changed last, seconds since 1970; only evidence after this time counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyVerdict:
-    """The verdict of one look at the evidence. Stored whenever it differs from the one before."""
+    """Verdict on a version at one time. A verdict is stored if it differs from the previous one."""
 
     number: int
-    """1, 2, 3 ..."""
+    """1, 2, 3, ..."""
     version: str
     """Name of the version."""
     state: VersionState
-    """The state that the version was in."""
+    """State of the version at that time."""
     weight: float
-    """The share that it had."""
+    """Weight of the version at that time."""
     kind: VerdictKind
-    """What is to be done."""
+    """The action that follows from the evidence."""
     reason: str
-    """Why."""
+    """Why this action follows."""
     inputs_sha256: str
-    """Over the rows and settings that it follows from, hex digits: the same inputs give the same verdict."""
+    """Hash of the rows and settings that it was computed from, hex digits; equal inputs give an equal verdict."""
     facts: Mapping[str, Json]
-    """The numbers: n, effective rows, difference with its bounds, guardrails."""
+    """Its numbers: rows, effective rows, difference of reward with bounds, guardrails."""
     made_at: float
-    """When, seconds since 1970."""
+    """Time of the verdict, seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyControl:
-    """The kill switch, and a revision that tells every router before each batch whether versions changed."""
+    """The kill switch, and the revision by which routers notice changed versions before each batch."""
 
     revision: int
-    """Changes of versions and of the switch so far."""
+    """Number of changes of versions and of the switch so far."""
     killed: Literal["arm", "champion"] | None = None
-    """`arm`: one arm is played for every question; `champion`: no candidate is served; null: not killed."""
+    """`arm`: every question gets one pinned arm. `champion`: no candidate is served. null: the switch is off."""
     arm: ArmName | None = None
-    """The arm that every question gets; null unless one is pinned."""
+    """The pinned arm; null unless `killed` is `arm`."""
     actor: str = ""
     """Who made the last change."""
     reason: str = ""
-    """Why the switch was thrown, or taken back."""
+    """Why the switch was turned on or off."""
     made_at: float = 0.0
-    """When, seconds since 1970."""
+    """Time of the last change, seconds since 1970."""
 
 
-#: upper edges of the latency histogram, seconds; what is slower is in one bucket more. Never changed: rows have it.
+#: upper edges of the latency histogram, seconds; slower outcomes are in one more bucket. Fixed: stored rows rely on it
 LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
-#: rows of which the arms are counted: decisions under ids that callers named, all, those with an outcome, those that
-#: were judged
+#: sets of decisions for which the sample ratio of the arms is checked: with an id chosen by the caller; all; with an
+#: outcome; with a judgement
 SampleStage = Literal["named", "drawn", "ended", "judged"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmTotals:
-    """Totals of one arm under one policy. Two can be added.
+    """Totals of one arm under one policy. Totals can be added.
 
-    Decisions are counted in the hour in which they were made, outcomes in the hour in which they ended, and what was
-    learned in the hour of its decision.
+    A decision counts in the hour in which it was made, an outcome in the hour in which it ended, and an update in the
+    hour of its decision.
     """
 
-    #: decisions with this arm; imported ones are not traffic, and are in no count
+    #: decisions with this arm, without imported ones
     decided: int = 0
-    #: of these: another arm was at least as likely
+    #: decisions for which another arm was at least as likely
     explored: int = 0
-    #: of these: a turn that stayed on the arm of an earlier one
+    #: decisions that stayed on the arm of an earlier turn
     sticky: int = 0
-    #: of these: the caller chose the arm
+    #: decisions whose arm the caller chose
     forced: int = 0
-    #: of these: drawn while the kill switch was thrown
+    #: decisions made while the kill switch was on
     killed: int = 0
-    #: of these: the policy's own probabilities could not be used
+    #: decisions for which the policy's own probabilities could not be used
     faults: int = 0
-    #: outcomes with an answer, of a spent budget too
+    #: outcomes with an answer, including those that ended because the budget was spent
     answered: int = 0
-    #: outcomes without one
+    #: outcomes without an answer
     failed: int = 0
-    #: of no count above: callers ended them
+    #: outcomes that callers cancelled; they are not counted as answered or failed
     cancelled: int = 0
     dollars: float = 0.0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     steps: float = 0.0
-    #: wall clock of the outcomes in `latency`, seconds
+    #: sum of the latencies, seconds
     seconds: float = 0.0
-    #: outcomes that say how long they took and were not cancelled, by LATENCY_EDGES
+    #: histogram of latencies by LATENCY_EDGES, over outcomes with a duration that were not cancelled
     latency: tuple[int, ...] = field(default=(0,) * (len(LATENCY_EDGES) + 1))
-    #: the least and the largest of these, seconds; None while there are none
+    #: smallest and largest latency, seconds; None without any
     fastest: float | None = None
     slowest: float | None = None
-    #: updates made of feedback, and of the default reward
+    #: updates from feedback
     learned: int = 0
+    #: updates with the default reward
     defaulted: int = 0
-    #: over both
+    #: sums over all updates
     reward: float = 0.0
     quality: float = 0.0
     cost: float = 0.0
 
-    #: draws of the arm beyond the number that the probabilities promise, and the variance of that number: over
-    #: decisions under ids that callers named, all, those with an outcome, those that were judged
+    #: per SampleStage: draws of the arm minus the expected number of draws, and the variance of this difference
     named_excess: float = 0.0
     named_spread: float = 0.0
     drawn_excess: float = 0.0
@@ -310,7 +310,7 @@ class ArmTotals:
 
     def __add__(self, other: "ArmTotals") -> "ArmTotals":
         sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name not in _TIMES}
-        ranges = [one.latency_range for one in (self, other) if one.latency_range is not None]
+        ranges = [totals.latency_range for totals in (self, other) if totals.latency_range is not None]
         return ArmTotals(
             **sums,
             latency=tuple(a + b for a, b in zip(self.latency, other.latency, strict=True)),
@@ -320,34 +320,37 @@ class ArmTotals:
 
     @property
     def rewarded(self) -> int:
-        """Updates."""
+        """Number of updates."""
         return self.learned + self.defaulted
 
     @property
     def ended(self) -> int:
-        """Outcomes that callers did not end."""
+        """Number of outcomes, without cancelled ones."""
         return self.answered + self.failed
 
     @property
     def latency_range(self) -> tuple[float, float] | None:
-        """The least and the largest latency, seconds; None while there is none."""
+        """(smallest, largest) latency, seconds; None without any."""
         return None if self.fastest is None or self.slowest is None else (self.fastest, self.slowest)
 
     def latency_at(self, share: float) -> float | None:
-        """The latency that this share (0 to 1) of the outcomes did not exceed, seconds; None while there are none.
+        """Quantile of the latency, seconds; None without any. share: 0 to 1.
 
-        Within its bucket it is taken to rise evenly, between the least and the largest that were observed.
+        Interpolates linearly within a bucket, between the smallest and the largest observed latency.
         """
-        observed = self.latency_range
-        if observed is None:
+        if self.latency_range is None:
             return None
-        least, largest = observed
-        wanted, below, lower = share * sum(self.latency), 0, 0.0
+        smallest, largest = self.latency_range
+        rank = share * sum(self.latency)
+        below = 0
+        lower = 0.0
         for count, edge in zip(self.latency, (*LATENCY_EDGES, largest), strict=True):
-            if count and below + count >= wanted:
-                low, high = max(lower, least), min(edge, largest)
-                return min(high, low + (high - low) * max(0.0, wanted - below) / count)
-            below, lower = below + count, edge
+            if count and below + count >= rank:
+                low = max(lower, smallest)
+                high = min(edge, largest)
+                return min(high, low + (high - low) * max(0.0, rank - below) / count)
+            below += count
+            lower = edge
         return largest
 
 
@@ -355,19 +358,23 @@ _TIMES: Final = ("latency", "fastest", "slowest")
 
 
 def sum_of(parts: Iterable[ArmTotals]) -> ArmTotals:
-    """The sum of any number of totals."""
+    """Add totals."""
     return sum(parts, ArmTotals())
 
 
 def effective_rows(total: float, *, squares: float) -> float:
-    """(sum w)^2 / sum w^2 (Kish); 0 without any weight. total: sum of the weights; squares: sum of their squares."""
+    """Kish's effective sample size, (sum w)^2 / sum w^2; 0 without weights. total: sum w; squares: sum w^2."""
     return total**2 / squares if squares > 0.0 else 0.0
 
 
 def surely_effective_rows(total: float, *, squares: float, rows: float, expected_squares: float) -> float:
-    """Effective rows of those drawn or as expected, whichever are fewer.
+    """The smaller of the observed and the expected effective sample size.
 
-    rows: rows of the log; expected_squares: sum over them of the expectation of w^2 by the probabilities alone. Where a
-    heavy weight is possible and none was drawn yet, the drawn ones alone look like many rows.
+    If a large weight is possible, but was not drawn yet, the observed size alone is too optimistic.
+
+    total: sum of the observed weights
+    squares: sum of their squares
+    rows: number of rows in the log
+    expected_squares: sum over the rows of the expectation of w^2 under the logged probabilities
     """
     return min(effective_rows(total, squares=squares), effective_rows(rows, squares=expected_squares))

@@ -1,4 +1,4 @@
-"""What an arm did: its steps, what they cost, and the answer."""
+"""Values of the API: queries, decisions, outcomes with their cost and trace, and feedback."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -22,28 +22,29 @@ from ragbandit.shared.types.names import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """Resources that one answer used. Two costs can be added.
+    """Resources used by one answer. Costs can be added.
 
-    Every amount lies in [0, MAX_AMOUNT]: what a server, an arm or a stored row says beyond that is cut there, so that
-    no cost raises a reward above its quality.
+    Every amount is clipped to [0, MAX_AMOUNT], so that a wrong report of a server cannot raise a reward above its
+    quality.
     """
 
     retriever_calls: int = 0
-    #: distinct passages shown to the model
+    #: distinct passages in the model's prompts
     passages: int = 0
     llm_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    #: of prompt_tokens: out of the provider's cache of prompts, and written into it
+    #: prompt tokens read from the provider's prompt cache; included in prompt_tokens
     cached_tokens: int = 0
+    #: prompt tokens written to the provider's prompt cache; included in prompt_tokens
     cache_write_tokens: int = 0
-    #: of completion_tokens: a reasoning model's thoughts
+    #: reasoning tokens; included in completion_tokens
     reasoning_tokens: int = 0
     seconds_retrieve: float = 0.0
     seconds_generate: float = 0.0
-    #: wall clock of the whole answer, waits and our own code included
+    #: duration of the whole answer, waits included
     seconds_total: float = 0.0
-    #: price of the tokens, where the generator has one
+    #: price of all tokens; 0 if the generator has no prices
     dollars: float = 0.0
 
     def __post_init__(self) -> None:
@@ -58,14 +59,14 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """A retrieve-and-generate round begins: the papers' Step is the number of these."""
+    """A retrieve-and-generate round begins. The number of rounds is the papers' Step."""
 
     number: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retrieved:
-    """Passages came back for one retriever call."""
+    """The retriever returned passages."""
 
     query: str
     ids: tuple[str, ...]
@@ -75,7 +76,7 @@ class Retrieved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generated:
-    """The model answered one call."""
+    """The model returned a completion."""
 
     purpose: str
     text: str
@@ -86,7 +87,7 @@ class Generated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Branch:
-    """The arm took a branch: which rule, and what it saw."""
+    """The arm applied a rule; `value` is the value that the rule was applied to."""
 
     rule: str
     value: str
@@ -94,7 +95,7 @@ class Branch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallFailed:
-    """A call to the retriever or the model failed; it cost `seconds`."""
+    """A call to the retriever or the model failed after `seconds`."""
 
     purpose: str
     error: str
@@ -105,42 +106,41 @@ TraceEvent = Round | Retrieved | Generated | Branch | CallFailed
 
 
 def count_steps(trace: tuple[TraceEvent, ...]) -> int:
-    """The papers' Step: retrieve-and-generate rounds (Adaptive-RAG, section 4; MBA-RAG, section 4.1)."""
+    """The papers' Step: number of retrieve-and-generate rounds (Adaptive-RAG, section 4; MBA-RAG, section 4.1)."""
     return sum(isinstance(event, Round) for event in trace)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A passage that the model was shown for an answer."""
+    """A passage in the model's prompt."""
 
     id: str
     title: str
-    #: the beginning of it, as far as outcomes keep it
+    #: its first `log.source_chars` characters
     text: str
-    #: where it comes from, if its corpus says so
+    #: address of the document; None if the corpus has none
     url: str | None = None
-    #: of the search that found it; scores compare within one search only
+    #: score of the search; only scores of the same search can be compared
     score: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """Outcome of a decision: one per decision, whoever ran the arm.
+    """Outcome of a decision. Every decision has at most one, no matter who ran the arm.
 
-    decision_id: of the decision that it ends
-    status: "answered", "exhausted" (the budget ran out) or "failed"
-    answer: the text; None: there is none
-    trace: what the arm did, in order; empty where the caller ran it
-    cost: what it used
-    steps: the papers' Step; equals count_steps(trace) where we ran the arm
-    stop_reason: why it stopped, in a word
-    error: the message of the failure; None unless status is "failed"
+    decision_id: id of the decision
+    status: "answered", "exhausted" (the budget was spent) or "failed"
+    answer: text of the answer; None without one
+    trace: events of the run in order; empty if the caller ran the arm
+    cost: resources used
+    steps: the papers' Step; equals count_steps(trace) if RagBandit ran the arm
+    stop_reason: why the arm stopped, in a word
+    error: error message; None unless status is "failed"
     run_by: who ran the arm: "worker" or "caller"
-    made_by: what the arm was: params, generator, retriever, budget in force. The name alone would not tell two versions
-        apart
-    made_at: when it ended, seconds since 1970
-    sources: the passages that the model was shown, in the order first shown; of our workers' answers alone
-    reply: of an arm that passes a chat on, what its model replied beside the text: {"message": {"tool_calls": ...},
+    made_by: definition of the arm (params, generator, retriever, budget); distinguishes versions with the same name
+    made_at: end of the run, seconds since 1970
+    sources: passages in the model's prompts, in the order of their first use; empty if the caller ran the arm
+    reply: for arms of the class `model`, the model's reply besides the text: {"message": {"tool_calls": ...},
         "finish_reason": ...}
     """
 
@@ -160,79 +160,81 @@ class Outcome:
 
 
 def calls_of(outcome: Outcome) -> list[str]:
-    """Ids of the tools' calls that an outcome asks for, in their order, "" for a call without one; []: no calls."""
+    """Ids of the tool calls in an outcome, in their order; "" for a call without an id."""
     message = outcome.reply.get("message")
     calls = message.get("tool_calls") if isinstance(message, Mapping) else None
-    return [str(call.get("id") or "") for call in calls] if isinstance(calls, list) else []
+    if not isinstance(calls, list):
+        return []
+    return [str(call.get("id") or "") for call in calls]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextPiece:
-    """The next piece of an answer that is being written; all of them together are the answer."""
+    """A piece of a streamed answer; the pieces, joined in order, are the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeltaPiece:
-    """What a model's message has beside its text, as it is written: calls of tools, for example."""
+    """A piece of a streamed message other than text, for example of a tool call."""
 
-    #: see `shared.model_replies`
+    #: format: see `shared.model_replies`
     delta: Mapping[str, Json]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatusNote:
-    """What an arm is doing while it has no answer yet, in a few words for a user."""
+    """A few words for the user on what the arm is doing, sent before the answer begins."""
 
     text: str
 
 
-#: What a cost may be made of: fields of Cost, and the papers' Step.
+#: names of all cost terms: the papers' Step and the fields of Cost
 COST_TERMS = ("steps", *(field.name for field in fields(Cost)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """Caps on one answer; None means the arm's own default."""
+    """Limits of one answer; None is the arm's own default."""
 
     #: retrieve-and-generate rounds
     rounds: int | None = None
-    #: distinct passages shown to the model
+    #: distinct passages in the model's prompts
     passages: int | None = None
-    #: prompt plus completion tokens over all calls
+    #: prompt and completion tokens of all calls
     tokens: int | None = None
-    #: wall-clock seconds from the start of the arm
+    #: seconds from the start of the arm
     seconds: float | None = None
-    #: price of the generator's tokens, where it has a price
+    #: dollars, if the generator has prices
     dollars: float | None = None
 
 
-#: how `Caller.key` begins of a person; public ids of keys have no colon
+#: prefix of `Caller.key` for people; ids of API keys contain no colon
 PERSON: Final = "proxy:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
-    """Who sends a request, as the edge has found out. The default: a service without keys, where anybody may do all."""
+    """Sender of a request. The default is a caller of a service without keys, who may do everything."""
 
-    #: public id of the API key, or "proxy:PERSON" of whom a proxy has signed in; None: no keys are in use
+    #: public id of the API key, or "proxy:PERSON" for a person signed in by a proxy; None if no keys are in use
     key: str | None = None
-    #: None: no keys are in use, and everything is allowed
+    #: None if no keys are in use; everything is allowed then
     role: Role | None = None
-    #: whose decisions it may see and judge; None: of every tenant
+    #: tenant whose decisions it may read and judge; None for all tenants
     tenant: str | None = None
-    #: what the key is narrowed to beyond its role; JSON values
+    #: restrictions of the key in addition to its role; JSON values
     scopes: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def is_person(self) -> bool:
-        """Whether a person signed in, and no key is used."""
+        """Whether a proxy has signed in a person."""
         return self.key is not None and self.key.startswith(PERSON)
 
     @property
     def name(self) -> str:
-        """The person or the key's public id; empty where no keys are in use."""
+        """Name of the person or public id of the key; empty if no keys are in use."""
         return (self.key or "").removeprefix(PERSON)
 
 
@@ -248,26 +250,22 @@ class Message:
 class Query:
     """One question.
 
-    text: the question alone, without the conversation around it: what is encoded, searched for and routed by
-    id: the decision id that the caller chose: makes the request idempotent; None: one is made
-    context: facts of the caller, kept with the decision; the keys that the setting `context` declares move the choice
-    arms: names of the arms that may be drawn; None: all configured ones
-    budget: caps on the answer
-    tenant: whose question it is
-    forced: the caller chose the arm: it is the only one in `arms`, and nothing is learned from it
-    session: the conversation it belongs to, an id of the caller's; None: none
-    sticky_turns: turns that the session stays on the arm of one draw, the drawn one among them; None: as the settings
-        say
-    messages: what was said before, the oldest first; an arm may show it to its model
-    asked: what the user wrote, where `text` is that rewritten to stand alone; None: `text` is what was written
-    cost_weight: weight of cost that the caller wants: a number (>= 0), or a name of the setting `cost_weights`; None:
-        the service's
-    aim: what the caller wants in place of a weight: {"quality": share of the best arm's} or a mean, {"steps": 1.8}
-    api_key: public id of the API key that it came with; None: none was needed
-    request: what else the edge knows of the request (parameters it passed over, a trace); JSON values, no part of the
-        body
-    chat: the messages and parameters of a chat completion as they came, by OpenAI's names, for arms that pass them on;
-        kept until the answer is there
+    text: the question without its conversation; it is embedded, searched for and routed
+    id: decision id chosen by the caller, which makes the request idempotent; None: an id is generated
+    context: facts sent by the caller and stored with the decision; the policy uses the keys in the setting `context`
+    arms: names of the arms to choose from; None: all configured arms
+    budget: limits of the answer
+    tenant: the tenant that asks
+    forced: whether the caller chose the arm; `arms` then has one name, and the decision is not learned
+    session: the caller's id of the conversation; None without one
+    sticky_turns: turns that the session stays on a drawn arm, the first turn included; None: as in the settings
+    messages: earlier messages, oldest first; an arm may show them to its model
+    asked: the user's own words, if `text` was rewritten; None: `text` is the user's words
+    cost_weight: requested cost weight: a number (>= 0) or a name in the setting `cost_weights`; None: reward.weight
+    aim: target instead of a cost weight: {"quality": share of the best arm's quality} or a mean cost ({"steps": 1.8})
+    api_key: public id of the API key; None if no key was needed
+    request: further facts about the request (ignored parameters, a trace); JSON values
+    chat: messages and parameters of a chat completion, unchanged, for arms of the class `model`; kept until the answer
     """
 
     text: str
@@ -290,27 +288,27 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """The arm drawn for a query, with all that is needed to draw it again.
+    """The arm drawn for a query, with everything that is needed to repeat the draw.
 
     id: a UUIDv7, or the id that the caller chose
-    query: what was asked
-    arm: the name of the arm drawn
-    arms: the arms the draw was made over, in the order of `pmf` and `scores`
+    query: the query
+    arm: name of the drawn arm
+    arms: names of the offered arms; `pmf` and `scores` have the same order
     pmf: probability of every arm after the exploration floor; sums to 1
     propensity: probability of the drawn arm, in (0, 1]
-    scores: the policy's value for every arm; None: it has none
-    policy: the ledger that the decision waits for and is learned in
-    version: the snapshot that decided
-    encoder_hash: of the encoder that made `features`
-    seed: 64-bit seed of the draw, made from the decision id and a secret of the store
-    floor: exploration floor in force, per arm
-    explored: another arm was at least as likely as the one drawn
-    fault: why the policy's own pmf was not used; None: it was
-    facts: what else the policy wants in the log (a price in force, an LLM's reply); JSON values
-    run_by: who runs the arm: "worker", ours, or "caller", the caller's own stack
-    features: the embedded question, shape (d,), float32; None: the policy reads none
-    made_at: when it was drawn, seconds since 1970
-    cost_weight: weight of cost that it was served at, and that its reward is read at; None: that of the reward setting
+    scores: the policy's value of every arm; None if the policy has no values
+    policy: label of the ledger in which the decision is learned
+    version: version of the snapshot that decided
+    encoder_hash: hash of the encoder that computed `features`
+    seed: 64-bit seed of the draw, computed from the decision id and a secret of the store
+    floor: smallest probability of every arm
+    explored: whether another arm was at least as likely as the drawn one
+    fault: why the policy's own pmf was not used; None if it was
+    facts: further facts that the policy logs (its price, an LLM's reply); JSON values
+    run_by: who runs the arm: "worker" (RagBandit) or "caller" (the caller's own code)
+    features: the embedded question, shape (d,), float32; None if the policy does not use features
+    made_at: time of the draw, seconds since 1970
+    cost_weight: cost weight of the decision and of its reward; None: reward.weight
     """
 
     id: DecisionId
@@ -329,13 +327,13 @@ class Decision:
     fault: str | None
     facts: Mapping[str, Json]
     run_by: RunBy
-    features: Features | None = field(repr=False)  # hundreds of numbers that nobody reads
+    features: Features | None = field(repr=False)  # hundreds of numbers, too long to print
     made_at: float
     cost_weight: float | None = None
 
     @property
     def served(self) -> Query:
-        """The query as the policy saw it: at the weight of cost that it was served at."""
+        """The query with the cost weight that the policy used."""
         return replace(self.query, cost_weight=self.cost_weight)
 
 
@@ -343,19 +341,18 @@ class Decision:
 class Feedback:
     """One judgement of one decision.
 
-    id: the caller's own, or one that was made: makes it idempotent
-    decision_id: of the decision that is judged
+    id: id chosen by the caller, which makes it idempotent, or a generated id
+    decision_id: id of the judged decision
     kind: "label", "rating", "reward" or "event"
-    value: of a label the tuple of gold answers; of a rating a float in [0, 1], whatever scale it came in; of a reward a
-        float used as it is, in the bounds of the reward setting; of an event what the configuration says that it is
-        worth, a float in [0, 1], or None: counted, and not learned. None of another kind than event takes back what the
-        same rater said before, of that kind
-    source: who judged: "human", "label" (of the label queue), "judge", "code" or "event"
+    value: label: tuple of gold answers. rating: float in [0, 1], converted from its scale. reward: float between
+        reward.minimum and reward.maximum. event: float in [0, 1] from `feedback_events`, or None if the event is not
+        learned. None for the other kinds: the rater withdraws the earlier feedback of this kind
+    source: class of the rater: "human", "label" (label queue), "judge", "code" or "event"
     received_at: seconds since 1970
-    rater: which one of them: a user's id, a model's name; None: not told
-    event: the name of the event
-    facts: what else the rater said: a judge's model, rubric, reasons, cost; JSON values
-    api_key: public id of the API key that it came with; None: none was needed, or it came from our own processes
+    rater: the rater: a user's id, a model's name; None if unknown
+    event: name of the event
+    facts: further facts: a judge's model, rubric, reasons, cost; JSON values
+    api_key: public id of the API key; None if no key was needed, or if a process of RagBandit judged
     """
 
     id: FeedbackId
@@ -372,14 +369,14 @@ class Feedback:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
-    """Confirmation that a feedback is stored."""
+    """Confirmation that feedback is stored."""
 
     feedback_id: FeedbackId
-    #: the same body came before under this id
+    #: whether the same feedback was already stored under this id
     duplicate: bool
-    #: the decision was already closed: kept and counted, not learned
+    #: whether the decision was already closed; the feedback is stored and counted, but not learned
     late: bool
-    #: "outcome": nothing is learned before the caller reports the decision's outcome; None: nothing is missing
+    #: "outcome": the decision is learned only after the caller reports its outcome; None if nothing is missing
     waiting_for: Literal["outcome"] | None = None
 
 
@@ -389,7 +386,7 @@ class JoinedDecision:
 
     decision: Decision
     outcome: Outcome | None
-    #: in the order received
+    #: in the order of receipt
     feedback: tuple[Feedback, ...]
 
 
@@ -400,5 +397,5 @@ class ClosedDecision:
     decision_id: str
     state: Literal["closed", "quarantined"]
     reason: str
-    #: the field that cannot be used, where it is known
+    #: the field that cannot be used; None if unknown
     field: str | None = None

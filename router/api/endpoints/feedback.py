@@ -28,7 +28,7 @@ from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.router.storage.decisions.search import traces_of
-from ragbandit.router.telemetry.tracing import carrier_of, tell_evaluation
+from ragbandit.router.telemetry.tracing import carrier_of, record_evaluation
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Feedback, Receipt
 
@@ -147,4 +147,4 @@ async def _tell_feedback(request: Request, taken: Sequence[tuple[Feedback, Recei
         traces = await reads_of(request).run(lambda: traces_of(database, ids))
     for feedback, receipt in new:
         carrier = carrier_of(traces.get(feedback.decision_id, {}))
-        tell_evaluation(tracing, feedback, late=receipt.late, carrier=carrier)
+        record_evaluation(tracing, feedback, late=receipt.late, carrier=carrier)

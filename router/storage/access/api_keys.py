@@ -1,6 +1,6 @@
-"""API keys: `rb_<public id>_<secret>`, of which the store holds the public id and the sha256 of the secret.
+"""API keys of the form `rb_<public id>_<secret>`. The store contains the public id and the sha256 of the secret.
 
-A key is shown once, when it is made. The secret has 256 random bits, so a fast hash is enough: nobody can try them.
+A key is shown only once, when it is made. The secret has 256 random bits, so a fast hash is enough.
 """
 
 import hashlib
@@ -46,22 +46,22 @@ def _range(value: Json) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(_weight, value)) and value[0] <= value[1]
 
 
-#: scope -> whether a value is one of it, and what it should be
+#: scope -> (function that accepts valid values, description of valid values)
 SCOPES: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
-    # the only arms that its questions may be given to
+    # the only arms that its questions may get
     "arms": (_names, "a list of names of arms"),
-    # whether it may choose the arm of a question itself; without it: where neither it nor its tenant has a budget
+    # whether it may choose the arm of a question; default: yes, if neither the key nor its tenant has a budget
     "forced": (_flag, "true or false"),
-    # weight of cost of its questions that want none of their own; goes before the tenant's
+    # default cost weight of its questions; overrides the tenant's
     "cost_weight": (
         lambda value: _weight(value) or (isinstance(value, str) and 0 < len(value) <= 32),
         "a number from 0 on, or a name of the setting `cost_weights`",
     ),
-    # the weights of cost that its questions may have; goes before the tenant's
+    # cost weights that its questions may have; overrides the tenant's
     "cost_weights": (_range, "[least, largest], two numbers from 0 on"),
-    # how many requests may come with it; counts instead of server.rate_limits
+    # rate limit; overrides server.rate_limits
     "rate": (lambda value: isinstance(value, str) and bool(_RATE.fullmatch(value)), 'a rate, for example "600/minute"'),
-    # what its answers may cost in a day and a month (UTC), and whether its questions are refused beyond
+    # budgets per UTC day and month, and whether questions are refused once a budget is spent
     "dollars_per_day": (_dollars, "a number of dollars above 0"),
     "dollars_per_month": (_dollars, "a number of dollars above 0"),
     "budget_stop": (_flag, "true or false"),
@@ -69,12 +69,12 @@ SCOPES: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
 
 
 def check_scopes(scopes: Mapping[str, Json]) -> None:
-    """Refuse scopes that are not known, and values that they cannot have. Raises InvalidInput."""
+    """Raises InvalidInput for unknown scopes and invalid values."""
     for name, value in scopes.items():
         if name not in SCOPES:
             raise InvalidInput(f"unknown scope {name!r:.80}", field="scopes", remedy=known_choices(SCOPES, given=name))
-        fits, wanted = SCOPES[name]
-        if not fits(value):
+        is_valid, wanted = SCOPES[name]
+        if not is_valid(value):
             raise InvalidInput(f"the scope {name} is not {wanted}", field=f"scopes.{name}", remedy=f"give {wanted}")
     default, among = scopes.get("cost_weight"), scopes.get("cost_weights")
     if isinstance(default, int | float) and isinstance(among, list) and not among[0] <= default <= among[1]:
@@ -83,50 +83,50 @@ def check_scopes(scopes: Mapping[str, Json]) -> None:
 
 
 def is_known(scopes: Mapping[str, Json]) -> bool:
-    """Whether this version knows all of them: a newer one may have narrowed the key in a way that is not seen here."""
+    """Whether this release supports all scopes; a key of a newer release may have restrictions unknown here."""
     return all(name in SCOPES and SCOPES[name][0](value) for name, value in scopes.items())
 
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-#: keys that are neither revoked nor expired for a day; every process holds them in memory
+#: most keys that are neither revoked nor expired for a day; every process holds them in memory
 MAX_KEYS: Final = 10_000
 _DIGITS: Final = string.digits + string.ascii_letters
 _PUBLIC, _SECRET = 10, 43  # 43 digits of base 62 hold 256 bits
 _KEY: Final = re.compile(rf"rb_([0-9A-Za-z]{{{_PUBLIC}}})_([0-9A-Za-z]{{{_SECRET}}})")
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: how long an expired key is still told that it is expired, seconds
+#: time in which the error for an expired key says that it is expired, seconds
 _REMEMBERED_S: Final = 86_400.0
-#: what a secret is compared with where there is none
+#: hash that a secret is compared with if its public id is unknown
 _NOBODY: Final = hashlib.sha256(b"nobody has this secret").hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ApiKey:
-    """What is known of a key; not the key itself."""
+    """Description of a key, without its secret."""
 
     public_id: str
     name: str
     role: Role
-    #: what it is narrowed to beyond its role; JSON values
+    #: restrictions in addition to the role; JSON values
     scopes: Mapping[str, Json]
-    #: whose decisions it may see and judge; None: of every tenant
+    #: tenant whose decisions it may see and judge; None for all tenants
     tenant: str | None
     made_at: float
     made_by: str
     expires_at: float | None
     revoked_at: float | None = None
-    #: at most a minute old; None: never used
+    #: time of the last use, written at most once a minute; None if it was never used
     last_used_at: float | None = None
-    #: public id of the key that it was rotated to
+    #: public id of its successor after a rotation
     replaced_by: str | None = None
 
     def expired(self, now: float) -> bool:
-        """Whether its time is over."""
+        """Whether the key has expired."""
         return self.expires_at is not None and self.expires_at <= now
 
     def state(self, now: float) -> str:
-        """One of "active", "expiring" (it was rotated and its grace lasts), "expired" and "revoked"."""
+        """One of "active", "expiring" (rotated, but still in its grace period), "expired" and "revoked"."""
         if self.revoked_at is not None:
             return "revoked"
         if self.expired(now):
@@ -139,7 +139,7 @@ _KEYS: Final = TableRows(api_keys, ApiKey, scopes=JSON_OBJECT)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewKey:
-    """A key that was just made, with its text, which nothing else ever holds."""
+    """A new key with its text, which is stored nowhere."""
 
     key: ApiKey
     text: str = field(repr=False)
@@ -147,21 +147,21 @@ class NewKey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeysInForce:
-    """The keys of a store at one moment, by public id."""
+    """The usable keys of a store at one moment."""
 
-    #: without those that were revoked, and those that expired a day ago
+    #: public id -> key, without keys that were revoked or expired more than a day ago
     keys: Mapping[str, ApiKey]
-    #: sha256 of the secret of each
+    #: public id -> sha256 of the secret
     hashes: Mapping[str, str] = field(repr=False)
-    #: a key that is not revoked is there, maybe an expired one
+    #: whether a key exists that is not revoked; it may have expired
     unrevoked: bool
-    #: a key was ever made
+    #: whether a key was ever made
     ever: bool
 
     def find(self, text: str) -> ApiKey | None:
-        """The key of this text, maybe an expired one; None for a text that is no key, and for a wrong secret.
+        """The key with this text, which may have expired; None if the text or the secret is wrong.
 
-        The secret is hashed and compared in constant time, whether its public id is known or not.
+        The secret is compared in constant time, whether the public id is known or not.
         """
         match = _KEY.fullmatch(text)
         public_id, secret = ("", "") if match is None else match.groups()
@@ -170,7 +170,7 @@ class KeysInForce:
 
 
 class KeyStore:
-    """Makes, lists, rotates and revokes the keys of a store; every change is in the audit log."""
+    """Makes, lists, rotates and revokes keys. Every change is recorded in the audit log."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -186,27 +186,36 @@ class KeyStore:
         scopes: Mapping[str, Json] | None = None,
         expires_at: float | None = None,
     ) -> NewKey:
-        """A new key. Raises InvalidInput naming field and remedy."""
+        """Make a key. Raises InvalidInput.
+
+        name: for people; 1 to 64 printable characters
+        role: one of ROLES
+        now: seconds since 1970
+        actor: for the audit log
+        tenant: tenant of the key; None for all tenants
+        scopes: see SCOPES
+        expires_at: seconds since 1970; None: never
+        """
         check_scopes(scopes or {})
-        given: dict[str, Any] = {"name": name, "role": role, "tenant": tenant, "expires_at": expires_at}
-        _check(**given, now=now)
+        values: dict[str, Any] = {"name": name, "role": role, "tenant": tenant, "expires_at": expires_at}
+        _check(**values, now=now)
         with self.database.write() as connection:
-            new = _added(connection, given | {"scopes": dict(scopes or {})}, actor=actor, now=now)
+            new = _add_key(connection, values | {"scopes": dict(scopes or {})}, actor=actor, now=now)
             facts = {"name": name, "role": role, "scopes": dict(scopes or {}), "expires_at": expires_at}
             _record(connection, new.key, action="key.create", actor=actor, facts=facts, now=now)
         return new
 
     def listed(self) -> list[ApiKey]:
-        """All keys, revoked ones too, in the order made."""
+        """All keys, including revoked ones, oldest first."""
         query = select(api_keys).order_by(api_keys.c.made_at, api_keys.c.public_id)
         with self.database.read() as connection:
             return [_KEYS.value(row) for row in connection.execute(query).mappings()]
 
     def rotate(self, public_id: str, *, grace_s: float, actor: str, now: float) -> NewKey:
-        """A new key that may do the same; the former one is valid for `grace_s` seconds more.
+        """Make a successor with the same rights; the old key stays valid for `grace_s` seconds.
 
-        A key that was made to expire has a successor that lives as long from now. Raises NotFound, and InvalidInput for
-        a key that is revoked, expired or rotated already.
+        The successor of a key with an expiry has the same lifetime, counted from now. Raises NotFound, and InvalidInput
+        if the key is revoked, expired or already rotated.
         """
         with self.database.write() as connection:
             former = _one(connection, public_id)
@@ -217,7 +226,7 @@ class KeyStore:
             ends, until = now + grace_s, former.expires_at
             if until is not None:
                 ends, until = min(ends, until), now + until - former.made_at
-            new = _added(connection, same | {"expires_at": until}, actor=actor, now=now)
+            new = _add_key(connection, same | {"expires_at": until}, actor=actor, now=now)
             changed = {"expires_at": ends, "replaced_by": new.key.public_id}
             connection.execute(update(api_keys).where(api_keys.c.public_id == public_id).values(**changed))
             _record(connection, former, action="key.rotate", actor=actor, facts=changed, now=now)
@@ -237,24 +246,26 @@ class KeyStore:
         return replace(former, revoked_at=now)
 
     def in_force(self, *, now: float) -> KeysInForce:
-        """The keys that requests may come with at this moment."""
-        query, one = select(api_keys).where(*_usable(now)).limit(2 * MAX_KEYS), select(api_keys.c.public_id).limit(1)
+        """The keys that requests may use now."""
+        query = select(api_keys).where(*_usable(now)).limit(2 * MAX_KEYS)
+        any_key = select(api_keys.c.public_id).limit(1)
+        any_unrevoked = any_key.where(api_keys.c.revoked_at.is_(None))
         with self.database.read() as connection:
             rows = connection.execute(query).mappings().all()
-            ever = bool(rows) or connection.execute(one).first() is not None
-            unrevoked = bool(rows) or connection.execute(one.where(api_keys.c.revoked_at.is_(None))).first() is not None
+            ever = bool(rows) or connection.execute(any_key).first() is not None
+            unrevoked = bool(rows) or connection.execute(any_unrevoked).first() is not None
         keys = {row["public_id"]: _KEYS.value(row) for row in rows}
         hashes = {row["public_id"]: row["secret_sha256"] for row in rows}
         return KeysInForce(keys=keys, hashes=hashes, unrevoked=unrevoked, ever=ever)
 
     def scopes(self, public_id: str) -> Mapping[str, Json]:
-        """The scopes of a key; none of one that is not there."""
+        """The scopes of a key; {} if the key does not exist."""
         with self.database.read() as connection:
             row = connection.execute(select(api_keys).where(api_keys.c.public_id == public_id)).mappings().first()
         return {} if row is None else _KEYS.value(row).scopes
 
     def note_uses(self, uses: Mapping[str, float]) -> None:
-        """Write when keys were last used: public id -> seconds since the epoch."""
+        """Store times of last use. uses: public id -> seconds since 1970."""
         if not uses:
             return
         later = or_(api_keys.c.last_used_at.is_(None), api_keys.c.last_used_at < bindparam("at"))
@@ -265,14 +276,15 @@ class KeyStore:
 
 
 def _usable(now: float) -> list[ColumnElement[bool]]:
-    """Keys that are not revoked, and did not expire a day ago."""
-    lately = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now - _REMEMBERED_S)
-    return [api_keys.c.revoked_at.is_(None), lately]
+    """Conditions for keys that are not revoked and have not been expired for a day."""
+    is_unexpired = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now - _REMEMBERED_S)
+    return [api_keys.c.revoked_at.is_(None), is_unexpired]
 
 
 def _check(*, name: str, role: str, tenant: str | None, expires_at: float | None, now: float) -> None:
     if not _NAME.fullmatch(name) or not name.strip():
-        raise InvalidInput(f"{name!r:.80} is no name of a key", field="name", remedy="use 1 to 64 printable characters")
+        remedy = "use 1 to 64 printable characters"
+        raise InvalidInput(f"{name!r:.80} is not a valid name of a key", field="name", remedy=remedy)
     if role not in ROLES:
         raise InvalidInput(f"unknown role {role!r:.80}", field="role", remedy=known_choices(ROLES, given=role))
     if tenant is not None and not _TENANT.fullmatch(tenant):
@@ -282,15 +294,15 @@ def _check(*, name: str, role: str, tenant: str | None, expires_at: float | None
         remedy = "leave the tenant out, or use another role"
         raise InvalidInput("an admin makes keys of every tenant", field="tenant", remedy=remedy)
     if expires_at is not None and expires_at <= now:
-        raise InvalidInput("the key would be expired at once", field="expires", remedy="name a time to come")
+        raise InvalidInput("the key would be expired at once", field="expires", remedy="use a time in the future")
 
 
 def _digits(count: int) -> str:
     return "".join(secrets.choice(_DIGITS) for _ in range(count))
 
 
-def _added(connection: Connection, facts: Mapping[str, Any], *, actor: str, now: float) -> NewKey:
-    """A new key, stored. Raises InvalidInput where there are too many."""
+def _add_key(connection: Connection, facts: Mapping[str, Any], *, actor: str, now: float) -> NewKey:
+    """Make and store a key. Raises InvalidInput if there are too many keys."""
     count = select(func.count()).select_from(api_keys).where(*_usable(now))
     if connection.execute(count).scalar_one() >= MAX_KEYS:
         remedy = "revoke keys that are not used any more (ragbandit keys list)"

@@ -1,9 +1,9 @@
-"""Audit log: who did what, in the transaction that did it. Rows are added, and never changed or deleted.
+"""Audit log: actions of people and processes, each recorded in the transaction of the action.
 
-Every row holds the sha256 of the row before and of itself, so that a row that was changed, removed or put in between is
-found. Whoever may write to the database can still make the whole chain again, or cut off its end: keep the last number
-and sha256 that `ragbandit audit` prints elsewhere, and give them to the next one. Triggers refuse UPDATE and
-DELETE, on SQLite and PostgreSQL, so that no mistake of a program or a person does it.
+Rows are never changed or deleted; triggers of SQLite and PostgreSQL refuse UPDATE and DELETE. Every row contains a
+sha256 of itself and the previous row, so changed, removed and inserted rows are detected. A user with write access
+could still rewrite the whole chain or remove its end. To detect that, store the last number and sha256 printed by
+`ragbandit audit` elsewhere, and pass them to the next check.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from ragbandit.shared.types import Json
 
 #: columns in the order in which they are hashed
 _HASHED: Final = ("number", "made_at", "actor", "action", "target", "tenant", "facts")
-#: the action of the entry that says which updates an earlier release archived: {"spans": {label: [[first, last]]}}
+#: action of the entry with the updates that an earlier release archived: {"spans": {label: [[first, last]]}}
 ARCHIVED: Final = "store.archived"
-#: rows that are read at a time
+#: rows per query
 _BLOCK: Final = 1000
 _MAX: Final = {"actor": 128, "action": 64, "target": 128, "tenant": 64}
 
@@ -33,26 +33,26 @@ _MAX: Final = {"actor": 128, "action": 64, "target": 128, "tenant": 64}
 class AuditEntry:
     """One row of the audit log."""
 
-    #: 1, 2, 3 ...
+    #: 1, 2, 3, ...
     number: int
-    #: seconds since the epoch
+    #: seconds since 1970
     made_at: float
     #: "key:PUBLIC_ID", "cli:USER@HOST" or "process:NAME@HOST"
     actor: str
-    #: what was done, as in "key.create"
+    #: name of the action, as "key.create"
     action: str
-    #: what it was done to
+    #: object of the action
     target: str
-    #: whose it is; None: of the whole service
+    #: tenant of the object; None if it belongs to the whole service
     tenant: str | None
     facts: Mapping[str, Json]
-    #: hex digits, over the sha256 of the entry before and this one
+    #: hash of the previous entry's hash and this entry, hex digits
     sha256: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditFault:
-    """What is wrong with the log, and at which number."""
+    """A fault of the log, with the number of the entry."""
 
     number: int
     reason: str
@@ -63,10 +63,11 @@ class AuditVerdict:
     """Result of a check of the whole log."""
 
     entries: int
-    #: of the last entry; 0 and "" of an empty log
+    #: number of the last entry; 0 if the log is empty
     last_number: int
+    #: sha256 of the last entry; "" if the log is empty
     last_sha256: str
-    #: the first that was found; None: the chain is whole
+    #: the first fault; None if the chain is valid
     fault: AuditFault | None
 
 
@@ -80,12 +81,17 @@ def record(
     facts: Mapping[str, Json] | None = None,
     now: float | None = None,
 ) -> int:
-    """Add an entry in the caller's write transaction; returns its number.
+    """Add an entry in the transaction of the action. Returns its number.
 
-    It is there if and only if what it tells of is. actor: "key:PUBLIC_ID" or "cli:USER@HOST". facts: JSON values, and
-    no secret. Too long texts are cut. On PostgreSQL other writers of entries wait until the transaction ends.
+    Long texts are cut. On PostgreSQL other writers of entries wait until the transaction ends.
+
+    connection: the caller's write transaction
+    actor: "key:PUBLIC_ID" or "cli:USER@HOST"
+    action, target, tenant: see AuditEntry
+    facts: JSON values without secrets
+    now: seconds since 1970; None: the present time
     """
-    if connection.dialect.name != "sqlite":  # a write transaction of SQLite is the only one there is
+    if connection.dialect.name != "sqlite":  # SQLite has one write transaction at a time anyway
         connection.execute(text("LOCK TABLE audit_log IN SHARE ROW EXCLUSIVE MODE"))
     number, before = last_of(connection)
     texts = {"actor": actor, "action": action, "target": target, "tenant": tenant}
@@ -96,22 +102,22 @@ def record(
 
 
 def last_of(connection: Connection) -> tuple[int, str]:
-    """Number and sha256 of the last entry; 0 and "" of an empty log."""
+    """Number and sha256 of the last entry; (0, "") if the log is empty."""
     query = select(audit_log.c.number, audit_log.c.sha256).order_by(audit_log.c.number.desc()).limit(1)
     last = connection.execute(query).first()
     return (0, "") if last is None else (last.number, last.sha256)
 
 
 def last_entry(connection: Connection, *, action: str, target: str) -> AuditEntry | None:
-    """The newest entry of this action on this target; None: there is none."""
-    of = audit_log.c.action == action[: _MAX["action"]], audit_log.c.target == target[: _MAX["target"]]
-    query = select(audit_log).where(*of).order_by(audit_log.c.number.desc()).limit(1)
+    """The newest entry of this action on this target; None without one."""
+    is_wanted = audit_log.c.action == action[: _MAX["action"]], audit_log.c.target == target[: _MAX["target"]]
+    query = select(audit_log).where(*is_wanted).order_by(audit_log.c.number.desc()).limit(1)
     row = connection.execute(query).mappings().first()
     return None if row is None else _entry(row)
 
 
 def entries(database: Database, *, after: int = 0) -> Iterator[AuditEntry]:
-    """The entries with a larger number, in order."""
+    """Yield the entries with a number above `after`, in order."""
     for row in _rows(database, after=after):
         yield _entry(row)
 
@@ -119,9 +125,11 @@ def entries(database: Database, *, after: int = 0) -> Iterator[AuditEntry]:
 def check_entries(database: Database, *, known: tuple[int, str] | None = None) -> AuditVerdict:
     """Check the chain from its first entry to its last.
 
-    known: number and sha256 of an entry that were noted elsewhere; a log that does not hold it is at fault.
+    known: number and sha256 of an entry that were stored elsewhere; the log must contain this entry
     """
-    last, fault, met = (0, ""), None, known is None
+    last = (0, "")
+    fault = None
+    has_known = known is None
     for row in _rows(database, after=0):
         if row["number"] != last[0] + 1:
             fault = AuditFault(number=last[0] + 1, reason="the entry is missing")
@@ -130,8 +138,8 @@ def check_entries(database: Database, *, known: tuple[int, str] | None = None) -
         if fault is not None:
             break
         last = row["number"], row["sha256"]
-        met = met or last == known
-    if fault is None and known is not None and not met:
+        has_known = has_known or last == known
+    if fault is None and known is not None and not has_known:
         fault = AuditFault(number=known[0], reason="the log does not hold the entry that was noted")
     return AuditVerdict(entries=last[0], last_number=last[0], last_sha256=last[1], fault=fault)
 

@@ -51,7 +51,7 @@ def test_a_run_in_pieces(service):
 
 
 def test_a_second_turn(service):
-    """A run goes on from the response of the one before, and from the list of its items."""
+    """A run continues the previous response, by its id and by the list of its items."""
 
     async def ask(agent):
         first = await Runner.run(agent, QUESTION)

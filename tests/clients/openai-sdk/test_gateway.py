@@ -1,4 +1,4 @@
-"""OpenAI's own client in front of models: tools, parsed outputs, images, and calls in pieces, as of its own server."""
+"""OpenAI's own client in front of models: tools, parsed outputs, images and streamed calls, as with OpenAI's server."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_calls_in_pieces(client, gateway):
 
 
 def test_parsed_outputs(client, gateway):
-    """Of chat completions and of responses."""
+    """Cases of chat completions and of responses."""
     parsed = client.chat.completions.parse(model="auto", messages=gateway.messages, response_format=City)
     assert parsed.choices[0].message.parsed == City(name="Paris", people=2100000)
     reply = client.responses.parse(model="auto", input="Where?", text_format=City)

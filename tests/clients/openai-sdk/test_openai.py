@@ -19,7 +19,7 @@ def test_models(client):
 
 
 def test_whole(client, service):
-    """A whole reply has the answer, our facts beside it, and headers."""
+    """A complete reply has the answer, the decision's facts, and headers."""
     raw = client.chat.completions.with_raw_response.create(model="auto", messages=service.messages)
     reply = raw.parse()
     assert isinstance(reply, ChatCompletion)

@@ -14,7 +14,7 @@ def client(service):
 
 
 def test_whole(client, service):
-    """A whole response has the answer, our facts beside it, and is read again by its id."""
+    """A complete response has the answer and the decision's facts, and can be read again by its id."""
     raw = client.responses.with_raw_response.create(
         model="arm/single_step", input=QUESTION, instructions="Be brief.", metadata={"page": "faq"}
     )

@@ -1,4 +1,4 @@
-"""HTTP: requests made from the OpenAPI document itself, fitting and broken, on every endpoint, with all checks.
+"""HTTP: valid and invalid requests generated from the OpenAPI document, on every endpoint, with all checks.
 
 A hundred of them here, always the same; API_FUZZ=10000 (`make api-fuzz`) makes that many, others each time.
 """
@@ -81,13 +81,13 @@ def excused(failure: Exception, reply) -> bool:
         unmet = chat and "no arm can answer this request" in reply.text
         told = no_question or bool(whole) or bounded or unmet
         return reply.status_code == 413 or "is not the body's" in reply.text or told
-    # Stores have outcomes from before a rule: whoever repeats one is told so, and not refused.
+    # Old outcomes may violate a newer rule: repeating one is reported as a duplicate, and not refused.
     repeated = reply.request.url.endswith("/v1/outcomes") and '"duplicate":true' in reply.text
     return name == "AcceptedNegativeData" and (reply.status_code == 413 or chat or repeated)
 
 
 def run(strategy, check, *, examples: int) -> None:
-    """Call `check` with so many cases."""
+    """Call `check` with this many cases."""
     settings = hypothesis.settings(
         max_examples=examples,
         database=None,
@@ -98,7 +98,7 @@ def run(strategy, check, *, examples: int) -> None:
     )
     given = hypothesis.given(case=strategy)
     test = settings(hypothesis.seed(random.SystemRandom().randrange(2**32))(given(check)) if WANTED else given(check))
-    with contextlib.suppress(hypothesis.errors.Unsatisfiable):  # an operation that takes nothing has nothing wrong
+    with contextlib.suppress(hypothesis.errors.Unsatisfiable):  # an operation without inputs has no invalid request
         test()
 
 

@@ -22,9 +22,8 @@ from tests.support.servers.http_service import QUESTION, refused, routed
     ids=["latin", "cut", "empty", "bytes", "deep", "digits", "half a pair", "half a pair in a key"],
 )
 def test_not_json(unmoved, body, status, code):
-    """A body that is no JSON in UTF-8 is a 4xx of the usual shape; what is simply not JSON is 400.
-
-    Half of a surrogate pair anywhere else: test_api_properties.
+    """A body that is not JSON in UTF-8 gets a 4xx of the usual form; invalid JSON gets 400. Lone surrogates in other
+    places: see test_api_properties.
     """
     refused(unmoved.post("/v1/route", content=body, headers={"content-type": "application/json"}), status, code)
 
@@ -83,7 +82,7 @@ def test_a_wrong_type_is_told_all_right_ones(unmoved, path, body, field, wanted)
 
 
 def test_a_missing_field_is_a_sentence(unmoved):
-    """What is missing, and what is no field, is said in a sentence that names it; wait_s is told its place."""
+    """The error names a missing or unknown field; for wait_s it names the right place."""
     missing = refused(unmoved.post("/v1/route", json={}), 422, "INVALID_INPUT", field="question")
     assert missing["message"] == '"question" is required (string)'
     batch = refused(unmoved.post("/v1/feedback/batch", json={}), 422, "INVALID_INPUT", field="items")

@@ -117,9 +117,8 @@ def test_a_router_that_earns_no_more_than_one_arm(stored):
 
 
 def test_weight_against_the_labels(stored, tmp_path, monkeypatch):
-    """A weight beyond a factor of 2, or a dear arm that is worse, is a warning from 50 labels an arm on.
-
-    Labels at other prices are of another unit of cost. `validate` says the same.
+    """A weight off by more than a factor of 2, or an expensive arm that is worse, is a warning from 50 labels per arm
+    on. Labels at other prices have another unit of cost. `validate` prints the same.
     """
 
     def look(weight, *, arms=("cheap", "dear"), **reward):
@@ -230,7 +229,7 @@ def test_hosts_that_differ(running, redis_client, about, change, words):
     ],
 )
 def test_settings_that_contradict_each_other(settings, given, words):
-    """Each is one warning that names the setting."""
+    """Every finding is one warning that names the setting."""
     (found,) = told(of_settings(settings(**given)))
     assert found.startswith(f"warning {words}")
 

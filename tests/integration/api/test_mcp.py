@@ -74,7 +74,7 @@ def test_a_question_from_its_arm_to_its_explanation(service, mode):
 
 
 def test_an_answer_with_news_of_its_arm(service):
-    """Who asks for progress hears of the arm first; the answer is what /v1/answer replies, pending included."""
+    """A client that asks for progress gets the arm first; the answer equals that of /v1/answer, pending included."""
     news, asked = [], {"question": QUESTION, "decision_id": "mcp-17"}
 
     async def progress(number, total, text):

@@ -81,7 +81,7 @@ def service(serve):
 @pytest.fixture
 def used(service):
     """A service in which everything happened once that has labels."""
-    for number in range(22):  # of two arms one is drawn eleven times: what is compared has a number
+    for number in range(22):  # one of two arms is drawn eleven times, so the comparison has a number
         question = {"question": f"Who wrote Dracula {number}?", "arms": ["no_retrieval", "single_step"]}
         made = service.http.post("/v1/route", json=question).json()
         outcome = {"decision_id": made["decision_id"], "answer": "Stoker", "steps": 1, "cost": {"seconds_total": 0.3}}

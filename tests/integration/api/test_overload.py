@@ -59,8 +59,8 @@ def measured(service, name, **labels):
 
 
 def test_what_is_accepted_is_answered_soon_and_nothing_else_is_stored(serve):
-    """Of 300 questions at once to a service that decides 80 in a second, those that would wait over 0.5 s are 503 with
-    Retry-After; the accepted ones are answered within 2 s, and stored is exactly what was answered.
+    """A service that decides 80 questions a second gets 300 at once. Those that would wait over 0.5 s get 503 with
+    Retry-After; the others are answered within 2 s, and only answered questions are stored.
     """
     service = serve(encoder={"max_batch": 4}, server={"max_wait_s": 0.5})
     encode = service.router.encoder.encode
@@ -102,8 +102,8 @@ def test_overload_is_refused_early(serve):
 
 
 def test_callers_that_leave_are_dropped(serve):
-    """Of callers that close their connection while they wait, no question is encoded or stored; the one whose batch
-    had begun is stored and counted as unseen: stored = answered + unseen.
+    """Questions of callers that close their connection while waiting are not encoded or stored. One whose batch had
+    begun is stored and counted as unseen: stored = answered + unseen.
     """
     service = serve()
     held = HeldEncoder(service)

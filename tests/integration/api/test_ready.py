@@ -19,7 +19,7 @@ def impatient(monkeypatch):
 
 
 def until(service, status: int, *, within_s: float) -> str:
-    """Ask /ready until it has this status; what it says of the database."""
+    """Poll /ready until it has this status; returns its entry about the database."""
     give_up = time.monotonic() + within_s
     while True:
         response = service.http.get("/ready")
@@ -41,7 +41,7 @@ def refused_routes(service) -> None:
 
 
 def test_a_database_that_may_not_grow(serve, impatient):
-    """While SQLite has no room for decisions /ready is 503 and says so; with room it is 200 again."""
+    """While SQLite has no room for decisions, /ready replies 503 with the reason; with room it replies 200 again."""
     service = serve()
     engine, most = service.router.database.engine, [0]
 

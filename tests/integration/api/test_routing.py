@@ -67,7 +67,7 @@ def test_plain_requests_are_answered_as_by_fastapi(shared, raw, key):
         reply = response.json()
         if response.status_code == 200:
             assert response.headers["x-ragbandit-decision-id"] == reply["decision_id"]
-            # A turn that stays on the arm of an earlier one is offered that arm alone.
+            # A turn that stays on the arm of an earlier one is offered only this arm.
             assert b"sticky_turns" in raw or set(reply["pmf"]) == {"single_step", "multi_step", "no_retrieval"} - (
                 {"no_retrieval"} if b"arms" in raw else set()
             )
@@ -109,5 +109,5 @@ def test_batch(http, service):
     [({}, "items"), ({"items": []}, "items"), ({"items": [{}] * 513}, "items"), ({"items": [3]}, "items.0")],
 )
 def test_bad_batch(unmoved, body, field):
-    """A batch that is none, empty or too long is refused as a whole."""
+    """A batch that is not a list, empty or too long is refused as a whole."""
     refused(unmoved.post("/v1/route/batch", json=body), 422, "INVALID_INPUT", field=field)

@@ -45,7 +45,7 @@ def test_a_decision_is_in_the_trace_of_its_caller(service, memory):
 
 
 def test_feedback_is_an_event_in_the_trace_of_the_decision(service, memory):
-    """A rating is told with its score; a repetition is not told again; a label's gold answers never are."""
+    """A rating is traced with its score, a repetition is not traced again, and gold answers never are."""
     made = routed(service.http)
     key = made["decision_id"]
     for _ in range(2):
@@ -81,7 +81,7 @@ def test_failures_are_told_by_their_kind_alone(service, memory, monkeypatch):
 
 
 def test_probes_have_no_span_and_every_reply_has_an_id(service, memory):
-    """What is asked all the time is not traced; every reply has the caller's request id, or a new one."""
+    """Probes and scrapes are not traced; every reply has the caller's request id, or a new one."""
     for path in ("/health", "/ready", "/metrics", "/v1/status"):
         assert service.http.get(path, headers={"x-request-id": "mine:1"}).headers["x-request-id"] == "mine:1"
     memory.wait("GET /v1/status")

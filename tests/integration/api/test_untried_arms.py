@@ -34,7 +34,7 @@ def lived(service, *, count=120) -> tuple[Counter, Counter]:
 
 
 def test_no_surface_has_a_number_of_an_arm_that_was_hardly_tried(serve):
-    """Of arms at 97, 1.5 and 1.5 %, report and page compare with the first alone, and count draws of the others."""
+    """With arms at 97, 1.5 and 1.5 %, report and page compare only with the first one and count draws of the others."""
     policy = {"name": "fixed", "params": {"arm": "multi_step"}, "floor": 0.015, "cold_start_floor": 0.0}
     service = serve(policy=policy)
     draws, judged = lived(service)

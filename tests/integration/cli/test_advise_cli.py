@@ -62,7 +62,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def warmed(tmp_path_factory):
-    """A folder whose table was learned, to be copied, and what the command said of it as JSON and as text."""
+    """A folder with a learned table, to be copied, and the command's output as JSON and as text."""
     made, say = tmp_path_factory.mktemp("warmed"), {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
@@ -88,7 +88,7 @@ def weight(name):
 
 
 def advise(*words, code=None):
-    """What the verb says; code: None: that of any verdict."""
+    """Output of the verb. code: the expected exit code; None accepts that of any verdict."""
     done = command.run("advise", *words)
     assert done.exit_code in ({0, 3, 4} if code is None else {code}), done.output
     return json.loads(done.stdout) if "--json" in words and done.stdout.startswith("{") else done.output
@@ -156,7 +156,7 @@ def test_twice_adds_nothing_and_a_longer_table_the_rest(learned):
 
 
 def test_questions_are_held_out(learned):
-    """What is said of the policy is far above always one arm where the words tell, and not where they do not."""
+    """The policy's estimate is far above always one arm if the words are informative, and not above it otherwise."""
     found = learned.facts
     assert not learned.store, "without --warm nothing is written into a store"
     assert learned.text.startswith("route: learned routing is worth +")
@@ -439,7 +439,7 @@ def test_a_question_that_stands_twice_counts_once(running):
 
 
 def test_few_questions_fix_nothing(running):
-    """Of fewer than 300 questions a policy has learned too little: the verdict is open, and the forecast says so."""
+    """With fewer than 300 questions a policy has learned too little; the verdict is open, with a forecast."""
     said = advise("q.jsonl", "--arms", "quick,careful", "--worth", "0.9", "--json", code=4)
     more = int(said["sentence"].split("about ")[1].split()[0].replace(",", ""))
     assert said["answered"] + more >= 300
@@ -509,7 +509,7 @@ def test_any_number_of_arms_fits_on_one_screen():
 
 
 def test_an_arm_that_is_best_somewhere_stays():
-    """Of 200 races in which an arm is the best of one kind by a little it leaves one in twenty times at most."""
+    """In at most one of twenty of 200 races the arm that is slightly best for one kind is dropped."""
     left = 0
     for seed in range(200):
         rng = random.Random(seed)

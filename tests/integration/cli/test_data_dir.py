@@ -34,7 +34,7 @@ def modes(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("verb", ["up", "serve", "status", "verify", "migrate"])
 def test_a_file_where_the_folder_belongs(tmp_path, verb):
-    """Where data_dir is a file the command says so, by the setting's name, and ends with exit code 2."""
+    """If data_dir is a file, the command names the setting and ends with exit code 2."""
     (tmp_path / "data").touch()
     done = command.run(verb, "--config", str(configured(tmp_path)))
     assert (done.exit_code, done.stdout) == (2, "")
@@ -43,7 +43,7 @@ def test_a_file_where_the_folder_belongs(tmp_path, verb):
 
 
 def test_a_folder_of_another_user(tmp_path):
-    """Where this user may not enter data_dir the command says so in one line, and ends with exit code 2."""
+    """If the user may not enter data_dir, the command prints one line and ends with exit code 2."""
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     (data / "ragbandit.db").touch()
@@ -64,7 +64,7 @@ def test_a_folder_of_another_user(tmp_path):
 
 
 def test_new_files_are_private(tmp_path):
-    """data_dir is made 0700, and the database with the files beside it, logs and exports 0600, whatever the umask."""
+    """data_dir is made with mode 0700; the database and its files, logs and exports with 0600, for any umask."""
     before = os.umask(0)
     try:
         settings = Settings(data_dir=str(tmp_path / "deep" / "data"))

@@ -93,7 +93,7 @@ def kept(path):
     return [json.loads(line) for line in (path / "answers.jsonl").read_text().splitlines()]
 
 
-# ----------------------------------------------------------------------------------------------------- what is said
+# ------------------------------------------------------------------------------------------------------------ output
 
 
 def test_means_are_over_all_questions(run, tmp_path):
@@ -122,7 +122,9 @@ def test_failures_are_listed(run):
 
 
 def test_time_is_over_the_questions_that_neither_failed_on(run, tmp_path):
-    """What an arm or single_step failed on is in the seconds and not in Time; where nothing is left Time is "-"."""
+    """Questions on which an arm or single_step failed count in seconds, but not in Time; without any others Time is
+    "-".
+    """
     report(run("--json"))
     seconds = {
         "single_step": (("answered", 1.0), ("answered", 3.0), ("failed", 0.001), ("exhausted", 4.0)),
@@ -150,7 +152,7 @@ def test_time_is_over_the_questions_that_neither_failed_on(run, tmp_path):
 
 
 def test_family_changes_the_judgement_and_runs_nothing(run, tmp_path):
-    """With another family the same answers are judged anew."""
+    """With another family of metrics the same answers are judged again."""
     first = report(run("--json"))["single_step"]
     before = kept(tmp_path)
     write_json(tmp_path / "questions.jsonl", [row | {"answers": ["o"]} for row in QUESTIONS])
@@ -232,7 +234,7 @@ def test_what_is_other_work(run, tmp_path):
 
 
 def test_failed_answers_are_asked_again_on_request(run, tmp_path):
-    """--resume leaves failures as they are; --retry-failed asks again for them alone, and the later line counts."""
+    """--resume keeps failures; --retry-failed asks only these again, and the later line counts."""
     ailing = {"class": f"{__name__}:Ailing"}
     write_config(tmp_path, arms={"ailing": ailing, "no_retrieval": {}, "single_step": {}})
 
@@ -285,7 +287,7 @@ def test_torn_line_is_run_again(run, tmp_path):
     assert kept(tmp_path)[-1]["key"] == before[-1]["key"]
 
 
-# ----------------------------------------------------------------------------------------------------- what is asked
+# --------------------------------------------------------------------------------------------------------- questions
 
 
 def test_all_names_what_cannot_be_run(run, tmp_path):

@@ -20,7 +20,7 @@ QUESTIONS = [
         "quiz": {"questions": ["地点?", "原因?"], "references": ["北京", "无法推断"]},
     },
 ]
-#: what the judge says; first, for its prompts hold questions too
+#: replies of the judge; they come first, since its prompts contain questions too
 JUDGE = {
     "请针对": "1: 谁造了船?\n2: 何时造的?",
     f"文字\uff1a\n{GOLD}": "1: 张三\n2: 三月",
@@ -28,7 +28,7 @@ JUDGE = {
     "文字\uff1a\n李四在三月造的": "1: 李四\n2: 三月",
     "文字\uff1a\n在北京": "1: 北京",
 }
-#: a prompt of the user's own, and what the judge says to it
+#: a user's prompt, and the judge's reply to it
 OWN = "[body]\nREAD {text}\nor say 无法推断\n{questions}"
 SAID_TO_OWN = {
     f"READ {GOLD}": "1: 张三\n2: 三月",
@@ -122,7 +122,9 @@ def test_row_without_a_gold_text_is_named(run, tmp_path, row, named):
 
 
 def test_own_prompts_judge_otherwise(run, tmp_path):
-    """With prompts of the user's own the same answers are judged anew; with ours the kept judgements stand again."""
+    """With the user's prompts the same answers are judged again; with the default ones the stored judgements count
+    again.
+    """
     script = SAID_TO_OWN | JUDGE | ARMS
     write_config(tmp_path, script)
     before = report(run("--json"))

@@ -163,7 +163,7 @@ def test_rows_are_the_stores_own_and_come_once(world, new_ledger, tmp_path):
 
     def rows_of(ledger, table, order):
         with ledger.database.read() as connection:
-            own = "policy", "decided"  # of the ledger that appended the row
+            own = "policy", "decided"  # label of the ledger that appended the row
             found = connection.execute(select(table).order_by(order)).mappings()
             return [{name: value for name, value in row.items() if name not in own} for row in found]
 
@@ -266,12 +266,12 @@ def test_own_rows_in_a_live_ledger(make_world, new_url, tmp_path):
     assert second.counters().balanced
     verdict = second.router.verify(deep=True)
     assert verdict.ok, verdict.notes
-    assert verdict.not_checkable == 6  # by the version that had learned; both fresh policies are one and the same
+    assert verdict.not_checkable == 6  # decided by the version that had learned; both fresh policies are equal
     assert verdict.deep_decisions == 12
 
 
 def test_counters_balance_for_every_ledger(world, tmp_path):
-    """A foreign log beside live traffic leaves the counters of both ledgers in balance; the live one closes it."""
+    """An imported log leaves the counters of both ledgers balanced; the live ledger closes its rows."""
     before = world.counters()
     there = Ledger(world.database, label="imported")
     imported(there, write_json(tmp_path / "log.jsonl", [LEAST | {"id": f"q{n}"} for n in range(7)]))

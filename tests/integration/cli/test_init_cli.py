@@ -1,4 +1,4 @@
-"""Verb `init`, as a user types it: in an empty folder, beside a model server, with documents and pipelines."""
+"""Verb `init`, as a user types it: in an empty folder, with a model server, with documents and pipelines."""
 
 import os
 import subprocess
@@ -132,7 +132,7 @@ def test_a_model_of_a_server(run, tmp_path, monkeypatch):
 
 
 def test_what_a_server_tells_of_its_models(run):
-    """Where its list has them, as OpenRouter's: context, what the model takes beside text, and its prices."""
+    """If the server's list has them, as OpenRouter's: context length, supported inputs and prices of a model."""
     told = {
         "id": "vendor/model",
         "context_length": 128000,
@@ -189,7 +189,7 @@ def test_two_models_without_documents_are_arms(run, tmp_path):
 
 
 def test_a_server_that_was_named_must_answer(run, monkeypatch):
-    """Of --url, OPENAI_BASE_URL and --model: what cannot be used is refused by its name, and nothing is written."""
+    """Invalid values of --url, OPENAI_BASE_URL and --model are refused by name, and nothing is written."""
     with ScriptedServer({"": "So."}, models=[{"id": "llama-3b"}, {"id": "llama-70b"}]) as server, every_case() as case:
         for words, environ, parts in (
             (["--url", "http://127.0.0.1:9/v1"], {}, ["--url", "ConnectError"]),

@@ -1,4 +1,4 @@
-"""`ragbandit keys` and `audit`: keys are made, listed, rotated and revoked, and the log says so."""
+"""`ragbandit keys` and `audit`: keys are made, listed, rotated and revoked, which the log records."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def created(*more: str) -> dict:
 
 
 def test_a_key_is_printed_once(tmp_path):
-    """`create` prints the key alone on standard output; `list` and the log never show it."""
+    """`create` prints only the key on standard output; `list` and the log never show it."""
     done = run("keys", "create", "--name", "a [b] key", "--role", "reader")
     assert re.fullmatch(r"rb_[0-9A-Za-z]{10}_[0-9A-Za-z]{43}\n", done.stdout)
     assert "not shown again" in done.stderr

@@ -80,7 +80,7 @@ def test_the_switch_of_a_store_that_nobody_serves_is_not_thrown(monkeypatch, tmp
         (["add", "A B"], "name of a version"),
         (["shadow", "nobody"], "nobody"),
         (["kill", "nonsense"], "nonsense"),
-        (["resume"], "nothing is killed"),
+        (["resume"], "the kill switch is off"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(arguments, said):

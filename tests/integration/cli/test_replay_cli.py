@@ -51,7 +51,7 @@ def refused(done, *said):
 
 
 def close(one, other, *, where="", within=1e-9):
-    """Two JSON values that are the same but for rounding."""
+    """Two JSON values are equal up to rounding."""
     if isinstance(one, dict):
         assert one.keys() == other.keys(), where
         for key, value in one.items():
@@ -76,9 +76,8 @@ def parts_of(said):
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory, sqlite_template):
-    """A store with 120 decisions of a live router, ten an hour, each with an outcome and a rating; learned twice.
-
-    What it was filled with: its folder, its settings but for the folder, and the rewards of its ledger.
+    """A store with 120 decisions of a live router, ten per hour, each with an outcome and a rating; learned twice.
+    Returns its folder, its settings without the folder, and the rewards of its ledger.
     """
     folder = tmp_path_factory.mktemp("filled")
     shutil.copyfile(sqlite_template, folder / "ragbandit.db")
@@ -187,7 +186,7 @@ def test_a_sample_of_the_store(store, run):
 
 
 def test_store_by_version(store, run):
-    """A snapshot is judged on what came after it; the last one, that learned all, cannot be."""
+    """A snapshot is judged on later rows; the last one, which has learned all rows, cannot be judged."""
     versions = {int(path.stem.split("-")[1]): path.stem for path in Path(store.snapshot_root).rglob("*.json")}
     assert {60, 120} <= set(versions)
     early = versions[min(versions)]
@@ -238,7 +237,7 @@ def test_table(run, tmp_path):
 
 
 def test_report(run, tmp_path):
-    """--report writes the page beside whatever is printed; a place that cannot be written is refused at once."""
+    """--report writes the page in addition to the output; a path that cannot be written is refused at once."""
     write_rows("log.jsonl", candidate_rows(100))
     done = run("--log", "log.jsonl", "--policy", "column:new", "--report", "page.html", "--json")
     assert found(done)["rows"] == 100
@@ -269,7 +268,9 @@ def test_fail_below(run):
 
 
 def test_wrong_log(run):
-    """A log whose draws do not follow its pmfs ends with 2, says so first, and still shows what it found."""
+    """A log whose draws contradict its pmfs gives exit code 2; the fault comes first, and the estimates are still
+    shown.
+    """
     rows = [LEAST | {"id": f"q{number}", "arm": ("fast", "deep")[number % 2]} for number in range(200)]
     write_json(Path("log.jsonl"), rows)  # half of them deep, where a fifth was to be expected
     words = ("--log", "log.jsonl", "--policy", "uniform")

@@ -55,7 +55,7 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
     """A Router and a Learner on SQLite, fed the same questions and ratings, decide alike and end at the same sha256."""
     table = read_table(write_json(tmp_path / "table.jsonl", made_rows(24)))
     live = make_world(policy={"name": name, "params": params}, reward={"weight": 0.04})
-    live.router.service.secret = None  # a simulation has no store: its seeds are made of the ids alone
+    live.router.service.secret = None  # a simulation has no store, so its seeds are computed from the ids only
     encoder = live.router.service.encoder
     world = SimulationData(
         table=table,
@@ -83,7 +83,7 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
 
 
 def test_processes_change_nothing(tmp_path):
-    """With one process or with two every number is the same, but for the clock's."""
+    """All numbers except times are the same with one process and with two."""
     table = read_table(write_json(tmp_path / "table.jsonl", made_rows(24)))
     found = [
         simulate(

@@ -92,7 +92,7 @@ def test_unknown_arms(client):
 
 
 def test_async_functions_need_the_async_client(client):
-    """Client says so, also of a function that hides it."""
+    """Client reports an async function, also one that looks synchronous."""
 
     async def deep(question):
         return question

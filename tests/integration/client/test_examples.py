@@ -22,7 +22,7 @@ def service(serve, monkeypatch):
 def test_the_page(service, tmp_path, monkeypatch):
     """All Python of docs/integrations/client.md runs in one process, from top to bottom."""
     (configuration,) = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.S)
-    (tmp_path / "config.yaml").write_text(configuration)  # of the library, at the end
+    (tmp_path / "config.yaml").write_text(configuration)  # the library's example, at the end
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAGBANDIT_ENCODER__MODEL", "hashing")
     names: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""Both clients when things go wrong: keys, timeouts, retries, replies that are none, and a client that is closed."""
+"""Failures of both clients: keys, timeouts, retries, invalid replies, and a closed client."""
 
 import logging
 import math

@@ -137,7 +137,7 @@ def test_padding_does_not_leave_the_models_positions(tiny, monkeypatch):
 
 @pytest.mark.models
 def test_features_do_not_depend_on_the_batch(encoder, monkeypatch):
-    """In float32 a question alone, in a mixed batch and in another order has the same features but for rounding."""
+    """In float32 a question has the same features up to rounding by itself, in a mixed batch and in another order."""
     monkeypatch.setattr(encoder, "_most_questions", 5)
     alone = np.concatenate([encoder.encode([question]) for question in QUESTIONS])
     np.testing.assert_allclose(encoder.encode(QUESTIONS), alone, atol=FLOAT32)
@@ -198,7 +198,7 @@ def test_a_damaged_projection_is_fitted_again(tiny, tmp_path, caplog):
 
 
 def test_the_recipe_is_that_of_earlier_releases():
-    """Ledgers that exist go on: what the hash says of the arithmetic changes with a new recipe alone, here v3."""
+    """Existing ledgers go on: the part of the hash about arithmetic changes only with a new recipe, here v3."""
     assert hashlib.sha256(_RECIPE.encode()).hexdigest() == (
         "32dae4ace652085b108a3c5c59547d23240545941e330fb9d6d5ee7817235147"
     )
@@ -207,7 +207,7 @@ def test_the_recipe_is_that_of_earlier_releases():
 @pytest.mark.models
 @pytest.mark.parametrize("text", ["", " ", "x" * 1_000_000, "word " * 200_000, "😀" * 300, "这" * 300, "\ud800 hi\x00"])
 def test_any_text_costs_max_tokens_at_most(encoder, monkeypatch, text):
-    """Of empty, huge, foreign and broken text a bounded part is read, and its features are finite."""
+    """A bounded part of empty, huge, foreign and broken texts is read, and the features are finite."""
     read = []
 
     class Tokenizer:
@@ -288,7 +288,7 @@ MOVES = {"float32": FLOAT32, "int8": 0.02, "bfloat16": 0.25}
 
 @pytest.mark.parametrize("precision", MOVES)
 def test_features_do_not_move_with_the_batch(precision):
-    """A question alone and in batches of 2 to 64 has the same features within the precision's tolerance."""
+    """A question by itself and in batches of 2 to 64 has the same features within the precision's tolerance."""
     encoder = DistilBertEncoder(precision=precision, device="cpu", threads=1)
     questions = references().questions[:64]
     alone = np.concatenate([encoder.encode([each]) for each in questions[:16]])

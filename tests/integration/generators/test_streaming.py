@@ -59,7 +59,7 @@ def test_a_reply_that_is_not_streamed_comes_in_one_piece():
 
 
 def test_a_reply_that_breaks_off_fails_and_is_paid():
-    """What was given out cannot be taken back: a stream that breaks fails the call, which tells what it cost."""
+    """Streamed text cannot be taken back, so a broken stream fails the call, and the error has its cost."""
     with ScriptedServer([Reply(text=TEXT, cut=True), TEXT]) as server:
         failed, pieces = pieces_of(server)
         assert isinstance(failed, CallBroke)

@@ -1,4 +1,4 @@
-"""An arm that is another one: where each ledger begins it anew, and that nothing but the ledger is needed for that."""
+"""Changed arms: every ledger restarts the arm at the right row, and a replay needs only the ledger."""
 
 import json
 from contextlib import suppress
@@ -46,7 +46,7 @@ def lean_sha(world) -> str:
 
 
 def answered(world, decision, made_by) -> None:
-    """A worker's outcome, and what a rater says of it."""
+    """A worker's outcome and its rating."""
     outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", steps=1.0)
     world.store.add_outcome(replace(outcome, run_by="worker", made_by=made_by))
     world.feedback(decision, rating=0.5)
@@ -59,7 +59,9 @@ def of_arm(world, *, ours: bool = False):
 
 @pytest.mark.parametrize("policy", [{"name": "mba"}, {"name": "linucb", "incumbent": ARM}], ids=["mba", "incumbent"])
 def test_declared_change(make_world, policy):
-    """It is taken up before the first later decision, once; rows of before are closed; replay gives the live policy."""
+    """A change takes effect once, before the first later decision; earlier rows are closed; a replay gives the live
+    policy.
+    """
     world = make_world(policy=policy)
     world.judged(40)
     slow = [world.route() for _ in range(12)]
@@ -128,7 +130,7 @@ def test_killed_between(make_world, monkeypatch, dies_at):
 
 
 def test_detected_change(make_world):
-    """Outcomes of another generator begin the arm anew, once; another index and other caps do not."""
+    """Outcomes of another generator restart the arm once; another index and other limits do not."""
     world = make_world()
     for made_by in (SMALL, SMALL | {"retriever": "bm25:2", "budget": {}}, SMALL):
         answered(world, of_arm(world, ours=True), made_by)

@@ -116,7 +116,7 @@ def test_a_changed_draw(world, change_of, word):
 
 @pytest.mark.parametrize("pmf", ["[0.5, 0.6, 0.1]", "[0.5, 0.5]", "[NaN, 0.5, 0.5]", "[1.5, -0.5, 0.0]", "[0.5,"])
 def test_pmf_is_none(world, pmf):
-    """A pmf that is no distribution over the arms, or cannot be read at all, is named by its decision."""
+    """A pmf that is not a distribution over the arms, or is unreadable, is reported with its decision."""
     decision = first(world)
     change(world, decisions, decisions.c.id == decision.id, pmf=pmf)
     refused(world, decision.id, deep=True)
@@ -199,7 +199,7 @@ def test_no_snapshot(world):
 
 
 def test_snapshots_of_an_earlier_release_are_no_fault(world):
-    """Between an upgrade and the first learner there is nothing to replay: a note says it, and the learner mends it."""
+    """Between an upgrade and the first learner nothing can be replayed; a note reports it until a learner has run."""
     with world.database.read() as connection:
         params = json.loads(connection.execute(select(snapshots.c.params)).scalars().first())
     del params["revision"]
@@ -236,7 +236,7 @@ def test_refused_rows(make_world, monkeypatch):
 
 
 def test_policy_that_does_not_repeat_itself(world, monkeypatch):
-    """The decisions of a policy that is not deterministic are left out of the deep check, which says so."""
+    """The deep check skips decisions of a policy that is not deterministic, and reports it."""
     monkeypatch.setattr(MbaRag, "deterministic", False)
     verdict = world.router.verify(deep=True)
     assert (verdict.ok, verdict.deep_decisions) == (True, 0)

@@ -86,7 +86,7 @@ def test_declared_keys_are_kept_without_texts(make_world):
 
 @pytest.mark.parametrize("key", ["length", "spoken"])
 def test_what_is_read_off_texts_needs_them(settings, key):
-    """A key that is read off the question's text cannot be learned again where none is kept."""
+    """A key computed from the question's text cannot be learned again if no texts are stored."""
     with pytest.raises(ConfigError) as caught:
         check_policy(settings(log={"text": "none"}, arms=CALLER_ARMS, context={key: READ_OFF[key]}))
     assert caught.value.field == f"context.{key}"

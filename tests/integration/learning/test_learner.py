@@ -93,8 +93,8 @@ def test_feedback_after_the_window(make_world):
 @pytest.mark.parametrize("default", [None, -0.5])
 @pytest.mark.parametrize("wait_s", [0.0, 60.0])
 def test_default_reward(make_world, wait_s, default):
-    """A decision that nobody judged in time is learned with the default reward and flagged so; without one it is
-    closed and teaches nothing.
+    """A decision that was not judged in time is learned with the default reward and flagged; without a default reward
+    it is closed and not learned.
     """
     world = make_world(learning={"wait_s": wait_s, "expire_s": 100.0, "default_reward": default})
     decision = world.route()
@@ -350,7 +350,7 @@ def test_crash_between_append_and_snapshot(make_world, database_url):
 
 
 def test_broken_lesson_leaves_no_half_policy(make_world, monkeypatch):
-    """A policy that breaks in the middle of a lesson is thrown away: the next drain begins with a whole one."""
+    """A policy that fails in the middle of an update is discarded; the next drain begins with a valid one."""
     world = make_world()
     learner, learn, broken = world.learner(), MbaRag.learn, []
     world.judged(3)
@@ -522,7 +522,7 @@ class Loop(RuleBasedStateMachine):
     @initialize(
         wait_s=st.sampled_from([0.0, 20.0]),
         default=st.sampled_from([None, -0.25]),
-        how=st.sampled_from(["first", "last", "mean", "sum", "min", "max"]),  # of a window; without one it is "first"
+        how=st.sampled_from(["first", "last", "mean", "sum", "min", "max"]),  # with wait_s 0: "first"
         batch=st.integers(1, 5),
     )
     def begin(self, wait_s, default, how, batch):

@@ -28,7 +28,7 @@ def rows(world) -> int:
 
 
 def learned(world, *, rounds=5):
-    """So many rounds of three decisions, each by the policy that has learned the former; the decisions."""
+    """Rounds of three decisions, each by the policy that has learned the earlier ones; returns the decisions."""
     made = []
     for _ in range(rounds):
         made += world.judged(3)
@@ -94,7 +94,7 @@ def test_an_invented_version_is_found(world, version):
 
 
 def test_thousands_of_rows(make_world, database_url):
-    """Of 5,000 rows the newest 1,000 are left, and the newest of every policy that the ledger had."""
+    """Among 5,000 snapshot rows the newest 1,000 stay, and the newest of every policy of the ledger."""
     world = make_world(database_url=database_url)
     world.judged(1)
     world.learn()

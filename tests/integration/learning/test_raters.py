@@ -36,9 +36,8 @@ def learned(world):
     ],
 )
 def test_the_most_trusted_raters_make_the_reward(make_world, left_out, judged_by, quality, weight, used, surrogates):
-    """Label, code, people, judge, events; the ledger says who, how much, and what judge and events say beside people.
-
-    What came in time is not late.
+    """The order is label, code, people, judge, events; the ledger records the class, the weight, and the scores of
+    judge and events next to people's ratings. Feedback in time is not late.
     """
     world = make_world(learning=WINDOW, feedback_events=EVENTS)
     decision = world.route()
@@ -140,7 +139,7 @@ def test_an_event_without_a_value_closes_nothing(make_world, database_url, wait_
     ],
 )
 def test_bad_input_is_refused(make_world, said, field, remedy):
-    """An unknown event by name, and raters that are none, with field and remedy."""
+    """An unknown event and invalid raters are refused with field and remedy."""
     world = make_world(feedback_events=EVENTS)
     decision = world.route()
     with pytest.raises(InvalidInput) as caught:

@@ -1,4 +1,4 @@
-"""`verify` of a policy that torch computes: rounding by another processor passes and is told, a change does not."""
+"""`verify` of a policy computed by torch: rounding by another processor passes and is reported; a change fails."""
 
 import json
 
@@ -37,12 +37,12 @@ def world(make_world):
 
 
 def live(world):
-    """What is known of the live snapshot."""
+    """Description of the live snapshot."""
     return world.ledger.latest_snapshots(limit=1)[0]
 
 
 def store(world, *, origin, name, row, factor):
-    """Make a snapshot live that is `origin` but for one row of its array `name`, multiplied, whole as a learner's."""
+    """Make a valid snapshot live that equals `origin` except for one row of its array `name`, which is multiplied."""
     policy, info = world.files.load(origin)
     arrays, facts = policy.state()
     arrays = {key: array.copy() for key, array in arrays.items()}

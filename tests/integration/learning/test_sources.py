@@ -38,7 +38,7 @@ def sound(world):
 
 
 def test_a_key_has_one_vote(make_world):
-    """A key without raters replaces its own judgement; another key's, and those of its named raters, stand beside."""
+    """A key without raters replaces its own judgement, but not that of another key or of its named raters."""
     world = make_world(learning=WINDOW)
     decision = answered(world)
     for name, key, rating, rater in (
@@ -101,7 +101,7 @@ def test_a_source_of_weight_0_teaches_nothing_and_closes_nothing(make_world):
 
 
 def rated(world, raters, *, key=None, first=0):
-    """A decision for each name, and its rating by that rater, a second after the one before."""
+    """Decisions rated by these raters, each a second after the previous one."""
     for number, rater in enumerate(raters, start=first):
         decision = answered(world)
         world.now += 1
@@ -109,7 +109,7 @@ def rated(world, raters, *, key=None, first=0):
 
 
 def test_beyond_its_cap_a_rater_is_not_learned(make_world, database_url):
-    """Of one rater three feedbacks of a day are learned; other raters, and the next day's, are learned too."""
+    """Three judgements of a rater per day are learned; those of other raters and of the next day are learned too."""
     world = make_world(database_url=database_url, learning={"rater_per_day": 3})
     rated(world, ["ann"] * 5 + ["bob"] * 2 + [None] * 5, key="app")
     world.learn()
@@ -128,7 +128,7 @@ def test_beyond_its_cap_a_rater_is_not_learned(make_world, database_url):
 
 
 def test_a_cap_is_of_a_rater_of_one_key(make_world, tmp_path):
-    """The same name behind another key is somebody else; 0 means no cap."""
+    """The same name with another key is another rater; 0 means no cap."""
     world = make_world(learning={"rater_per_day": 2})
     for key in ("app", "shop"):
         rated(world, ["ann"] * 3, key=key)
@@ -174,7 +174,7 @@ def test_learners_that_come_and_go_learn_the_same(make_world, database_url):
     ("rater", "key", "learned"), [("import:langfuse:eval", None, 3), ("gpt", None, 3), ("gpt", "web", 1)]
 )
 def test_own_processes_have_no_cap(make_world, rater, key, learned):
-    """Scores of our own judge and what an operator imports are not capped; those of an API key are."""
+    """Scores of the configured judge and imports of an operator are not capped; those of an API key are."""
     world = make_world(learning={"rater_per_day": 1, "sources": {"import:*": 1.0}})
     for number in range(3):
         said(world, answered(world), key=key, rating=1.0, source="judge", rater=rater, feedback_id=f"f{number}")

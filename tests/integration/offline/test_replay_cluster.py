@@ -20,7 +20,7 @@ PARTS = 8
 
 @pytest.fixture(scope="module")
 def client():
-    """Of a cluster of a worker process."""
+    """Fixture: a cluster with one worker process."""
     with (
         distributed.LocalCluster(
             n_workers=1,

@@ -59,7 +59,7 @@ def test_rows_of_two_encoders(ledger_of_rows):
 
 
 def test_mixed_arms(ledger_of_rows):
-    """Rows with other arms are refused by the id of the decision, and judged each among its own where that is asked."""
+    """Rows with other arms are refused with the decision's id, or judged among their own arms if requested."""
     rows = lived_rows(80)
     fewer = {"id": "fewer", "arms": ["slow", "fast"], "pmf": [0.5, 0.5], "arm": "slow", "reward": 0.5, "text": "why?"}
     log = ledger_of_rows([*rows, *rows_from([fewer])])
@@ -84,7 +84,7 @@ def test_a_row_that_cannot_be_read(ledger_of_rows, database, change):
 
 
 def test_folds_are_those_of_memory(ledger_of_rows):
-    """A question is known by its text, or by its features where none was kept, whether or not features are read."""
+    """A question is identified by its text, or by its features without a text, whether or not features are read."""
     rows = []
     for number, row in enumerate(lived_rows(120)):
         query = replace(row.decision.query, text="" if number % 3 else f"question {number % 10}")

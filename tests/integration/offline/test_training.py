@@ -66,7 +66,7 @@ def test_train_writes_a_folder_that_routes(run, table, tmp_path, name):
 
 
 def test_questions_add_inductive_labels(run, table, tmp_path):
-    """Questions with hops are labelled by them, but for those that the table has."""
+    """Questions with hops are labelled by them, except those in the table."""
     known = read_table(table).rows[0].question
     asked = [(known, 2), ("which film ?", 1), ("who wrote the film ?", 2), ("where ?", 0)]
     file = tmp_path / "questions.jsonl"

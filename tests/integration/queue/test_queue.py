@@ -173,7 +173,7 @@ def test_an_outage_is_logged_once(own_redis, settings, caplog):
 
 
 def test_router_hears_outcomes(redis_server, redis_client, settings):
-    """A caller that waits for an answer gets it as soon as a worker has told of it."""
+    """A waiting caller gets its answer as soon as the worker's notification arrives."""
     with Router.open(settings(redis_url=redis_server)) as router:
         decision = router.submit(Query(text="Who wrote Dracula?"), run_by="worker").result(10)
         got = router.answers.request(decision)
@@ -187,7 +187,7 @@ def test_router_hears_outcomes(redis_server, redis_client, settings):
 
 
 def test_router_follows_the_learner(redis_server, redis_client, settings):
-    """A router swaps to the learner's snapshot when it is told, though it learned nothing itself."""
+    """A router switches to the learner's snapshot on notification, though it learned nothing itself."""
     made = settings(redis_url=redis_server)
     with Router.open(made) as router, Router.open(made) as other:
         assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 2)
@@ -202,7 +202,7 @@ def test_router_follows_the_learner(redis_server, redis_client, settings):
 
 
 def test_one_server_per_folder(own_redis):
-    """A second service on the same folder is refused and says so; the first one's Redis goes on undisturbed."""
+    """A second service on the same folder is refused with a message; the Redis of the first one is not disturbed."""
     server, url = own_redis
     with connect(url) as client:
         client.set("mine", 1)
@@ -215,12 +215,12 @@ def test_one_server_per_folder(own_redis):
         second.stop()
         assert client.get("mine") == b"1"
     assert server.lives()
-    with connect(url) as newcomer:  # a refused service leaves the socket of the running one where it is
+    with connect(url) as newcomer:  # a refused service does not remove the socket of the running one
         assert newcomer.get("mine") == b"1"
 
 
 def test_a_listener_begins_again_after_an_error_that_nobody_foresaw(jobs, redis_client, monkeypatch):
-    """Whatever the client raises, the listener subscribes again, and hears every line that is told, in order."""
+    """After any exception of the client the listener subscribes again, and receives all notifications in order."""
     monkeypatch.setattr(queue_module, "PAUSE_S", 0.05)
     heard, subscribe = [], redis_client.pubsub
     failures = [ZeroDivisionError("odd"), UnicodeDecodeError("utf-8", b"", 0, 1, "odd")]

@@ -79,7 +79,7 @@ def test_pieces_come_in_order_and_together(writer, reader, redis_client):
 
 
 def test_a_reader_that_comes_late_is_told_by_notification(writer, reader):
-    """A run that has begun gives its text out from when it hears that somebody reads."""
+    """A run in progress streams its text from the moment it learns of a reader."""
     made = writer.open(KEY)
     reading = Reading(reader)
     writer.wanted(KEY)

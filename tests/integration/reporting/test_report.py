@@ -73,7 +73,7 @@ def store(database, make_decision):
 
 
 def test_what_is_read_of_a_store(store, monkeypatch):
-    """Every question that compares arms, in pages; what compares nothing is counted by its reason."""
+    """The reader yields all questions that compare arms, in pages; the others are counted by reason."""
     monkeypatch.setattr(reading, "_PAGE", 3)
     facts = {"quality": [0.1, 0.2, 0.3], "cost": [1.0, 2.0, 4.0]}
     first = store.add(quality=0.75, facts=facts)
@@ -141,7 +141,7 @@ def test_a_report_of_a_store(store):
 
 
 def test_scores_of_a_judge(store):
-    """They are the quality where people rated few answers, and beside 20 ratings of the same a control variate."""
+    """Judge's scores are the quality if people rated few answers; from 20 ratings on they are a control variate."""
     for number in range(19):
         store.add(quality=number % 2, reward={"judged_by": "human", "surrogates": {"judge": 0.5}})
     store.add(quality=0.25, reward={"judged_by": "judge"}, weight=0.3)

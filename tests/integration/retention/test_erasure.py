@@ -58,7 +58,9 @@ def assert_counters(world) -> None:
 
 
 def test_texts_are_gone_and_the_ledger_stays(world):
-    """Of one decision every text is blank; reward, propensity, rating and seq stay, and verify counts it as erased."""
+    """All texts of an erased decision are blank; reward, propensity, rating and seq stay, and verify counts it as
+    erased.
+    """
     gone, stays = told(world), told(world, tenant="other")
     before = [dict(row) for row in world.updates()]
     assert erase(world.database, Selection(decision=gone.id), features=False, actor="cli:me", now=9.0) == Erased(

@@ -66,7 +66,7 @@ def test_a_canary_that_harms_is_gone_from_the_next_decision(service):
 
 
 def test_a_canary_that_earns_more_decides(service):
-    """Better for sure, it is champion by one look, and from the next decision on it alone decides."""
+    """A version that is proven better becomes champion at the next look, and makes all later decisions."""
     world = service.world
     service.live(150, two=0.9, others=0.1)
     evaluator = Evaluator(service.database, settings=world.settings)

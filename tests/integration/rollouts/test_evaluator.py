@@ -150,7 +150,9 @@ def test_a_person_who_was_quicker_wins(in_sqlite, monkeypatch):
 
 
 def test_rows_that_were_not_drawn_do_not_count(in_sqlite):
-    """Of a shadow beside a canary its own pmf counts, against the champion's; one arm or a fault tells nothing."""
+    """A shadow next to a canary is judged by its own pmf against the champion's; decisions with one arm or a fault are
+    skipped.
+    """
     trial = in_sqlite
     made = [trial.make_decision(f"row-{number}") for number in range(4)]
     other = {"version": "v2", "state": "canary", "weight": 0.5, "pmf": [0.1, 0.8, 0.1], "champion": [0.9, 0.05, 0.05]}
@@ -217,7 +219,7 @@ def test_an_arm_that_the_champion_never_plays_contradicts_nothing(in_sqlite):
 
 
 def test_a_log_whose_draws_are_uneven_takes_the_version_out(in_sqlite, monkeypatch):
-    """What the test of all draws says of them is the reason; ratings that are uneven take nobody out."""
+    """The reason is the finding of the sample-ratio test; uneven ratings take no version out."""
     trial = in_sqlite
     trial.do("canary", weight=0.5)
     trial.live(40, gap=0.0)
@@ -250,7 +252,7 @@ def test_an_evaluator_that_dies_between_verdict_and_change_leaves_neither(in_sql
 
 
 def test_scores_of_a_judge(trial):
-    """Where people rated 20 answers that a judge scored before, their word is the reward, its scores beside it."""
+    """If people rated 20 earlier judged answers, only ratings make rewards; judge's scores are a control variate."""
 
     def told(number):
         human = {"judged_by": "human", "surrogates": {"judge": 0.75}, "cost": 2.0}

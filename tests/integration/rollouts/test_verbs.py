@@ -48,14 +48,14 @@ def test_the_way_to_champion_and_back(database):
         do(database, "step", "v1")
     with pytest.raises(Conflict, match="there is one at a time"):
         do(database, "canary", "v2")
-    with pytest.raises(Conflict, match="does not say that 'v1' is better"):
+    with pytest.raises(Conflict, match="does not show that 'v1' is better"):
         do(database, "promote", "v1")
     promoted = do(database, "promote", "v1", force=True)
     assert (promoted.state, promoted.weight, promoted.reason) == ("champion", 1.0, "forced: because")
     assert states(database) == {"main": ("retired", 0.0), "v1": ("champion", 1.0), "v2": ("shadow", 0.0)}
     do(database, "rollback", "v1")
     assert states(database) == {"main": ("champion", 1.0), "v1": ("rolled_back", 0.0), "v2": ("shadow", 0.0)}
-    with pytest.raises(Conflict, match="none before it"):
+    with pytest.raises(Conflict, match="no previous one"):
         do(database, "rollback", "main")
     told = [(one.action, one.target) for one in entries(database)]
     assert ("policy.promote", "policy:v1") in told
@@ -111,7 +111,7 @@ def test_every_verb_in_every_state(database):
 
 
 def test_two_operators_race(database):
-    """Of two who act on the row that both saw, one wins; of two who open a canary at once, one does."""
+    """Of two actions on the same revision one succeeds; of two canaries opened at once one succeeds."""
     for name in ("v1", "v2"):
         add(database, name)
         seen = do(database, "shadow", name)
@@ -140,7 +140,7 @@ def tried_canary(database, name):
 
 @on_sqlite
 def test_bounds_and_inputs(database):
-    """Shadows have a cap; names, reasons, weights and sections are checked, and the message says so."""
+    """The number of shadows is limited; names, reasons, weights and sections are checked, with clear messages."""
     for name in ("v1", "v2", "v3"):
         add(database, name)
     do(database, "shadow", "v1")
@@ -179,7 +179,7 @@ def test_the_switch(database):
     assert (thrown.killed, thrown.arm) == ("arm", "a")
     assert verbs.kill(database, arm=None, offered=[], **told).killed == "champion"
     assert verbs.unkill(database, **told).killed is None
-    with pytest.raises(Conflict, match="nothing is killed"):
+    with pytest.raises(Conflict, match="the kill switch is off"):
         verbs.unkill(database, **told)
 
 

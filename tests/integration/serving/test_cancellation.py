@@ -82,7 +82,7 @@ def test_what_closed_unanswered_is_cancelled_at_once(make_world):
 
 
 def test_the_door_over_redis(redis_server, redis_client, settings):
-    """A decision that is cancelled is the next one claimed, once, and every worker hears of it."""
+    """A cancelled decision is claimed next, once, and every worker is notified."""
     heard, told = [], threading.Event()
 
     def hear(news):

@@ -1,4 +1,4 @@
-"""Conversations through a router: the rewrite by a real client and a scripted server, ids, what is kept."""
+"""Conversations through a router: the rewrite by a real client and a scripted server, ids, stored history."""
 
 import threading
 
@@ -39,7 +39,7 @@ def _key(monkeypatch):
 
 
 def test_the_question_is_rewritten_and_both_are_kept(make_world):
-    """The rewrite is what is decided on; the user's words, the turns and what it cost stand beside it in the store."""
+    """The rewritten question is routed; the store also has the user's words, the turns and the cost of the rewrite."""
     with ScriptedServer([ALONE]) as server:
         world = make_world(conversation=rewritten_by(server))
         query = world.router.query_of_messages(TALK, query=Query(text="", session="chat-1", tenant="acme"))

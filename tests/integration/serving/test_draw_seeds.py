@@ -32,7 +32,7 @@ def new_world(make_world, settings, tmp_path, monkeypatch):
 
 
 def test_a_store_draws_the_same_and_another_store_does_not(new_world):
-    """After a restart the same ids have the same seeds; in another store, and by the ids alone, they have others."""
+    """After a restart the same ids have the same seeds; seeds in another store, or without a secret, differ."""
     first, other = new_world("first"), new_world("other")
     seeds = [first.route(key=key).seed for key in IDS]
     first.write(delete(waiting))
@@ -45,7 +45,7 @@ def test_a_store_draws_the_same_and_another_store_does_not(new_world):
 
 
 def test_seeds_of_an_earlier_release(new_world):
-    """Seeds of ids alone pass; those made after the store had its secret are counted, and others are mismatches."""
+    """Seeds without a secret pass; those made after the store got its secret are counted, and others are mismatches."""
     world = new_world("first")
     made = [world.route(key=key) for key in IDS]
     assert world.router.verify().seeded_by_id == 0

@@ -1,4 +1,4 @@
-"""Explanations: what is told of a decision fits its row, whatever happened to it since."""
+"""Explanations agree with the decision's row, whatever happened to it later."""
 
 from dataclasses import replace
 
@@ -88,7 +88,7 @@ def test_erased_decisions_say_so(world):
 
 
 def written(world, make_decision, *, draws=True, **changes):
-    """A decision as somebody else wrote it."""
+    """A decision with unexpected content."""
     decision = make_decision(**changes)
     if not draws:
         other = next(arm for arm in decision.arms if arm != decision.arm)
@@ -123,7 +123,7 @@ def test_reasons(make_world, make_decision, changes, said):
 
 
 def test_a_canary_tells_both_parts(make_world, make_decision):
-    """Of the mixture that was drawn from, champion and candidate are told apart."""
+    """The explanation of a mixture shows the champion's and the candidate's part."""
     champion, candidate = [0.6, 0.2, 0.2], [0.2, 0.4, 0.4]
     facts = {"version": "v2", "state": "canary", "weight": 0.25, "pmf": candidate, "champion": champion, "floor": 0.04}
     facts["others"] = [{"version": "v3", "state": "shadow", "pmf": candidate}]
@@ -135,7 +135,7 @@ def test_a_canary_tells_both_parts(make_world, make_decision):
 
 
 def test_forced_and_sticky_turns_are_no_draws(make_world):
-    """What the caller chose, and a turn that stays on an arm, are told as what they are."""
+    """A forced arm and a turn that stays on its arm are explained as such."""
     world = make_world(conversation={"sticky_turns": 3})
     forced = world.router.submit(Query(text="q", arms=("single_step",), forced=True)).result(30)
     assert told(world, forced).reasons[0].startswith("The caller chose single_step")

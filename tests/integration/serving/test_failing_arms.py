@@ -1,4 +1,4 @@
-"""The circuit breaker in a running router: what is offered, what the log tells, what operators see."""
+"""The circuit breaker in a running router: offered arms, log lines, and pages of operators."""
 
 import logging
 from typing import Any
@@ -43,12 +43,12 @@ def drawn(world: World, arm: str, *, most: int = 2000) -> Decision:
 
 
 def asked(world: World, arm: str, **more: Any) -> Decision:
-    """A decision that may draw this arm alone."""
+    """A decision with this arm only."""
     return world.router.submit(Query(text="which?", arms=(ArmName(arm),), **more)).result(30)
 
 
 def broken(world: World, *arms: str, failures: int = 5, **changes: Any) -> None:
-    """Make these arms fail that often, one after the other."""
+    """Make these arms fail `times` times each."""
     for arm in arms:
         for _ in range(failures):
             end(world, asked(world, arm), **changes)
@@ -98,7 +98,7 @@ def test_trial(world):
 
 
 def test_two_routers(make_world, database_url):
-    """Two routers on one store leave out the same arm and take it back, whoever is told of the outcomes."""
+    """Two routers on one store suspend and restore the same arm, whichever of them gets the outcomes."""
     one, other = (make_world(database_url=database_url) for _ in range(2))
     broken(one, "single_step")
     # by itself: nobody calls `look` on it
@@ -114,7 +114,7 @@ def test_two_routers(make_world, database_url):
 
 @on_sqlite
 def test_all_fail(world, caplog):
-    """Where every arm fails all are offered, the log says so once in a while, and the draws verify."""
+    """If every arm fails, all are offered, the log reports it from time to time, and the draws verify."""
     broken(world, *ARMS)
     with caplog.at_level(logging.WARNING, logger="ragbandit.service"):
         made = [world.route() for _ in range(5)]
@@ -164,7 +164,7 @@ def test_reading_uses_the_index(database):
         database.engine, compile_kwargs={"literal_binds": True}
     )
     with database.read() as connection:
-        if not database.is_sqlite:  # of an empty table PostgreSQL would rather walk all
+        if not database.is_sqlite:  # PostgreSQL scans an empty table instead of its index
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
         plan = "\n".join(str(row) for row in connection.exec_driver_sql(f"{word} {query}"))
     assert "outcomes_made_at" in plan
@@ -189,7 +189,7 @@ def test_reading_is_bounded(database, make_decision, monkeypatch, most, failures
 
 @on_sqlite
 def test_one_tenant_cannot_take_an_arm_from_others(world, caplog):
-    """Six failures that one tenant reports for its own questions keep the arm from that tenant alone."""
+    """Six failures reported by one tenant suspend the arm only for this tenant."""
     for _ in range(6):
         end(world, asked(world, "multi_step", tenant="teamA"))
     end(world, asked(world, "multi_step", tenant="teamB"), status="answered", stop_reason="answer")

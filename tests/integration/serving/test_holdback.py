@@ -22,7 +22,7 @@ def share_of(decision):
 
 
 def test_a_canary_and_its_champion_have_the_same_holdback(make_world):
-    """It is exact in the mixture too, rows tell it in full, and the deep audit makes every pmf again."""
+    """The holdback is exact in a mixture too, rows record it completely, and the deep audit recomputes every pmf."""
     world = make_world(policy={"holdback": HELD, "cold_start_floor": 0.1}, rollout={"steps": [0.5]})
     world.judged(20)
     world.learn()
@@ -59,7 +59,7 @@ def test_a_row_without_its_holdback_is_found(make_world):
 
 
 def test_where_nothing_is_drawn_it_has_no_share(make_world):
-    """Forced arms, one arm alone, its arm not offered, turns that stay: the row has no holdback."""
+    """Rows of forced arms, single arms, turns that stay, and without the arm have no holdback."""
     world = make_world(policy={"holdback": HELD}, conversation={"sticky_turns": 2})
     asked = [
         Query(text="q", arms=("single_step",), forced=True),

@@ -1,4 +1,4 @@
-"""A router with an incumbent: what it serves, live, late, after a change, and what `verify --deep` says of it."""
+"""A router with an incumbent: its decisions live, late and after a change, and the result of `verify --deep`."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ SAFE = {"policy": {"incumbent": INCUMBENT}}
 
 
 def taught(world, *, rows=60):
-    """The world after so many decisions, judged and learned ten at a time; the incumbent earns most."""
+    """The world after this many decisions, judged and learned ten at a time; the incumbent earns most."""
     made = []
     for first in range(0, rows, 10):
         for decision in [world.route(key=f"safe-{number}") for number in range(first, first + 10)]:
@@ -23,7 +23,7 @@ def taught(world, *, rows=60):
 
 
 def test_it_starts_with_the_incumbent_alone(make_world):
-    """A new router plays it alone, then others more and more; every pmf is made again from the snapshots."""
+    """A new router plays only the incumbent, then others more and more; every pmf is recomputed from snapshots."""
     world = make_world(**SAFE)
     made = taught(world)
     assert all(d.propensity == 1.0 and d.arm == INCUMBENT and d.floor == 0.0 for d in made[:10])
@@ -76,7 +76,7 @@ def test_it_decides_during_a_rebuild(make_world):
 
 
 def test_switched_on_later_and_off_again(make_world, tmp_path):
-    """The same ledger goes on, learned anew; until then the incumbent stands in, not a policy without restraint."""
+    """The same ledger goes on and is learned again; until then the incumbent is used, not an unrestricted policy."""
     plain = make_world(data_dir=str(tmp_path))
     taught(plain, rows=40)
     plain.router.close()

@@ -1,4 +1,4 @@
-"""Arms that come and go from one start of a Router to the next: what changes, what stays, what the rows say."""
+"""Arms that are added and removed between starts of a Router: changes, constants, and stored rows."""
 
 import threading
 from dataclasses import replace
@@ -81,7 +81,7 @@ def test_a_queued_request_keeps_the_arms_it_was_checked_with(world):
     waiting = [world.router.submit(Query(text=f"waits {n}"), run_by=run_by) for n, run_by in enumerate(BOTH)]
     fewer = world.settings.model_copy(update={"arms": {"single_step": {"run_by": "caller"}}})
     serving = replace(world.router.service.serving, settings=fewer)
-    world.router.service.take_over(serving)  # as of a new champion
+    world.router.service.take_over(serving)  # like a new champion
     held.set()
     assert len(first.result(10).arms) == 3
     assert [len(one.result(10).arms) for one in waiting] == [3, 3]

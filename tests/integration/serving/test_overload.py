@@ -7,7 +7,7 @@ import pytest
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.errors import NotReady, Overloaded
 
-#: of a batch of the encoder that `slow` makes slow
+#: seconds of a batch in the encoder of `slow`
 BATCH_S = 0.05
 
 

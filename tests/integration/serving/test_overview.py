@@ -54,7 +54,7 @@ def test_arms_and_points_add_up(world):
     ],
 )
 def test_times_that_cannot_be_told_are_refused(world, wrong):
-    """A step that is no whole hour, a time that is none, and a series that would be too long."""
+    """A step of a fraction of an hour, an invalid time, and a too long series are refused."""
     with pytest.raises(InvalidInput):
         read(world, **wrong)
 
@@ -80,7 +80,7 @@ def test_no_statement_reads_a_whole_table(world):
 
 
 def test_ratings_of_one_arm_alone_are_told_of(make_world):
-    """Where the answers of one arm alone are rated the state names it, an hour later."""
+    """If only the answers of one arm are rated, the state names the arm an hour later."""
     world = make_world(now=time.time() - 9000.0, policy={"name": "uniform"})
     arms = world.router.service.arms
     for _ in range(100):

@@ -45,7 +45,7 @@ def test_from_question_to_ledger(make_world):
 
 
 def test_a_price_is_part_of_the_request(make_world):
-    """The same id with another price is a conflict; with the same one it is the same decision."""
+    """The same id with another price is a conflict; with the same price it returns the same decision."""
     world = make_world(**PRICES)
     first = asked(world, "economy", key="once")
     assert asked(world, "economy", key="once").pmf == first.pmf

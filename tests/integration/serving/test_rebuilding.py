@@ -1,4 +1,4 @@
-"""While a policy is learned again from its ledger, routers serve an interim policy and say so."""
+"""While a policy is learned again from its ledger, routers serve an interim policy and report it."""
 
 from collections.abc import Collection
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Many questions in one call: each is admitted, decided and refused for itself, also beside another router."""
+"""Many questions in one call: each is admitted, decided or refused separately, also with a second router."""
 
 from concurrent.futures import ThreadPoolExecutor
 

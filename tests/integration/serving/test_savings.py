@@ -10,7 +10,7 @@ HELD = {"holdback": {"arm": "multi_step", "share": 0.4}}
 
 
 def test_the_mean_of_the_holdbacks_arm(make_world):
-    """From ten outcomes on, of all that the arm answered; read anew after a minute."""
+    """Savings are estimated from ten outcomes of the holdback arm on, and read again after a minute."""
     world = make_world(policy=HELD)
     clock = [0.0]
     savings = Savings(world.database, policy=world.settings.policy, clock=lambda: clock[0])

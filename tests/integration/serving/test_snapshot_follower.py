@@ -1,4 +1,4 @@
-"""Snapshot follower: the newest policy stays, whoever loads it, and what cannot be used is counted and forgotten."""
+"""Snapshot follower: the newest policy stays in use, and unusable snapshots are counted and skipped."""
 
 import threading
 

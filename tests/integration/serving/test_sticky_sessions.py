@@ -19,7 +19,7 @@ ids = (DecisionId(str(UUID(int=number))) for number in itertools.count(1))
 
 
 def turn(world, session="chat-1", **more):
-    """The next turn of a session, a second after the one before."""
+    """The next turn of a session, a second after the previous one."""
     world.now += 1.0
     text = more.pop("text", f"turn at {world.now}")
     return world.router.route(Query(text=text, session=session, id=next(ids), **more))
@@ -85,7 +85,7 @@ def test_with_an_incumbent_every_turn_is_drawn(make_world):
 
 
 def talked(world, *, sessions=30, turns=3):
-    """So many sessions, judged and learned; the decisions."""
+    """Sessions that are judged and learned; returns the decisions."""
     made = [[turn(world, session=f"chat-{number}") for _ in range(turns)] for number in range(sessions)]
     for talk in made:
         for one in talk:

@@ -11,7 +11,7 @@ from ragbandit.shared.errors import InvalidInput
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
-    """One router for all of these, since none of them may move it."""
+    """One shared router: no test here may change its state."""
     settings = {"data_dir": str(tmp_path_factory.mktemp("types")), "encoder": {"model": "hashing", "dimension": 8}}
     with Router.open(Settings.model_validate(settings), jobs=MemoryJobs()) as router:
         yield router
@@ -44,7 +44,7 @@ def unmoved(opened):
     ],
 )
 def test_the_library_refuses(unmoved, call, field):
-    """InvalidInput, never an AttributeError or TypeError of ours, and never a word of HTTP alone."""
+    """Wrong types raise InvalidInput, never AttributeError or TypeError, and messages fit the library too."""
     with pytest.raises(InvalidInput) as caught:
         call(unmoved)
     assert caught.value.field == field

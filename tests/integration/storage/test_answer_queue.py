@@ -91,7 +91,7 @@ def test_tenants_take_turns(ask, queue):
 
 
 def test_claims_exclude_each_other(ask, database):
-    """Of many threads that claim at once each gets another decision, and each decision goes to one."""
+    """Many threads that claim at once get different decisions, and every decision is claimed once."""
     ids = [f"d-{number:02}" for number in range(24)]
     ask(*ids)
     together = threading.Barrier(8)
@@ -134,9 +134,7 @@ def test_tries_are_counted(ask, queue):
 
 
 def test_to_the_front(ask, database, queue):
-    """A decision that is to be cancelled is the next one claimed, and one that is claimed stays where it is; a tenant
-    that comes meanwhile gets its turn as ever.
-    """
+    """A decision to be cancelled is claimed next, unless it is claimed already; a new tenant still gets its turn."""
     ask("d1", "d2", "d3")
     assert queue.claim().decision_id == "d1"
     for key in ("d3", "d1"):
@@ -161,7 +159,7 @@ def sleeper():
 
 @linux
 def test_what_a_killed_process_of_this_host_ran_is_free_at_once(ask, database, queue, sleeper):
-    """The first look after its death finds what it ran, reaped or not; it keeps its turn, and its try counts."""
+    """The first sweep after a worker's death finds its decisions; they keep their turn, and the attempt counts."""
     process, named = sleeper
     ask("d1", "d2", "d3")
     taken(AnswerQueue(database, process=named), 2)
@@ -182,7 +180,7 @@ def test_a_process_id_that_is_used_again_is_another_process(ask, database, queue
 
 
 def test_a_claim_from_another_host_runs_out(ask, database, queue):
-    """Of a process elsewhere nobody here knows more than when it last renewed its claim."""
+    """For a process on another host only the last renewal of its claim is known."""
     ask("d1", "d2")
     theirs = AnswerQueue(database, process=elsewhere())
     taken(theirs, 2)

@@ -21,7 +21,7 @@ def kept(connection) -> int:
 
 
 def test_a_driver_that_says_nothing(database):
-    """An error without a message is told by its name."""
+    """An error without a message is reported by its name."""
     with pytest.raises(StoreError, match="the database failed: OperationalError"), database.read():
         raise OperationalError("SELECT 1", {}, sqlite3.OperationalError(""))
 
@@ -81,7 +81,7 @@ def test_a_new_file_of_sqlite_is_opened_once_it_is_free(tmp_path, monkeypatch):
 
 
 def test_a_writer_of_sqlite_waits_no_longer_than_said(tmp_path, monkeypatch):
-    """A writer that never gets its turn is told so after LOCK_WAIT_S."""
+    """A writer that never gets its turn raises an error after LOCK_WAIT_S."""
     monkeypatch.setattr(database_module, "LOCK_WAIT_S", 0.05)
     database = Database(f"sqlite:///{tmp_path}/x.db")
     with database.read():  # the journal is set up

@@ -154,7 +154,7 @@ def test_outcome_results_in_one_group(store, database, make_decision):
 
 
 def test_concurrent_outcomes(store, make_decision):
-    """Of eight workers that bring an outcome at once exactly one is told that it is new."""
+    """If eight workers store an outcome at once, it is new for exactly one of them."""
     decision = make_decision("d1", run_by="worker")
     store.add_decisions([decision])
     brought = [an_outcome(decision, run_by="worker", answer=f"answer {n}") for n in range(THREADS)]
@@ -165,7 +165,7 @@ def test_concurrent_outcomes(store, make_decision):
 
 
 def test_newest_outcomes(store, database, make_decision):
-    """They come newest first; one that cannot be read is left out. By their ids it comes as its error."""
+    """The list is newest first, without unreadable decisions; a read by ids returns the error of such a decision."""
     for at, key in enumerate(("d1", "d2", "d3")):
         store.add_decisions([made := make_decision(key)])
         store.add_outcome(an_outcome(made, made_at=float(at)))

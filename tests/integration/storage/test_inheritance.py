@@ -1,4 +1,4 @@
-"""A new label inherits what the store holds, in batches, beside writers: every decision has one place in the end."""
+"""A new label inherits the stored decisions in batches while others write; every decision has one place in the end."""
 
 import threading
 import time

@@ -130,7 +130,7 @@ def test_the_first_answers_are_all_judged(database, answered):
     ],
 )
 def test_what_can_be_judged(changes, judged):
-    """An answer and a failure of the arm can be judged; what was cancelled, imported or not told cannot."""
+    """Answers and failures of the arm can be judged; cancelled, imported and unreported ones cannot."""
     outcome = made_outcome(decision_id="d", now=EPOCH, status="answered", answer="Paris", steps=1.0)
     assert is_judgeable(replace(outcome, **{"run_by": "worker", **changes})) == judged
 

@@ -34,7 +34,7 @@ def test_a_killed_holder_is_forgotten(lease):
 
 
 def test_a_holder_elsewhere_keeps_its_lease(lease):
-    """Of a process of another host, and of a name that says nothing, nobody here knows whether it lives."""
+    """It is unknown whether a process of another host, or one with an invalid name, is alive."""
     elsewhere = replace(this_process(), pid_space="elsewhere", started="1")
     for holder in (f"{elsewhere.key}/test", "host-7-1234-abcd"):
         assert lease.acquire(holder=holder, lease_s=3600)

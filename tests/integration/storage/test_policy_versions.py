@@ -44,7 +44,7 @@ def move(database, seen, state, **more):
 
 
 def test_the_first_version_brings_the_configuration(database):
-    """The configuration is the champion, by its own name, as soon as there is a version beside it."""
+    """The configuration becomes the champion under its own name when the first version is added."""
     with database.read() as connection:
         assert store.control_of(connection, base=BASE).revision == 0
     add(database, draft())
@@ -58,7 +58,7 @@ def test_the_first_version_brings_the_configuration(database):
 
 
 def test_one_of_two_wins(database):
-    """Of two who move the version that both saw, one does it, and one is told what it is now."""
+    """Of two changes of the same revision one succeeds, and the other one gets the new state in its error."""
     seen = add(database, draft())
 
     def tried(state):

@@ -22,7 +22,7 @@ from .test_migrations import set_revision
 
 __all__ = ["become_next_release"]
 
-#: what a step may call that old code goes on beside
+#: operations allowed in a migration that runs while old code goes on
 ADDS = {"add_column", "create_table", "create_index", "execute", "get_bind"}
 #: columns that a writer must fill, by table
 _MUST_BE_FILLED = {
@@ -39,7 +39,7 @@ def columns(database) -> set[str]:
 
 
 def test_each_step_says_which_code_survives_it(become_next_release):
-    """The mark of a step is that of the one before, or a newer one, and never newer than the step."""
+    """The mark of a migration is that of the previous one or newer, and never newer than the migration."""
     become_next_release()
     marks = steps()
     assert (list(marks), list(marks)[-1]) == (sorted(marks), NEXT)
@@ -134,7 +134,7 @@ def test_old_processes_are_seen(postgres, become_next_release):
 
 
 def test_a_migration_gives_way(postgres, become_next_release):
-    """It waits for a table that somebody holds in tries so short that nobody is held up behind it."""
+    """A migration waits for a locked table in attempts so short that nobody is blocked behind it."""
     name = postgres.new_database()
     database, holder = Database(postgres.url(name)), create_engine(postgres.url(name))
     try:
@@ -156,7 +156,7 @@ def test_a_migration_gives_way(postgres, become_next_release):
 
 
 def test_two_migrations_at_once(empty):
-    """Of several processes that migrate an empty database at once one does it, and all find it done."""
+    """If several processes migrate an empty database at once, one does it, and all succeed."""
     revisions: list[str] = []
 
     def bring_up() -> None:

@@ -145,9 +145,7 @@ def garbled(file, table):
 
 
 def test_damage_is_named_with_a_backup_as_the_remedy(tmp_path):
-    """`verify` asks SQLite and names the page; a file that is no database says to restore a backup, and is no empty
-    store.
-    """
+    """`verify` names the damaged page reported by SQLite; for a file that is not a database the remedy is a backup."""
     settings = settings_of(tmp_path)
     with Router.open(settings) as router:
         router.route("where?")
@@ -203,7 +201,7 @@ def unable_without_immutable(opened):
 
 
 def test_a_connection_makes_no_file(tmp_path):
-    """A Database that makes none says so when it is used; where another file than before lies, no connection opens."""
+    """A Database with create=False reports a missing file when it is used; a replaced file opens no connection."""
     database = Database(f"sqlite:///{tmp_path}/x.db", make=False)
     with pytest.raises(StoreError, match="unable to open"), database.read():
         pass

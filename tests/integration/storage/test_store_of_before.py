@@ -1,4 +1,4 @@
-"""A store of the release before: schema 0001, 40 decisions of the former `mba`, 24 of them learned, its snapshots."""
+"""Stores of earlier releases: schema 0001, 40 decisions of an earlier `mba`, 24 of them learned, its snapshots."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ DATA = Path(__file__).parents[2] / "data"
 STORE = DATA / "store_0001.tar.xz"
 #: schema 0002, whose policy is held back to single_step: 40 decisions, 24 of them learned
 STORE_0002 = DATA / "store_0002.tar.xz"
-#: schema 0003, beside an incumbent with a holdback, at three prices: 40 decisions, 24 of them learned
+#: schema 0003, with an incumbent and a holdback, at three prices: 40 decisions, 24 of them learned
 STORE_0003 = DATA / "store_0003.tar.xz"
 #: schema 0004, the last before features left: 40 decisions at prices, 24 of them learned; rows in tables that left
 STORE_0004 = DATA / "store_0004.tar.xz"
@@ -43,7 +43,7 @@ CONFIG_0003 = """{data_dir: store, encoder: {model: hashing, dimension: 8}, cost
 
 @pytest.fixture
 def before(tmp_path):
-    """Its data folder, as that release left it."""
+    """Its data folder, unpacked."""
     folder = tmp_path / "before"
     folder.mkdir()
     unpack(STORE, folder)
@@ -206,7 +206,7 @@ def test_updates_that_an_earlier_release_archived(migrated, tmp_path):
         if lost:
             shutil.rmtree("store/snapshots")
         with Router.open(settings, jobs=MemoryJobs()) as router:
-            assert router.service.serving.rebuilding  # of another release, or lost
+            assert router.service.serving.rebuilding  # made by another release, or lost
             verdict = learned_on(router)
         assert (verdict.ok, verdict.archived) == (True, 5), verdict.notes
         assert any("5 updates left the store" in note for note in verdict.notes)

@@ -1,4 +1,4 @@
-"""Tool turns in the store: what they add to their decision, who finds it, what is counted once, and what is erased."""
+"""Tool turns in the store: their share in the decision, look-up, counting once, and erasure."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -146,7 +146,7 @@ def test_results_are_taken_once(store):
 
 
 def test_many_processes_take_results_once(store):
-    """Of eight writers at once, each with turns of the same four loops, one has each; the others are refused."""
+    """If eight writers store turns of the same four loops at once, each turn is stored once; the others are refused."""
     for number in range(4):
         store.add_decisions([decision(f"d{number}")])
         store.add_outcome(outcome(f"d{number}", "c1"))

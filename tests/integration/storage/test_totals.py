@@ -73,7 +73,7 @@ def test_totals_are_what_the_tables_hold(world):
 
 
 def assert_excesses(world, made):
-    """By how much oftener each arm was drawn than promised, over all rows, by ids, outcomes and judgements."""
+    """Excess of each arm's draws over the expectation: of all rows, and by ids, outcomes and judgements."""
     judged = {update.decision_id for update in world.ledger.read(after=0)}
     for arm, one in totals(world).items():
         mine, learned = [d for d in made if d.id.startswith("mine-")], [d for d in made if d.id in judged]
@@ -100,7 +100,7 @@ def test_hours_add_up_to_all(world):
 
 
 def test_what_is_new_is_not_counted_yet(world):
-    """A row is counted when whoever writes rows of its time has surely committed them."""
+    """A row is counted when all writers of rows of its time must have committed."""
     lived(world, 3)
     extend(world, later=1.0)
     assert sum_of(totals(world).values()).decided == 2
@@ -149,7 +149,7 @@ def test_who_lost_the_lease_writes_nothing(world):
 
 
 def test_one_process_at_a_time(world):
-    """While one holds the lease another one reads nothing."""
+    """While a writer holds the lease, another one reads nothing."""
     lived(world, 2)
     other = Extender(world.database, holder="other", weight=0.05)
     other._lease.acquire(holder="other", lease_s=60.0)

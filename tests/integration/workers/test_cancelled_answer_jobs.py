@@ -28,7 +28,7 @@ from tests.support.waiting import until
 
 
 def test_what_was_cancelled_before_it_began_never_runs(work):
-    """A worker that is brought a cancelled decision fails it as cancelled, at no cost, and says so."""
+    """A worker ends a cancelled decision as failed and cancelled, at no cost, and logs it."""
     context = work()
     assert cancel(context).cancelled is None
     answer_next(context)
@@ -98,7 +98,7 @@ def test_a_run_that_is_cut_off_writes_no_outcome(work, ending):
 
 @pytest.fixture
 def locked(work, monkeypatch):
-    """A worker with a claimed question, whose database somebody else is writing to, and that writer's connection."""
+    """A worker with a claimed question, and the connection of another writer that blocks the database."""
     context = work()
     job = tasks.next_answer(context)
     monkeypatch.setattr("ragbandit.router.storage.sql.database.LOCK_WAIT_S", 0.05)
@@ -109,7 +109,7 @@ def locked(work, monkeypatch):
 
 
 def test_an_answer_waits_for_the_database(locked, caplog):
-    """An answer that the database does not take at once is offered again, with a warning, and not made anew."""
+    """An answer that cannot be stored at once is stored later, with a warning, and not generated again."""
     context, writer, job = locked
     thread = threading.Thread(target=job)
     thread.start()

@@ -29,7 +29,7 @@ from tests.conftest import on_sqlite
 from tests.support.cases import every_case
 from tests.support.waiting import runs, until
 
-#: a check whose answer says what it does
+#: a check that does what the answer says
 MODULE = """
 import asyncio, os, sys, time
 
@@ -70,7 +70,7 @@ def reward(check="own_checks:scripted", **given):
 
 
 def test_what_a_check_says_is_a_number_or_nothing():
-    """Numbers, bools, None, arguments; what is no score is a fault, as is a crash or a hang: the next call works."""
+    """A check may return numbers, bools or None; other values, crashes and hangs are faults; the next call works."""
     process = CheckProcess(reward(check_s=5.0, check_params={"extra": 0.25}))
     long = Source(id="a", title="t", text="x" * 200_000, url="https://s")
 

@@ -239,7 +239,7 @@ def test_no_answer_is_zero_without_a_call(bench, answered, more):
 
 
 def test_a_reply_that_cannot_be_read_is_asked_for_again(bench, answered):
-    """The next try says so in our words alone, under another mark; both are paid for."""
+    """The next attempt asks for the right form under another mark; both attempts are paid for."""
     said = iter(["I cannot judge this. Ignore the rules: 1.0", GOOD])
     found = bench(generator=ScriptedGenerator(lambda _: next(said), dollars=0.5))
     key = answered(found)

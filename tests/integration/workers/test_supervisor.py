@@ -17,7 +17,7 @@ from ragbandit.shared.child_process import Child, end
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.workers.process import Supervisor
 
-#: notes when it is told to end, and ends when it was told so often (0: never)
+#: records SIGTERMs, and ends after this many (0: never)
 CODE = """
 import signal, sys, time
 often, notes = int(sys.argv[1]), open(sys.argv[2], "a", buffering=1)
@@ -34,7 +34,7 @@ while told.times != often or not often:
 
 @pytest.fixture
 def make_child(tmp_path):
-    """A function that starts a child which ends when it was told so often, and gives it."""
+    """Returns a function that starts a child, which ends after this many SIGTERMs."""
     made = []
 
     def start(often):
@@ -59,7 +59,7 @@ def told(child):
 
 
 def test_children_are_told_at_once_and_twice(make_child, caplog):
-    """All are told together; who is still there is told again, and killed if that does not help either."""
+    """All children get SIGTERM together; the remaining ones get it again, and are killed in the end."""
     children = [make_child(often) for often in (0, 2, 1)]
     began = time.monotonic()
     end(children, drain_s=0.4, cut_off_s=0.6)
@@ -86,7 +86,7 @@ def put_up(folder, monkeypatch, script):
 
 
 def die(child, caplog, *, until):
-    """Until so much has been said of its deaths; all pauses are over at once."""
+    """Tend the child until this many deaths are logged; pauses are skipped."""
     while len(caplog.records) < until:
         child.process.wait(10)
         child._due = min(child._due, time.monotonic())

@@ -55,9 +55,8 @@ def learning():
 
 
 def test_each_version_learns_the_same_decisions_in_its_own_ledger(make_world, learning):
-    """A candidate learns all that came before it and with it; its snapshots reach the router; a bad one holds up none.
-
-    Taken out, its ledger is retired: no decision waits for it any more.
+    """A candidate learns all earlier and later rows, and its snapshots reach the router; a faulty candidate blocks no
+    other. When it is taken out, its ledger is retired, and no decision waits for it.
     """
     world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
     world.clock = time.time

@@ -58,7 +58,7 @@ class Worker:
         self._listener = None
 
     def start(self, *, threads, burst=False, often=True):
-        """Answer in so many threads, as a process does; often: they look many times a second."""
+        """Answer in this many threads, like a process. often: poll many times a second."""
         self.consumer = consumer_of("answer", self.context, threads=threads)
         if often:
             self.consumer.every_s = 0.05
@@ -105,7 +105,7 @@ def make_worker(settings, redis_server, redis_client):
 
 
 class Gathering(ScriptedGenerator):
-    """Answers once so many calls have come together, and counts how many there were at most."""
+    """Replies after `n` concurrent calls have arrived; records the maximum concurrency."""
 
     def __init__(self, together):
         super().__init__({"": "So the answer is: Bram Stoker."})
@@ -123,7 +123,7 @@ class Gathering(ScriptedGenerator):
 
 
 def ask(worker, count):
-    """So many questions, queued."""
+    """Queue this many questions."""
     made = [
         worker.router.submit(Query(text=f"Who wrote Dracula {n}?"), run_by="worker").result(20) for n in range(count)
     ]
@@ -134,7 +134,7 @@ def ask(worker, count):
 
 @pytest.mark.parametrize("threads", [1, 4, 16])
 def test_questions_overlap(make_worker, threads):
-    """So many threads have so many calls under way at once, never more, and every question gets one outcome."""
+    """Threads run as many calls in parallel as configured, never more, and every question gets one outcome."""
     generator = Gathering(threads)
     worker = make_worker(arms={"single_step": {}}, generator=generator)
     keys = ask(worker, 2 * threads)
@@ -201,7 +201,7 @@ def test_a_worker_that_is_stopped_finishes_what_it_has_taken(make_worker):
 
 
 def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, redis_client):
-    """A process that is told twice to end leaves no outcome, no try, and no claim of the questions it was at."""
+    """A process that gets SIGTERM twice leaves no outcome, attempt or claim of its questions."""
     made = settings(
         arms={"single_step": {}},
         policy={"name": "uniform", "fallback": "single_step"},
@@ -265,7 +265,7 @@ def written(made, folder):
 
 # ------------------------------------------------------------------------------------------ budgets
 
-#: a first note, then twice a new question, a note and that it is no better, then the answer
+#: a first note, then twice: a new question, a note, and the verdict that it is not better; then the answer
 NOTES = ["First note.", "Who was Stoker?", "Second note.", "No.", "Who was Shelley?", "Third note.", "No.", "Stoker"]
 
 
@@ -322,8 +322,8 @@ class Blocks:
 
 
 def test_an_arm_that_blocks_the_loop_ends_its_worker(tmp_path, settings, redis_server, redis_client):
-    """A question that blocks the event loop ends the process with code 1, which says what blocked it; after as
-    many as it may kill it is given up, and the questions that ran beside it are answered.
+    """A question that blocks the event loop ends the process with code 1 and a message. After the allowed number of
+    attempts it is given up, and the questions that ran with it are answered.
     """
     (tmp_path / "blocking.py").write_text(BLOCKING_ARM)
     made = settings(

@@ -73,7 +73,7 @@ def answer_next(context):
 
 
 def set_tries(context, tries):
-    """So many runs of every decision have begun before."""
+    """Record this many earlier runs of every decision."""
     with context.store.database.write() as connection:
         connection.execute(update(answer_queue).values(tries=tries))
 

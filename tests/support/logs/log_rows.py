@@ -25,7 +25,7 @@ JSON = st.recursive(
 )
 OBJECTS = st.dictionaries(TEXTS, JSON, max_size=3)
 TIMES = st.floats(-1e9, 4e9)
-#: the least row: whoever writes by hand
+#: the smallest valid row, as written by hand
 LEAST = {"id": "q1", "arms": ["fast", "deep"], "pmf": [0.8, 0.2], "arm": "deep", "reward": 0.7}
 
 

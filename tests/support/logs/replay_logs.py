@@ -96,7 +96,7 @@ def judged(rows, *names, mixed_arms=False, settings=None, encoder=None, ledger=N
 
 
 def close(one, other, *, within=1e-9):
-    """The same values and intervals, however deep, but for rounding."""
+    """Values and intervals are equal at any depth, up to rounding."""
     if isinstance(one, float):
         assert one == pytest.approx(other, abs=within, nan_ok=True)
     elif isinstance(one, dict):

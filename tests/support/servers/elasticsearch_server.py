@@ -17,9 +17,8 @@ PROGRAM = Path(__file__).parents[4] / "shared" / "elasticsearch" / "start"
 
 @contextlib.contextmanager
 def shared_server(file: Path) -> Iterator[str]:
-    """The URL of the server that `file` tells of. Its first user starts it, its last one stops it.
-
-    Skips where there is none to start.
+    """URL of the server recorded in `file`. The first user starts it, the last one stops it. Skips if no server can be
+    started.
     """
     with _record(file) as record:
         if not record.get("users"):

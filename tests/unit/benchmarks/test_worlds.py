@@ -48,7 +48,7 @@ def test_full_information_finds_the_kinds():
 
 
 def test_passes_ask_four_fifths_and_judge_on_the_rest():
-    """The rows of a pass and of the judgement are apart, alike for every policy, and told in places of the table."""
+    """A pass and its evaluation use disjoint rows of the table, the same ones for every policy."""
     there = world()
     asked, rest = cut(there, seed=3)
     played = [passed(task(policy, seed=3), world=there) for policy in ("uniform", "mba")]
@@ -75,7 +75,9 @@ def test_labels_come_late_wrong_or_for_one_arm():
 
 
 def test_an_incumbent_holds_a_pass_back():
-    """Beside the dearest arm most questions go to it; where it is the best one, there is no such way to begin."""
+    """With the most expensive arm as incumbent most questions go to it; a world in which this arm is best has no such
+    mode.
+    """
     there = world("cheap equal")
     cold, beside = (passed(task("mba", mode=mode, seed=1), world=there) for mode in (COLD, DEAREST))
     assert (beside.drawn == there.dearest).mean() > 0.5 > (cold.drawn == there.dearest).mean()

@@ -49,7 +49,7 @@ def test_nothing_may_more_than_it_needs():
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_services_run_verbs_with_settings_that_are_read(name, tmp_path):
-    """Each runs a verb that there is, with options that it takes and settings that are read."""
+    """Every service runs an existing verb with valid options and settings."""
     service = SERVICES[name]
     check_command(service["command"])
     environment = {key: re.sub(r"\$\{(\w+).*?\}", r"\1", value) for key, value in service["environment"].items()}

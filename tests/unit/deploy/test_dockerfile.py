@@ -1,4 +1,4 @@
-"""deploy/Dockerfile: its shape. No image is built here; what it installs is what pyproject.toml has."""
+"""deploy/Dockerfile: its structure; it installs the extras of pyproject.toml. No image is built here."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""deploy/systemd: what the units say, and what systemd itself makes of them where it is installed."""
+"""deploy/systemd: content of the units, and a check by systemd itself if it is installed."""
 
 import configparser
 import re
@@ -45,7 +45,7 @@ def test_the_drop_in(tmp_path):
 
 
 def test_systemd_takes_them(tmp_path):
-    """`systemd-analyze verify` has nothing to say, with the drop-in beside each unit."""
+    """`systemd-analyze verify` reports nothing for the units with their drop-ins."""
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is not installed")

@@ -13,7 +13,7 @@ PAGES = sorted(
     page.relative_to(ROOT).as_posix()
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 )
-#: those that speak of what is there now
+#: pages about the present state
 CURRENT = [page for page in PAGES if page != "CHANGELOG.md"]
 #: the top level of the repository, as a path on a page begins
 ROOMS = ("router", "strategies", "workers", "migrations", "tests", "benchmarks", "examples", "docs", "deploy")

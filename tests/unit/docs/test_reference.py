@@ -23,7 +23,7 @@ BODIES = {
 
 @pytest.mark.parametrize("file", WRITTEN, ids=lambda file: file.name)
 def test_pages_are_up_to_date(file):
-    """The page in the repository is what the code says today; if it is not, run `make docs`."""
+    """The page in the repository is the one that the code generates; if this test fails, run `make docs`."""
     assert file.read_text(encoding="utf-8") == WRITTEN[file], "run `make docs`"
 
 

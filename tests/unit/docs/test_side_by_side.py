@@ -14,7 +14,7 @@ QUESTIONS = read_questions()
 
 
 def table_of(*rows):
-    """A table of two arms: per question the quality of cheap and dear; their steps are 0 and 2."""
+    """A table of two arms with the given qualities per question; the steps are 0 and 2."""
     return made_table(rows, [(0, 2)] * len(rows), arms=("cheap", "dear"))
 
 
@@ -28,7 +28,7 @@ def printed(table, capsys):
 
 @given(each=st.integers(1, 45))
 def test_every_kind_is_drawn_alike(each):
-    """Of every kind come as many questions as asked for, or all there are; none comes twice."""
+    """The sample has the requested number of questions of every kind, or all of them, and no question twice."""
     rows = sampled(QUESTIONS, each=each, by="kind")
     for kind in KINDS:
         there = sum(row["kind"] == kind for row in QUESTIONS)
@@ -52,7 +52,7 @@ def test_shares_and_rewards_are_those_of_the_table():
 
 
 def test_the_oracle_earns_most():
-    """The oracle takes the cheap arm where it is as good, and the dear one where the answer is worth its steps."""
+    """The oracle chooses the cheap arm if it is as good, and the expensive one if its answer is worth the steps."""
     table = table_of((1, 1), (0, 1), (0, 0))
     kinds = dict.fromkeys(("q0", "q1", "q2"), "one")
     *arms, oracle = by_kind(table, kinds=kinds | {"q0": "none", "q2": "two"}, reward=RewardSettings())

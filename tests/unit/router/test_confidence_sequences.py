@@ -29,7 +29,7 @@ def made_log(count, *, seed=0):
 
 
 def capital(scores, mean, *, floor):
-    """Of all bets against this mean, multiplied out row by row. scores: shape (reaches, rows)."""
+    """Capital of all bets against this mean, computed row by row. scores: shape (reaches, rows)."""
     least = (floor - REACHES)[:, None, None]
     bets = BETS[None, :, None] / (1.0 - least)
     return np.mean(np.prod((1 + bets * (scores[:, None] - least)) / (1 + bets * (mean - least)), axis=2))

@@ -1,4 +1,4 @@
-"""What `import ragbandit` gives, and what it costs."""
+"""The names and the cost of `import ragbandit`."""
 
 import math
 from dataclasses import fields, is_dataclass
@@ -34,7 +34,7 @@ def test_a_router_shows_no_inner_calls():
 
 
 def test_unknown_name():
-    """A name that is not there is an AttributeError that says so."""
+    """A missing name raises an AttributeError that names it."""
     with pytest.raises(AttributeError, match="no attribute 'Oracle'"):
         _ = ragbandit.Oracle
 

@@ -67,7 +67,7 @@ def test_retry_after():
 
 
 def test_the_kind_of_an_error():
-    """A refused connection, a broken one, a silence and a reply that is none are told apart, also as the cause."""
+    """Refused and broken connections, silence and invalid replies are distinguished, also as the cause of an error."""
     wrapped = RuntimeError("wrapped")
     wrapped.__cause__ = httpx.ConnectTimeout("slow")
     kinds = {

@@ -1,4 +1,4 @@
-"""Loading of arms: what they share, what is made at all, and names that nobody knows."""
+"""Loading of arms: shared parts, parts that are not made, and unknown names."""
 
 import asyncio
 
@@ -100,7 +100,7 @@ def test_each_arm_is_checked_against_its_own_generator(caplog):
 
 
 def test_names_that_nobody_knows():
-    """The error names the arm's setting, what was meant, and what there is."""
+    """The error names the arm's setting, the most similar name and all known names."""
     given = {"generators": {"large": SCRIPTED}, "retrievers": {"wiki": {}}}
     with every_case() as case:
         for kind, name, words in (
@@ -124,7 +124,7 @@ def test_a_param_of_that_name_of_a_class_of_yours():
 
 
 def test_errors_name_the_section(tmp_path):
-    """What is wrong with a named generator or retriever is said of its own section."""
+    """An error about a named generator or retriever names its own section."""
     keyless = {"name": "openai", "model": "m", "openai": {"api_key_env": "NO_SUCH_KEY"}}
     settings = Settings.model_validate({"generators": {"large": keyless}, "arms": {"a": named("large")}})
     with pytest.raises(ConfigError) as caught:

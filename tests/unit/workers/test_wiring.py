@@ -94,7 +94,7 @@ def test_the_retriever_is_made_by_its_name(tmp_path):
     ],
 )
 def test_questions_at_once_follow_the_generator(generator, configured, expected):
-    """As many questions at once as configured, else as the generator takes: its own batch where it has one."""
+    """The number of parallel questions is the configured one, else the generator's number of parallel calls."""
     settings = Settings(generator=generator, workers={"concurrency": configured})
     made = ScriptedGenerator({"": ""})
     made.max_batch = 3
@@ -117,7 +117,7 @@ def test_only_what_is_under_way_can_be_stopped():
 
 
 def test_signals_are_counted():
-    """The first signal is seen when it comes; one right after it is the same one, one a second later is another."""
+    """The first signal is handled at once; a second one right after it is ignored; one a second later counts."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         signals = Signals()
@@ -175,7 +175,7 @@ def test_a_retriever_that_cannot_be_made(own_retriever, name):
 
 
 def test_one_preset_for_every_arm_that_has_it():
-    """arms_preset reaches arms without a preset of their own; one that has none of that name stays as it is."""
+    """arms_preset applies to arms without their own preset; an arm class without this preset is not changed."""
     arms = {"single_step": {"passages": 4}, "multi_step": {"preset": "gpt"}, "flare": {}, "mine": {"run_by": "caller"}}
     arms["web"] = {"class": "http", "url": "http://h/x"}
     made = worker_arms(Settings(arms=arms, arms_preset="chat"))

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of OpenAI's interface: a worker that answers what is asked, and OpenAI's own clients."""
+"""Fixtures of the tests of OpenAI's interface: a worker that answers questions, and OpenAI's own clients."""
 
 import asyncio
 import threading

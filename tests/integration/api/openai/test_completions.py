@@ -109,7 +109,7 @@ def test_what_is_kept_of_a_request(serve, http, answers, service):
 
 
 def test_metadata_that_is_declared(serve, answering):
-    """A declared key becomes context of its type, so that it moves the choice; a text that is none is refused."""
+    """A declared key becomes context of its type, so that the policy uses it; an invalid text is refused."""
     declared = {
         "premium": {"type": "boolean"},
         "age": {"type": "number"},
@@ -163,6 +163,6 @@ def test_a_conversation(http, service, answers):
 
 
 def test_older_completions_are_a_404_with_the_remedy(client):
-    """A client that is not told to chat asks for /v1/completions: the error says what to set."""
+    """The error of /v1/completions names the setting that makes a client use chat completions."""
     with pytest.raises(openai.NotFoundError, match="is_chat_model=True"):
         client.completions.create(model="auto", prompt="Who wrote Dracula?")

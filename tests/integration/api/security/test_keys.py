@@ -47,7 +47,7 @@ def test_other_headers_are_refused(keyed):
 
 
 def test_a_key_in_the_url_is_refused(keyed):
-    """A key in the query string is refused, even beside a valid header: addresses are logged on their way."""
+    """A key in the query string is refused, also with a valid header, since proxies log addresses."""
     world = keyed()
     for separator, client in itertools.product(("_", "%5f", "%5F"), (world.client("reader"), world.service.http)):
         text = world.key("reader").text.replace("_", separator)
@@ -139,5 +139,5 @@ def test_the_command_line_sends_a_key(keyed, monkeypatch):
     done = run("--key-env", "ANOTHER_KEY")
     assert (done.exit_code, "ANOTHER_KEY is not set" in done.stderr) == (2, True)
     secret = world.key().text
-    done = run("--key-env", secret)  # the key itself, in the place of its variable's name
+    done = run("--key-env", secret)  # the key itself instead of its variable's name
     assert (done.exit_code, secret in done.output) == (2, False)

@@ -61,7 +61,7 @@ def test_openai_clients_read_it(keyed, redis_client, redis_server):
 
 
 def test_an_open_service_has_one_bucket(serve, redis_client, redis_server):
-    """Without keys all requests share the rate "open"; where none is set there is no limit and no header."""
+    """Without keys all requests share the rate "open"; without this rate there is no limit and no header."""
     limited = serve(redis_url=redis_server, server={"rate_limits": {"open": "2/hour"}})
     assert [asked(limited.http).status_code for _ in range(3)] == [200, 200, 429]
     free = serve(data_dir=limited.router.settings.data_dir + "-free", redis_url=redis_server)
@@ -69,7 +69,7 @@ def test_an_open_service_has_one_bucket(serve, redis_client, redis_server):
 
 
 async def taken(limiter: RateLimiter, *, most: int, caller: Caller) -> int:
-    """How many of so many requests come through."""
+    """Number of requests out of `count` that are admitted."""
     count = 0
     for _ in range(most):
         try:
@@ -94,7 +94,7 @@ def test_processes_share_a_rate(redis_client, redis_server):
 
 
 def test_redis_that_goes_and_comes_back(tmp_path, caplog):
-    """Without Redis a process counts in its memory, says so once and counts it; with it again, in Redis."""
+    """Without Redis a process counts in memory, logs it once and counts it in a metric; later it uses Redis again."""
     caplog.set_level("INFO", logger="ragbandit.api")
     settings = Settings(data_dir=str(tmp_path))
 
@@ -152,7 +152,7 @@ def test_silent_redis_holds_up_one_request(redis_client, redis_server):
 
 
 def test_a_role_that_is_none(settings):
-    """A rate for a role that does not exist, and a rate that is none, are refused with the setting's name."""
+    """A rate for an unknown role and an invalid rate are refused with the setting's name."""
     with pytest.raises(ValueError, match="unknown name 'boss'"):
         settings(server={"rate_limits": {"boss": "1/second"}})
     for rate in ("fast", "0/second", "10", "-1/second", "10/fortnight"):

@@ -38,7 +38,7 @@ def concrete(endpoint: str) -> tuple[str, str]:
 
 
 def test_every_route_is_in_the_table():
-    """The table has a line for every route of the app, and none for what is no route."""
+    """The table has exactly one rule for every route of the app."""
     assert endpoints() == set(RULES)
 
 
@@ -51,7 +51,7 @@ def test_only_probes_need_no_key():
 
 
 def test_a_role_may_call_its_own_endpoints_only(keyed):
-    """For every endpoint and every role: 403 where the table does not have it, and anything else where it does."""
+    """Every endpoint replies 403 to roles that the table does not list, and something else to the others."""
     world = keyed()
     clients = {role: world.client(role) for role in ROLES}
     for endpoint in sorted(endpoints()):
@@ -73,7 +73,7 @@ def test_a_refusal_says_which_role_is_needed(keyed):
 
 
 def test_a_route_without_a_line_is_refused(keyed):
-    """A route that somebody adds and forgets in the table is closed to every role, admin too."""
+    """A route without a rule is closed to every role, admin included."""
     world = keyed()
 
     @world.service.app.get("/v1/forgotten")

@@ -1,4 +1,4 @@
-"""Tenants: a key of one sees, judges and cancels the decisions of its tenant alone."""
+"""Tenants: a key sees, judges and cancels only the decisions of its tenant."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def same_as_unknown(found, unknown, key):
 
 
 def test_the_tenant_of_the_key_is_that_of_the_question(world, acme):
-    """A question of a tenant's key is its tenant's, whether the body says so or says nothing."""
+    """A question with a tenant's key belongs to this tenant, whether the body names it or not."""
     for more in ({}, {"tenant": "acme"}):
         key = routed(acme, **more)["decision_id"]
         query = world.service.router.decision(key).decision.query
@@ -73,7 +73,7 @@ def test_every_item_of_a_batch_has_its_tenant(acme):
 
 
 def test_a_tenant_reads_its_own_decisions(acme, globex, decision):
-    """The owner reads a decision; to another tenant it is one that was never made."""
+    """The owner reads a decision; for another tenant the decision does not exist."""
     assert acme.get(f"/v1/decisions/{decision}").status_code == 200
     same_as_unknown(globex.get(f"/v1/decisions/{decision}"), globex.get(f"/v1/decisions/{UNKNOWN}"), decision)
 
@@ -96,7 +96,7 @@ def test_a_tenant_judges_its_own_decisions(world, globex, decision, role):
 
 @pytest.mark.parametrize("path", ["/v1/route", "/v1/answer?wait_s=0"])
 def test_an_id_of_another_tenant_shows_nothing(acme, globex, path):
-    """The same question under an id that another tenant used is a conflict that tells nothing of its decision."""
+    """The same question under an id of another tenant is a conflict that reveals nothing about the decision."""
     made = routed(acme, decision_id="shared-id")
     reply = globex.post(path, json={"question": QUESTION, "decision_id": "shared-id"})
     refused(reply, 409, "CONFLICT", field="decision_id")
@@ -124,7 +124,7 @@ def test_what_tells_of_all_tenants_is_for_keys_of_all(world):
 
 
 def test_a_key_is_narrowed_to_arms(world):
-    """A key with the scope arms gets those alone: by itself, from what it asks for, and in a batch."""
+    """A key with the scope `arms` gets only these arms: by default, among requested arms, and in a batch."""
     client = world.client("app", scopes={"arms": ["no_retrieval", "multi_step", "gone"]})
     assert set(routed(client)["pmf"]) == {"no_retrieval", "multi_step"}
     assert set(routed(client, arms=["multi_step"])["pmf"]) == {"multi_step"}

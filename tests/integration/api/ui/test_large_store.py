@@ -15,7 +15,7 @@ from ragbandit.router.storage.sql.tables import closures, counters
 from tests.integration.api.ui.conftest import answered
 from tests.support.large_store import grow
 
-#: threads that read for pages; the loops of a service read beside them
+#: threads that read for pages; the loops of a service read at the same time
 READERS = ("ragbandit-reads", "ragbandit-state")
 #: steps of SQLite's machine by which a page may cost more in a larger store: a deeper tree of an index, and no scan
 MORE = 3_000

@@ -70,7 +70,7 @@ def test_a_login_leads_to_no_other_site(service, visit, with_keys):
 
 
 def test_a_revoked_key_ends_its_sessions(service, visit, with_keys):
-    """A session is over with its key; and a cookie that somebody changed is none."""
+    """A session ends with its key, and a changed cookie is invalid."""
     browser, key = visit(service), with_keys(service, "operator")
     with_keys(service, "admin")
     browser.log_in(key)
@@ -134,7 +134,7 @@ def test_a_form_of_another_page_does_nothing(service, visit, with_keys):
 
 
 def test_a_tenants_key_has_its_decisions_alone(service, visit, with_keys):
-    """It sees no other tenant's decision, in the list and by id; pages that tell of all are closed to it."""
+    """A key of one tenant sees no decision of another tenant, and no page that shows all tenants."""
     mine = answered(service, "Ours?", tenant="acme")
     theirs = answered(service, "Theirs?", tenant="globex")
     browser = visit(service)

@@ -199,7 +199,7 @@ def test_one_decision_is_told_whole(service, visit):
 
 
 def test_the_search_finds_by_each_field(service, visit):
-    """Session, arm, state and time narrow the list, and together; what is no time or state is said."""
+    """Session, arm, state and time filter the list, also together; an invalid time or state is reported."""
     browser = visit(service)
     first = answered(service, "First?", session_id="chat/1", rating=1.0)
     service.router.learn()

@@ -66,7 +66,7 @@ def test_replay_takes_the_mixtures_propensities_and_no_pinned_row(mixed_world):
 
 
 def test_a_promoted_version_verifies_by_its_own_label(make_world):
-    """Its decisions name its ledger, whose policy gives their pmfs again."""
+    """The version's decisions name its ledger, whose policy reproduces their pmfs."""
     world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
     name = canary(world, policy={"name": "linucb"})
     world.judged(3)

@@ -63,7 +63,7 @@ FIXED_TWO = {"policy": {"name": "fixed", "params": {"arm": "two"}}}
 
 @on_sqlite
 def test_shadow_is_logged_and_changes_nothing(world):
-    """In shadow the row has the candidate's pmf beside the champion's, which alone is drawn from."""
+    """In shadow the row has both pmfs, and the draw uses only the champion's."""
     before = world.route(key="00000000-0000-7000-8000-000000000001")
     name = add(world.database, **FIXED_TWO).name
     do(world.database, "shadow", name)
@@ -80,7 +80,7 @@ def test_shadow_is_logged_and_changes_nothing(world):
 
 @on_sqlite
 def test_a_canary_serves_the_mixture_and_logs_it(world):
-    """The propensity is of the mixture of both pmfs, and the row alone gives the same arm again."""
+    """The propensity is that of the mixture of both pmfs, and the row is enough to repeat the draw."""
     name = canary(world, **FIXED_TWO)
     for made in [world.route() for _ in range(20)]:
         said = candidate_in(made.facts, name)
@@ -241,7 +241,7 @@ def test_a_candidate_that_hangs_has_one_thread_however_often_it_comes_back(make_
 
 
 def test_conversations_stay_on_what_a_canary_drew(make_world):
-    """A later turn keeps the arm, also one that the candidate alone offers, and says nothing of the candidate."""
+    """A later turn keeps the arm, also one that only the candidate offers, and has no facts about the candidate."""
     deep = {"arms": {"deep": {"run_by": "caller"}}, "policy": {"name": "fixed", "params": {"arm": "deep"}}}
     world = make_world(arms=ARMS, policy={"name": "uniform"}, conversation={"sticky_turns": 50}, **PATIENT)
     canary(world, **deep)
@@ -259,7 +259,7 @@ def test_conversations_stay_on_what_a_canary_drew(make_world):
 
 
 def test_a_candidate_that_hangs_while_it_is_made_holds_up_no_start(make_world, monkeypatch):
-    """A router opens and decides beside it; what has come back at last is asked."""
+    """A router starts and decides without the hanging candidate; when it returns, it is asked again."""
     monkeypatch.setattr(versions, "LOAD_S", 0.05)
     monkeypatch.setattr(versions, "AGAIN_S", 0.05)
     world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)

@@ -1,4 +1,4 @@
-"""API keys in the store, on SQLite and PostgreSQL: what is kept of them, and how long they are valid."""
+"""API keys in the store, on SQLite and PostgreSQL: stored facts and validity."""
 
 import re
 

@@ -18,7 +18,7 @@ def note(database, *targets):
 
 
 def changed_behind_the_triggers(database, statement):
-    """What somebody does who may change the schema."""
+    """An attack by a user who may change the schema."""
     with database.write() as connection:
         if database.is_sqlite:
             for name in ("audit_log_no_update", "audit_log_no_delete"):
@@ -29,7 +29,7 @@ def changed_behind_the_triggers(database, statement):
 
 
 def test_entries_come_in_order(database):
-    """An entry holds what was told, numbers have no gap, and the chain is whole."""
+    """An entry contains the recorded facts, numbers have no gap, and the chain is valid."""
     note(database, "a", "b")
     first, second = entries(database)
     assert (first.number, first.actor, first.action, first.target) == (1, "cli:ann@host", "key.create", "a")
@@ -72,7 +72,7 @@ def test_a_change_is_found(database, statement, number):
 
 
 def test_an_end_that_was_cut_off_is_found_by_what_was_noted(database):
-    """The chain alone does not tell that its end is gone; the number and sha256 that were noted elsewhere do."""
+    """A missing end of the chain is found only with a number and sha256 that were noted elsewhere."""
     note(database, "a", "b", "c")
     noted = check_entries(database)
     known = noted.last_number, noted.last_sha256

@@ -35,7 +35,7 @@ def test_other_errors_without_a_file_are_not_hidden():
 
 
 def test_a_lock_holds_on_a_full_disk(tmp_path, monkeypatch):
-    """The lock of a folder is taken although what it says of its process cannot be written."""
+    """The lock of a folder is acquired even if the identity of the process cannot be written to it."""
 
     def full(_descriptor, _data):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -61,6 +61,6 @@ def test_nothing_is_said_where_all_is_well():
     ],
 )
 def test_what_is_not_ordinary_is_said(found, rebuilding, words):
-    """Each is one sentence with what it is and what to do."""
+    """Every note is one sentence with the problem and the remedy."""
     (one,) = of_ledger(found, rebuilding=rebuilding)
     assert all(word in one.line for word in words)

@@ -75,7 +75,7 @@ def test_precedence_and_sources(written):
 
 
 def test_a_name_that_is_not_known_is_answered_with_the_one_that_was_meant(written):
-    """Names in lists of ours: the field, and "did you mean"; a number: its bound, and its unit where it has one."""
+    """An unknown name gets the field and "did you mean"; a number gets its bound, and its unit if it has one."""
     with every_case() as case:
         for text, field, words in (
             ("reward: {cost: {dolars: 1}}", "reward.cost", "did you mean dollars?"),
@@ -179,7 +179,7 @@ def test_out_of_range_is_refused(written, text, field):
     ],
 )
 def test_variables_are_refused(written, variable, value, field):
-    """A variable of no setting, one below a plain value, one that is no YAML and one of a wrong value are named."""
+    """Errors name variables of an unknown setting, of a part of a plain value, without YAML, and of a wrong type."""
     error = refused(written("snapshots: x"), **{variable: value})
     assert error.field == field
     assert (f"[environment {variable}]" in error.message) == (value in ("5", "soon"))
@@ -270,11 +270,11 @@ def multiplied(form):
     ("text", "said"),
     [
         *((text, "") for text in ("a: [1, 2", "a: b: c", "\tsnapshots: x", b"snapshots: \xff\xfe", "- a\n- b\n", "7")),
-        ("snapshots: a\nsnapshots: b\n", "'snapshots' stands twice"),
-        ("learning: {batch: 1, wait_s: 1.0, batch: 2}", "'batch' stands twice"),
-        ("snapshots: 2026-13-45", "this is no value (line 1, column 12)"),
-        ("arms: !!bool maybe", "this is no value (line 1, column 7)"),
-        ("? [a, b]\n: c", "it is no YAML (TypeError)"),
+        ("snapshots: a\nsnapshots: b\n", "'snapshots' is set twice"),
+        ("learning: {batch: 1, wait_s: 1.0, batch: 2}", "'batch' is set twice"),
+        ("snapshots: 2026-13-45", "the value is invalid (line 1, column 12)"),
+        ("arms: !!bool maybe", "the value is invalid (line 1, column 7)"),
+        ("? [a, b]\n: c", "it is not YAML (TypeError)"),
         ("arms: {a: &x {run_by: caller, own: *x}}", "recursive node (line 1, column 11)"),
         ("a: &x [1, [2, *x]]", "recursive node (line 1, column 4)"),
         (multiplied("[{}]"), "there are too many values"),
@@ -282,7 +282,7 @@ def multiplied(form):
     ],
 )
 def test_broken_yaml_is_refused(written, text, said):
-    """A file that is no YAML mapping in UTF-8 is refused, and one with a key twice, as nobody knows which was meant."""
+    """A file is refused if it is not a YAML mapping in UTF-8, or if it sets a key twice."""
     error = refused(written(text))
     assert error.field == "config"
     assert said in error.message
@@ -301,7 +301,7 @@ def test_too_many_arms_are_refused(written):
     ["mysql://host/name", "oracle://host/name", "nonsense", "postgresql://host:port/name", "postgres://host/name"],
 )
 def test_unknown_database_is_refused(written, url):
-    """A database that is neither SQLite nor PostgreSQL, or a URL that is none, is refused with an example."""
+    """An invalid URL, or one of another database than SQLite and PostgreSQL, is refused with an example."""
     error = refused(written(""), DATABASE_URL=url)
     assert error.field == "database_url"
     assert "postgresql" in error.remedy

@@ -55,13 +55,13 @@ def test_a_schema_is_read_and_recorded_in_one_order(tmp_path):
         ("age: {type: number, most: 8}", "context.age", "has no most"),
         ("age: {type: number, scale: 8}", "context.age.scale", "unknown"),
         ("age: number", "context.age", "mapping"),
-        ('"": {type: number}', "context", "no key"),
+        ('"": {type: number}', "context", "the key '' is invalid"),
         (", ".join(f"k{n}: {{type: number}}" for n in range(65)), "context", "65 keys"),
         ("a: {type: category, hashed: 200}, b: {type: category, hashed: 100}", "context", "302 columns"),
     ],
 )
 def test_a_schema_that_cannot_be_learned_is_refused(tmp_path, declared, field, said):
-    """A type that is none, a category without values, too many columns: each is a ConfigError with its place."""
+    """An unknown type, a category without values, and too many columns raise a ConfigError that names the key."""
     error = refused(tmp_path, f"context: {{{declared}}}")
     assert error.field == field
     assert said in f"{error.message} {error.remedy}"

@@ -18,7 +18,7 @@ VALUES = {
 
 
 def arms_with(values):
-    """The arms of these values, each with them as its facts."""
+    """The arms of a grid with these values, each with its values as facts."""
     return {
         name: {"class": "multi_step", **own, "facts": {key: str(one) for key, one in own.items()}}
         for name, own in values.items()
@@ -30,7 +30,7 @@ def arms_of(grid, **beside):
 
 
 def test_a_grid_is_plain_arms():
-    """Everything that reads the settings sees plain arms, beside those without a grid, and reads them again alike."""
+    """Readers of the settings see single arms, next to those without a grid, and reading them again gives the same."""
     read = Settings(arms={"fast": None, "deep": {"class": "multi_step", "grid": GRID}})
     assert read.arms == {"fast": {}} | arms_with(VALUES)
     assert Settings.model_validate(read.model_dump()) == read
@@ -68,7 +68,9 @@ def test_a_grid_in_a_file(tmp_path):
         "arms.deep.rounds-4.rounds": (4, of_grid),
     }
     file.write_text("arms: {deep: {class: multi_step, grid: {rounds: 2}}}")
-    with pytest.raises(ConfigError, match=f"must be a list of values, the arm's own first .file {file}.") as caught:
+    with pytest.raises(
+        ConfigError, match=f"must be a list of values, first the one of the arm with the plain name .file {file}."
+    ) as caught:
         load(file)
     assert caught.value.field == "arms.deep.grid.rounds"
 

@@ -37,7 +37,7 @@ def test_the_judge_and_the_rewriter_may_be_named(tmp_path):
 
 
 def test_a_section_by_name_is_shown_with_what_was_given(tmp_path):
-    """Of the judge's generator `validate` shows what its section has, and where that comes from."""
+    """`validate` shows the settings of the judge's named generator with their sources."""
     file = tmp_path / "config.yaml"
     file.write_text("generators: {large: {name: openai, model: big}}\njudge: {generator: large}")
     shown = {key: source for key, _, source in effective(load(file, environ={})) if key.startswith("judge.generator.")}
@@ -48,8 +48,8 @@ def test_a_section_by_name_is_shown_with_what_was_given(tmp_path):
 
 WRONG = [
     ("judge: {generator: larg}\ngenerators: {large: {}}", "judge.generator", "did you mean large"),
-    ("generators: {default: {}}", "generators", "'default' is no name"),
-    ("retrievers: {a b: {}}", "retrievers", "'a b' is no name"),
+    ("generators: {default: {}}", "generators", "the name 'default' is invalid"),
+    ("retrievers: {a b: {}}", "retrievers", "the name 'a b' is invalid"),
     ("generators: {large: {modl: x}}", "generators.large.modl", "did you mean model"),
     ("retrievers: {wiki: {nme: x}}", "retrievers.wiki.nme", "did you mean name"),
     ("generator: {token_prices: {input: 1}}", "generator.token_prices.output", "is needed"),

@@ -31,7 +31,7 @@ def test_normalises_like_squad(text, normal):
     assert normalise(text) == normal
 
 
-#: (prediction, gold, measure) of what tells the families of short answers apart
+#: (prediction, gold, measure) of examples that distinguish the measures
 FLAGS = [
     ("yes it is", ["yes"], "f1"),
     ("The", ["a"], "f1"),

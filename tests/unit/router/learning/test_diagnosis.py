@@ -132,7 +132,7 @@ OF_BEFORE = (
 
 
 def test_what_is_stored_is_read_again_also_of_before():
-    """A store of before says "decided"; so does what is stored now, which services of before read."""
+    """Earlier releases stored the state "decided"; new rows contain it too, since earlier releases may read them."""
     before = read_diagnosis(OF_BEFORE, unlabelled=0)
     assert (before.arms["a"].state, before.slack) == ("steady", None)
     assert "promise to the incumbent lets too few questions try others: b needs about 5 more" in before.sentence

@@ -57,5 +57,5 @@ def test_a_rotated_key_is_one_source():
     ],
 )
 def test_the_closest_name_counts(item, configured, wanted):
-    """Rater before key before tenant; a model's score from elsewhere counts nothing until somebody says so."""
+    """The weight of a rater comes before that of its key and tenant; an imported model's score counts 0 by default."""
     assert factor(item, sources=DIRECTORY.names_of(item, tenant="t"), configured=configured) == wanted

@@ -1,4 +1,4 @@
-"""What a weight of cost says of the outcomes at hand: the proposed weight and its error, and when it is far off."""
+"""Diagnosis of the cost weight: the proposed weight with its error, and the warning about a weight that is far off."""
 
 import numpy as np
 import pytest
@@ -17,13 +17,13 @@ def means(*, labels=1000.0, error=0.002, cost_error=0.0, **arms):
 
 STEPS = RewardSettings(cost={"steps": 1.0})
 
-#: of the two public tables of retrieval strategies
+#: figures of the two public tables of retrieval strategies
 FLAN = {"no_retrieval": (0.328, 0.0), "single_step": (0.780, 1.0), "multi_step": (0.859, 4.824)}
 LLAMA = {"multi_step": (0.3537, 3.347), "single_step": (0.3197, 1.0), "no_retrieval": (0.2867, 0.0)}
 
 
 def test_half_the_slope_from_the_cheapest_to_the_dearest():
-    """The proposed weight, the best fixed arm at the weight in force, and what a dearer arm must add and adds."""
+    """The diagnosis has the proposed weight, the best fixed arm, and the gain that an expensive arm needs and has."""
     flan, llama = price_of(means(**FLAN), weight=0.05), price_of(means(**LLAMA), weight=0.05)
     assert flan.proposed == pytest.approx(0.055, abs=5e-4)
     assert llama.proposed == pytest.approx(0.010, abs=5e-5)
@@ -42,7 +42,7 @@ def test_half_the_slope_from_the_cheapest_to_the_dearest():
 
 
 def test_when_a_weight_is_far_off():
-    """Beyond a factor of 2 and beyond the error, from 50 labels on; a dear arm that is worse is named."""
+    """The warning needs a factor of 2, more than the error, and 50 labels; it names an expensive arm that is worse."""
     far = {"cheap": (0.5, 0.0), "dear": (0.7, 2.0)}  # .05
     worse = {"cheap": (0.5, 0.0), "dear": (0.4, 2.0)}
     rows = [
@@ -71,7 +71,7 @@ def test_means_are_of_all_questions_and_errors_those_of_chance():
     found = []
     for _ in range(300):
         easy = rng.random(400) < 0.5
-        propensity = np.where(easy, 0.9, 0.2)  # of the cheap arm
+        propensity = np.where(easy, 0.9, 0.2)  # labels of the cheap arm
         cheap = rng.random(400) < propensity
         right = rng.random(400) < np.where(easy, 0.9, np.where(cheap, 0.1, 0.7))
         cost = np.where(cheap, 1.0, 4.0) + rng.random(400)

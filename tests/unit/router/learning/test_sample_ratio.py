@@ -9,7 +9,7 @@ from tests.support.sample_ratio import FAULTS, first_alarms
 
 
 def test_clean_logs_rarely_alarm_and_faulty_ones_do():
-    """Of 400 clean worlds at most 5 % alarm at any of 200 looks where 5 % may; 9 instead of 61 % rated is seen."""
+    """At most 5 % of 400 clean worlds alarm within 200 looks at alpha .05; rating 9 % instead of 61 % is detected."""
     small = {"worlds": 400, "rows": 2_000, "rare": 0.3}
     assert np.isfinite(first_alarms(lost=FAULTS["none"], alpha=0.05, **small)).mean() <= 0.05
     small["worlds"] = 40
@@ -18,7 +18,7 @@ def test_clean_logs_rarely_alarm_and_faulty_ones_do():
 
 
 def totals(*, p, decided=20_000, drawn=1.0, ended=1.0, rated=0.3):
-    """An arm with these shares of what it should have, against another one with all of it, without chance."""
+    """Totals of two arms without random error; the first arm has only these shares of its expected rows."""
     counts = {"drawn": decided * drawn, "ended": decided * drawn * ended, "judged": decided * drawn * ended * rated}
     base = {"drawn": decided, "ended": decided, "judged": decided * 0.3}
     arms = {}
@@ -35,7 +35,7 @@ def totals(*, p, decided=20_000, drawn=1.0, ended=1.0, rated=0.3):
 
 
 def test_the_sentence_says_which_side_is_favoured_and_by_how_much():
-    """The first stage that is uneven is told; small differences of outcomes and ratings are not."""
+    """The first uneven stage is reported; small differences of outcomes and ratings are not."""
     cases = {
         "even": (totals(p=0.3), None),
         "nothing": ({}, None),

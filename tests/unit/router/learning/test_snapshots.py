@@ -1,4 +1,4 @@
-"""Snapshots are written whole, checked when loaded, and refused with a word on what to do."""
+"""Snapshots are written atomically and checked when they are loaded; a refusal contains a remedy."""
 
 import hashlib
 import json
@@ -58,7 +58,7 @@ def rewritten(files, info, **changes):
 
 
 def forged(files, info, *, tensors=None, **changes):
-    """Change the files and make their sha256 fit again; what the database of whoever wrote that would know of it."""
+    """Change the files and recompute their sha256; returns the row that the database of the author would have."""
     path = Path(files.root, f"{info.version}.json")
     described = json.loads(path.read_text()) | changes
     made_at = described.pop("made_at")
@@ -227,7 +227,7 @@ def test_crash_between_the_files_leaves_no_snapshot(tmp_path, monkeypatch):
 
 
 def test_files_that_fit_each_other_are_not_enough(written):
-    """Tensors changed by a stranger, with their sha256 made anew, are refused: the database has another sha256."""
+    """Changed tensors with a recomputed sha256 are refused, since the database has another sha256."""
     files, info = written
     arrays = {name: array + ("newest" in name) for name, array in taught_mba().state()[0].items()}
     stranger = forged(files, info, tensors=save_tensors(arrays))

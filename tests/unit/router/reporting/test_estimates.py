@@ -1,4 +1,4 @@
-"""Estimates of "always one arm": by hand, where nothing is known, and in made services whose truth is known."""
+"""Estimates of "always one arm": against values computed by hand, without data, and in worlds with known truth."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from ragbandit.shared.confidence_sequences import JudgeSlopes
 
 
 def comparison(value, *, arm, p, against=1, predicted=None):
-    """Of two arms; p: the probability of the second."""
+    """A comparison of two arms. p: probability of the second arm."""
     pmf = np.stack([1.0 - p, p], axis=1)
     predicted = np.full(pmf.shape, np.nan) if predicted is None else predicted
     return compared(value, arm=arm, pmf=pmf, predicted=predicted, against=against, least=0.0, most=2.0)
@@ -53,7 +53,7 @@ def test_ratings_that_depend_on_the_arm():
 
 
 def test_predictions_narrow_the_interval():
-    """Expectations that know something are control variates; those that know nothing cost next to nothing."""
+    """Informative expectations reduce the variance; uninformative ones increase it very little."""
     random = np.random.default_rng(2)
     p, known = np.full(4000, 0.2), random.uniform(0.0, 2.0, 4000)
     arm = (random.random(4000) < p).astype(np.intp)
@@ -107,7 +107,7 @@ def test_the_interval_leans_to_rare_rows(losses):
 
 
 def test_what_was_not_tried_has_no_interval():
-    """Eight draws are too few, so are none and so are values that nobody saw; what was served is told all the same."""
+    """Eight draws, no draws and missing values give no interval; the served value is reported in all cases."""
     arm = np.zeros(1000, dtype=np.intp)
     arm[::125] = 1
     few = comparison(np.ones(1000), arm=arm, p=np.full(1000, 0.01))
@@ -119,7 +119,7 @@ def test_what_was_not_tried_has_no_interval():
 
 
 def test_an_arm_whose_values_nobody_saw():
-    """Its share of the questions may be worth anything within the range: the interval says so."""
+    """If no value of an arm is known, the interval allows any value in the range for its share of the questions."""
     arm = np.tile(np.array([0, 1], dtype=np.intp), 500)
     value = np.where(arm == 1, 1.0, np.nan)
     found = comparison(value, arm=arm, p=np.full(1000, 0.5))
@@ -138,7 +138,7 @@ def test_a_made_service(world):
 
 
 def labelled_by_doubt(seed, *, n=6_000):
-    """Answers that are labelled the oftener the worse they are; (value or NaN, arm, p, counts, the true difference)."""
+    """Answers of which bad ones are labelled more often. Returns (value or NaN, arm, p, counts, true difference)."""
     random = np.random.default_rng([7, seed])
     quality = random.uniform(0.1, 0.9, n)
     p = np.full(n, 0.4)

@@ -38,7 +38,7 @@ def line(quality, cost, alarm=None):
 
 
 def test_the_closed_set_of_verdicts():
-    """From both intervals; where one is open, or labels favour an arm, there is none and it is said why."""
+    """The verdict needs both intervals; if one is open, or labels favour an arm, there is no verdict but a reason."""
     cases = [
         (BETTER, CHEAPER, "better, cheaper"),
         (GOOD, CHEAPER, "as good, cheaper"),

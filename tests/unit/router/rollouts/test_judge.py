@@ -1,4 +1,4 @@
-"""A judge's scores in the evidence on a version: the formula, pages, and that bounds hold whoever wrote the scores."""
+"""Judge's scores in the evidence on a version: the formula, pages, and bounds that hold for any scores."""
 
 from dataclasses import replace
 
@@ -66,7 +66,7 @@ def test_pages_change_nothing():
 
 
 def test_a_judge_narrows_and_noise_does_not():
-    """A judge who is mostly right takes a fifth of the deviation; one who knows nothing leaves it as it is."""
+    """A judge that is mostly right reduces the deviation by a fifth; an uninformative one does not change it."""
     judged = made(12_000, rated=0.1)
     rated = ~np.isnan(judged.reward)
     plain = evidence_of(Judged(draws=judged.draws.cut(rated), reward=judged.reward[rated], minimum=-1.0, maximum=1.0))
@@ -78,7 +78,7 @@ def test_a_judge_narrows_and_noise_does_not():
 
 @pytest.mark.parametrize("scores", ["right", "noise", "contrary", "bought", "missing"])
 def test_bounds_hold_whoever_wrote_the_scores(scores):
-    """Of sixty candidates that are as good as the champion none is proven better, and few seem worse at any look."""
+    """Among sixty candidates as good as the champion none is proven better, and few are found worse at any look."""
     better, worse = 0, 0
     for seed in range(60):
         judged = made(1_000, seed=seed)

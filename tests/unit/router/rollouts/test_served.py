@@ -102,7 +102,7 @@ def test_a_wrong_change_names_its_setting(changes, field):
 
 
 def test_facts_of_several_candidates_are_found_by_name():
-    """The first stands under the key, others beside it; a decision from before says nothing."""
+    """The facts contain the first candidate with the others in a list; earlier decisions contain none."""
     facts = {CANDIDATE: {"version": "v1", "others": [{"version": "v2", "fault": "late"}]}}
     assert candidate_in(facts, "v1")["version"] == "v1"
     assert candidate_in(facts, "v2")["fault"] == "late"

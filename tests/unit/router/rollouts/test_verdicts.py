@@ -117,7 +117,7 @@ def test_the_first_failures_in_a_row_roll_back():
 
 @pytest.mark.parametrize(("name", "factor"), [("latency", 6.0), ("cost", 4.0)])
 def test_slow_or_dear_answers_roll_back(name, factor):
-    """An arm that only the candidate likes, and that is slow or dear, passes its guardrail."""
+    """A slow or expensive arm that only the candidate prefers violates the guardrail."""
 
     def heavier(made):
         theirs = made.draws.ratio > 1.2
@@ -130,7 +130,7 @@ def test_slow_or_dear_answers_roll_back(name, factor):
 
 
 def test_a_log_that_contradicts_itself_is_invalid():
-    """Where arms are not drawn as logged the version is out, and the verdict says what is known of them."""
+    """If arms are not drawn as logged, the version is taken out, and the verdict contains the alarm."""
     evidence = evidence_of(SAME)
     evidence.alarm = "draws favour fast over deep"
     found = verdict(evidence)
@@ -171,7 +171,7 @@ def test_pages_change_nothing():
 
 
 def test_a_few_rows_on_which_they_differ_prove_no_harm():
-    """A hundred rows of which a dozen differ by a little look certain, since all others are 0: nothing is said yet."""
+    """With a dozen slightly different rows among a hundred, no harm is reported, though the deviation is tiny."""
 
     def seen(differing):
         pmf = np.full((110, 2), 0.5)

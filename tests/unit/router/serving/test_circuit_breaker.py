@@ -177,7 +177,7 @@ def test_one_tenant_sees_its_reports_and_our_workers_together(known, now, data):
 
 
 def test_suspended_for_one_tenant():
-    """Failures that one tenant reports suspend the arm for it alone; the arm's state for all stays healthy."""
+    """Failures reported by one tenant suspend the arm only for this tenant; its state for the others stays healthy."""
     breaker = CircuitBreaker(SETTINGS)
     breaker.record([failed("ok", 0.0, status="answered", reporter="teamB")])
     breaker.record([failed(f"evil{n}", 1.0 + n, reporter="teamA") for n in range(6)])
@@ -186,7 +186,7 @@ def test_suspended_for_one_tenant():
 
 
 def test_probe_of_one_tenant():
-    """An arm on probation for one tenant is offered to one of its questions; its outcome opens it or keeps it shut."""
+    """A half-open arm is offered to one question of the tenant; the outcome ends or continues the suspension."""
     breaker = CircuitBreaker(SETTINGS)
     breaker.record([failed(f"f{n}", float(n), reporter="a") for n in range(FAILURES)])
     later = 3.0 + COOL_DOWN

@@ -1,4 +1,4 @@
-"""A list of chat messages becomes a question and what is kept of the rest."""
+"""Chat messages are split into a question and the stored history."""
 
 import json
 
@@ -39,7 +39,7 @@ def test_words_of_the_system_are_no_turns():
 
 
 def test_the_last_turns_are_kept():
-    """Of a long chat the last messages before the question are kept, the system's words first, and the rest counted."""
+    """A long chat keeps its system messages and the last messages before the question; the dropped ones are counted."""
     turns = [f"{role}: {n}" for n in range(10) for role in ("user", "assistant")]
     found = chat("system: Be kind.", *turns, "user: And now?", turns=3)
     assert [(each.role, each.text) for each in found.messages] == [
@@ -64,7 +64,7 @@ def test_characters_are_bounded_from_the_newest_on():
     "texts", [(), ("user: ",), ("system: Be kind.",), ("user: Who?", "assistant: Me."), ("assistant: Hello",)]
 )
 def test_a_chat_without_a_question_is_refused(texts):
-    """The user must have the last word: what else could be answered?"""
+    """The last message must be the user's."""
     with pytest.raises(InvalidInput) as caught:
         chat(*texts)
     assert caught.value.field == "messages"

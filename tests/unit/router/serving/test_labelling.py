@@ -98,7 +98,9 @@ def test_nobody_can_foresee_who_is_asked_for(sampler):
 
 
 def test_without_samples_all_alike(sampler):
-    """A policy without posterior samples, and one that failed, ask for each alike; one arm alone is never asked for."""
+    """Without posterior samples, or after a failure, every question is equally likely; one with a single arm never is
+    chosen.
+    """
     sampler.refresh(None, now=0.0)
     questions = [question(number) for number in range(50)]
     sampler.choose(questions, [PolicyOutput(pmf=(0.6, 0.3, 0.1)), RuntimeError("broken")] * 25, secret=SECRET)

@@ -151,7 +151,7 @@ def test_a_full_queue_refuses_at_once():
 
 
 def test_no_item_is_lost_while_closing():
-    """Of items handed in by several threads during close, each is refused at once or served; none hangs."""
+    """Items submitted by several threads during close are either refused at once or served; none hangs."""
     for _ in range(20):
         made = MicroBatcher(list, name="test-group", limit=4, limits=WIDE)
         made.start()

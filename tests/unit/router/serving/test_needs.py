@@ -1,4 +1,4 @@
-"""Needs of requests: which arms lack what, and what is told where none can answer."""
+"""Needs of requests: what the arms lack, and the error if no arm can answer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The map of a policy: its tree is the policy's own where that is one, and it has no leaves that are chance."""
+"""The map of a policy: a policy that is a tree gives its own tree, and no leaf is due to chance."""
 
 import json
 
@@ -72,7 +72,7 @@ def mapped(rows, pmfs):
 
 
 def test_a_policy_that_is_a_tree_is_found_again():
-    """Long questions to one arm, of the short ones those with who to another: three leaves that explain all of it."""
+    """Long questions get one arm, short ones with "who" another one; three leaves explain this policy completely."""
     rows = questions(600)
     long, who = (np.array([row["words"] > 9 for row in rows]), np.array([row["question"] == "who" for row in rows]))
     pmfs = np.where(long[:, None], [0.1, 0.1, 0.8], np.where(who[:, None], [0.2, 0.7, 0.1], [0.9, 0.05, 0.05]))
@@ -88,7 +88,7 @@ def test_a_policy_that_is_a_tree_is_found_again():
 
 
 def test_chance_makes_no_leaves():
-    """Of pmfs that hang on nothing hardly any tree has a second leaf; where all are equal nothing is told."""
+    """Random pmfs hardly ever give a second leaf; equal pmfs give no map."""
     rng, leaves = np.random.default_rng(1), 0
     for seed in range(20):
         said, explained = mapped(questions(200, seed=seed), rng.dirichlet([1.0, 1.0, 1.0], 200))

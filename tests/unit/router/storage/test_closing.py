@@ -107,7 +107,7 @@ def test_missing_outcome_agrees(joined):
 
 @pytest.mark.parametrize("wait_s", [0.0, 3.0])
 def test_times_do_not_round_apart(wait_s):
-    """At the very moment when a time is over, both forms say so, also where the sum of two floats rounds."""
+    """At the exact end of a period both forms agree, also if the sum of two floats is rounded."""
     rule = ClosingRule(wait_s=wait_s + 0.1, expire_s=0.2)
     joined = JoinedDecision(decision=replace(DECISION, made_at=1.7e9 + 0.3), outcome=None, feedback=())
     for now in (1.7e9 + 0.6, 1.7e9 + 0.3 + wait_s + 0.1 + 0.2, 1.7e9 + 0.3 + (wait_s + 0.1 + 0.2)):

@@ -12,7 +12,7 @@ from tests.support.waiting import at_once
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_put_writes_the_bytes(tmp_path, durable):
-    """The file has the data, new or in the place of an old one, with no other file beside it."""
+    """The file has the data, whether new or replaced, and no temporary file is left."""
     file = tmp_path / "deep" / "folder" / "file"
     for data in (b"", b"one", b"two" * 100_000):
         write_file(file, data, durable=durable)
@@ -60,7 +60,7 @@ def test_folder_in_use_stays(tmp_path):
 
 
 class Counting:
-    """Makes arrays that tell how often they were made."""
+    """Builds arrays that contain the number of builds so far."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -103,7 +103,7 @@ def test_what_is_kept_is_made_once(tmp_path):
     ids=["empty", "short", "header", "noise", "length"],
 )
 def test_damaged_file_is_made_again(tmp_path, damage):
-    """A file that is no whole safetensors file is replaced by a new one, which is then read."""
+    """A damaged safetensors file is replaced by a new one, which is read next time."""
     build = Counting()
     cached_arrays("things", "a" * 64, build=build, cache=tmp_path)
     file = next(tmp_path.rglob("*.safetensors"))

@@ -12,7 +12,7 @@ from ragbandit.shared.files import lines, naming, new_lines, parsed, whole_file
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "packed-without-its-name.jsonl"])
 def test_lines_have_their_numbers(tmp_path, name):
-    """Blank lines count but are not given; a byte order mark is no part of the first; gzip is told by name or bytes."""
+    """Blank lines are counted but skipped; a byte order mark is removed; gzip is recognised by name or content."""
     data, path = b'\xef\xbb\xbf{"a": 1}\n\n{"b": 2}\n', tmp_path / name
     path.write_bytes(data if name == "rows.jsonl" else gzip.compress(data))
     assert [(number, parsed(raw)) for number, raw in lines(path)] == [(1, {"a": 1}), (3, {"b": 2})]
@@ -54,7 +54,7 @@ def test_an_error_leaves_no_file(tmp_path):
 
 @pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
 def test_who_may_read_a_whole_file(tmp_path, private, mode):
-    """A private file is its owner's alone; another one has the rights that the process gives its files."""
+    """A private file is readable only by its owner; other files have the default permissions of the process."""
     before = os.umask(0o022)
     try:
         with whole_file(tmp_path / "file", durable=False, private=private) as beside:

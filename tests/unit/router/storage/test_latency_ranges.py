@@ -13,7 +13,7 @@ SHARES = (0.0, 0.01, 0.5, 0.95, 0.99, 1.0)
 
 
 def row(latencies) -> dict[str, object]:
-    """The stored totals of outcomes that took so long."""
+    """Stored totals of outcomes with these durations."""
     deltas = Deltas()
     for seconds in latencies:
         deltas.took(KEY, seconds)
@@ -26,7 +26,7 @@ def totals(latencies) -> ArmTotals:
 
 @given(st.lists(st.lists(st.floats(0.001, 500.0), min_size=1, max_size=20), min_size=1, max_size=4))
 def test_no_percentile_lies_outside_what_was_observed(parts):
-    """Of any hours, added in the store or when they are read, percentiles rise from the least to the largest."""
+    """Percentiles of any hours rise from the smallest to the largest value, added in the store or when read."""
     stored = Deltas()
     for part in parts:
         stored.add(KEY, **row(part))

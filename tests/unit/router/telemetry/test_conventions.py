@@ -1,4 +1,4 @@
-"""The names of spans and attributes: those of the code and those of the page are the same."""
+"""The code and the documentation have the same names of spans and attributes."""
 
 import re
 from pathlib import Path

@@ -46,7 +46,7 @@ def test_secrets_are_in_no_line():
 
 
 def test_the_form_can_be_changed():
-    """Handlers with one of our forms get the other; those of others stay."""
+    """Handlers with one of RagBandit's formats get the other one; other handlers are not changed."""
     root = logging.getLogger()
     ours, theirs = logging.NullHandler(), logging.NullHandler()
     ours.setFormatter(TextLines())

@@ -1,4 +1,4 @@
-"""Cascades: when the first answer stands, what both runs cost, what is told meanwhile, and bad configurations."""
+"""Cascades: conditions, cost of both runs, notes to the reader, and invalid configurations."""
 
 import asyncio
 
@@ -213,7 +213,7 @@ def test_a_cascade_needs_a_condition():
 
 
 def test_log_probabilities_must_be_told():
-    """A model that tells none is refused when the parts are given, and so is an arm that asks other models."""
+    """`bind` refuses a model without log-probabilities, and an arm that calls other models."""
     able = ScriptedGenerator({"": "x"}, capabilities={"completion", "stop", "logprobs"})
     for first in ("Shelley", Part(cascade("Shelley", empty=True), able, NoRetriever())):
         with pytest.raises(ConfigError, match="tells no log-probabilities"):

@@ -146,7 +146,7 @@ def test_one_own_prompt_leaves_the_other():
 
 @pytest.mark.parametrize("part", ["[instructions]\n{say}\n", "[demonstration]\n{say}\n", "[prefix]\n{say}\n"])
 def test_own_prompt_may_say_anywhere_what_stands_for_no_answer(part):
-    """Where in a prompt the judge is told what to write for a missing answer is the user's choice."""
+    """The user's prompt may contain the text for a missing answer at any place."""
     text = part.replace("{say}", CANNOT_INFER) + "[body]\n{demonstrations}{text}{questions}"
     assert judge_templates({"crud_answer": text})["crud_answer"].body == "{demonstrations}{text}{questions}"
 

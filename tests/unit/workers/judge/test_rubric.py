@@ -102,7 +102,7 @@ def test_the_mark_is_another_one_each_time():
 
 
 def test_long_texts_are_cut_before_the_last_passage_goes():
-    """Where room is short texts are cut, and a passage stays; where there is none it is asked without."""
+    """If the context is short, texts are cut and a passage stays; without room the judge gets no passages."""
     long = "word " * 3000
     found = asked(answer=long, passages=[long, long], context_tokens=900, text_chars=20_000, passage_words=400)
     assert found.passages >= 1
@@ -160,7 +160,7 @@ def test_texts_that_do_not(text):
 
 
 def test_no_page_of_the_handbook_is_suspicious():
-    """Of ordinary passages none is taken for an attempt."""
+    """No ordinary passage is taken for an injection attempt."""
     lines = (ROOT / "examples" / "handbook" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     assert len(rows) > 100

@@ -1,4 +1,4 @@
-"""Rates: which one holds for a caller, and what a caller is told of it."""
+"""Rate limits: which one applies to a caller, and what the error contains."""
 
 from ragbandit.router.api.security.rate_limiter import rate_of
 from ragbandit.shared.types import Caller

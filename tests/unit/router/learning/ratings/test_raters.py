@@ -54,7 +54,7 @@ def test_a_check_by_code_counts_where_no_label_is():
 
 
 def test_a_later_judgement_of_the_same_rater_replaces_the_earlier():
-    """By source, rater and kind; who does not say who it is replaces nobody."""
+    """A judgement replaces the earlier one of the same source, rater and kind; an anonymous one replaces none."""
     given = [
         said("1", rater="ann"),
         said("2", rater="bob"),

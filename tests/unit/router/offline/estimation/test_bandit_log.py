@@ -72,7 +72,7 @@ def test_fault_is_named_with_its_row(name, row, value, field, said):
 
 
 def test_weighted():
-    """Another weight of cost makes the reward anew from its parts, and the bounds hold it; what came whole stays."""
+    """At another cost weight the reward is recomputed from its parts and clipped; a reward without parts stays."""
     heavier = made_log().weighted(0.4)
     assert heavier.reward.tolist() == pytest.approx([0.6, -0.8, -1.5, 1.0])
     assert (heavier.minimum, heavier.maximum) == (pytest.approx(-1.5), 1.0)
@@ -103,7 +103,7 @@ def test_keys_are_the_same_everywhere():
 
 @given(st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=20), st.randoms(use_true_random=False))
 def test_keys_do_not_know_the_other_rows(ids, chance):
-    """A row's key follows from its id alone, in whatever order and company it comes."""
+    """The key of a row depends only on its id, not on the order or the other rows."""
     alone = {name: keys_of([name])[0] for name in ids}
     shuffled = chance.sample(ids, len(ids))
     assert keys_of(shuffled).tolist() == [alone[name] for name in shuffled]

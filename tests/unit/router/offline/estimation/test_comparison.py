@@ -1,4 +1,4 @@
-"""What an interval of a difference says."""
+"""The verdict that follows from the interval of a difference."""
 
 import math
 
@@ -19,7 +19,7 @@ from ragbandit.router.offline.estimation import corrected, rows_needed, verdict
     ],
 )
 def test_verdict(interval, said):
-    """Better or worse where the whole interval lies beyond 0, else nobody can tell."""
+    """The verdict is "better" or "worse" if the whole interval is on one side of 0, else "cannot tell"."""
     assert verdict(interval) == said
 
 
@@ -32,11 +32,11 @@ def test_rows_needed_by_hand():
 
 @pytest.mark.parametrize("value", [0.0, math.nan, 5e-324])
 def test_rows_needed_of_no_difference(value):
-    """No number of rows tells a difference that is none or not known."""
+    """No number of rows is forecast for a difference of 0 or an unknown one."""
     assert rows_needed((-0.1, 0.1), value=value, rows=1000) is None
 
 
 def test_corrected():
-    """Five comparisons at 95 % together take 99 % each; one takes what is asked."""
+    """Five comparisons with a joint confidence of 95 % use 99 % each; a single one uses 95 %."""
     assert corrected(0.95, comparisons=5) == pytest.approx(0.99)
     assert corrected(0.95, comparisons=1) == pytest.approx(0.95)

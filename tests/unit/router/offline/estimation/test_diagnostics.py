@@ -60,7 +60,7 @@ def test_variance_of_the_weights_is_exact(unsupported_mass):
 
 
 def test_right_logs_are_not_called_wrong():
-    """Of 300 right logs with skewed pmfs, judged by a skewed candidate, none is called wrong, though each is close."""
+    """None of 300 correct logs with skewed pmfs is called wrong with a skewed candidate, though all are close to it."""
     closest = np.inf
     for seed in range(300):
         random = np.random.default_rng(seed)

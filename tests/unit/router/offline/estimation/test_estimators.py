@@ -119,7 +119,7 @@ def test_one_row_has_a_value(estimator):
 
 @pytest.mark.parametrize("text", ["magic", "", "dr:5", "dros", "clipped_ips:10", "snips:"])
 def test_other_names_are_refused(text):
-    """A text that is no estimator is refused with the known ones."""
+    """An unknown estimator is refused with the list of known ones."""
     with pytest.raises(InvalidInput) as caught:
         Estimator(name=text)
     assert caught.value.field == "estimator"

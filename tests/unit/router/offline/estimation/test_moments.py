@@ -16,7 +16,7 @@ def tables(*, least=0):
 
 
 def close(one, other):
-    """The same moments but for rounding, in units of the largest square."""
+    """The moments are equal up to rounding, in units of the largest square."""
     assert one.rows == other.rows
     assert one.mean == pytest.approx(other.mean, abs=1e-9)
     assert one.scatter == pytest.approx(other.scatter, abs=1e-6)

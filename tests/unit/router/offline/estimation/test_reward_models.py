@@ -33,7 +33,7 @@ few = settings(max_examples=20)
 
 
 def test_folds_are_of_the_key_alone():
-    """A row's fold does not depend on the rows beside it, and the folds are about as large as each other."""
+    """The fold of a row does not depend on other rows, and the folds have about the same size."""
     keys = np.random.default_rng(0).integers(0, 2**64, 9000, dtype=np.uint64)
     folds = folds_of(keys, folds=3)
     assert (folds_of(keys[::-1], folds=3)[::-1] == folds).all()

@@ -13,7 +13,7 @@ from tests.support.logs.log_rows import JSON, LEAST, plain_rows, same, write_jso
 
 PARTS = [part.name for part in fields(Reward)]
 
-#: what is wrong with a row -> the field that is named, a word of the reason or of the remedy
+#: fault of a row -> (field in the error, word of its reason or remedy)
 WRONG = {
     "propensity 0": ({"propensity": 0}, "propensity", "outside (0, 1]"),
     "propensity above 1": ({"propensity": 1.5}, "propensity", "outside (0, 1]"),
@@ -129,7 +129,7 @@ KEYS = st.sampled_from([*OURS, "extra"])
 @given(change=st.dictionaries(KEYS, JSON, max_size=3), parts=st.dictionaries(st.sampled_from(PARTS), JSON, max_size=3))
 @settings(max_examples=30, deadline=None)
 def test_any_json_is_a_row_or_a_bad_row(name, change, parts):
-    """Whatever JSON stands under our keys, reading goes on, and what is taken can be written in any format."""
+    """Reading goes on with any JSON under the known keys, and every row that is read can be written in any format."""
     row = LEAST | change | ({"reward": parts} if parts else {})
     with tempfile.TemporaryDirectory() as folder:
         found = list(read_rows(write_json(Path(folder) / "log.jsonl", [row, LEAST | {"id": "last"}])))

@@ -42,7 +42,7 @@ def test_least_row(tmp_path):
 
 
 def test_pmf_by_name(tmp_path):
-    """A pmf may be an object, with or without a list of arms beside it, in whatever order."""
+    """A pmf may be an object, with or without a list of arms, in any order."""
     path = write_json(
         tmp_path / "log.jsonl",
         [
@@ -118,7 +118,7 @@ def test_format_by_name(tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_surrogates_of_a_rating_come_back(name, tmp_path):
-    """What judge and events say beside a rating is in the log."""
+    """The log contains the scores of judge and events next to a rating."""
     row = plain_rows(1)[0]
     row = replace(row, reward=replace(row.reward, surrogates={"judge": 0.7, "event": 0.1}))
     write_rows(tmp_path / name, [row])

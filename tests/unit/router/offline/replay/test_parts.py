@@ -1,4 +1,4 @@
-"""A log in parts is the log: the same numbers to 1e-9, whatever the cut; and what is no sum is refused."""
+"""A log in parts gives the same numbers as the whole log to 1e-9; estimators that are not sums are refused."""
 
 import os
 import threading
@@ -81,7 +81,7 @@ def test_since_and_a_pattern(whole, tmp_path):
 
 
 def test_arms_of_one_part_only(tmp_path):
-    """An arm that one file alone offers is an arm of the log, where arms may be mixed."""
+    """An arm that only one file offers is an arm of the log, if mixed arms are allowed."""
     rows = rows_with_candidate(60)
     few = {"arms": ("slow", "fast"), "pmf": (0.5, 0.5), "arm": "slow", "propensity": 0.5, "scores": None}
     rows[:20] = [replace(row, decision=replace(row.decision, **few), extra={"better": [0.5, 0.5]}) for row in rows[:20]]

@@ -103,7 +103,7 @@ def test_hole_is_named_and_bounded(estimator):
     [(0.2, "dr"), (0.2, "ips"), (0.2, "snips"), (0.2, "sndr"), (-1.0, "dr"), (0.0, "dr"), (-1.0, "snips")],
 )
 def test_holes_are_bounded_by_the_worst_case(estimator, least):
-    """Of a hole of a half the bounds reach half the range of rewards, and chance adds little on a long log."""
+    """With half of the rows uncovered, the bounds span half the range of rewards; on a long log chance adds little."""
     half = (least + 1.0) / 2.0
     rows, _ = holed_rows(4000, seed=3, hidden=0.0)
     worth = np.mean([0.5 * least + 0.5 * 1.0] * 2)  # as rewards are least or 1, evenly

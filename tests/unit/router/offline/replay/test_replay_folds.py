@@ -53,7 +53,7 @@ def test_every_reader_has_the_same_questions(tmp_path):
 
 
 def test_long_texts_and_short_ones_have_the_keys_that_they_have_alone():
-    """A text of any length has one key, beside whichever others it is hashed."""
+    """The key of a text does not depend on its length or on the texts hashed with it."""
     texts = ["", "a", "why?" * 3, "x" * 127, "x" * 128, "x" * 129, "é" * 5000, "y" * 40_000]
     assert keys_of(texts).tolist() == [keys_of([text])[0] for text in texts]
 

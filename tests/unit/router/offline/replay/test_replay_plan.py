@@ -1,4 +1,4 @@
-"""What a replay is asked for: reward models, what is noted of a log, plans and candidates that are refused."""
+"""Plans of a replay: reward models, notes about the log, refused plans and candidates."""
 
 from dataclasses import replace
 

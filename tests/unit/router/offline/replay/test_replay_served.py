@@ -54,7 +54,9 @@ def test_a_policy_that_learns_along_the_log_is_the_one_that_served_it(world, nam
 
 
 def test_a_policy_is_the_same_as_itself(world):
-    """By name and along the log, cold and warm, beside an incumbent and with a cold-start floor: no difference."""
+    """The served policy compared with itself shows no difference: by name and along the log, cold, warm, with an
+    incumbent.
+    """
     with every_case() as case:
         for named, warm, plan in (
             ("mba", 0, {}),
@@ -108,7 +110,7 @@ def test_what_having_learned_is_worth_is_said_with_its_number(world):
 
 
 def of_another_question(row, *, at):
-    """The row with another id and question, and with a reward that hangs on its arm alone."""
+    """The row with another id and question, and with a reward that depends only on its arm."""
     query = replace(row.decision.query, text=f"another question {at}")
     value = 1.0 if row.decision.arm == "multi_step" else -1.0
     return replace(
@@ -131,7 +133,7 @@ def test_other_params_are_another_policy(world):
 
 
 def test_two_that_have_learned(world):
-    """With one of them as the baseline both sides have learned from the log, and the sentence says so of both."""
+    """If the baseline is one of them, both have learned from the log, and the sentence reports it for both."""
     settings, log = world("mba")
     found = replay(log, candidates=["linucb", "mba"], plan=Plan(baseline="mba"), settings=settings)
     assert [candidate.same_policy for candidate in found.candidates] == [False, False]
@@ -139,7 +141,7 @@ def test_two_that_have_learned(world):
 
 
 def test_unknown_policies_are_not_compared_by_name(world):
-    """Of a log from elsewhere, and of one that several policies decided, none of them is taken for the candidate."""
+    """In an imported log, or one decided by several policies, no policy is identified with the candidate."""
     log = world("mba", 0)[1]
     other = LoggedPolicy.of("linucb", params={})
     mine = next(iter(log.logged["main"]))

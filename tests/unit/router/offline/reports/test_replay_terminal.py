@@ -123,7 +123,7 @@ def printed(found, *, width=80):
 
 #: what the example candidates are compared with
 SERVED = "against the logged policy as it served while it learned"
-#: what the example differences are made of
+#: inputs of the example differences
 PARTS = "quality +0.050, cost +0.950"
 
 

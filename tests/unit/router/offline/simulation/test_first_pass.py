@@ -1,4 +1,4 @@
-"""What is said of the first pass, on passes worked out by hand."""
+"""Summary of the first pass, on passes computed by hand."""
 
 from typing import ClassVar
 
@@ -45,7 +45,7 @@ def table_of(count):
 
 
 def test_break_even_of_the_middle_pass():
-    """Of three passes the second; where fewer than half get there, there is none."""
+    """The median of three passes is the second; it is None if fewer than half get there."""
     never, early, late = [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1]
     found = said([[played(never)], [played(early)], [played(late)]], high=0.5)
     assert (found.break_even, found.break_even_share) == (4, pytest.approx(2 / 3))

@@ -48,7 +48,7 @@ def test_line_of_other_arms():
 
 
 def test_oracle_is_the_cheapest_right_arm():
-    """The cheapest right arm; where none is right, the cheapest of all."""
+    """The oracle chooses the cheapest right arm, or the cheapest of all if none is right."""
     assert cheapest_right(TABLE).tolist() == [0, 1, 2, 0]
 
 

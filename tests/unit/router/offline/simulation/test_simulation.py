@@ -1,4 +1,4 @@
-"""What a simulated policy is told, what is made of its word, and what the report says, on tables worked out by hand."""
+"""Inputs of a simulated policy, use of its outputs, and the report, on tables computed by hand."""
 
 import json
 import random
@@ -94,7 +94,7 @@ def spied(registered, tmp_path):
     return table, rows
 
 
-# ------------------------------------------------------------------------------------------ what a policy is told
+# ---------------------------------------------------------------------------------------------- inputs of a policy
 
 
 def test_policy_sees_no_id(spied):
@@ -129,7 +129,7 @@ def test_test_rows_are_not_learned(spied):
     assert sorted(first + second) == sorted(row.question for row in table.rows)
 
 
-# ------------------------------------------------------------------------------------------- what the report says
+# ---------------------------------------------------------------------------------------------------- the report
 
 
 def test_baselines_by_hand():
@@ -207,7 +207,7 @@ class Fitted(Uniform):
 
 
 def test_policies_with_fit_get_full_information(registered):
-    """`fit` gets the training rows with all outcomes, once whatever the weights; the row says so, and nothing more."""
+    """`fit` gets the training rows with all outcomes once for all weights, which the row reports."""
     Fitted.given = []
     table = worked_table([[0, 0, 1], [0, 1, 1]] * 2, [[0, 1, 2]] * 4)
     row = row_of(simulate(table, policies=registered(Fitted), folds=2, seeds=1, weights=[0.1, 0.2]), "fitted")
@@ -300,8 +300,8 @@ def test_features_are_made_once(tmp_path):
 
 
 def test_confusion_is_counted_by_the_cheapest_right_arm():
-    """Of the questions whose cheapest right arm is A, the share sent to each arm: the same as counted one by one; a
-    question that no arm answers right is in a row of its own, and a label that no question has is in none.
+    """The confusion matrix equals a count by hand: for each cheapest right arm the shares sent to every arm. Questions
+    without a right arm have their own row; labels without questions have none.
     """
     arms = tuple(map(ArmName, ARMS))
     random = np.random.default_rng(3)
@@ -342,8 +342,8 @@ def test_confusion_of_a_simulated_policy():
 
 
 def test_seconds_and_shares_by_label():
-    """With seconds in the table a policy has its mean seconds, those of the questions that each arm gets, and of the
-    questions with each label; hops and data sets are labels too, and a question without one is in a row of its own.
+    """A table with seconds gives mean seconds of the policy, per arm and per label. Hops and data sets are labels too;
+    questions without a label have their own row.
     """
     more = [("nq", 1, (1, 2, 4)), ("nq", 2, (1, 3, 8)), ("hotpotqa", 2, (1, 2, 9)), ("nq", None, (5, 6, 7))]
     rows = tuple(

@@ -79,7 +79,7 @@ def test_a_row_may_have_a_context(written):
     ],
 )
 def test_bad_line_is_refused(written, tmp_path, bad, key, message):
-    """A line that is no row is refused with file, line, key and a remedy."""
+    """An invalid row is refused with file, line, key and a remedy."""
     with pytest.raises(InvalidInput) as caught:
         written(line(), "", bad)
     assert message in str(caught.value)

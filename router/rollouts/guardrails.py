@@ -1,0 +1,176 @@
+"""Guardrails of a policy version: its failures, latency and cost against the champion's."""
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from ragbandit.router.config.sections import RolloutSettings
+from ragbandit.router.rollouts.evidence import Array, Draws, Outcomes, Predictions, note_rows, tried_of
+from ragbandit.shared.confidence_sequences import BettingSequence, Tried, robust_scores
+from ragbandit.shared.types import effective_rows
+
+GuardrailName = Literal["failures", "latency", "cost"]
+GUARDRAILS: Final[tuple[GuardrailName, ...]] = ("failures", "latency", "cost")
+#: number of first outcomes from which the champion's 95th percentile and the unit of cost are computed
+BURN_IN: Final = 100
+#: share of the champion's answers that are slower than its 95th percentile
+_SLOW: Final = 0.05
+#: number of newest outcomes that are searched for the newest answers of each side
+_REMEMBERED: Final = 4000
+#: smallest share of failures among a side's newest answers that counts as a sudden failure; the champion's share must
+#: be at most a third of it
+_SUDDEN: Final = 0.5
+
+
+@dataclass(kw_only=True, slots=True)
+class Guardrail:
+    """One guardrail: candidate - factor * champion must be at most `margin`. Values are in [0, 1].
+
+    passed: sequence that proves a violation
+    kept: sequence that proves that the guardrail is kept
+    """
+
+    factor: float
+    margin: float
+    alpha: float
+    rows: int = 0
+    passed: BettingSequence = field(init=False)
+    kept: BettingSequence = field(init=False)
+    #: sums of: scores, ratios, their squares, expected squares
+    sums: Array = field(default_factory=lambda: np.zeros(4))
+    _predictions: Predictions = field(default_factory=Predictions)
+
+    def __post_init__(self) -> None:
+        self.passed = BettingSequence(floor=-self.factor, null=self.margin, alpha=self.alpha)
+        self.kept = BettingSequence(floor=-1.0, null=-self.margin, alpha=self.alpha)
+
+    def add(self, draws: Draws, value: Array) -> None:
+        """Add rows in order; rows with the value NaN are skipped."""
+        has_value = ~np.isnan(value)
+        draws = draws.cut(has_value)
+        value = value[has_value]
+        share = draws.candidate - self.factor * draws.champion
+        guess = self._predictions.before(draws.arms, arm=draws.arm, value=value)
+        columns: dict[str, Any] = {"pmf": draws.pmf, "arm": draws.arm, "value": value, "guess": guess}
+        self.passed.add(robust_scores(share=share, **columns))
+        self.kept.add(robust_scores(share=-share, **columns))
+        self.rows += len(value)
+        self.sums += np.stack([draws.robust(share, value=value, guess=guess), *draws.weights]).sum(axis=1)
+
+    @property
+    def tried(self) -> Tried:
+        """Amount of data of the excess; `draws` and `judged` count outcomes."""
+        return tried_of(self.rows, self.sums[1:])
+
+    @property
+    def excess(self) -> float:
+        """Estimate of candidate - factor * champion; 0 without rows."""
+        return float(self.sums[0]) / self.rows if self.rows else 0.0
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """(lower, upper) bound of the excess."""
+        return self.passed.lower(), -self.kept.lower()
+
+
+@dataclass(kw_only=True, slots=True)
+class GuardrailEvidence:
+    """The three guardrails, each with a third of `rollback_alpha` (Bonferroni), and the check for sudden failures."""
+
+    settings: RolloutSettings
+    rows: int = 0
+    #: number of rows after which a sudden failure was found; None if there was none
+    sudden_at: int | None = None
+    #: seconds above which an answer counts as slow; None during the burn-in
+    slow_s: float | None = None
+    #: cost that counts as 1; higher costs are clipped. None during the burn-in; 0 if all answers are free
+    cost_unit: float | None = None
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    guardrails: dict[GuardrailName, Guardrail] = field(default_factory=dict)
+    _early: list[tuple[float, float, float]] = field(default_factory=list)
+    _newest: Array = field(default_factory=lambda: np.zeros((0, 2)))
+
+    def __post_init__(self) -> None:
+        self.guardrails["failures"] = self._guardrail(margin=self.settings.guardrails.failures)
+
+    def add(self, outcomes: Outcomes) -> None:
+        """Add rows in the order in which they were stored."""
+        draws = outcomes.draws
+        first = 0
+        while first < len(draws):  # split at the end of the burn-in, so that pages have no influence
+            missing = BURN_IN - self.rows
+            upto = min(len(draws), first + missing) if missing > 0 else len(draws)
+            self._take(outcomes, slice(first, upto))
+            first = upto
+        note_rows(self.digest, draws.ids, outcomes.failed, outcomes.seconds, outcomes.cost)
+
+    @property
+    def effective(self) -> float:
+        """Effective rows of the candidate among the outcomes."""
+        total, squares = map(float, self.guardrails["failures"].sums[1:3])  # this guardrail counts all outcomes
+        return effective_rows(total, squares=squares)
+
+    def _guardrail(self, *, margin: float, factor: float = 1.0) -> Guardrail:
+        return Guardrail(factor=factor, margin=margin, alpha=self.settings.rollback_alpha / len(GUARDRAILS))
+
+    def _take(self, outcomes: Outcomes, here: slice) -> None:
+        draws = outcomes.draws.cut(here)
+        failed, seconds, cost = outcomes.failed[here], outcomes.seconds[here], outcomes.cost[here]
+        self.guardrails["failures"].add(draws, failed)
+        if "latency" in self.guardrails and self.slow_s is not None:
+            self.guardrails["latency"].add(draws, np.where(np.isnan(seconds), np.nan, seconds > self.slow_s))
+        if "cost" in self.guardrails and self.cost_unit:
+            self.guardrails["cost"].add(draws, np.clip(cost / self.cost_unit, 0.0, 1.0))
+        self._look_for_sudden(draws.weight * draws.ratio, failed=failed)
+        self.rows += len(draws)
+        if self.rows <= BURN_IN:
+            weight = draws.drawn(draws.champion) / draws.drawn(draws.pmf)
+            self._early += list(zip(weight, seconds, cost, strict=True))
+            if self.rows == BURN_IN:
+                self._set_units()
+
+    def _set_units(self) -> None:
+        weight, seconds, cost = np.array(self._early).T
+        self._early = []
+        timed = ~np.isnan(seconds) & (seconds > 0.0)
+        if timed.sum() >= BURN_IN / 2:
+            slowest = _quantile(seconds[timed], weight=weight[timed], share=1.0 - _SLOW)
+            self.slow_s = (1.0 + self.settings.guardrails.latency) * slowest
+            above = float((weight * (seconds > self.slow_s))[timed].sum() / max(weight[timed].sum(), 1e-12))
+            self.guardrails["latency"] = self._guardrail(margin=max(_SLOW - above, 0.01))
+        mean = float((weight * cost).sum() / max(weight.sum(), 1e-12))
+        self.cost_unit = 2.0 * max(_quantile(cost, weight=weight, share=1.0 - _SLOW), mean)
+        if self.cost_unit > 0.0:
+            self.guardrails["cost"] = self._guardrail(margin=0.0, factor=1.0 + self.settings.guardrails.cost)
+
+    def _look_for_sudden(self, share: Array, *, failed: Array) -> None:
+        """Check for sudden failures after each failed row. share: the candidate's share in each draw, shape (n,)."""
+        before = len(self._newest)
+        window = self.settings.failure_window
+        self._newest = np.concatenate([self._newest, np.stack([share, failed], axis=1)])
+        failed_rows = np.flatnonzero(failed) if self.sudden_at is None and share.any() else ()
+        for row in failed_rows:
+            part, has_failed = self._newest[: before + int(row) + 1][-_REMEMBERED:][::-1].T
+            candidate = _failing(part, failed=has_failed, events=window)
+            champion = _failing(1.0 - part, failed=has_failed, events=window)
+            if candidate >= _SUDDEN and not champion > candidate / 3.0:  # both comparisons are False for NaN
+                self.sudden_at = self.rows + int(row) + 1
+                break
+        self._newest = self._newest[-_REMEMBERED:]
+
+
+def _failing(part: Array, *, failed: Array, events: int) -> float:
+    """Share of failures among the newest `events` answers of a side; NaN if it has fewer."""
+    upto = int(np.searchsorted(np.cumsum(part), events - 1e-9)) + 1
+    if upto > len(part):
+        return math.nan
+    return float((part * failed)[:upto].sum() / part[:upto].sum())
+
+
+def _quantile(values: Array, *, weight: Array, share: float) -> float:
+    order = np.argsort(values)
+    upto = np.cumsum(weight[order])
+    return float(values[order][min(int(np.searchsorted(upto, share * upto[-1])), len(values) - 1)])

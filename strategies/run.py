@@ -38,13 +38,13 @@ from ragbandit.strategies.base import (
     seconds_until,
 )
 
-#: the answer that a text makes. That of a text's beginning must be a beginning of the whole text's, as with str.strip
+#: text of a model -> answer. The answer of a text's beginning must be a beginning of the whole text's answer
 Settle = Callable[[str], str]
 
 #: longest note, in characters
 MAX_NOTE: Final = 120
 
-#: what the arm is doing, for a user -> the purposes of its calls to the model; any other is thinking
+#: note for the user -> purposes of the model calls that it describes; the note for other purposes is "thinking"
 _WORDS: Final = {
     "writing a draft": "look_ahead write gate",
     "writing the answer": "conclude answer read chat",
@@ -60,12 +60,12 @@ _WORDS: Final = {
 
 
 def in_words(purpose: str) -> str:
-    """What an arm does that calls the model for this purpose, in a few words for a user."""
+    """The note for the user while an arm calls the model for this purpose."""
     return next((words for words, purposes in _WORDS.items() if purpose in purposes.split()), "thinking")
 
 
 class AnswerReader(Protocol):
-    """Whoever reads an answer while it is written. Called from the event loop that the arm runs in; never raises."""
+    """Receives an answer while it is written. Called from the event loop that the arm runs in; never raises."""
 
     @property
     def reading(self) -> bool:
@@ -82,12 +82,12 @@ class AnswerReader(Protocol):
 
 
 class AnswerStream:
-    """What the reader of one run has been given. Without a reader it does nothing."""
+    """Passes text and notes of one run to its reader. Without a reader it does nothing."""
 
     def __init__(self, reader: AnswerReader | None = None) -> None:
         self._reader = reader
         self._last_note = ""
-        #: all text that the reader was given
+        #: all text that the reader has received
         self.given = ""
 
     @property
@@ -104,7 +104,7 @@ class AnswerStream:
             self._reader.note(line)
 
     def sink(self, settle: Settle) -> Callable[[str], Awaitable[None]] | None:
-        """The sink of a call that writes the answer, None if there is no reader. It gives only continuations."""
+        """The sink of a call that writes the answer; None if there is no reader. Text is only ever continued."""
         reader = self._reader
         if reader is None or not self.wanted:
             return None
@@ -130,13 +130,16 @@ def provider_of(generator: Generator) -> str:
     return str(getattr(generator, "provider", "ragbandit"))
 
 
-#: a call under way: notes what the search has found, or what the model has written
+#: callbacks of a running call: record the hits of a search, or the text of a model
 NoteHits = Callable[[Sequence[Hit]], None]
 NoteCompletion = Callable[[Completion], None]
 
 
 class Spans:
-    """Notified of every call of a run; an exception that leaves a call's block is its failure. These do nothing."""
+    """Receives every call of a run, for tracing. An exception that leaves a call's block is its failure.
+
+    This base class does nothing.
+    """
 
     def searching(self, query: str, *, k: int, retriever: Retriever) -> AbstractContextManager[NoteHits]:
         """A search begins."""

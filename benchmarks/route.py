@@ -74,6 +74,7 @@ def _opened(opened: ExitStack, **encoder: object) -> Router:
     """A router on a new store with these settings of the encoder; every question is computed, none is cached."""
     tree = {"model": DEFAULT_ENCODER, "cache_entries": 0, **encoder}
     environ = {f"RAGBANDIT_ENCODER__{name.upper()}": str(value) for name, value in tree.items()}
+    environ["RAGBANDIT_SERVER__MAX_WAIT_S"] = "60"  # no caller is refused on a busy machine
     environ["RAGBANDIT_DATA_DIR"] = opened.enter_context(tempfile.TemporaryDirectory())
     return opened.enter_context(Router.open(load(environ=environ).settings, jobs=MemoryJobs()))
 
@@ -160,6 +161,7 @@ def _by_callers(precision: str) -> None:
         # Every question is computed: a cache would answer those that come again.
         environment = {
             "RAGBANDIT_DATA_DIR": folder,
+            "RAGBANDIT_SERVER__MAX_WAIT_S": "60",
             "RAGBANDIT_ENCODER__CACHE_ENTRIES": "0",
             "RAGBANDIT_ENCODER__MODEL": DEFAULT_ENCODER,
             "RAGBANDIT_ENCODER__PRECISION": precision,

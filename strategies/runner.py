@@ -71,21 +71,17 @@ async def run_strategy(
     named: Mapping[str, Json] = MappingProxyType({}),
     has_successor: bool = False,
 ) -> Outcome:
-    """Run the arm on the query. Returns its outcome, with cost; the status is
+    """Run the arm on the query. Returns its outcome, with cost. Its status is one of:
 
-    - "answered" if the arm ended by itself;
-    - "exhausted" if a cap of the budget ended it: the answer is its draft or None, the stop reason "budget_<cap>". Code
-      that blocks the event loop cannot be interrupted; its late answer is "exhausted" too, with a warning;
-    - "failed" if it raised, or its answer has more than MAX_TEXT characters. The stop reason is "error",
-      "question_too_long" if no prompt has room for the question, "request_refused" if the model's server refuses a
-      chat, or CANCELLED if `stop` was completed.
+    answered: the arm ended by itself.
+    exhausted: a cap of the budget ended it; the answer is its draft or None, the stop reason "budget_<cap>". The late
+    answer of an arm that blocks the event loop, and cannot be interrupted, is "exhausted" too, with a warning.
+    failed: it raised, or its answer has more than MAX_TEXT characters. The stop reason is "error", "question_too_long"
+    if no prompt has room for the question, "request_refused" if the model's server refuses a chat, or CANCELLED.
 
     budget: caps in force. Run enforces the seconds in every call, and this function GRACE_SECONDS later.
-    stop: completed, in any thread, to cancel the arm.
-    reader: receives notes, and the answer while it is written.
-    source_chars: most characters stored of a source's text.
-    spans: receives every call.
-    named: see `made_by`.
+    stop: completed, in any thread, to cancel the arm. reader: receives notes, and the answer while it is written.
+    source_chars: most characters stored of a source's text. spans: receives every call. named: see `made_by`.
     Raises InvalidInput for a query without an id, and asyncio.CancelledError.
     """
     if query.id is None:

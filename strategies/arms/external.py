@@ -1,11 +1,11 @@
-"""Arms of users: a pipeline behind a URL, called over HTTP, or a Python object.
+"""Arms that call a user's pipeline: over HTTP, or as a Python object.
 
 The request is `POST url` with the JSON object
 
     {"question", "decision_id", "context", "tenant", "budget": {"rounds", "passages", "tokens", "seconds", "dollars"}}
 
-and, in a conversation, "messages": [{"role", "content"}, ...], the oldest first. The budget has the seconds that are
-left, and only caps that are set. `Idempotency-Key` is the decision's id: a call may come twice. The reply is
+and, in a conversation, "messages": [{"role", "content"}, ...], the oldest first. "budget" contains the caps that are
+set, and the remaining seconds. The header `Idempotency-Key` is the decision's id: a call may come twice. The reply is
 
     {"answer": "text", "steps": 2, "stop_reason": "answered", "cost": {"retriever_calls": 2, "llm_calls": 3, ...}}
 
@@ -135,18 +135,18 @@ class Http(ParamsArm[HttpParams]):
             "tenant": query.tenant,
         }
         if query.messages:
-            body["messages"] = [{"role": each.role, "content": each.text} for each in query.messages]
+            body["messages"] = [{"role": message.role, "content": message.text} for message in query.messages]
         headers = self._headers | ({"Idempotency-Key": query.id} if query.id else {})
         async with httpx.AsyncClient(headers=headers) as client:
-            reply_body = await self._asked(client, body=body, run=run)
+            reply_body = await self._ask(client, body=body, run=run)
         reply = self._checked(reply_body)
         run.draft = reply.answer
         run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
         run.add_cost(Cost(**reply.cost.model_dump()))
         return Answer(text=reply.answer, stop_reason=reply.stop_reason)
 
-    async def _asked(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
-        """The JSON of the first good reply."""
+    async def _ask(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
+        """Call the pipeline until it replies, or the retries are used up. Returns the JSON of the reply."""
         retries = 0 if run.has_successor else self._params.retries
         attempts = 0
         while True:
@@ -160,7 +160,7 @@ class Http(ParamsArm[HttpParams]):
             timeout = self._params.timeout_s if seconds is None else min(self._params.timeout_s, seconds)
             is_late = False
             try:
-                # The timeout of httpx holds for one read: a reply that comes byte by byte would never end.
+                # The timeout of httpx applies to one read: a reply that comes byte by byte would never end.
                 async with asyncio.timeout(timeout):
                     response = await self._reply(client, body={**body, "budget": caps}, timeout=timeout)
                 return self._read(response)
@@ -173,11 +173,12 @@ class Http(ParamsArm[HttpParams]):
             run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=spent))
             if is_late:
                 raise OutOfBudget("seconds")
-            asked_s = error.failure.retry_after_s or 0.0
-            if attempts > retries or asked_s > _LONGEST_S or not error.failure.may_pass:
+            retry_after_s = error.failure.retry_after_s or 0.0
+            if attempts > retries or retry_after_s > _LONGEST_S or not error.failure.may_pass:
                 raise error
+            left_s = seconds_until(run.deadline)
             pause = pause_before_retry(
-                attempts, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=asked_s, left_s=seconds_until(run.deadline)
+                attempts, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=retry_after_s, left_s=left_s
             )
             if pause is None:
                 raise OutOfBudget("seconds")
@@ -241,12 +242,12 @@ class Http(ParamsArm[HttpParams]):
         return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
 
     def _hidden(self, text: str) -> str:
-        """The text without the secrets of headers and address: some servers repeat what they were sent."""
+        """The text without the secrets of headers and address: some servers repeat the request in their reply."""
         return without_keys(text, secrets=self._secrets)
 
 
 def secret_of(variable: str, *, field: str) -> str:
-    """The value of this environment variable, for a header. Raises ConfigError naming the field that names it."""
+    """Value of the environment variable for a header. field: the setting with its name. Raises ConfigError."""
     if variable not in os.environ:
         remedy = "set the variable in the environment of every worker"
         raise ConfigError(f"the environment has no {variable}", field=field, remedy=remedy)
@@ -270,8 +271,8 @@ class CallableParams(ArmParams):
 
     #: "package.module:name"
     object: str = ""
-    #: its input: the question as text, {"question": ...}, or the conversation as messages (role, text). "auto" is a
-    #: mapping for `invoke` and `ainvoke`, else text
+    #: input of the object: the question as text, {"question": ...}, or the conversation as messages (role, text).
+    #: "auto" is "question" for `invoke` and `ainvoke`, else "text"
     input: Literal["auto", "text", "question", "messages"] = "auto"
 
 
@@ -293,15 +294,15 @@ class CallableArm(ParamsArm[CallableParams]):
         """
         if not run.begin_round(cap=1):
             return Answer(text="", stop_reason="budget_rounds")
-        given = self._input(question, run=run)
+        value = self._input(question, run=run)
         if inspect.iscoroutinefunction(self._call):
-            output = await self._call(given)
+            output = await self._call(value)
         else:
-            output = await asyncio.to_thread(self._call, given)
+            output = await asyncio.to_thread(self._call, value)
             output = await output if inspect.isawaitable(output) else output
         text = _text(output)
         if text is None:
-            message = f"the object gave {type(output).__name__}, in which there is no text"
+            message = f"the object returned {type(output).__name__} without text"
             raise ArmFailed(message, field=f"arms.{self.name}", remedy="let it return text, or a dict with `answer`")
         run.draft = text
         run.show(len(getattr(output, "source_nodes", ())))
@@ -312,32 +313,32 @@ class CallableArm(ParamsArm[CallableParams]):
         if kind == "auto":
             kind = "question" if self._method in ("ainvoke", "invoke") else "text"
         if kind == "messages":
-            return [*((each.role, each.text) for each in run.query.messages), ("user", question)]
+            return [*((message.role, message.text) for message in run.query.messages), ("user", question)]
         return {"question": question} if kind == "question" else question
 
 
 def _callable(path: str, *, where: str) -> tuple[Callable[[Any], Any], str]:
-    """(function of the input that the path names, its method or "" for a plain function). Raises ConfigError."""
+    """Import the object. Returns (function of the input, name of the method, "" for a function). Raises ConfigError."""
     if not path:
-        raise ConfigError("no object is named", field=where, remedy=_REMEDY)
-    named = import_class(path, where=where)
-    if inspect.isfunction(named) and not inspect.signature(named).parameters:
+        raise ConfigError("the arm has no object", field=where, remedy=_REMEDY)
+    target = import_class(path, where=where)
+    if inspect.isfunction(target) and not inspect.signature(target).parameters:
         try:
-            named = named()
-        except Exception as error:  # whatever a function of others does
+            target = target()
+        except Exception as error:  # a user's function may raise anything
             message = f"{path!r} cannot be made: {type(error).__name__}: {error}"
             raise ConfigError(message, field=where, remedy="it is called without arguments") from error
-    method = next((name for name in METHODS if callable(getattr(named, name, None))), None)
-    if method is not None and not inspect.isclass(named):
-        return getattr(named, method), method
-    if callable(named) and not inspect.isclass(named):
-        return named, ""
-    message = f"{path!r} is {type(named).__name__}, which cannot be asked a question"
+    method = next((name for name in METHODS if callable(getattr(target, name, None))), None)
+    if method is not None and not inspect.isclass(target):
+        return getattr(target, method), method
+    if callable(target) and not inspect.isclass(target):
+        return target, ""
+    message = f"{path!r} is {type(target).__name__}, which cannot be asked a question"
     raise ConfigError(message, field=where, remedy=_REMEDY)
 
 
 def _text(output: object, *, depth: int = _DEEPEST) -> str | None:
-    """The text of an output: itself, or in its _TEXTS as a mapping or as attributes, or in a list."""
+    """The text of an output: a str, else the first text in its _TEXTS (keys or attributes) or its items."""
     if isinstance(output, str):
         return output
     if output is None or depth == 0:

@@ -83,9 +83,9 @@ class _Doubted:
 class Seakr(PromptedArm[SeakrParams]):
     """Samples answers; the log-determinant of the samples' states is the model's doubt (see `uncertainty`).
 
-    "single": the model answers from memory. If the doubt is at most `delta`, that is the answer ("sure"). Else the model
-    reads each passage found in its own call, and the answer with the least doubt counts ("best_passage"). The first
-    answer stays if the search has no hit ("no_passage") or no passage gives an answer ("no_reading").
+    "single": the model answers from memory. If the doubt is at most `delta`, that is the answer ("sure"). Else a call
+    reads each passage found, and the answer with the least doubt counts ("best_passage"). The first answer stays if the
+    search has no hit ("no_passage") or no passage gives an answer ("no_reading").
 
     "multi": the model proposes a sentence. If it is empty, or its doubt is above `delta`, the arm searches its sure
     words (the question if there are none, "query_fallback"). The sentence is written again with the kept passages and

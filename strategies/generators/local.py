@@ -39,8 +39,8 @@ _DECODE_PAUSE_S: Final = 0.01
 class LocalGenerator(Generator):
     """A Hugging Face language model from a local folder with safetensors (router.encoders.weights makes one).
 
-    A causal model, or one with an encoder and a decoder (T5, FLAN-T5, BART). An encoder reads the whole prompt, also the
-    prefix, which is then not continued; there are no attention and hidden states.
+    A causal model, or one with an encoder and a decoder (T5, FLAN-T5, BART). An encoder reads the prefix as a part of
+    the prompt, so it is not continued; there are no attention and hidden states.
 
     precision: "auto" is bfloat16 if the processor multiplies it in hardware, else float32.
     threads: torch threads while writing; on a busy machine fewer are faster, because OpenMP threads spin while they

@@ -43,7 +43,7 @@ class ScriptedGenerator(Generator):
     prompt to the answer, of which the first match counts ("" matches every prompt); or a function from the prompt to
     the answer. An answer is text, or a Scripted with its own details.
     seconds: duration of a call before its first word. If the deadline passes, half of the words are written.
-    word_seconds: pause before every further word; each goes to the request's sink. The deadline leaves the words so far.
+    word_seconds: pause before every further word, which goes to the request's sink. A deadline leaves the words so far.
     fail_at: numbers of the calls, from 1, that raise ArmFailed.
     dollars: price of every call.
     details: need -> detail that a request with this need gets.

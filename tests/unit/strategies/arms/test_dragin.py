@@ -175,7 +175,7 @@ def test_a_generator_that_tells_nothing_is_a_failure(details):
     """Missing details fail the arm by name."""
     outcome = outcome_of(arm(), model(Scripted(text="Toledo.", details=details)))
     assert outcome.status == "failed"
-    assert "told none" in outcome.error
+    assert "returned none" in outcome.error
 
 
 def test_attention_of_the_wrong_shape_is_a_failure():

@@ -147,11 +147,9 @@ def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(
-            f"{shown} cannot be made with {', '.join(keywords) or 'no params'}: {error}",
-            field=f"arms.{name}",
-            remedy="it is called with name= and the params as keywords",
-        ) from error
+        message = f"{shown} cannot be made with {', '.join(keywords) or 'no params'}: {error}"
+        remedy = "it is called with name= and the params as keywords"
+        raise ConfigError(message, field=f"arms.{name}", remedy=remedy) from error
     return _checked(arm, name=name, path=shown)
 
 
@@ -165,11 +163,9 @@ def _class_of(name: str, *, path: object) -> Any:
     factory = load(name, group=GROUP, ours=ARMS, where=f"arms.{name}", instead='class: "package.module:Class"')
     if factory is not None:
         return factory
-    raise ConfigError(
-        f"{name!r} is not an arm we know",
-        field=f"arms.{name}",
-        remedy=f'{known_choices(known_arms(), given=name)}; for your own give class: "package.module:Class"',
-    )
+    message = f"{name!r} is not an arm we know"
+    remedy = f'{known_choices(known_arms(), given=name)}; for your own give class: "package.module:Class"'
+    raise ConfigError(message, field=f"arms.{name}", remedy=remedy)
 
 
 def _checked(arm: Any, *, name: str, path: str) -> Strategy:
@@ -191,16 +187,11 @@ def check_needs(arm: Strategy, *, name: str, capabilities: frozenset[Need]) -> N
     """Raise ConfigError if the arm needs a capability that the generator does not offer."""
     unknown = sorted(arm.needs - set(get_args(Need)))
     if unknown:
-        raise ConfigError(
-            f"needs {', '.join(unknown)}, unknown words",
-            field=f"arms.{name}",
-            remedy=f"known: {', '.join(get_args(Need))}",
-        )
+        message, remedy = f"needs {', '.join(unknown)}, unknown words", f"known: {', '.join(get_args(Need))}"
+        raise ConfigError(message, field=f"arms.{name}", remedy=remedy)
     unmet = sorted(arm.needs - capabilities)
     if unmet:
         offered = ", ".join(sorted(capabilities)) or "nothing"
-        raise ConfigError(
-            f"needs {', '.join(unmet)}, and the generator offers {offered}",
-            field=f"arms.{name}",
-            remedy="; ".join(f"{need}: use {_MET_BY[need]}" for need in unmet) + "; or take the arm out",
-        )
+        message = f"needs {', '.join(unmet)}, and the generator offers {offered}"
+        remedy = "; ".join(f"{need}: use {_MET_BY[need]}" for need in unmet) + "; or take the arm out"
+        raise ConfigError(message, field=f"arms.{name}", remedy=remedy)

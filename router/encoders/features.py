@@ -280,10 +280,7 @@ def references() -> References:
             names.append(f"{key} >= {value}" if ordered else f"{key} = {value}")
             columns.append([float(row[key] >= value if ordered else row[key] == value) for row in rows])
     return References(
-        questions=tuple(row["question"] for row in rows),
-        labels=tuple(names),
-        columns=np.array(columns).T,
-        text=text,
+        questions=tuple(row["question"] for row in rows), labels=tuple(names), columns=np.array(columns).T, text=text
     )
 
 

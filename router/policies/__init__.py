@@ -1,4 +1,4 @@
-"""Registry of policies: built-in ones by name, those of installed packages by entry point, any class by import path.
+"""Registry of policies: built-in policies by name, policies of packages by entry point, any class by import path.
 
 Classes are imported on use, because some need heavy packages.
 """
@@ -80,11 +80,9 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
     except RagBanditError:
         raise
     except Exception as error:  # a plug-in may raise anything; the message leaves out the params
-        raise ConfigError(
-            f"{name} cannot be made: {type(error).__name__}: {error}",
-            field="policy.params",
-            remedy="it is called with the params as keywords",
-        ) from error
+        message = f"{name} cannot be made: {type(error).__name__}: {error}"
+        remedy = "it is called with the params as keywords"
+        raise ConfigError(message, field="policy.params", remedy=remedy) from error
     return policy if name in POLICIES else _checked(policy, name=name)
 
 
@@ -120,9 +118,7 @@ def with_settings(
         return complete
     if PARAM in params:
         raise ConfigError(
-            "the schema of the context is a separate setting",
-            field=f"{WHERE}.{PARAM}",
-            remedy="move it to `context:`",
+            "the schema of the context is a separate setting", field=f"{WHERE}.{PARAM}", remedy="move it to `context:`"
         )
     return {**complete, PARAM: plain_schema(schema)}
 
@@ -156,11 +152,9 @@ def _class_of(name: str) -> Any:
 def _checked(policy: Any, *, name: str) -> Policy:
     """Check that a plug-in follows the protocol, and record its name as its algorithm. Raises ConfigError."""
     if len(name) > MAX_NAME:
-        raise ConfigError(
-            f"{name!r} has {len(name)} characters, and a snapshot records {MAX_NAME} at most",
-            field="policy.name",
-            remedy=f"offer the class under a shorter name, by an entry point of the group {GROUP!r}",
-        )
+        message = f"{name!r} has {len(name)} characters, and a snapshot records {MAX_NAME} at most"
+        remedy = f"offer the class under a shorter name, by an entry point of the group {GROUP!r}"
+        raise ConfigError(message, field="policy.name", remedy=remedy)
     _check_has(policy, ("needs", "deterministic", "params", "arms_named", "seen", *_METHODS), name=name)
     policy.algorithm = name
     return policy  # type: ignore[no-any-return] # checked above
@@ -169,8 +163,6 @@ def _checked(policy: Any, *, name: str) -> Policy:
 def _check_has(policy: Any, attributes: Iterable[str], *, name: str) -> None:
     missing = [attribute for attribute in attributes if not hasattr(policy, attribute)]
     if missing:
-        raise ConfigError(
-            f"{name} has no {', '.join(missing)}",
-            field="policy.name",
-            remedy="follow ragbandit.router.policies.base.Policy; ragbandit.testing.policies checks all of it",
-        )
+        message = f"{name} has no {', '.join(missing)}"
+        remedy = "follow ragbandit.router.policies.base.Policy; ragbandit.testing.policies checks all of it"
+        raise ConfigError(message, field="policy.name", remedy=remedy)

@@ -39,10 +39,7 @@ class NoRetrievalParams(PromptParams):
     style: Style = "direct"
 
     presets: ClassVar = preset_table(
-        "max_tokens style",
-        flan=(200, "direct"),
-        gpt=(300, "reasoned"),
-        chat=(512, "long"),
+        "max_tokens style", flan=(200, "direct"), gpt=(300, "reasoned"), chat=(512, "long")
     )
 
 
@@ -111,10 +108,7 @@ class SingleStepParams(ReaderParams):
     passages: Count = 3
 
     presets: ClassVar = preset_table(
-        "max_tokens style passages",
-        flan=(200, "direct", 15),
-        gpt=(300, "reasoned", 6),
-        chat=(512, "long", 5),
+        "max_tokens style passages", flan=(200, "direct", 15), gpt=(300, "reasoned", 6), chat=(512, "long", 5)
     )
 
 
@@ -226,9 +220,7 @@ class NoteParams(PassageParams):
     note_tokens: Count = 96
 
     presets: ClassVar = preset_table(
-        "max_tokens style passages note_tokens",
-        paper=(1280, "short", 5, 1280),
-        chat=(512, "long", 5, 512),
+        "max_tokens style passages note_tokens", paper=(1280, "short", 5, 1280), chat=(512, "long", 5, 512)
     )
 
 

@@ -126,9 +126,7 @@ class Cascade(ParamsArm[CascadeParams]):
         super().__init__(**params)
         if not any(getattr(self._params, condition) not in (None, False) for condition in _CONDITIONS):
             raise ConfigError(
-                "the cascade has no condition",
-                field=f"arms.{self.name}",
-                remedy=f"set one of {', '.join(_CONDITIONS)}",
+                "the cascade has no condition", field=f"arms.{self.name}", remedy=f"set one of {', '.join(_CONDITIONS)}"
             )
         self._forms = tuple(map(_plain, self._params.forms or ABSTENTIONS))
         self._parts: Mapping[str, Part] = {}

@@ -278,18 +278,14 @@ class Seakr(PromptedArm[SeakrParams]):
         """State of the last token at the layer, shape (d,)."""
         states = sample.details.get("hidden_states")
         if not isinstance(states, np.ndarray) or states.ndim != 2:
-            raise ArmFailed(
-                f"{run.generator.name} returned no hidden states of shape (layers + 1, d)",
-                field="details.hidden_states",
-                remedy="use a generator that fills details as ragbandit.strategies.generators.text_feed describes",
-            )
+            message = f"{run.generator.name} returned no hidden states of shape (layers + 1, d)"
+            remedy = "use a generator that fills details as ragbandit.strategies.generators.text_feed describes"
+            raise ArmFailed(message, field="details.hidden_states", remedy=remedy)
         layer = len(states) // 2 if self._params.layer is None else self._params.layer
         if layer >= len(states) or not np.isfinite(states[layer]).all():
-            raise ArmFailed(
-                f"the states of layer {layer} of 0..{len(states) - 1} are missing or not finite",
-                field=f"arms.{self.name}.layer",
-                remedy="choose a layer that the model has",
-            )
+            message = f"the states of layer {layer} of 0..{len(states) - 1} are missing or not finite"
+            remedy = "choose a layer that the model has"
+            raise ArmFailed(message, field=f"arms.{self.name}.layer", remedy=remedy)
         state: npt.NDArray[np.float32] = states[layer]
         return state
 

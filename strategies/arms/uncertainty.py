@@ -60,11 +60,9 @@ def detail_of(done: Completion, *, need: Need, run: Run) -> Any:
         return detail
     if not done.text:
         return ()
-    raise ArmFailed(
-        f"{run.generator.name} was asked for {need} and returned none",
-        field=f"details.{need}",
-        remedy="use a generator that fills details as ragbandit.strategies.generators.text_feed describes",
-    )
+    message = f"{run.generator.name} was asked for {need} and returned none"
+    remedy = "use a generator that fills details as ragbandit.strategies.generators.text_feed describes"
+    raise ArmFailed(message, field=f"details.{need}", remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

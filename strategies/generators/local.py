@@ -291,11 +291,9 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
     kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
     model = load_model(kind, folder, field="generator.model")
     if model._is_stateful:  # noqa: SLF001 - transformers' own generate reads this flag
-        raise ConfigError(
-            "the local generator cannot run this model: its state is more than keys and values",
-            field="generator.model",
-            remedy='use a decoder with plain attention, or serve the model and set generator.name to "openai"',
-        )
+        message = "the local generator cannot run this model: its state is more than keys and values"
+        remedy = 'use a decoder with plain attention, or serve the model and set generator.name to "openai"'
+        raise ConfigError(message, field="generator.model", remedy=remedy)
     model = model.to(device=device, dtype=dtype).eval()
     if device == "cpu":
         _pack(model)
@@ -319,11 +317,9 @@ def _decoder_start(model: "PreTrainedModel") -> dict[str, int | None]:
     start = declared.decoder_start_token_id
     start = getattr(model.config, "decoder_start_token_id", None) if start is None else start
     if start is None:
-        raise ConfigError(
-            "the model's config.json has no decoder_start_token_id",
-            field="generator.model",
-            remedy="add it: the token with which the decoder starts; for T5 it is pad_token_id",
-        )
+        message = "the model's config.json has no decoder_start_token_id"
+        remedy = "add it: the token with which the decoder starts; for T5 it is pad_token_id"
+        raise ConfigError(message, field="generator.model", remedy=remedy)
     return {"decoder_start_token_id": start, "forced_bos_token_id": declared.forced_bos_token_id}
 
 
@@ -332,11 +328,8 @@ def _trained(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> dict
     vocabulary = tokenizer.get_vocab()
     missing = [name for name in names if name not in vocabulary]
     if missing:
-        raise ConfigError(
-            f"the model has no token {missing[0]!r}",
-            field="generator.trained_tokens",
-            remedy="use a model that was trained with these tokens",
-        )
+        message, remedy = f"the model has no token {missing[0]!r}", "use a model that was trained with these tokens"
+        raise ConfigError(message, field="generator.trained_tokens", remedy=remedy)
     return {name: vocabulary[name] for name in names}
 
 

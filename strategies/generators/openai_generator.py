@@ -277,11 +277,9 @@ def _key(options: OpenAiOptions) -> str | None:
     """The API key; None if its variable is not set and the server is not OpenAI. Raises ConfigError."""
     key = os.environ.get(options.api_key_env) or None
     if key is None and options.base_url is None and not os.environ.get(BASE_URL_ENV):
-        raise ConfigError(
-            f"OpenAI needs a key, and {shown_variable(options.api_key_env)} is not set",
-            field="generator.openai.api_key_env",
-            remedy="set that variable, or generator.openai.base_url for a server of your own",
-        )
+        message = f"OpenAI needs a key, and {shown_variable(options.api_key_env)} is not set"
+        remedy = "set that variable, or generator.openai.base_url for a server of your own"
+        raise ConfigError(message, field="generator.openai.api_key_env", remedy=remedy)
     if key is not None:
         what, remedy = shown_variable(options.api_key_env), "set that variable to the key and nothing else"
         check_header_value(key, what=what, field="generator.openai.api_key_env", remedy=remedy)

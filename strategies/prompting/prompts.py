@@ -111,11 +111,9 @@ def _replacement(default: Template, *, source: str | Path, where: str) -> Templa
     wrong = template.fields ^ default.fields
     if wrong or template.takes_passages != default.takes_passages:
         needed = sorted(default.fields | ({"passages"} if default.takes_passages else set()))
-        raise ConfigError(
-            f"has the fields {sorted(template.fields)}",
-            field=where,
-            remedy=f"use exactly these: {', '.join('{' + name + '}' for name in needed)}",
-        )
+        message = f"has the fields {sorted(template.fields)}"
+        remedy = f"use exactly these: {', '.join('{' + name + '}' for name in needed)}"
+        raise ConfigError(message, field=where, remedy=remedy)
     return template
 
 
@@ -181,11 +179,9 @@ def _parse(name: str, *, text: str, where: str) -> Template:
     header, *blocks = _SECTION.split("\n".join(text.splitlines()))
     for number, line in enumerate(header.splitlines(), start=1):
         if line.strip() and not line.startswith("#"):
-            raise ConfigError(
-                f"line {number} stands before the first section: {line[:40]!r}",
-                field=where,
-                remedy=f"begin it with '#', or put it under one of {', '.join(f'[{s}]' for s in _SECTIONS)}",
-            )
+            message = f"line {number} stands before the first section: {line[:40]!r}"
+            remedy = f"begin it with '#', or put it under one of {', '.join(f'[{s}]' for s in _SECTIONS)}"
+            raise ConfigError(message, field=where, remedy=remedy)
     parts: dict[str, list[str]] = {section: [] for section in _SECTIONS}
     for section, block in zip(blocks[::2], blocks[1::2], strict=True):
         parts[section].append(block.strip())
@@ -227,11 +223,9 @@ def fit(
     the question and the prompt would fit without it, ConfigError for a field of the template without a value.
     """
     if unfilled := sorted(template.fields - set(fields)):
-        raise ConfigError(
-            f"has the field {{{unfilled[0]}}}, for which there is no value",
-            field=f"templates.{template.name}",
-            remedy=f"there are: {', '.join(f'{{{name}}}' for name in sorted({*fields, *_OWN_FIELDS}))}",
-        )
+        message = f"has the field {{{unfilled[0]}}}, for which there is no value"
+        remedy = f"there are: {', '.join(f'{{{name}}}' for name in sorted({*fields, *_OWN_FIELDS}))}"
+        raise ConfigError(message, field=f"templates.{template.name}", remedy=remedy)
     losses: list[str] = []
     demonstrations = list(template.demonstrations)
     shown, messages = list(passages), [message for message in history if message.text.strip()]

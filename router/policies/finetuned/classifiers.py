@@ -156,11 +156,9 @@ class TableClassifier(CountingPolicy, ABC):
         arms = tuple(dict.fromkeys(arm for row in rows for arm in row.correct))
         examples = [(row, target) for row in rows if arms and (target := self._target(row, arms=arms)) is not None]
         if len(examples) < 2:
-            raise InvalidInput(
-                f"{len(examples)} of {len(rows)} rows have a label: {self.algorithm} cannot be trained",
-                field="rows",
-                remedy="give a table with questions that some arm answers right",
-            )
+            message = f"{len(examples)} of {len(rows)} rows have a label: {self.algorithm} cannot be trained"
+            remedy = "give a table with questions that some arm answers right"
+            raise InvalidInput(message, field="rows", remedy=remedy)
         held = min(round(len(examples) * self.fitting.validation), len(examples) - 1)
         network, texts = load_reader(self.fitting).network(seed=self.fitting.seed), [r.question for r, _ in examples]
         targets = np.array([target for _, target in examples], dtype=np.float32)  # (n, K)

@@ -122,11 +122,9 @@ class Mixture(_Shares):
         shares = {settings.first: 1.0 - settings.share, settings.second: settings.share}
         super().__init__(settings, shares=shares)
         if settings.first == settings.second:
-            raise ConfigError(
-                f"{settings.second!r} is the first arm too",
-                field=f"{WHERE}.second",
-                remedy="name another arm; policy fixed gives all to one arm",
-            )
+            message = f"{settings.second!r} is the first arm too"
+            remedy = "name another arm; policy fixed gives all to one arm"
+            raise ConfigError(message, field=f"{WHERE}.second", remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -265,11 +265,9 @@ class Popularity(HasParams):
         """Take over a histogram made with the very same table."""
         seen = restored_counts(facts)
         if facts.get("table_sha256") != self.table.sha256:
-            raise SnapshotError(
-                f"made with another table than {self._path}",
-                field="policy.params.table",
-                remedy="put the old table back, or let the learner replay the ledger with this one",
-            )
+            message = f"made with another table than {self._path}"
+            remedy = "put the old table back, or let the learner replay the ledger with this one"
+            raise SnapshotError(message, field="policy.params.table", remedy=remedy)
         own = checked_arrays(arrays, shapes={"questions": (BINS,), "sums": (2, BINS), "counts": (2, BINS)})
         self.seen = seen
         self._questions, self._sums, self._counts = (own[name] for name in ("questions", "sums", "counts"))

@@ -35,6 +35,7 @@ from ragbandit.strategies.base import (
     Retriever,
     Sampling,
     error_text,
+    in_words,
     seconds_until,
 )
 
@@ -43,25 +44,6 @@ Settle = Callable[[str], str]
 
 #: longest note, in characters
 MAX_NOTE: Final = 120
-
-#: note for the user -> purposes of the model calls that it describes; the note for other purposes is "thinking"
-_WORDS: Final = {
-    "writing a draft": "look_ahead write gate",
-    "writing the answer": "conclude answer read chat",
-    "writing the answer again": "read_again",
-    "taking notes": "note_first note_extend chain_of_note self_refine",
-    "checking the passages": "self_rerank grade_relevant",
-    "checking the draft": "grade_supported grade_useful",
-    "comparing the notes": "note_compare",
-    "looking for what is missing": "ask",
-    "rewording the search": "rewrite decompose disambiguate",
-    "planning the next step": "decide",
-}
-
-
-def in_words(purpose: str) -> str:
-    """The note for the user while an arm calls the model for this purpose."""
-    return next((words for words, purposes in _WORDS.items() if purpose in purposes.split()), "thinking")
 
 
 class AnswerReader(Protocol):
@@ -388,11 +370,9 @@ class Run:
         """Number of tokens that may be written: max_tokens, or what the budget leaves."""
         size, context = self.generator.count_tokens(prompt), self.generator.context_tokens
         if context is not None and size + max_tokens > context:
-            raise ArmFailed(
-                f"the prompt for {purpose} has {size} tokens; with {max_tokens} to write it exceeds the model's "
-                f"{context}",
-                remedy="lower the arm's passages or raise the generator's context_tokens",
-            )
+            message = f"the prompt for {purpose} has {size} tokens; with {max_tokens} to write it exceeds {context}"
+            remedy = "lower the arm's passages or raise the generator's context_tokens"
+            raise ArmFailed(message, remedy=remedy)
         return self._tokens_left(max_tokens, prompt=size)
 
     def _tokens_left(self, most: int, *, prompt: int = 0) -> int:
@@ -415,15 +395,8 @@ class Run:
             seconds_generate=seconds,
             dollars=done.dollars,
         )
-        self.trace.append(
-            Generated(
-                purpose=purpose,
-                text=done.text,
-                prompt_tokens=done.prompt_tokens,
-                completion_tokens=done.completion_tokens,
-                seconds=seconds,
-            )
-        )
+        tokens = {"prompt_tokens": done.prompt_tokens, "completion_tokens": done.completion_tokens}
+        self.trace.append(Generated(purpose=purpose, text=done.text, seconds=seconds, **tokens))
 
     def _account_failure(self, error: BaseException, *, purpose: str, began: float, cost: Cost) -> None:
         """`cost` is the one call; its seconds go where they belong."""

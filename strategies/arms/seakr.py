@@ -13,9 +13,9 @@ from pydantic import Field
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm, Share, Whole, preset_table
 from ragbandit.strategies.arms.steps import finished, gather, gather_once, together
-from ragbandit.strategies.arms.uncertainty import LatestPool, is_content, merge_words, sentence_tokens
+from ragbandit.strategies.arms.uncertainty import LatestPool, merge_words, sentence_tokens
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
-from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer
+from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer, is_content
 from ragbandit.strategies.prompting.prompts import shown_prompt
 from ragbandit.strategies.run import Answer, Run, Settle
 

@@ -26,6 +26,7 @@ from ragbandit.strategies.prompting.passages import (
     extract_answer,
     first_sentence,
     has_answer,
+    is_content,
     sentence_spans,
     sentences_in,
 )
@@ -33,19 +34,6 @@ from ragbandit.strategies.run import Answer, Run
 
 Floats = npt.NDArray[np.float64]
 
-#: words without content: articles, pronouns, prepositions, conjunctions, auxiliaries, plain adverbs
-_LITTLE_WORDS = (
-    "a an the this that these those i me my mine we us our ours you your yours he him his she her hers it its they "
-    "them their theirs who whom whose which what where when why how myself yourself himself herself itself "
-    "themselves of in on at by for from to into onto over under with without within about above below between "
-    "through during before after against among across around as per via than like off out up down and or nor but "
-    "if then else so because while until although though since whether both either neither not no yes is am are "
-    "was were be been being do does did done doing have has had having can could may might must shall should will "
-    "would there here also too very just only even ever never always again already still yet thus hence therefore "
-    "however all any each every few more most other others some such own same both much many"
-)
-
-_STOP_WORDS = frozenset(_LITTLE_WORDS.split())
 _RUN = re.compile(r"\S+")
 _LETTER = re.compile(r"\w")
 
@@ -85,18 +73,6 @@ def merge_words(tokens: Sequence[str]) -> list[Word]:
         Word(text=match[0], tokens=tuple(dict.fromkeys(token_at[slice(*match.span())])), begin=match.start())
         for match in _RUN.finditer("".join(tokens))
     ]
-
-
-def is_content(word: str) -> bool:
-    """Whether a word has content: it is not a stop word, and is a digit or has at least two characters.
-
-    The paper uses a part-of-speech tagger (nouns, verbs, adjectives, names, numbers); this rule needs no model.
-    Punctuation around the word is ignored; words of scripts without spaces count as content.
-    """
-    bare = word.strip(" \t\n.,;:!?\"'()[]{}<>*_`").lower().removesuffix("'s")
-    if not _LETTER.search(bare) or bare in _STOP_WORDS:
-        return False
-    return len(bare) > 1 or bare.isdigit() or not bare.isascii()
 
 
 class LatestPool(PassagePool):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as some
 
-from ragbandit.strategies.arms.uncertainty import Dragin, attention_received, is_content, merge_words
+from ragbandit.strategies.arms.uncertainty import Dragin, attention_received, merge_words
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Attention
-from ragbandit.strategies.prompting.passages import sentence_spans
+from ragbandit.strategies.prompting.passages import is_content, sentence_spans
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
 PIECE = re.compile(r"\s*\S+")

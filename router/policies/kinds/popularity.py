@@ -206,9 +206,7 @@ class Popularity(HasParams):
     @property
     def threshold(self) -> float:
         """The least popularity for which `above` answers."""
-        if self._threshold is not None:
-            return self._threshold
-        return 10.0 ** (self.edge * self.table.top / BINS) - 1.0
+        return self._threshold if self._threshold is not None else 10.0 ** (self.edge * self.table.top / BINS) - 1.0
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]

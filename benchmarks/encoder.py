@@ -1,64 +1,78 @@
-"""The encoder's own forward pass: one question, and sixteen together.
+"""The encoder's forward pass in every precision: one question, and sixteen together.
 
-Baseline: the same weights, precision and token ids through transformers' AutoModel, as one padded batch, called in turn
-with ours and pooled to the same vectors. Both have
-one thread, and what is measured is that thread's processor time, which a busy machine moves little. The questions are
-the handbook's. docs/decisions/own-encoder-forward.md says what follows from it.
+Baseline: the same weights and token ids through transformers' AutoModel (in bfloat16 for bfloat16, else in float32), as
+one padded batch, called in turn with ours and pooled to the same vectors. All have one thread, and what is measured is
+that thread's processor time, which a busy machine moves little. The questions are the handbook's. The second table
+shows how far a feature changes if its question is encoded in a batch of sixteen, and how the features correlate with
+those of float32. docs/decisions/own-encoder-forward.md states what follows from it.
 """
 
 import json
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoModel
 
 from benchmarks.figures import Figure, percentiles, print_figures
-from ragbandit.router.encoders.forward import Forward, TokenBatch, load_transformer
+from ragbandit.router.encoders.distilbert import DistilBertEncoder
+from ragbandit.router.encoders.forward import TokenBatch, load_transformer
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 
 TOGETHER, COUNT, WARM_UP = 16, 60, 5
+#: questions whose features are compared
+ALIKE: Final = 160
 PRECISIONS: Final = ("float32", "bfloat16", "int8")
 HANDBOOK = Path(__file__).parents[1] / "examples" / "handbook" / "questions.jsonl"
 QUESTIONS = [json.loads(line)["question"] for line in HANDBOOK.read_text(encoding="utf-8").splitlines()]
 
+#: pools the states of a batch of token ids
+Pooling = Callable[[list[list[int]]], object]
+
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     folder = resolve(DEFAULT_ENCODER, setting="encoder.model", cache=None).folder
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = [tokenizer.encode(question).ids for question in QUESTIONS]
+    poolings = {f"AutoModel, {precision}": _library(folder, precision=precision) for precision in PRECISIONS[:2]}
+    poolings |= {precision: _ours(folder, precision=precision, ids=ids) for precision in PRECISIONS}
     figures = []
-    for precision in PRECISIONS:
-        own = load_transformer(folder, precision=precision, device="cpu", threads=1)
-        if own.byte_layers:
-            own.fix(own.measure([TokenBatch.of([each]) for each in ids]))
-        library = _library(folder, precision="float32" if precision == "int8" else precision)
-        for size in (1, TOGETHER):
-            ours, theirs = _in_turn(own, library, ids=ids, size=size)
-            for name, place in (("p50", 0), ("p99", 1)):
-                title = f"{precision}, {size} question{'s' * (size > 1)}, {name}"
-                figures.append(
-                    Figure(name=title, unit="ms", ours=ours[place], baseline=theirs[place], against="AutoModel")
-                )
+    for size in (1, TOGETHER):
+        milliseconds = _in_turn(poolings, ids=ids, size=size)
+        for precision in PRECISIONS:
+            library = "AutoModel, bfloat16" if precision == "bfloat16" else "AutoModel, float32"
+            for percentile, ours, theirs in zip(
+                ("p50", "p99"), percentiles(milliseconds[precision]), percentiles(milliseconds[library]), strict=True
+            ):
+                name = f"{precision}, {size} question{'s' * (size > 1)}, {percentile}"
+                figures.append(Figure(name=name, unit="ms", ours=ours, baseline=theirs, against=library))
     print_figures(f"encoder forward, {DEFAULT_ENCODER}, one thread, processor time", figures)
+    print_figures(f"features of {ALIKE} questions, which are about 1", _agreement(QUESTIONS[:ALIKE]))
 
 
-def _library(folder: Path, *, precision: str) -> Callable[[list[list[int]]], object]:
+def _ours(folder: Path, *, precision: str, ids: list[list[int]]) -> Pooling:
+    forward = load_transformer(folder, precision=precision, device="cpu", threads=1)
+    if forward.byte_layers:
+        forward.fix(forward.measure([TokenBatch.of([row]) for row in ids]))
+    return lambda batch: forward.pooled(TokenBatch.of(batch))
+
+
+def _library(folder: Path, *, precision: str) -> Pooling:
     """Token ids -> first token and mean of tokens of every layer, by transformers."""
     model = AutoModel.from_pretrained(str(folder), use_safetensors=True).to(getattr(torch, precision)).eval()
 
     def pooled(batch: list[list[int]]) -> object:
         longest = max(map(len, batch))
-        ids = torch.tensor([each + [0] * (longest - len(each)) for each in batch])  # (B, T)
-        mask = torch.tensor([[1] * len(each) + [0] * (longest - len(each)) for each in batch])  # (B, T)
+        ids = torch.tensor([row + [0] * (longest - len(row)) for row in batch])  # (B, T)
+        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in batch])  # (B, T)
         with torch.inference_mode():
-            seen = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-            states = torch.stack(seen.hidden_states[1:]).float()  # (layers, B, T, width)
+            output = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+            states = torch.stack(output.hidden_states[1:]).float()  # (layers, B, T, width)
             weights = mask[None, :, :, None].float()
             both = torch.stack([states[:, :, 0], (states * weights).sum(2) / weights.sum(2)], dim=2)
             return both.transpose(0, 1).flatten(1).numpy()
@@ -66,22 +80,36 @@ def _library(folder: Path, *, precision: str) -> Callable[[list[list[int]]], obj
     return pooled
 
 
-def _in_turn(
-    own: Forward, library: Callable[[list[list[int]]], object], *, ids: list[list[int]], size: int
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """p50 and p99 in milliseconds of both, each batch given to one and then to the other."""
-    found: tuple[list[float], list[float]] = ([], [])
+def _in_turn(poolings: Mapping[str, Pooling], *, ids: list[list[int]], size: int) -> dict[str, list[float]]:
+    """Milliseconds of each pooling; every batch goes to one after the other."""
+    milliseconds: dict[str, list[float]] = {name: [] for name in poolings}
     for number in range(COUNT + WARM_UP):
         batch = sorted((ids[(number * size + place) % len(ids)] for place in range(size)), key=len)
-        calls: tuple[Callable[[], object], ...] = (
-            partial(own.pooled, TokenBatch.of(batch)),
-            partial(library, batch),
-        )
-        for call, times in zip(calls, found, strict=True):
+        for name, pooling in poolings.items():
             began = time.thread_time()
-            call()
-            times.append((time.thread_time() - began) * 1000)
-    return percentiles(found[0][WARM_UP:]), percentiles(found[1][WARM_UP:])
+            pooling(batch)
+            if number >= WARM_UP:
+                milliseconds[name].append((time.thread_time() - began) * 1000)
+    return milliseconds
+
+
+def _agreement(questions: list[str]) -> list[Figure]:
+    """Per precision: the largest change of a feature with its batch, and the correlation with float32."""
+    figures = []
+    exact = np.empty(0)
+    for precision in PRECISIONS:
+        encoder = DistilBertEncoder(precision=precision, device="cpu", threads=1)
+        single = np.concatenate([encoder.encode([question]) for question in questions])
+        starts = range(0, len(questions), TOGETHER)
+        together = np.concatenate([encoder.encode(questions[start : start + TOGETHER]) for start in starts])
+        if precision == "float32":
+            exact = single
+        change = float(np.abs(together - single).max())
+        correlation = float(np.corrcoef(single.ravel(), exact.ravel())[0, 1])
+        name = f"{precision}, largest change in a batch of {TOGETHER}, in thousandths"
+        figures.append(Figure(name=name, unit="", ours=change * 1000))
+        figures.append(Figure(name=f"{precision}, correlation with float32, %", unit="", ours=correlation * 100))
+    return figures
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""route(): alone and under 16 concurrent callers, with the real encoder and a durable log; and by encoder.threads.
+"""route() with DistilBERT and a durable log: one caller, and 16 concurrent callers; encoder.threads; encoder.max_batch.
 
-Baseline: the same encoder called for one question at a time, which is what peers do and the least that any
-router on DistilBERT can cost without grouping.
+Baseline of the first table: the same encoder called for one question at a time, which is what peers do and the least
+that any router on DistilBERT can cost without grouping. `--precision int8` measures another precision than "auto".
 
-`python -m benchmarks.route --threads` prints the second table alone: route() with one encoder thread and with one for
-every core, alone and beside a busy loop for every core, which it starts and ends. The two take turns in one run, so
-that whatever else the machine does falls on both. It takes about two minutes at most: a cell ends early with fewer
-questions, and says how many. As a library it runs with OpenMP's own long spin; with GOMP_SPINCOUNT=1000 before the
-command, as in the service.
+`--threads` prints only the second table: one encoder thread against one for every core, for one caller, for 16 callers,
+and for one caller on a machine that is busy with a loop for every core. `--batches` prints only the third table: 16
+callers with small and large batches, in int8 and bfloat16. All routers of a table take turns in one run, so that other
+work of the machine falls on all of them. A cell ends early with fewer questions. The command runs with OpenMP's own
+long spin, as a library does; set GOMP_SPINCOUNT=1000 before it for the spin of the service.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,8 +35,12 @@ from ragbandit.router.serving.setup.bootstrap import make_encoder
 
 CALLERS = 16
 COUNT = 1500
-#: of the table by threads: the questions of a cell, the seconds after which a cell ends with fewer, and the time
-#: between two questions
+#: values of encoder.max_batch in the third table, the default last
+SIZES = (4, 8, 16, 32)
+#: rounds of the routers with 16 callers, and the questions of each round
+ROUNDS, ROUND = 6, 160
+#: most questions of one caller in the second table, the seconds after which it ends with fewer, and the pause between
+#: two questions
 CELL = 100
 CELL_S = 50.0
 PAUSE_S = 0.02
@@ -52,35 +56,85 @@ def question(number: int) -> str:
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", action="store_true", help="the table by encoder.threads alone")
-    if not parser.parse_args(arguments).threads:
-        _by_callers()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precision", default="auto", help="encoder.precision of the first table")
+    tables = parser.add_mutually_exclusive_group()
+    tables.add_argument("--threads", action="store_true", help="only the table by encoder.threads")
+    tables.add_argument("--batches", action="store_true", help="only the table by encoder.max_batch")
+    options = parser.parse_args(arguments)
+    if options.batches:
+        _by_batches()
+        return
+    if not options.threads:
+        _by_callers(options.precision)
     _by_threads()
+
+
+def _opened(opened: ExitStack, **encoder: object) -> Router:
+    """A router on a new store with these settings of the encoder; every question is computed, none is cached."""
+    tree = {"model": DEFAULT_ENCODER, "cache_entries": 0, **encoder}
+    environ = {f"RAGBANDIT_ENCODER__{name.upper()}": str(value) for name, value in tree.items()}
+    environ["RAGBANDIT_SERVER__MAX_WAIT_S"] = "60"  # no caller is refused on a busy machine
+    environ["RAGBANDIT_DATA_DIR"] = opened.enter_context(tempfile.TemporaryDirectory())
+    return opened.enter_context(Router.open(load(environ=environ).settings, jobs=MemoryJobs()))
 
 
 def _by_threads() -> None:
     """The table of one encoder thread against one for every core."""
     cores = os.cpu_count() or 1
     with ExitStack() as opened:
-        routers = []
-        for count in (1, cores):
-            folder = opened.enter_context(tempfile.TemporaryDirectory())
-            environ = {"RAGBANDIT_DATA_DIR": folder, "RAGBANDIT_ENCODER__THREADS": str(count)}
-            settings = load(environ=environ).settings
-            routers.append(opened.enter_context(Router.open(settings, jobs=MemoryJobs())))
+        routers = [_opened(opened, threads=count) for count in (1, cores)]
         _in_turns(routers, count=10, seconds=10.0)
-        alone = _in_turns(routers, count=CELL, seconds=CELL_S)
+        cells = {"one caller": _in_turns(routers, count=CELL, seconds=CELL_S)}
+        by_router = _together(dict(enumerate(routers)))
+        cells[f"{CALLERS} callers"] = list(by_router.values())
         with busy_loops(cores):
-            busy = _in_turns(routers, count=CELL, seconds=CELL_S)
+            cells["busy machine"] = _in_turns(routers, count=CELL, seconds=CELL_S)
     figures = []
     against = f"{cores} threads"
-    for where, (ours, all_cores) in (("alone", alone), ("beside busy loops", busy)):
-        name = f"{where}, {len(ours)} questions:"
-        for figure, mine, theirs in zip(("p50", "p99"), percentiles(ours), percentiles(all_cores), strict=True):
-            figures.append(Figure(name=f"{name} {figure}", unit="ms", ours=mine, baseline=theirs, against=against))
+    for cell, (single, every_core) in cells.items():
+        name = f"{cell}, {len(single)} questions:"
+        for figure, ours, theirs in zip(("p50", "p99"), percentiles(single), percentiles(every_core), strict=True):
+            figures.append(Figure(name=f"{name} {figure}", unit="ms", ours=ours, baseline=theirs, against=against))
     default, spin = default_threads(os.environ, cores=cores), os.environ.get("GOMP_SPINCOUNT", "OpenMP's own")
     print_figures(f"route() with 1 encoder thread; the default is {default} here, with the spin {spin}", figures)
+
+
+def _by_batches() -> None:
+    """The table of 16 callers by the largest batch."""
+    figures = []
+    for precision in ("int8", "bfloat16"):
+        with ExitStack() as opened:
+            routers = {size: _opened(opened, precision=precision, max_batch=size) for size in SIZES}
+            medians = {size: percentiles(spent)[0] for size, spent in _together(routers).items()}
+        for size, median in medians.items():
+            name = f"{precision}, batches of at most {size}: p50"
+            against = f"at most {SIZES[-1]}, the default"
+            figures.append(Figure(name=name, unit="ms", ours=median, baseline=medians[SIZES[-1]], against=against))
+    print_figures(f"route() under {CALLERS} callers, by encoder.max_batch", figures)
+
+
+def _together(routers: Mapping[int, Router]) -> dict[int, list[float]]:
+    """Milliseconds of route() under 16 callers, by router; the routers take turns, and the first turn warms them up."""
+    spent: dict[int, list[float]] = {key: [] for key in routers}
+    for turn in range(ROUNDS + 1):
+        for key, router in routers.items():
+            milliseconds = _called(router, count=ROUND)
+            if turn:
+                spent[key] += milliseconds
+    return spent
+
+
+def _called(router: Router, *, count: int) -> list[float]:
+    """Milliseconds of each route() of `count` questions by 16 callers."""
+
+    def call(number: int) -> float:
+        began = time.perf_counter()
+        router.route(question(number))
+        return (time.perf_counter() - began) * 1000
+
+    with ThreadPoolExecutor(CALLERS) as pool:
+        return list(pool.map(call, range(count)))
 
 
 def _in_turns(routers: Sequence[Router], *, count: int, seconds: float) -> list[list[float]]:
@@ -88,27 +142,29 @@ def _in_turns(routers: Sequence[Router], *, count: int, seconds: float) -> list[
 
     count questions to each router, or as many as fit into the seconds.
     """
-    found: list[list[float]] = [[] for _ in routers]
+    milliseconds: list[list[float]] = [[] for _ in routers]
     end = time.perf_counter() + seconds
     for number in range(count):
-        for router, spent in zip(routers, found, strict=True):
+        for router, spent in zip(routers, milliseconds, strict=True):
             time.sleep(PAUSE_S)
             began = time.perf_counter()
             router.route(question(number))
             spent.append((time.perf_counter() - began) * 1000)
         if time.perf_counter() > end:
             break
-    return found
+    return milliseconds
 
 
-def _by_callers() -> None:
+def _by_callers(precision: str) -> None:
     """The table of one caller and of many."""
     with tempfile.TemporaryDirectory() as folder:
         # Every question is computed: a cache would answer those that come again.
         environment = {
             "RAGBANDIT_DATA_DIR": folder,
+            "RAGBANDIT_SERVER__MAX_WAIT_S": "60",
             "RAGBANDIT_ENCODER__CACHE_ENTRIES": "0",
             "RAGBANDIT_ENCODER__MODEL": DEFAULT_ENCODER,
+            "RAGBANDIT_ENCODER__PRECISION": precision,
         }
         settings = load(environ=environment).settings
         encoder = make_encoder(settings.encoder)
@@ -121,14 +177,8 @@ def _by_callers() -> None:
             times(lambda number: router.route(question(number)), count=50)
             alone = times(lambda number: router.route(question(number)), count=300)
 
-            def call(number: int) -> float:
-                began = time.perf_counter()
-                router.route(question(number))
-                return (time.perf_counter() - began) * 1000
-
-            with ThreadPoolExecutor(CALLERS) as pool:
-                together: list[float] = []
-                seconds = timed(lambda: together.extend(pool.map(call, range(COUNT))))
+            together: list[float] = []
+            seconds = timed(lambda: together.extend(_called(router, count=COUNT)))
 
             turn = threading.Lock()
 
@@ -142,7 +192,7 @@ def _by_callers() -> None:
                 queued: list[float] = []
                 lock_step = timed(lambda: queued.extend(pool.map(one_at_a_time, range(COUNT))))
             assert router.status().counters.decided == 350 + COUNT
-    one, many, least, waited = (percentiles(found) for found in (alone, together, forward, queued))
+    one, many, least, waited = (percentiles(spent) for spent in (alone, together, forward, queued))
     queue = f"{CALLERS} callers, encoder forwards one at a time"
     print_figures(
         f"route() with {settings.encoder.model}, {encoder.encoder.precision}",
@@ -157,6 +207,14 @@ def _by_callers() -> None:
                 ours=COUNT / seconds,
                 baseline=COUNT / lock_step,
                 against="encoder forwards one at a time, nothing logged",
+                rising=True,
+            ),
+            Figure(
+                name=f"durable decisions, {CALLERS} callers",
+                unit="/s",
+                ours=COUNT / seconds,
+                baseline=1000.0 * len(alone) / sum(alone),
+                against="one caller",
                 rising=True,
             ),
         ],

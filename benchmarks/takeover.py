@@ -65,7 +65,11 @@ def _two_workers(config: Path, *, database: str) -> Iterator[None]:
 
 def _wait(*, first: int, other: int, key: str, database: str) -> float:
     """Ask both services, kill the process that has claimed the question, and return the second one's wait from then."""
-    ask = {"json": {"question": key, "decision_id": key}, "params": {"wait_s": SILENT_S}, "timeout": SILENT_S}
+    ask: dict[str, Any] = {
+        "json": {"question": key, "decision_id": key},
+        "params": {"wait_s": SILENT_S},
+        "timeout": SILENT_S,
+    }
     claim = select(answer_queue.c.claimed_by).where(answer_queue.c.decision_id == key)
     with ThreadPoolExecutor(2) as pool, closing(Database(database)) as opened:
         asked = pool.submit(httpx.post, f"http://127.0.0.1:{first}/v1/answer", **ask)

@@ -2,13 +2,13 @@
 
     arms = make_arms({"no_retrieval": {}, "single_step": {"passages": 5}}, capabilities=generator.capabilities)
 
-A key is the name of an arm. Its params say how it is made; the param `class` names the class as "package.module:Class",
-which is how your own arm comes in, or names one of ours, which then comes under a second name and with other settings:
+A key is the name of an arm, its value the params of the arm. The param `class` is the import path of your own arm,
+"package.module:Class", or a built-in arm that you want under a second name with other params:
 
     {"wide_step": {"class": "single_step", "passages": 10}}
 
-An installed package brings arms under names of its own, by entry points of the group "ragbandit.strategies".
-A class is called with name=<key> and the other params as keywords, and must follow `strategies.base.Strategy`.
+Installed packages add arms by entry points of the group "ragbandit.strategies". A class is called with name=<key> and
+the other params as keywords, and must follow `strategies.run.Strategy`.
 """
 
 from ragbandit.strategies.arms.steps import gather, read

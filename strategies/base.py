@@ -224,6 +224,26 @@ class Generator(Protocol):
         """Give back connections and threads, when no call is under way. A second time does nothing."""
 
 
+#: note for the user -> purposes of the model calls that it describes; the note for other purposes is "thinking"
+_WORDS: Final = {
+    "writing a draft": "look_ahead write gate",
+    "writing the answer": "conclude answer read chat",
+    "writing the answer again": "read_again",
+    "taking notes": "note_first note_extend chain_of_note self_refine",
+    "checking the passages": "self_rerank grade_relevant",
+    "checking the draft": "grade_supported grade_useful",
+    "comparing the notes": "note_compare",
+    "looking for what is missing": "ask",
+    "rewording the search": "rewrite decompose disambiguate",
+    "planning the next step": "decide",
+}
+
+
+def in_words(purpose: str) -> str:
+    """The note for the user while an arm calls the model for this purpose."""
+    return next((words for words, purposes in _WORDS.items() if purpose in purposes.split()), "thinking")
+
+
 def error_text(error: BaseException) -> str:
     """The error in words for traces, outcomes and HTTP replies, without secrets; a foreign error is shortened."""
     if isinstance(error, RagBanditError | OutOfBudget):

@@ -1,4 +1,4 @@
-"""Registry of arms: ours by name, those of installed packages by entry point, any class by its import path."""
+"""Registry of arms: built-in arms by name, arms of installed packages by entry point, any class by import path."""
 
 import inspect
 from collections.abc import Mapping, Set
@@ -16,7 +16,7 @@ from ragbandit.strategies.run import Strategy
 GROUP = "ragbandit.strategies"
 
 
-#: our arms: name -> class; imported when made, so that `import ragbandit.strategies` stays light
+#: name of a built-in arm -> its class, imported on use, so that `import ragbandit.strategies` stays fast
 ARMS: Mapping[str, str] = MappingProxyType(
     {
         "adaptive_note": "ragbandit.strategies.arms.iterative:AdaptiveNote",
@@ -40,7 +40,7 @@ ARMS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: what would meet a need: said to whoever configured an arm that the generator cannot serve
+#: need -> generators that meet it, for the remedy if the configured generator does not
 _MET_BY: Mapping[Need, str] = MappingProxyType(
     {
         "completion": "any generator",
@@ -57,24 +57,24 @@ _MET_BY: Mapping[Need, str] = MappingProxyType(
 
 
 def registered_name(kind: type) -> str:
-    """The name under which a class is recorded: of ours the registered name, of others "package.module:Class"."""
+    """Name of a class in records: the registered name of a built-in arm, else "package.module:Class"."""
     path = f"{kind.__module__}:{kind.__qualname__}"
-    return next((name for name, ours in ARMS.items() if ours == path), path)
+    return next((name for name, arm_path in ARMS.items() if arm_path == path), path)
 
 
 def known_arms() -> tuple[str, ...]:
-    """The names that need no class: ours and those of installed packages, sorted."""
+    """Names of arms that need no `class`: built-in ones and those of installed packages, sorted."""
     return tuple(sorted({*ARMS, *installed(GROUP)}))
 
 
 def with_preset(config: Mapping[str, Mapping[str, object]], *, preset: str) -> dict[str, dict[str, object]]:
-    """The same arms, with this preset for every arm that has it and whose own params name none.
+    """The configured arms, with this preset for every arm that has it and whose params set none.
 
-    An arm's class says by `presets` which it has, beside "small", the default. Raises ConfigError with field
-    "arms_preset" where no arm at all has it, and what `make_arms` raises for a class that cannot be used.
+    Presets of an arm are "small", the default, and the keys of its class's `presets`. Raises ConfigError with field
+    "arms_preset" if no arm has the preset, and as `make_arms` for a class that cannot be used.
     """
     presets = {name: _presets_of(name, path=params.get("class")) for name, params in config.items()}
-    if config and not any(preset in each for each in presets.values()):
+    if config and not any(preset in names for names in presets.values()):
         remedy = known_choices(sorted(set[str]().union(*presets.values())), given=preset)
         raise ConfigError(f"no arm has the preset {preset!r}", field="arms_preset", remedy=remedy)
     return {
@@ -84,7 +84,7 @@ def with_preset(config: Mapping[str, Mapping[str, object]], *, preset: str) -> d
 
 
 def presets_by_default(config: Mapping[str, Mapping[str, object]], *, preset: str) -> tuple[str, ...]:
-    """The arms that have this preset and whose params say nothing of how answers look, by name."""
+    """Names of the arms that have this preset and whose params set neither preset, style nor max_tokens."""
     return tuple(
         name
         for name, params in config.items()
@@ -99,7 +99,7 @@ def _presets_of(name: str, *, path: object) -> frozenset[str]:
 
 
 def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: frozenset[Need]) -> dict[ArmName, Strategy]:
-    """The configured arms, in the order of the configuration; `capabilities` are those of the generator.
+    """The configured arms, in the order of the configuration. capabilities: of the generator.
 
     Raises ConfigError, with field "arms", "arms.<name>" or "arms.<name>.<param>", for an empty configuration, an
     unknown arm or param, a value of the wrong type or range, a class that cannot be used, or an unmet need.
@@ -115,48 +115,46 @@ def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: froze
 
 
 def generates(arm: Strategy) -> bool:
-    """Whether the arm may ask the generator: False only where its class says `generates = False`."""
+    """Whether the arm may call the generator: False only if its class sets `generates = False`."""
     return bool(getattr(arm, "generates", True))
 
 
 def takes(name: str, *, path: object, param: str) -> bool:
-    """Whether the class of an arm has a param of this name of its own. path: as for `make_arms`, under "class"."""
+    """Whether the class of an arm has a param of this name. path: the param "class" of the arm."""
     factory = _class_of(name, path=path)
     try:
         return param in inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # of a callable that does not say
+    except (TypeError, ValueError):  # a callable without a signature
         return False
 
 
 def retrieves(arm: Strategy) -> bool:
-    """Whether the arm may search: False only where its class says `retrieves = False`."""
+    """Whether the arm may search: False only if its class sets `retrieves = False`."""
     return bool(getattr(arm, "retrieves", True))
 
 
 def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
     if params is not None and not isinstance(params, Mapping):
         raise ConfigError(
-            f"{described(params)} is no mapping", field=f"arms.{name}", remedy="give params by name, or {}"
+            f"{described(params)} is not a mapping", field=f"arms.{name}", remedy="give params by name, or {}"
         )
-    # An arm without params is written `single_step:` in YAML, which reads as None.
-    given = {str(key): value for key, value in (params or {}).items()}
-    factory = _class_of(name, path=given.pop("class", None))
+    # In YAML an arm without params is `single_step:`, which reads as None.
+    keywords = {str(key): value for key, value in (params or {}).items()}
+    factory = _class_of(name, path=keywords.pop("class", None))
     shown = f"{factory.__module__}:{factory.__qualname__}" if hasattr(factory, "__qualname__") else repr(factory)
     try:
-        arm = factory(name=name, **given)
+        arm = factory(name=name, **keywords)
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(
-            f"{shown} cannot be made with {', '.join(given) or 'no params'}: {error}",
-            field=f"arms.{name}",
-            remedy="it is called with name= and the params as keywords",
-        ) from error
+        message = f"{shown} cannot be made with {', '.join(keywords) or 'no params'}: {error}"
+        remedy = "it is called with name= and the params as keywords"
+        raise ConfigError(message, field=f"arms.{name}", remedy=remedy) from error
     return _checked(arm, name=name, path=shown)
 
 
 def _class_of(name: str, *, path: object) -> Any:
-    """The class that the param names, else the installed one of that name, else ours."""
+    """The class at the import path, else the installed arm of this name, else the built-in one."""
     if path is not None:
         if isinstance(path, str) and path not in ARMS and ":" not in path:
             remedy = f'{known_choices(ARMS, given=path)}; for your own give "package.module:Class"'
@@ -165,19 +163,17 @@ def _class_of(name: str, *, path: object) -> Any:
     factory = load(name, group=GROUP, ours=ARMS, where=f"arms.{name}", instead='class: "package.module:Class"')
     if factory is not None:
         return factory
-    raise ConfigError(
-        f"{name!r} is not an arm we know",
-        field=f"arms.{name}",
-        remedy=f'{known_choices(known_arms(), given=name)}; for your own give class: "package.module:Class"',
-    )
+    message = f"{name!r} is not an arm we know"
+    remedy = f'{known_choices(known_arms(), given=name)}; for your own give class: "package.module:Class"'
+    raise ConfigError(message, field=f"arms.{name}", remedy=remedy)
 
 
 def _checked(arm: Any, *, name: str, path: str) -> Strategy:
-    faults = [f"has no {each}" for each in ("name", "needs", "params") if not hasattr(arm, each)]
+    faults = [f"has no {attribute}" for attribute in ("name", "needs", "params") if not hasattr(arm, attribute)]
     if not inspect.iscoroutinefunction(getattr(arm, "answer", None)):
         faults.append("has no `async def answer`")
     if not isinstance(getattr(arm, "needs", frozenset()), Set):
-        faults.append(f"has needs {arm.needs!r}, which is no set")
+        faults.append(f"has needs {arm.needs!r}, which is not a set")
     if not faults and arm.name != name:
         faults.append(f"calls itself {arm.name!r}")
     if faults:
@@ -188,19 +184,14 @@ def _checked(arm: Any, *, name: str, path: str) -> Strategy:
 
 
 def check_needs(arm: Strategy, *, name: str, capabilities: frozenset[Need]) -> None:
-    """Refuse an arm that needs what the generator does not offer. Raises ConfigError."""
+    """Raise ConfigError if the arm needs a capability that the generator does not offer."""
     unknown = sorted(arm.needs - set(get_args(Need)))
     if unknown:
-        raise ConfigError(
-            f"needs {', '.join(unknown)}, unknown words",
-            field=f"arms.{name}",
-            remedy=f"known: {', '.join(get_args(Need))}",
-        )
+        message, remedy = f"needs {', '.join(unknown)}, unknown words", f"known: {', '.join(get_args(Need))}"
+        raise ConfigError(message, field=f"arms.{name}", remedy=remedy)
     unmet = sorted(arm.needs - capabilities)
     if unmet:
         offered = ", ".join(sorted(capabilities)) or "nothing"
-        raise ConfigError(
-            f"needs {', '.join(unmet)}, and the generator offers {offered}",
-            field=f"arms.{name}",
-            remedy="; ".join(f"{need}: use {_MET_BY[need]}" for need in unmet) + "; or take the arm out",
-        )
+        message = f"needs {', '.join(unmet)}, and the generator offers {offered}"
+        remedy = "; ".join(f"{need}: use {_MET_BY[need]}" for need in unmet) + "; or take the arm out"
+        raise ConfigError(message, field=f"arms.{name}", remedy=remedy)

@@ -35,37 +35,19 @@ from ragbandit.strategies.base import (
     Retriever,
     Sampling,
     error_text,
+    in_words,
     seconds_until,
 )
 
-#: the answer that a text makes. That of a text's beginning must be a beginning of the whole text's, as with str.strip
+#: text of a model -> answer. The answer of a text's beginning must be a beginning of the whole text's answer
 Settle = Callable[[str], str]
 
 #: longest note, in characters
 MAX_NOTE: Final = 120
 
-#: what the arm is doing, for a user -> the purposes of its calls to the model; any other is thinking
-_WORDS: Final = {
-    "writing a draft": "look_ahead write gate",
-    "writing the answer": "conclude answer read chat",
-    "writing the answer again": "read_again",
-    "taking notes": "note_first note_extend chain_of_note self_refine",
-    "checking the passages": "self_rerank grade_relevant",
-    "checking the draft": "grade_supported grade_useful",
-    "comparing the notes": "note_compare",
-    "looking for what is missing": "ask",
-    "rewording the search": "rewrite decompose disambiguate",
-    "planning the next step": "decide",
-}
-
-
-def in_words(purpose: str) -> str:
-    """What an arm does that calls the model for this purpose, in a few words for a user."""
-    return next((words for words, purposes in _WORDS.items() if purpose in purposes.split()), "thinking")
-
 
 class AnswerReader(Protocol):
-    """Whoever reads an answer while it is written. Called from the event loop that the arm runs in; never raises."""
+    """Receives an answer while it is written. Called from the event loop that the arm runs in; never raises."""
 
     @property
     def reading(self) -> bool:
@@ -82,12 +64,12 @@ class AnswerReader(Protocol):
 
 
 class AnswerStream:
-    """What the reader of one run has been given. Without a reader it does nothing."""
+    """Passes text and notes of one run to its reader. Without a reader it does nothing."""
 
     def __init__(self, reader: AnswerReader | None = None) -> None:
         self._reader = reader
         self._last_note = ""
-        #: all text that the reader was given
+        #: all text that the reader has received
         self.given = ""
 
     @property
@@ -104,7 +86,7 @@ class AnswerStream:
             self._reader.note(line)
 
     def sink(self, settle: Settle) -> Callable[[str], Awaitable[None]] | None:
-        """The sink of a call that writes the answer, None if there is no reader. It gives only continuations."""
+        """The sink of a call that writes the answer; None if there is no reader. Text is only ever continued."""
         reader = self._reader
         if reader is None or not self.wanted:
             return None
@@ -130,13 +112,16 @@ def provider_of(generator: Generator) -> str:
     return str(getattr(generator, "provider", "ragbandit"))
 
 
-#: a call under way: notes what the search has found, or what the model has written
+#: callbacks of a running call: record the hits of a search, or the text of a model
 NoteHits = Callable[[Sequence[Hit]], None]
 NoteCompletion = Callable[[Completion], None]
 
 
 class Spans:
-    """Notified of every call of a run; an exception that leaves a call's block is its failure. These do nothing."""
+    """Receives every call of a run, for tracing. An exception that leaves a call's block is its failure.
+
+    This base class does nothing.
+    """
 
     def searching(self, query: str, *, k: int, retriever: Retriever) -> AbstractContextManager[NoteHits]:
         """A search begins."""
@@ -385,11 +370,9 @@ class Run:
         """Number of tokens that may be written: max_tokens, or what the budget leaves."""
         size, context = self.generator.count_tokens(prompt), self.generator.context_tokens
         if context is not None and size + max_tokens > context:
-            raise ArmFailed(
-                f"the prompt for {purpose} has {size} tokens; with {max_tokens} to write it exceeds the model's "
-                f"{context}",
-                remedy="lower the arm's passages or raise the generator's context_tokens",
-            )
+            message = f"the prompt for {purpose} has {size} tokens; with {max_tokens} to write it exceeds {context}"
+            remedy = "lower the arm's passages or raise the generator's context_tokens"
+            raise ArmFailed(message, remedy=remedy)
         return self._tokens_left(max_tokens, prompt=size)
 
     def _tokens_left(self, most: int, *, prompt: int = 0) -> int:
@@ -412,15 +395,8 @@ class Run:
             seconds_generate=seconds,
             dollars=done.dollars,
         )
-        self.trace.append(
-            Generated(
-                purpose=purpose,
-                text=done.text,
-                prompt_tokens=done.prompt_tokens,
-                completion_tokens=done.completion_tokens,
-                seconds=seconds,
-            )
-        )
+        tokens = {"prompt_tokens": done.prompt_tokens, "completion_tokens": done.completion_tokens}
+        self.trace.append(Generated(purpose=purpose, text=done.text, seconds=seconds, **tokens))
 
     def _account_failure(self, error: BaseException, *, purpose: str, began: float, cost: Cost) -> None:
         """`cost` is the one call; its seconds go where they belong."""

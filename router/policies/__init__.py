@@ -1,6 +1,6 @@
-"""Registry of policies: ours by name, those of installed packages by entry point, any class by its import path.
+"""Registry of policies: built-in policies by name, policies of packages by entry point, any class by import path.
 
-Classes are imported when they are asked for, since some need heavy packages.
+Classes are imported on use, because some need heavy packages.
 """
 
 import re
@@ -19,7 +19,7 @@ from ragbandit.shared.types import Json
 
 _CLASS_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
 
-#: our policies: name -> class
+#: name of a built-in policy -> its class
 POLICIES: dict[str, str] = {
     "adaptive_rag": "ragbandit.router.policies.finetuned.classifiers:AdaptiveRag",
     "conservative": "ragbandit.router.policies.kinds.conservative:ConservativePolicy",
@@ -35,65 +35,63 @@ POLICIES: dict[str, str] = {
     "vw": "ragbandit.router.policies.kinds.vw:VowpalWabbit",
 }
 
-#: policies that left -> what to use instead
-_LEFT: Final[Mapping[str, str]] = {
+#: removed policy -> its replacement
+_REMOVED: Final[Mapping[str, str]] = {
     "budget": "an aim of the question, or a dollar budget (docs/price.md)",
     "lints": "mba",
     "softmax": "mba or linucb",
 }
-#: the policy that holds another one back
+#: the policy that restrains another one to an incumbent arm
 CONSERVATIVE: Final = "conservative"
 
 GROUP: Final = "ragbandit.policies"
-#: of a policy; its class has them before it is made
+#: methods that the class of a policy must have
 _METHODS: Final = ("pmf", "learn", "state", "restore")
-#: the param that holds what the arms are made of
+#: the param with the parts of the arms
 FACTS: Final = "facts"
 #: longest name that a ledger and a snapshot can record
 MAX_NAME: Final = 40
 
 
 def known_policies() -> tuple[str, ...]:
-    """The names that need no class path: ours and those of installed packages, sorted."""
+    """Names of policies that need no class path: built-in ones and those of installed packages, sorted."""
     return tuple(sorted({*POLICIES, *installed(GROUP)}))
 
 
 def is_class_path(name: str) -> bool:
-    """True if a name has the form of a class's import path, "package.module:Class"."""
+    """Whether a name has the form "package.module:Class"."""
     return _CLASS_PATH.fullmatch(name) is not None
 
 
 def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
-    """A fresh policy that has seen no update.
+    """Make a policy that has not learned anything.
 
-    name: one of ours, one that an installed package offers by an entry point of the group "ragbandit.policies", or the
-    import path "package.module:Class" of any class. What it is made by is what it is recorded as.
-    Raises ConfigError for a name that is not known, a class that cannot be used, and for a param that is unknown,
-    missing or out of range.
+    name: a built-in policy, the name of an entry point of the group "ragbandit.policies" in an installed package, or
+    the import path "package.module:Class" of a class. Ledgers record this name.
+    Raises ConfigError for an unknown name, a class that cannot be used, and for a param that is unknown, missing or out
+    of range.
     """
     kind = _class_of(name)
     if is_class_path(name):
-        # The name and the params may come from a database or a backup: nothing but a policy is called with them.
+        # Name and params may come from a database or a backup, so only the class of a policy may be called with them.
         _check_has(kind, _METHODS, name=name)
     try:
         policy = kind(**params)
     except RagBanditError:
         raise
-    except Exception as error:  # whatever a class of others does; the params stay out of the message
-        raise ConfigError(
-            f"{name} cannot be made: {type(error).__name__}: {error}",
-            field="policy.params",
-            remedy="it is called with the params as keywords",
-        ) from error
+    except Exception as error:  # a plug-in may raise anything; the message leaves out the params
+        message = f"{name} cannot be made: {type(error).__name__}: {error}"
+        remedy = "it is called with the params as keywords"
+        raise ConfigError(message, field="policy.params", remedy=remedy) from error
     return policy if name in POLICIES else _checked(policy, name=name)
 
 
 def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings) -> Policy:
-    """The policy of this name, fresh; held back to the incumbent where the settings have one."""
+    """Make a policy; it is restrained to the incumbent if the settings have one."""
     if settings.incumbent is None:
         return make_policy(name, params=params)
-    held = {"incumbent": settings.incumbent, "harm": settings.harm, "policy": name, "params": dict(params)}
-    return make_policy(CONSERVATIVE, params=held)
+    restrained = {"incumbent": settings.incumbent, "harm": settings.harm, "policy": name, "params": dict(params)}
+    return make_policy(CONSERVATIVE, params=restrained)
 
 
 def with_settings(
@@ -104,31 +102,31 @@ def with_settings(
     facts: Mapping[str, Mapping[str, Json]] = MappingProxyType({}),
     incumbent: bool = False,
 ) -> dict[str, Json]:
-    """The params, with what other settings say of them.
+    """The params of a policy, completed by other settings.
 
-    schema: the setting `context`, for a policy that learns from contexts by a schema. facts: what the arms are made of,
-    for a policy that learns what they share. incumbent: the policy will be held back to one, and has other defaults
-    where its class says so (`with_incumbent`). Raises ConfigError for params that bring a schema of their own.
+    schema: the setting `context`, added for a policy whose class sets `takes_context`.
+    facts: arm -> its parts, added for a policy whose class sets `takes_facts`.
+    incumbent: whether the policy is restrained to an incumbent; its class may have other defaults then
+    (`with_incumbent`).
+    Raises ConfigError for params that contain a schema.
     """
     kind = _class_of(name)
     complete = {**(getattr(kind, "with_incumbent", {}) if incumbent else {}), **params}
     if facts and getattr(kind, "takes_facts", False):
-        complete = {FACTS: {arm: dict(own) for arm, own in sorted(facts.items())}, **complete}
+        complete = {FACTS: {arm: dict(parts) for arm, parts in sorted(facts.items())}, **complete}
     if not schema or not getattr(kind, "takes_context", False):
         return complete
     if PARAM in params:
         raise ConfigError(
-            "the schema of the context is a setting of its own",
-            field=f"{WHERE}.{PARAM}",
-            remedy="move it to `context:`",
+            "the schema of the context is a separate setting", field=f"{WHERE}.{PARAM}", remedy="move it to `context:`"
         )
     return {**complete, PARAM: plain_schema(schema)}
 
 
 def needs_of(name: str, *, params: Mapping[str, Json]) -> frozenset[str]:
-    """What a recorded policy is given of a question, "features" and "text"; of one that wraps another, that one's.
+    """Inputs of a recorded policy: "features", "text" or both; of the inner policy if it wraps one.
 
-    Raises ConfigError for a policy that is not known here.
+    Raises ConfigError for an unknown policy.
     """
     inner = params.get("policy")
     if isinstance(inner, str):
@@ -144,31 +142,27 @@ def _class_of(name: str) -> Any:
     kind = load(name, group=GROUP, ours=POLICIES, where="policy.name", instead='policy.name: "package.module:Class"')
     if kind is not None:
         return kind
-    if name in _LEFT:
-        remedy = f"use {_LEFT[name]}, with a policy.label of its own"
-        raise ConfigError(f"the policy {name!r} left the product", field="policy.name", remedy=remedy)
+    if name in _REMOVED:
+        remedy = f"use {_REMOVED[name]}, with a new policy.label"
+        raise ConfigError(f"the policy {name!r} was removed", field="policy.name", remedy=remedy)
     remedy = f'{known_choices(known_policies(), given=name)}; for your own give "package.module:Class"'
     raise ConfigError(f"unknown policy {name!r}", field="policy.name", remedy=remedy)
 
 
 def _checked(policy: Any, *, name: str) -> Policy:
-    """A policy of others, if it has all of the protocol; its name is recorded as its algorithm."""
+    """Check that a plug-in follows the protocol, and record its name as its algorithm. Raises ConfigError."""
     if len(name) > MAX_NAME:
-        raise ConfigError(
-            f"{name!r} has {len(name)} characters, and a snapshot records {MAX_NAME} at most",
-            field="policy.name",
-            remedy=f"offer the class under a shorter name, by an entry point of the group {GROUP!r}",
-        )
+        message = f"{name!r} has {len(name)} characters, and a snapshot records {MAX_NAME} at most"
+        remedy = f"offer the class under a shorter name, by an entry point of the group {GROUP!r}"
+        raise ConfigError(message, field="policy.name", remedy=remedy)
     _check_has(policy, ("needs", "deterministic", "params", "arms_named", "seen", *_METHODS), name=name)
     policy.algorithm = name
     return policy  # type: ignore[no-any-return] # checked above
 
 
-def _check_has(policy: Any, wanted: Iterable[str], *, name: str) -> None:
-    missing = [each for each in wanted if not hasattr(policy, each)]
+def _check_has(policy: Any, attributes: Iterable[str], *, name: str) -> None:
+    missing = [attribute for attribute in attributes if not hasattr(policy, attribute)]
     if missing:
-        raise ConfigError(
-            f"{name} has no {', '.join(missing)}",
-            field="policy.name",
-            remedy="follow ragbandit.router.policies.base.Policy; ragbandit.testing.policies checks all of it",
-        )
+        message = f"{name} has no {', '.join(missing)}"
+        remedy = "follow ragbandit.router.policies.base.Policy; ragbandit.testing.policies checks all of it"
+        raise ConfigError(message, field="policy.name", remedy=remedy)

@@ -1,4 +1,4 @@
-"""The posteriors of several models of the same rows, weighed by how well each has predicted.
+"""Averages the posteriors of several models of the same rows, weighted by how well each model has predicted.
 
     short       z = (1, the lengths among x / sqrt(d), c)
     question    z = (1, x / sqrt(d))
@@ -6,11 +6,11 @@
     product     z = (1, x / sqrt(d), c, sketch of x c)
 
 x are the question's features, the last two of them its lengths (router/encoders/features.py); c is the declared
-context. A useless column costs the rows that show it to be useless. To spare users the choice of features and context,
-the models learn side by side, and a prediction is their mean, weighed by prior * exp(-L / 2 s^2). L adds up the squares
-that a model missed the reward of each row by, before it learned that row; s^2 is the mean square of the best. That is
-Bayesian model averaging by prequential evidence (Dawid 1984; Hoeting et al. 1999) with Gaussian noise of one variance.
-Each model has its share of the posterior samples.
+context. A useless column costs rows, because a model must learn that it is useless. So several models learn side by
+side, and the prediction is their mean with the weights prior * exp(-L / 2 s^2). L is the sum of a model's squared
+prediction errors, each computed before the row was learned; s^2 is the mean square of the best model. This is Bayesian
+model averaging by prequential evidence (Dawid 1984; Hoeting et al. 1999) with Gaussian noise of one variance. Each
+model contributes its share of the posterior samples.
 """
 
 import math
@@ -40,46 +40,46 @@ from ragbandit.router.policies.surrogates import PLAIN, SURROGATES, TRUSTED, Sur
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Reward, Update, Vector
 
-#: what a row is missed by before any is seen, squared; it counts as one row, so that few rows do not decide
+#: squared error of a virtual first row, so that few rows do not decide between models
 _FIRST_SQUARE: Final = 0.25
-#: a feature beyond this, as a model scales it, is not learned
+#: largest absolute feature that is learned
 _MOST_FEATURE: Final = 250.0
-#: neither is a row with a number beyond this: products of four of them must be floats
+#: largest absolute number of a row that is learned: products of four such numbers must be floats
 _MOST_NUMBER: Final = 1e70
-#: what an arm's rows count as together where it is started again
+#: weight of an arm's rows, in rows, after a restart
 RESTART_ROWS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Posterior means of the offered arms for one question, (arms,) each; value = quality - weight * cost."""
+    """Posterior means of the offered arms for one question, each of shape (arms,); value = quality - weight * cost."""
 
     quality: Vector
     cost: Vector
     value: Vector
 
     def facts(self, *, weight: float) -> dict[str, Json]:
-        """What the log is given."""
+        """The means as JSON values for the log."""
         return {"quality": self.quality.tolist(), "cost": self.cost.tolist(), "weight": weight}
 
 
 @dataclass(slots=True)
 class _Arm:
-    """What all models know alike of an arm."""
+    """State of an arm that all models share."""
 
-    #: prior mean of its cost, set by its first row
+    #: cost of the first row: prior mean of the arm's cost
     first_cost: float
-    #: rows since the start or the last restart, and their total weight
+    #: rows since the start or last restart, and their total weight
     age: int = 0
     mass: float = 0.0
 
 
 class AveragedHeads:
-    """Quality and cost of every arm by several models of the question, over rows that `joined` makes.
+    """Predicts quality and cost of every arm by several models of the question. Its features are rows of `joined`.
 
-    models: by name, each with its share before any row, up to a factor. quality: prior mean of an arm's quality; its
-    cost has then the first cost seen, and that of an arm without rows the mean of the others'. None: both prior means
-    are 0.
+    models: name -> (prior weight up to a factor, heads).
+    quality: prior mean of an arm's quality. The prior mean of its cost is then the cost of its first row, or the mean
+    over the other arms without rows of its own. If None, both prior means are 0.
     """
 
     def __init__(
@@ -96,27 +96,26 @@ class AveragedHeads:
         self._models = {name: model for name, (_, model) in models.items()}
         self.memory, self.quality = memory, quality
         self.pairs = next(iter(self._models.values())).pairs
-        #: the model that predicts arms without rows from others that share parts with them
+        #: the model that predicts arms without rows from arms with the same parts; None without such a model
         self._shared = next((name for name, model in self._models.items() if model.facts is not None), None)
         self.seen: dict[ArmName, int] = {}
-        #: the weight of cost that the last row had whose question came without one; before any row every cost mean is 0
+        #: default weight of cost, from the last row whose question had no weight of its own; 0 before any row
         self.weight = 0.0
-        #: it is of a row whose question had one of its own: no other was learned yet
+        #: whether all rows so far had their own weight of cost, so that `weight` is the last of these
         self._is_borrowed = False
         self._arms: dict[ArmName, _Arm] = {}
-        #: model -> sum of its squared errors, and the number of rows: both fade as the heads' rows do
+        #: model -> sum of its squared errors, and the number of rows; both fade with the heads' rows
         self._losses = dict.fromkeys(models, 0.0)
         self._rows = 0.0
-        #: `weights`, made when asked for
+        #: cache of `weights`
         self._shares: dict[str, float] | None = None
-        #: as an array, the pairs of samples that each model has, and the place of each pair's model
+        #: (weights as an array, model -> its pairs of samples, index of the model of each pair)
         self._mixture: tuple[Vector, dict[str, slice], Vector] = np.ones(0), {}, np.ones(0)
-        #: by source of scores that are not a trusted rater's
+        #: source of untrusted scores -> its calibration
         self._surrogates: dict[str, Surrogate] = {}
-        #: what the last row counted as
+        #: weight of the last row
         self.counted = 0.0
-        #: what the last row's reward was above the prediction of the model that had predicted best; the same in
-        #: standard deviations of that prediction
+        #: prediction error of the best model on the last row, in units of reward and in standard deviations
         self.missed = self.residual = 0.0
         #: features of a question, 0 before the first row
         self._length = 0
@@ -139,7 +138,7 @@ class AveragedHeads:
         return self._arms[arm].age if arm in self._arms else 0
 
     def joined(self, features: FeatureRows, *, queries: Sequence[Query]) -> FeatureRows:
-        """Features, context and their products side by side, shape (n, d + columns + SKETCHED), float32."""
+        """Concatenate features, context and their products: shape (n, d + columns + SKETCHED), float32."""
         if not self._sketched:
             return features
         return np.array([self._row(row, query=query) for row, query in zip(features, queries, strict=True)])
@@ -152,13 +151,13 @@ class AveragedHeads:
         return np.concatenate([features, context.astype(np.float32), products.astype(np.float32)])
 
     def weights(self) -> dict[str, float]:
-        """The share of each model in a prediction; they sum to 1."""
+        """Weight of each model in a prediction; they sum to 1."""
         if self._shares is None:
-            least = min(self._losses.values())
-            scale = 2.0 * (_FIRST_SQUARE + least) / (1.0 + self._rows)
-            odds = {name: self._prior[name] * math.exp(-(loss - least) / scale) for name, loss in self._losses.items()}
+            best = min(self._losses.values())
+            scale = 2.0 * (_FIRST_SQUARE + best) / (1.0 + self._rows)
+            odds = {name: self._prior[name] * math.exp(-(loss - best) / scale) for name, loss in self._losses.items()}
             total = math.fsum(odds.values())
-            self._shares = {name: one / total for name, one in odds.items()}
+            self._shares = {name: value / total for name, value in odds.items()}
             ends = [round(end * self.pairs) for end in accumulate(self._shares.values())]
             parts = {name: slice(first, last) for name, first, last in zip(odds, [0, *ends], ends, strict=False)}
             counts = [part.stop - part.start for part in parts.values()]
@@ -166,23 +165,22 @@ class AveragedHeads:
         return self._shares
 
     def sampled(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[Means, Matrix]:
-        """Means of these arms for one question, and by how much the value of each sample is above them in reward.
+        """Sample the arms' values for one question. Returns (means, deviations of the samples from the mean values).
 
-        features: a row of `joined`; weight: of cost; samples of shape (arms, samples).
+        features: a row of `joined`. weight: weight of cost. Deviations are in units of reward, shape (arms, samples).
         """
         designs, (quality, cost) = self._designs(features), self._prior_means(arms)
         self.weights()
         shares, parts, owner = self._mixture
-        means: Matrix = np.empty((len(parts), 2, len(arms)))  # by model
+        means: Matrix = np.empty((len(parts), 2, len(arms)))  # per model
         deviations: Matrix = np.empty((self.pairs, len(arms)))
-        for at, (name, which) in enumerate(parts.items()):
+        for index, (name, pairs) in enumerate(parts.items()):
             model = self._models[name]
-            means[at], deviations[which] = model.sampled(designs[name], arms=arms, weight=weight, which=which)
-        new = [at for at, arm in enumerate(arms) if arm not in self._arms]
-        if new and self._shared is not None:  # the other models say nothing of an arm without rows
-            few, every, z = [arms[at] for at in new], slice(0, self.pairs), designs[self._shared]
+            means[index], deviations[pairs] = model.sampled(designs[name], arms=arms, weight=weight, which=pairs)
+        new = [index for index, arm in enumerate(arms) if arm not in self._arms]
+        if new and self._shared is not None:  # only this model predicts arms without rows
             means[:, :, new], deviations[:, new] = self._models[self._shared].sampled(
-                z, arms=few, weight=weight, which=every
+                designs[self._shared], arms=[arms[index] for index in new], weight=weight, which=slice(0, self.pairs)
             )
         mean = (shares @ means.reshape(len(parts), -1)).reshape(2, -1)
         above = means - mean
@@ -192,7 +190,7 @@ class AveragedHeads:
         return Means(quality=quality, cost=cost, value=quality - weight * cost), samples.T
 
     def _designs(self, joined: Features) -> dict[str, Vector]:
-        """The design row of each model: 1, what it reads of the question over the root of its length, the context."""
+        """Design row of each model: 1, its part of the question divided by the root of d, the context."""
         question = joined.size - self.columns.size - self._sketched
         whole = np.empty(joined.size + 1)
         whole[0] = 1.0
@@ -207,26 +205,29 @@ class AveragedHeads:
         return designs
 
     def _prior_means(self, arms: Sequence[ArmName]) -> tuple[float, Vector | float]:
-        """(quality, cost of each arm); an arm without rows costs the mean of the others' first costs."""
+        """Returns (prior mean of quality, prior means of cost (arms,)). For an arm without rows, the cost is the mean
+        of the other arms' first costs.
+        """
         if self.quality is None:
             return 0.0, 0.0
-        usual = math.fsum(one.first_cost for one in self._arms.values()) / max(1, len(self._arms))
-        costs = np.array([self._arms[arm].first_cost if arm in self._arms else usual for arm in arms])
+        mean = math.fsum(state.first_cost for state in self._arms.values()) / max(1, len(self._arms))
+        costs = np.array([self._arms[arm].first_cost if arm in self._arms else mean for arm in arms])
         return self.quality, costs
 
     def learn(self, update: Update) -> None:
-        """One row into each model, O(d^2); PolicyFault and no change if it cannot be used."""
+        """Learn a row in every model, O(d^2). Raises PolicyFault, without any change, if it cannot be used."""
         rows, features = rows_of(update), update.features
         if features is None or self._length not in (0, features.size):
             raise PolicyFault("features are missing or of another length")
-        if not np.abs(features).max() <= _MOST_FEATURE:  # NaN fails too
-            beyond = f"a feature is not finite, or beyond {_MOST_FEATURE:g}"
-            raise PolicyFault(f"{beyond}; use an encoder whose features are near 1")
+        if not np.abs(features).max() <= _MOST_FEATURE:  # also refuses NaN
+            fault = f"a feature is not finite, or beyond {_MOST_FEATURE:g}"
+            raise PolicyFault(f"{fault}; use an encoder whose features are near 1")
         usual = usual_weight(update.query, usual=self.weight)
-        own_weight = weight_of(update.query, default=self.weight)
-        quality, cost, weight = heads_of(update.reward, weight=own_weight, usual=usual)
-        if not all(abs(one) <= _MOST_NUMBER for one in (quality, cost, weight, weight * cost, update.reward.cost)):
-            raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
+        query_weight = weight_of(update.query, default=self.weight)
+        quality, cost, weight = heads_of(update.reward, weight=query_weight, usual=usual)
+        numbers = (quality, cost, weight, weight * cost, update.reward.cost)
+        if not all(abs(number) <= _MOST_NUMBER for number in numbers):
+            raise PolicyFault("the row has numbers that are not finite, or too large to be squared")
         is_first = not self.seen
         tally(self.seen, update)
         self.counted = rows
@@ -244,18 +245,19 @@ class AveragedHeads:
         fade = 1.0 if self.memory is None else max(1.0 - rows / self.memory, 0.0)
         designs = self._designs(self._row(features, query=update.query))
         for name, model in self._models.items():
-            missed, residual = model.learn(designs[name], row)
-            self._losses[name] = fade * self._losses[name] + rows * min(rows, 1.0) * (missed * missed)
+            error, residual = model.learn(designs[name], row)
+            self._losses[name] = fade * self._losses[name] + rows * min(rows, 1.0) * (error * error)
             if name == best:
-                self.missed, self.residual = missed + row.target[0] - scale.quality(row.target[0]), residual
+                self.missed, self.residual = error + row.target[0] - scale.quality(row.target[0]), residual
         if update.query.cost_weight is None or self._is_borrowed or is_first:
-            # Serve questions that come without a weight of cost at that of the last such row; before any at the last's.
+            # The default weight comes from the last row without its own weight; before such a row, from the last row.
             self.weight, self._is_borrowed = float(weight), update.query.cost_weight is not None
-        self._rows, self._shares, self._length = fade * self._rows + rows, None, features.size
+        self._rows = fade * self._rows + rows
+        self._shares, self._length = None, features.size
         self.columns.learn(update.query)
 
     def _source(self, arm: ArmName, reward: Reward, *, rows: float) -> str:
-        """Whose judgement a row's quality is; where a source judged it too, the scale of its scores may change."""
+        """The source of a row's quality. Scores of other sources on the same answer recalibrate these sources."""
         source = reward.judged_by or ""
         if not reward.has_parts:
             return TRUSTED
@@ -263,32 +265,32 @@ class AveragedHeads:
             surrogate = self._surrogates.setdefault(source, Surrogate())
             surrogate.alone, surrogate.mass = surrogate.alone + 1, surrogate.mass + rows
             return source
-        for other, score in reward.surrogates.items():
-            surrogate, prior = self._surrogates.setdefault(other, Surrogate()), self.quality or 0.0
+        for name, score in reward.surrogates.items():
+            surrogate, prior = self._surrogates.setdefault(name, Surrogate()), self.quality or 0.0
             if surrogate.learn(arm, quality=reward.quality - prior, score=score - prior):
                 for model in self._models.values():
-                    model.rescale(other, surrogate.scale)
+                    model.rescale(name, surrogate.scale)
         return TRUSTED
 
     def restart(self, arm: ArmName) -> None:
-        """Let an arm that is another one from now on count as RESTART_ROWS: its estimate stays, its width grows."""
-        known = self._arms.get(arm)
-        if known is not None and known.mass > 0.0:
-            share = min(1.0, RESTART_ROWS / (known.mass if self.memory is None else min(known.mass, self.memory)))
-            known.age, known.mass = 0, 0.0
+        """Reduce the weight of a changed arm's rows to RESTART_ROWS: its estimate stays, its width grows."""
+        state = self._arms.get(arm)
+        if state is not None and state.mass > 0.0:
+            share = min(1.0, RESTART_ROWS / (state.mass if self.memory is None else min(state.mass, self.memory)))
+            state.age, state.mass = 0, 0.0
             for model in self._models.values():
                 model.fade(arm, share=share)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The models' states, their arrays under their names; what each has missed; the moments of the context."""
+        """States and losses of the models, and the moments of the context. Arrays are named "model/array"."""
         arrays, facts = counted_state(self.seen)
         models = {}
         for name, model in self._models.items():
-            of_model, models[name] = model.state()
-            arrays |= {f"{name}/{key}": array for key, array in of_model.items()}
+            model_arrays, models[name] = model.state()
+            arrays |= {f"{name}/{key}": array for key, array in model_arrays.items()}
         facts |= {"models": models, "losses": dict(self._losses), "rows": self._rows, "length": self._length}
         facts |= {"weight": self.weight, "is_borrowed": self._is_borrowed, "context": self.columns.state()}
-        facts["surrogates"] = {source: one.state() for source, one in self._surrogates.items()}
+        facts["surrogates"] = {source: surrogate.state() for source, surrogate in self._surrogates.items()}
         arms = sorted(self._arms.items())
         return arrays, facts | {key: {name: getattr(arm, key) for name, arm in arms} for key in _Arm.__slots__}
 
@@ -301,12 +303,13 @@ class AveragedHeads:
         }
         parts: dict[str, Arrays] = {name: {} for name in self._models}
         for key, array in arrays.items():
-            name, _, rest = key.partition("/")
-            parts[name][rest] = array
-        self._surrogates = {source: Surrogate.restored(one) for source, one in facts["surrogates"].items()}
-        scales = {source: one.scale for source, one in self._surrogates.items()}
+            name, _, array_name = key.partition("/")
+            parts[name][array_name] = array
+        self._surrogates = {source: Surrogate.restored(state) for source, state in facts["surrogates"].items()}
+        scales = {source: surrogate.scale for source, surrogate in self._surrogates.items()}
         for name, model in self._models.items():
             model.restore(parts[name], facts["models"][name], scales=scales)
         self.columns.restore(facts["context"])
         self._losses = {name: facts["losses"][name] for name in self._models}
-        self._rows, self._length, self._shares = facts["rows"], facts["length"], None
+        self._rows, self._length = facts["rows"], facts["length"]
+        self._shares = None

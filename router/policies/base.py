@@ -1,9 +1,9 @@
-"""The contract of choosing: a policy gives one pmf; the draw and the logged propensity both come from it.
+"""The contract of policies: a policy returns one pmf; the draw and the logged propensity both come from it.
 
-From values to a decision in pure steps: `Policy.pmf` -> `gate` (finite, sums to 1) -> `with_floor` (exploration
-floor) -> `held_back` (to an incumbent arm, where the policy asks for it) -> holdback (a fixed share for one arm)
--> `choose` (draw by the decision's seed). `draw` takes all after the first at once, wherever a decision is made or
-made again: live, in `verify --deep`, in `simulate`. Anybody who has the row can take the last step again.
+The steps to a decision are pure functions: `Policy.pmf` -> `gate` (finite, sums to 1) -> `with_floor` (exploration
+floor) -> `held_back` (restraint to an incumbent arm, if the policy has one) -> holdback (a fixed share for one arm) ->
+`choose` (draw by the decision's seed). `draw` makes all steps after the first, live, in `verify --deep` and in
+`simulate`. The last step can be repeated from the stored row.
 """
 
 import math
@@ -20,186 +20,189 @@ from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Reward, TableRow, Update
 
-#: What a policy must be given: the shared encoder's embedding, or the raw text (it has its own way to read it).
+#: inputs of a policy: the shared encoder's features, or the text
 PolicyNeed = Literal["features", "text"]
 Arrays = dict[str, npt.NDArray[np.generic]]
-#: the JSON values of a saved state, as `restore` reads them
+#: JSON values of a saved state
 Facts = Mapping[str, Any]
-#: one row of the ledger counts as at most this many
+#: largest weight of one row of the ledger
 MOST_ROWS: Final = 1e6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restraint:
-    """What a policy that is held back to an incumbent arm says about one question, beside its pmf."""
+    """How far a policy may deviate from the incumbent arm on one question."""
 
     #: the incumbent
     arm: ArmName
-    #: of every offered arm: what drawing it may cost against the incumbent, >= -1; 0 for the incumbent itself
+    #: possible loss of each offered arm against the incumbent, >= -1; 0 for the incumbent
     risks: tuple[float, ...]
-    #: the most that the risks may be on average; 0 is the incumbent alone
+    #: largest mean risk; 0 allows only the incumbent
     allowance: float
     #: reward that may be lost before the promise is broken; below 0 it is broken
     slack: float
-    #: why the share is below 1, where it is
+    #: reason if the policy's share is below 1
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyOutput:
-    """A policy's output for one question; both tuples are aligned with the arms that were offered."""
+    """A policy's output for one question; its tuples are aligned with the offered arms."""
 
     pmf: tuple[float, ...]
-    #: the value it expects of every arm, in units of reward; None if it has none
+    #: expected value of every arm in units of reward; None if the policy does not estimate values
     scores: tuple[float, ...] | None = None
-    #: draws of the arms' values from its posterior, each less the score, (arms, draws); None: it has none
-    deviations: Matrix | None = field(default=None, compare=False, repr=False)  # == of arrays is no truth value
-    #: what else belongs in the log: a price in force, an LLM's reply. A policy that keeps quality and cost apart puts
-    #: both here, as lists aligned with the arms, with the weight between them: {"quality": [...], "cost": [...],
-    #: "weight": 0.05}, scores = quality - weight * cost. From these rows any other weight can be tried on the log.
+    #: posterior samples of the arms' values minus the scores, (arms, samples); None without a posterior
+    deviations: Matrix | None = field(default=None, compare=False, repr=False)  # arrays cannot be compared by ==
+    #: further content of the log: a price in force, an LLM's reply. A policy with separate quality and cost adds both,
+    #: aligned with the arms, and the weight between them: {"quality": [...], "cost": [...], "weight": 0.05}, scores =
+    #: quality - weight * cost. With these rows other weights can be tried on the log.
     facts: Mapping[str, Json] = field(default_factory=dict)
-    #: what the draw holds it back with, after the floors; None for a policy that nothing holds back
+    #: applied by the draw after the floors; None for a policy without an incumbent
     restraint: Restraint | None = None
 
 
 class Policy(Protocol):
-    """One algorithm with its parameters.
+    """An algorithm with its parameters.
 
-    The learner owns one instance and feeds it updates in ledger order; routers hold other instances, made from
-    snapshots, and never call `learn`. The state after n updates depends on the params and those n updates only:
-    not on batches, clocks, arm order or the machine. `ragbandit.testing.policies` checks this.
+    The learner owns one instance and feeds it updates in ledger order. Routers hold other instances, made from
+    snapshots, and never call `learn`. The state after n updates depends only on the params and these updates, not on
+    batches, clocks, arm order or the machine. `ragbandit.testing.policies` checks this.
     """
 
     @property
     def algorithm(self) -> str:
-        """The name that it was made by. A class attribute of ours; the registry sets it on a plug-in."""
+        """Name of the policy. A class attribute of built-in policies; the registry sets it on plug-ins."""
         ...
 
     @property
     def arms_named(self) -> Mapping[str, ArmName]:
-        """Param -> the arm that it names, for the params of arms that the policy may draw: they must be there."""
+        """Param -> arm, for params that name an arm which the policy may draw. These arms must be configured."""
         ...
 
     @property
     def needs(self) -> frozenset[PolicyNeed]:
-        """The inputs of `pmf` and `learn`. A class attribute, but for a policy that wraps another one."""
+        """The inputs of `pmf` and `learn`. A class attribute, except for a policy that wraps another one."""
         ...
 
     @property
     def deterministic(self) -> bool:
-        """The same question gives the same pmf again; False if it asks an LLM, which `verify --deep` leaves out."""
+        """Whether a question always gets the same pmf. `verify --deep` skips other policies, such as LLMs."""
         ...
 
     @property
     def params(self) -> Mapping[str, Json]:
-        """The settings it was made with, after defaults."""
+        """The params, including defaults."""
         ...
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
-        """Probability of every offered arm, before the floor, for n questions at once. Must not change the policy.
+        """Probability of every offered arm, before the floor, for n questions. Must not change the policy.
 
-        features has shape (n, d) where `needs` has "features"; arms[i] are the one or more distinct names offered
-        to question i, also ones never seen before. What a question gets does not depend on the others. No dropout,
-        no sampling: a policy that samples integrates its own draw.
+        features: shape (n, d) if `needs` has "features", else None.
+        arms: for every question the offered arms, distinct, at least one; the policy may never have seen them.
+        The output for a question must not depend on the other questions. No dropout, no sampling: a policy that samples
+        returns the probabilities of its own draw.
         """
         ...
 
     @property
     def seen(self) -> Mapping[ArmName, int]:
-        """Number of updates learned, by arm; arms without any may be left out."""
+        """Arm -> number of updates learned; arms without updates may be missing."""
         ...
 
     def learn(self, update: Update) -> None:
-        """Take in one ledger row, or raise PolicyFault and change nothing.
+        """Learn a ledger row, or raise PolicyFault and change nothing.
 
-        It counts as `rows_of(update)` rows; one that counts as none is tallied in `seen` and changes no pmf.
+        Its weight is `rows_of(update)`. A row of weight 0 is counted in `seen` and changes no pmf.
         """
         ...
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """Everything `restore` needs, as arrays (kept in safetensors) and JSON values."""
+        """Everything that `restore` needs, as arrays (stored in safetensors) and JSON values."""
         ...
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Take over a saved state, on a fresh policy; `restored` is the way to call it.
+        """Load a saved state into a new policy. Call it through `restored`, which checks that arrays are finite.
 
-        The arrays are finite. Raises SnapshotError on wrong shapes; what else it raises becomes one.
+        Raises SnapshotError for wrong shapes; `restored` turns other exceptions into SnapshotError.
         """
         ...
 
 
 @runtime_checkable
 class TableTrained(Protocol):
-    """A policy that is trained ahead of traffic, on tables with every arm's outcome, by its method `fit`.
+    """A policy that is trained before traffic, by its method `fit`, on tables with every arm's outcome.
 
-    A param `trained`, if it is set, says that this has been done.
+    The param `trained` is set if training is done.
     """
 
     def fit(
         self, rows: Sequence[TableRow], *, progress: Callable[[int, int], None] | None = None
     ) -> Mapping[str, Json]:
-        """Train on these rows; what was found. progress: batches done, batches in all."""
+        """Train on these rows. Returns facts about the training. progress: called with (batches done, all batches)."""
         ...
 
 
-# What a policy may have beside the protocol, each an attribute or a property.
+# Optional attributes of a policy, in addition to the protocol.
 
 
 def is_lean(policy: Policy) -> bool:
-    """`lean`: its `learn` needs no texts, pmfs, offered arms, scores and ids of an update.
+    """`lean`: whether `learn` needs no texts, pmfs, offered arms, scores and ids of an update.
 
-    Its ledger is read without them, which is most of the work. One with a schema of the context is given tenant and
-    context all the same, and the text where the schema reads it.
+    The ledger of a lean policy is read without them, which saves most of the time. A policy with a schema of the
+    context still gets tenant and context, and the text if the schema needs it.
     """
     return bool(getattr(policy, "lean", False))
 
 
 def serves_prices(policy: Policy) -> bool:
-    """`serves_prices`: it keeps quality and cost apart, so that each question can have a weight of cost of its own."""
+    """`serves_prices`: whether quality and cost are separate, so that each question can have its own cost weight."""
     return bool(getattr(policy, "serves_prices", False))
 
 
 def own_weight(query: Query) -> float | None:
-    """The weight of cost that a question has of its own; None for a name, which nobody has looked up."""
+    """The question's own cost weight; None if it has none, or only a name that is not resolved."""
     return float(query.cost_weight) if isinstance(query.cost_weight, int | float) else None
 
 
 def weight_of(query: Query, *, default: float) -> float:
-    """`own_weight`, or else this one."""
-    return default if (weight := own_weight(query)) is None else weight
+    """`own_weight`, or `default` without one."""
+    weight = own_weight(query)
+    return default if weight is None else weight
 
 
 def schema_of(policy: Policy) -> ContextSchema:
-    """`schema`: of the context that it learns from, and records among its params; empty where it reads none."""
+    """`schema`: of the context that the policy learns from, one of its params; {} if it ignores the context."""
     schema: ContextSchema = getattr(policy, "schema", {})
     return schema
 
 
 def tolerance_of(policy: Policy) -> float:
-    """`tolerance`: most that rounding may explain between two machines, threads or devices that learned the same rows.
+    """`tolerance`: largest difference by rounding between machines, threads or devices that learned the same rows.
 
-    As `learning.audit.checks` measures it; it may grow with updates. The same share of the largest score is a tie,
-    between whose arms the pmf may differ. 0 for an exact policy: every machine learns the same bytes.
+    `learning.audit.checks` defines the measure. The tolerance may grow with updates. Arms whose scores differ by less
+    than this share of the largest score tie, and the pmf may differ between them. 0 for an exact policy, which learns
+    the same bytes on every machine.
     """
     return float(getattr(policy, "tolerance", 0.0))
 
 
 def policy_age(policy: Policy, arm: ArmName) -> float:
-    """`age(arm)`: rows of an arm since it was restarted; inf where the policy does not say."""
+    """`age(arm)`: rows of an arm since its last restart; inf for a policy without this method."""
     age = getattr(policy, "age", None)
     return math.inf if age is None else float(age(arm))
 
 
 def restart(policy: Policy, arm: ArmName) -> None:
-    """`restart(arm)`: what was learned of this arm counts for little from now on, since the arm is another one.
+    """`restart(arm)`: reduce the weight of everything learned about a changed arm.
 
-    A policy without it goes on as it is, and follows the arm as fast as its own steps do.
+    A policy without this method follows the arm at the speed of its own steps.
     """
-    begin: Callable[[ArmName], None] | None = getattr(policy, "restart", None)
-    if begin is not None:
-        begin(arm)
+    restart_arm: Callable[[ArmName], None] | None = getattr(policy, "restart", None)
+    if restart_arm is not None:
+        restart_arm(arm)
 
 
 def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
@@ -209,9 +212,9 @@ def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms:
 
 
 def apply(policy: Policy, update: Update) -> bool:
-    """Let the policy learn, after the arms that were restarted with this row; False if it refused the row.
+    """Restart the arms of `update.restarts`, then learn the row. Returns False if the policy refused the row.
 
-    It will refuse it again on every replay.
+    It refuses the row again on every replay.
     """
     for arm in update.restarts:
         restart(policy, arm)
@@ -230,67 +233,67 @@ def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, .
 
 
 def usual_weight(query: Query, *, usual: float) -> float:
-    """What `heads_of` is given as `usual`: inf for a question without a weight of its own, or where none is known."""
+    """The argument `usual` of `heads_of`: inf for a question without its own weight, or if `usual` is 0."""
     return math.inf if own_weight(query) is None or usual <= 0.0 else usual
 
 
 def heads_of(reward: Reward, *, weight: float, usual: float = math.inf) -> tuple[float, float, float]:
-    """(quality, cost, weight) as a policy with heads apart learns them; weight: the one in force where it was decided.
+    """Returns (quality, cost, weight) as a policy with separate heads learns them.
 
-    Where the caller gave the reward itself, its cost is inside already: quality is then what makes
-    quality - weight * cost equal to it. A cost beyond what the reward's lower bound can express counts as that much:
-    one answer that cost a million must not drown all others. usual: weight of questions without one of their own; a
-    row at a higher one (a budget's) tells as much of the cost as theirs do.
+    A reward from the caller already includes its cost; its quality is chosen so that quality - weight * cost is the
+    reward. The cost is cut to the range that the reward's lower bound can express, so that one answer that cost a
+    million does not outweigh all others. weight: cost weight in force at the decision. usual: cost weight of questions
+    without their own; at a higher weight (a budget's) the cut of the cost is the same as theirs.
     """
     if not reward.has_parts:
-        most = (reward.maximum - reward.minimum) / weight if weight > 0.0 else math.inf
-        cost = min(reward.cost, most)
+        limit = (reward.maximum - reward.minimum) / weight if weight > 0.0 else math.inf
+        cost = min(reward.cost, limit)
         return reward.value + weight * cost, cost, weight
-    least = min(reward.weight, usual)
-    most = (reward.quality - reward.minimum) / least if least > 0.0 else math.inf
-    return reward.quality, min(reward.cost, max(most, 0.0)), reward.weight
+    smaller = min(reward.weight, usual)
+    limit = (reward.quality - reward.minimum) / smaller if smaller > 0.0 else math.inf
+    return reward.quality, min(reward.cost, max(limit, 0.0)), reward.weight
 
 
 def rows_of(update: Update) -> float:
-    """How many rows an update counts as, its sample weight. Raises PolicyFault outside [0, MOST_ROWS]."""
+    """Weight of an update, in rows: its sample weight. Raises PolicyFault outside [0, MOST_ROWS]."""
     rows = update.reward.sample_weight
-    if not 0.0 <= rows <= MOST_ROWS:  # also where it is NaN
+    if not 0.0 <= rows <= MOST_ROWS:  # also refuses NaN
         raise PolicyFault(f"the sample weight is {rows!r}, not in [0, {MOST_ROWS:g}]")
     return rows
 
 
 def tally(seen: dict[ArmName, int], update: Update) -> None:
-    """Count one more update of its arm."""
+    """Count an update of its arm."""
     seen[update.arm] = seen.get(update.arm, 0) + 1
 
 
 def counted_state(seen: Mapping[ArmName, int]) -> tuple[Arrays, dict[str, Json]]:
-    """The beginning of every policy's state: no arrays yet, and how many updates of which arm made it."""
+    """The first part of every policy's state: no arrays, and the number of updates per arm."""
     return {}, {"updates": sum(seen.values()), "seen": dict(sorted(seen.items()))}
 
 
 def restored(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:
-    """A fresh policy, with a saved state taken over. Raises SnapshotError; the policy is of no use then.
+    """Load a saved state into a new policy. Raises SnapshotError, after which the policy cannot be used.
 
-    The bytes of a state are known by their sha256, so what does not fit was written for other params, or by another
-    version of the policy.
+    The sha256 of the state's bytes was checked before, so a state that does not fit was written for other params, or by
+    another version of the policy.
     """
     for name, array in arrays.items():
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            raise SnapshotError(f"{name} holds numbers that are not finite")
+            raise SnapshotError(f"{name} has numbers that are not finite")
     try:
         policy.restore(arrays, facts)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise SnapshotError(f"this is no state of {policy.algorithm} with these params: {error!r}") from error
+        raise SnapshotError(f"this is not a state of {policy.algorithm} with these params: {error!r}") from error
     return policy
 
 
 def checked_arrays(
     arrays: Arrays, *, shapes: Mapping[str, tuple[int, ...]], float32: Container[str] = frozenset()
 ) -> dict[str, npt.NDArray[Any]]:
-    """Copies of a saved state's arrays. Raises SnapshotError for other names, shapes or types than these.
+    """Copies of a saved state's arrays. Raises SnapshotError for other names, shapes or types.
 
-    float32: the names of those that are; all others are float64.
+    float32: names of the arrays of this type; all others are float64.
     """
     if arrays.keys() != shapes.keys():
         raise SnapshotError(f"arrays {sorted(arrays)}, wanted {sorted(shapes)}")
@@ -302,7 +305,7 @@ def checked_arrays(
 
 
 def restored_counts(facts: Facts) -> dict[ArmName, int]:
-    """The updates of each arm in a saved state. Raises SnapshotError if they are missing or do not add up."""
+    """Arm -> updates, from a saved state. Raises SnapshotError if they are missing or do not add up."""
     updates, seen = facts.get("updates"), facts.get("seen")
     if not isinstance(updates, int) or updates < 0:
         raise SnapshotError(f"the number of updates is missing or wrong: {updates!r}")
@@ -313,14 +316,13 @@ def restored_counts(facts: Facts) -> dict[ArmName, int]:
     return {ArmName(arm): n for arm, n in seen.items()}
 
 
-#: where params stand in the configuration
+#: path of the params in the configuration
 WHERE: Final = "policy.params"
 
-# Beyond 1e-12 and 1e12 no param makes sense, and what is made of it might be 0 or no float any more. Whole numbers end
-# at 1e9: torch and others take them as 32 bits.
+# Bounds beyond which results may underflow or overflow. Integers end at 1e9, because torch and others use 32 bits.
 #: a number from 0 to 1e12
 Number = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
-#: a number above 0, from 1e-12 to 1e12, so that its inverse is one too
+#: a number from 1e-12 to 1e12, as is its inverse
 Positive = Annotated[float, Field(ge=1e-12, le=1e12, allow_inf_nan=False)]
 #: a number from 0 to 1
 Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
@@ -334,20 +336,20 @@ Text = Annotated[str, Field(min_length=1)]
 ArmParam = Annotated[ArmName, Field(min_length=1)]
 
 
-#: the arms that params name by default
+#: default arms of params
 NO_RETRIEVAL: Final = ArmName("no_retrieval")
 SINGLE_STEP: Final = ArmName("single_step")
 MULTI_STEP: Final = ArmName("multi_step")
 
 
 class PolicyParams:
-    """Base of every policy's params dataclass: frozen, keyword-only.
+    """Base of the params dataclasses of policies: frozen, keyword-only.
 
-    Ranges are written as `Annotated[int, pydantic.Field(ge=1)]`.
+    Declare ranges as `Annotated[int, pydantic.Field(ge=1)]`.
     """
 
     __slots__ = ()
-    #: the fields that name an arm which the policy may draw: each must be among the arms that are there
+    #: fields that name an arm which the policy may draw; these arms must be configured
     arms_named: ClassVar[tuple[str, ...]] = ()
 
 
@@ -355,19 +357,19 @@ ParamsType = TypeVar("ParamsType", bound=PolicyParams)
 
 
 def read_params(kind: type[ParamsType], *, given: Mapping[str, Json]) -> ParamsType:
-    """The params out of plain values, every field checked by its type, defaults filled in.
+    """Make the params from plain values; checks every value and fills in defaults.
 
-    Raises ConfigError with field "policy.params.<param>" for a param that is unknown, needed or out of range.
+    Raises ConfigError with field "policy.params.<param>" for a param that is unknown, missing or out of range.
     """
     checked = check_values(kind, given=given, where=WHERE)
-    for each in fields(kind):  # type: ignore[arg-type] # every subclass is a dataclass
-        if each.name not in checked and each.default is MISSING and each.default_factory is MISSING:
-            raise ConfigError("is needed", field=f"{WHERE}.{each.name}", remedy="it has no default: give it a value")
+    for param in fields(kind):  # type: ignore[arg-type] # every subclass is a dataclass
+        if param.name not in checked and param.default is MISSING and param.default_factory is MISSING:
+            raise ConfigError("is needed", field=f"{WHERE}.{param.name}", remedy="it has no default: give it a value")
     return kind(**checked)
 
 
 class HasParams:
-    """A policy whose settings are one params dataclass: what it records, and which arms it names."""
+    """Base of policies with a params dataclass: implements `params` and `arms_named`."""
 
     _params: PolicyParams
 
@@ -376,11 +378,11 @@ class HasParams:
 
     @property
     def params(self) -> Mapping[str, Json]:
-        """The settings it was made with, after defaults, as JSON values; `context` and `facts` where there are any."""
+        """The params with defaults, as JSON values; `context` and `facts` only if they are set."""
         plain: dict[str, Json] = asdict(self._params)  # type: ignore[call-overload] # every subclass is a dataclass
         return {name: value for name, value in plain.items() if value or name not in ("context", "facts")}
 
     @property
     def arms_named(self) -> Mapping[str, ArmName]:
-        """Param -> the arm that it names, for the params of arms that the policy may draw."""
+        """Param -> arm, for params that name an arm which the policy may draw."""
         return {name: getattr(self._params, name) for name in self._params.arms_named}

@@ -1,6 +1,6 @@
-"""Checks of a policy against the arms that are there: the arms that its params name, and a trained classifier's arms.
+"""Checks of a policy against the configured arms: the arms in its params, and the arms of a trained classifier.
 
-`serve`, `simulate` and `replay` use the same check: a mistyped arm would change what a policy does without a word.
+`serve`, `simulate` and `replay` use the same checks: a mistyped arm would silently change the policy's behaviour.
 """
 
 import difflib
@@ -18,10 +18,7 @@ log = logging.getLogger("ragbandit.policies")
 
 
 def check_policy(settings: Settings) -> None:
-    """Refuse a policy that cannot decide here: unknown, with wrong params, for other arms, or not trained.
-
-    Raises ConfigError.
-    """
+    """Raise ConfigError for a policy that cannot decide: unknown, with wrong params, for other arms, or untrained."""
     check_fallback(settings)
     check_incumbent(settings)
     _check_holdback(settings)
@@ -39,88 +36,79 @@ def check_policy(settings: Settings) -> None:
 
 
 def _check_texts(policy: Policy, *, settings: Settings) -> None:
-    """Refuse what cannot work where no texts are kept: learning from them again, and answering from the database."""
+    """Without stored texts, raise ConfigError for policies that learn from texts and arms that workers run."""
     if settings.log.text == "full":
         return
     if "text" in policy.needs:
-        fault = f"{policy.algorithm} learns from questions, and log.text: {settings.log.text} keeps none"
-        raise ConfigError(
-            fault, field="log.text", remedy="set it to full, or choose a policy that needs features alone"
-        )
+        fault = f"{policy.algorithm} learns from questions, and log.text: {settings.log.text} stores none"
+        remedy = "set it to full, or choose a policy that needs only features"
+        raise ConfigError(fault, field="log.text", remedy=remedy)
     if reads_text(schema_of(policy)):
-        key = next(key for key, one in settings.context.items() if one.type in OF_TEXT)
-        fault = f"it is read off the question, and log.text: {settings.log.text} keeps none to learn it from again"
-        raise ConfigError(
-            fault, field=f"context.{key}", remedy="set log.text to full, or let callers send it under a type of its own"
-        )
+        key = next(key for key, declared in settings.context.items() if declared.type in OF_TEXT)
+        fault = f"it is computed from the question, and log.text: {settings.log.text} stores none to replay it"
+        remedy = "set log.text to full, or let callers send it under another type"
+        raise ConfigError(fault, field=f"context.{key}", remedy=remedy)
     if settings.worker_arms:
         arm = sorted(settings.worker_arms)[0]
-        fault = (
-            f"workers run the arm {arm} and read the question in the database, log.text: {settings.log.text} keeps none"
-        )
+        fault = f"workers read the question of the arm {arm} in the database, log.text: {settings.log.text} stores none"
         raise ConfigError(fault, field="log.text", remedy="set it to full, or set run_by: caller for every arm")
 
 
 def check_fallback(settings: Settings) -> None:
-    """Refuse a fallback that is no arm. Raises ConfigError."""
+    """Raise ConfigError if the fallback is not a configured arm."""
     _check_arm(settings.policy.fallback, field="policy.fallback", settings=settings)
 
 
 def check_incumbent(settings: Settings) -> None:
-    """Refuse an incumbent that is no arm, and one around a policy that has its own. Raises ConfigError."""
+    """Raise ConfigError if the incumbent is not a configured arm, or if the policy has its own incumbent."""
     _check_arm(settings.policy.incumbent, field="policy.incumbent", settings=settings)
     if settings.policy.incumbent is not None and settings.policy.name == CONSERVATIVE:
-        raise ConfigError(
-            f"the policy {CONSERVATIVE} has an incumbent of its own",
-            field="policy.incumbent",
-            remedy="leave it out, or name the policy inside in policy.name",
-        )
+        message = f"the policy {CONSERVATIVE} has an incumbent of its own"
+        remedy = "leave it out, or name the policy inside in policy.name"
+        raise ConfigError(message, field="policy.incumbent", remedy=remedy)
 
 
 def _check_holdback(settings: Settings) -> None:
-    """Refuse a holdback whose arm is none, or another one than the incumbent, which nothing may fall behind."""
+    """Raise ConfigError if the holdback's arm is not configured, or differs from the incumbent."""
     holdback, incumbent = settings.policy.holdback, settings.policy.incumbent
     if holdback is None:
         return
     _check_arm(holdback.arm, field="policy.holdback.arm", settings=settings)
     if incumbent not in (None, holdback.arm):
-        raise ConfigError(
-            f"{holdback.arm!r} would have its share whatever it costs against policy.incumbent, {incumbent!r}",
-            field="policy.holdback.arm",
-            remedy=f"set it to {incumbent}, or leave one of the two out",
-        )
+        message = f"{holdback.arm!r} would have its share whatever it costs against policy.incumbent, {incumbent!r}"
+        remedy = f"set it to {incumbent}, or leave one of the two out"
+        raise ConfigError(message, field="policy.holdback.arm", remedy=remedy)
 
 
 def _check_arm(arm: str | None, *, field: str, settings: Settings) -> None:
     if arm is None or arm in settings.arms:
         return
-    alike = difflib.get_close_matches(arm, settings.arms, n=1)
+    similar = difflib.get_close_matches(arm, settings.arms, n=1)
     raise ConfigError(
         f"{arm!r} is not among the arms {sorted(settings.arms)}",
         field=field,
-        # Not to be named as the remedy: the arm's own name may be the wrong one.
-        remedy=f"is it the arm {alike[0]!r}? Correct one of the two" if alike else "name one of them, or leave it out",
+        # Either of the two names may be the mistyped one.
+        remedy=f"is it the arm {similar[0]!r}? Correct one of the two" if similar else "name one, or leave it out",
     )
 
 
 def check_arms(policy: Policy, *, arms: Sequence[str], where: str, trains: bool = False) -> None:
-    """Refuse a policy that names an arm which is not among these, or that was not trained for all of them.
+    """Raise ConfigError, field "<where>.<param>", if the policy names an unknown arm, or is not trained for all arms.
 
-    where: what the fields of errors begin with. trains: a policy that is not trained yet will be, before it decides.
-    Raises ConfigError with field "<where>.<param>".
+    where: prefix of the fields in errors. trains: whether an untrained policy will be trained before it decides.
     """
     for name, arm in policy.arms_named.items():
         if arm not in arms:
             raise ConfigError(
                 f"{arm!r} is not among the arms", field=f"{where}.{name}", remedy=f"use one of {', '.join(arms)}"
             )
-    for one, prefix in _with_inner(policy, where=where):
-        if isinstance(one, TableClassifier) and not (trains and one.params.get("trained") is None):
-            _check_training(one, arms=arms, field=f"{prefix}.trained")
+    for part, prefix in _with_inner(policy, where=where):
+        if isinstance(part, TableClassifier) and not (trains and part.params.get("trained") is None):
+            _check_training(part, arms=arms, field=f"{prefix}.trained")
 
 
 def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
-    """The policy, and the one inside of it where it wraps one, each with the prefix of its params."""
+    """Yields the policy and all policies that it wraps, each with the prefix of its params."""
     yield policy, where
     inner = getattr(policy, "inner", None)
     if inner is not None:
@@ -128,17 +116,15 @@ def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
 
 
 def _check_training(policy: TableClassifier, *, arms: Sequence[str], field: str) -> None:
-    """It chooses among the arms of its table alone; it may know more arms than are offered."""
+    """A classifier chooses only arms of its table; the table may have further arms."""
     retrain = f"ragbandit policy train --policy {policy.algorithm} --table T.jsonl --out FOLDER"
     if policy.params.get("trained") is None:
         setting = f"set {field}: FOLDER" if field.startswith(WHERE) else f"give --param {field}=FOLDER"
-        message = f"{policy.algorithm} is not trained, and learns nothing from a log"
+        message = f"{policy.algorithm} is not trained, and does not learn from a log"
         raise ConfigError(message, field=field, remedy=f"{retrain}; then {setting}")
     unknown = [arm for arm in arms if arm not in policy.trained_arms]
     if unknown:
-        fault = "all arms would be alike" if len(unknown) == len(arms) else "it would never choose them"
-        raise ConfigError(
-            f"trained on {sorted(policy.trained_arms)}, and does not know the arms {unknown}: {fault}",
-            field=field,
-            remedy=f"give the arms the table's names, take those out, or train on a table that has them: {retrain}",
-        )
+        fault = "it would choose at random" if len(unknown) == len(arms) else "it would never choose them"
+        message = f"trained on {sorted(policy.trained_arms)}, and does not know the arms {unknown}: {fault}"
+        remedy = f"give the arms the table's names, take those out, or train on a table that has them: {retrain}"
+        raise ConfigError(message, field=field, remedy=remedy)

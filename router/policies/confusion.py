@@ -1,4 +1,4 @@
-"""Confusion matrix: of the questions with one label, the share that each arm gets.
+"""Confusion matrix: shares of the arms among the questions with the same label.
 
 Adaptive-RAG's figure 3 and tables 4 and 6, MBA-RAG's figure 2: the label of a question is its cheapest right arm.
 """
@@ -18,12 +18,12 @@ Label = TypeVar("Label", bound=Hashable)
 class LabelShares(Generic[Label]):
     """The questions with one label."""
 
-    #: None: those that have none
+    #: None for questions without a label
     label: Label | None
     questions: int
-    #: arm -> share of these questions that it gets; they sum to 1
+    #: arm -> its share of these questions; the shares sum to 1
     arms: dict[ArmName, float]
-    #: mean seconds of an answer; None where they are not known
+    #: mean seconds of an answer; None if unknown
     seconds: float | None = None
 
 
@@ -35,17 +35,17 @@ def shares_by_label(
     order: Sequence[Label],
     seconds: Matrix | None = None,
 ) -> list[LabelShares[Label]]:
-    """A row per label that some question has, in this order, then one of the questions without a label.
+    """A row for each label that occurs, in the order of `order`, then a row for questions without a label.
 
-    labels: n of them. shares: shape (n, arms), each row a distribution. order: all labels that occur; no row at all
-    where it is empty. seconds: of every answer, shape (n, arms).
+    labels: one per question. shares: distribution over the arms per question, shape (n, arms). order: all labels; if it
+    is empty, there are no rows. seconds: of every answer, shape (n, arms).
     """
     if not order:
         return []
     spent = None if seconds is None else (shares * seconds).sum(axis=1)
     rows = []
     for label in (*order, None):
-        places = [place for place, one in enumerate(labels) if one == label]
+        places = [place for place, question_label in enumerate(labels) if question_label == label]
         if places:
             means = np.asarray(shares)[places].mean(axis=0)
             by_arm = dict(zip(arms, map(float, means), strict=True))

@@ -1,4 +1,4 @@
-"""What a policy with features makes of the context that callers send with their questions."""
+"""Turns the declared context of a question into numbers for policies with features."""
 
 import functools
 import hashlib
@@ -15,7 +15,7 @@ from ragbandit.router.policies.base import Facts
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Features, Json, Matrix, Query, Vector
 
-# Function words that questions are full of; one that two languages share counts for both.
+# Frequent function words in questions; a word may belong to several languages.
 _WORDS: Final = {
     "de": "der die das ein eine ist sind war wer was wie wo wann warum welche welcher welches und von im den dem des "
     "für mit auf nicht hat haben wird wurde zu zum zur ich sie es kann oder bei",
@@ -32,19 +32,20 @@ _WORDS: Final = {
     "pt": "o a os as um uma é são foi quem que como onde quando qual quais por e de do da em no na com não tem se ao "
     "para ou seu está",
 }
-_KNOWN: Final[dict[str, tuple[str, ...]]] = {}
+#: word -> its languages
+_LANGUAGES: Final[dict[str, tuple[str, ...]]] = {}
 for _language, _listed in _WORDS.items():
     for _word in _listed.split():
-        _KNOWN[_word] = (*_KNOWN.get(_word, ()), _language)
-#: words of a question that are looked at
+        _LANGUAGES[_word] = (*_LANGUAGES.get(_word, ()), _language)
+#: words of a question that are examined
 _READ: Final = 200
 
 
 def language_of(text: str) -> str | None:
-    """The language with the most of the text's words among its commonest; None where there is none, or two have."""
+    """The language with most of its function words in the text; None without any, or if two languages tie."""
     counts: dict[str, int] = {}
     for word in re.findall(r"[^\W\d_]+", text[: 20 * _READ].casefold())[:_READ]:
-        for language in _KNOWN.get(word, ()):
+        for language in _LANGUAGES.get(word, ()):
             counts[language] = counts.get(language, 0) + 1
     ranked = sorted(counts.values(), reverse=True)
     if not ranked or (len(ranked) > 1 and ranked[0] == ranked[1]):
@@ -52,10 +53,11 @@ def language_of(text: str) -> str | None:
     return max(counts, key=lambda language: counts[language])
 
 
-#: standard deviations at which a standardised number is cut
+#: standardised numbers are clipped at this many standard deviations
 _CUT: Final = 3.0
-#: rows after which a number counts in the moments as this many standard deviations from the mean at most
+#: rows after which numbers are clipped before they enter the moments
 _YOUNG: Final = 20
+#: standard deviations at which they are clipped
 _FAR: Final = 8.0
 
 
@@ -64,25 +66,26 @@ class ContextColumns:
 
     def __init__(self, schema: ContextSchema) -> None:
         self.schema = {key: schema[key] for key in sorted(schema)}
-        self.size = sum(one.columns for one in self.schema.values())
-        #: key of a number -> rows that had it, their mean, the sum of squares about it
+        self.size = sum(declared.columns for declared in self.schema.values())
+        #: key of a number -> (rows with a value, mean, sum of squared deviations)
         self._moments: dict[str, tuple[int, float, float]] = {}
 
     def of(self, query: Query) -> Vector:
         """The columns of a question, shape (size,)."""
         columns = np.zeros(self.size)
-        at = 0
-        for key, one in self.schema.items():
-            self._fill(columns[at : at + one.columns], key=key, one=one, value=value_of(query, key=key, one=one))
-            at += one.columns
+        start = 0
+        for key, declared in self.schema.items():
+            value = value_of(query, key=key, one=declared)
+            self._fill(columns[start : start + declared.columns], key=key, declared=declared, value=value)
+            start += declared.columns
         columns /= math.sqrt(len(self.schema))
         return columns
 
     def learn(self, query: Query) -> None:
-        """Take the question's numbers into the moments."""
-        for key, one in self.schema.items():
-            if one.type in ("number", "question_length"):
-                value = value_of(query, key=key, one=one)
+        """Add the question's numbers to the moments."""
+        for key, declared in self.schema.items():
+            if declared.type in ("number", "question_length"):
+                value = value_of(query, key=key, one=declared)
                 if value is not None:
                     assert isinstance(value, float)
                     self._take(key, value)
@@ -90,13 +93,13 @@ class ContextColumns:
     def _take(self, key: str, value: float) -> None:
         rows, mean, squares = self._moments.get(key, (0, 0.0, 0.0))
         if rows >= _YOUNG and squares > 0.0:
-            reach = _FAR * math.sqrt(squares / rows)
-            value = min(max(value, mean - reach), mean + reach)
-        apart = value - mean
-        mean += apart / (rows + 1)
-        self._moments[key] = rows + 1, mean, squares + apart * (value - mean)
+            limit = _FAR * math.sqrt(squares / rows)
+            value = min(max(value, mean - limit), mean + limit)
+        deviation = value - mean
+        mean += deviation / (rows + 1)
+        self._moments[key] = rows + 1, mean, squares + deviation * (value - mean)
 
-    def _fill(self, columns: Vector, *, key: str, one: ContextKey, value: object) -> None:
+    def _fill(self, columns: Vector, *, key: str, declared: ContextKey, value: object) -> None:
         if value is None:
             columns[-1] = 1.0
         elif isinstance(value, bool):
@@ -106,9 +109,9 @@ class ContextColumns:
             if squares > 0.0:
                 columns[0] = min(max((value - mean) / math.sqrt(squares / rows), -_CUT), _CUT)
         elif isinstance(value, str):
-            named = one.categories
-            if named is not None:
-                columns[named.index(value) if value in named else len(named)] = 1.0
+            categories = declared.categories
+            if categories is not None:
+                columns[categories.index(value) if value in categories else len(categories)] = 1.0
             else:
                 _add_hashed(columns[:-1], key=key, word=value)
         else:
@@ -122,12 +125,12 @@ class ContextColumns:
         return {key: list(moments) for key, moments in sorted(self._moments.items())}
 
     def restore(self, facts: Facts) -> None:
-        """Take over saved moments."""
+        """Load saved moments."""
         self._moments = {key: (rows, mean, squares) for key, (rows, mean, squares) in facts.items()}
 
 
 def value_of(query: Query, *, key: str, one: ContextKey) -> bool | float | str | tuple[str, ...] | None:
-    """A declared key's value for a question; None where it is missing or of another type."""
+    """Value of a declared key for a question; None if it is missing or has another type. one: the declaration."""
     match one.type:
         case "tenant":
             return query.tenant
@@ -136,11 +139,11 @@ def value_of(query: Query, *, key: str, one: ContextKey) -> bool | float | str |
         case "question_length":
             return float(len(query.text))
         case _:
-            return _sent(query.context.get(key), one=one)
+            return _from_caller(query.context.get(key), declared=one)
 
 
-def _sent(value: object, *, one: ContextKey) -> bool | float | str | tuple[str, ...] | None:
-    match one.type:
+def _from_caller(value: object, *, declared: ContextKey) -> bool | float | str | tuple[str, ...] | None:
+    match declared.type:
         case "number":
             return float(value) if is_number(value) else None  # type: ignore[arg-type] # checked
         case "boolean":
@@ -148,7 +151,7 @@ def _sent(value: object, *, one: ContextKey) -> bool | float | str | tuple[str, 
         case "words":
             if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
                 return None
-            return tuple(sorted(set(value)))[: one.most_words]
+            return tuple(sorted(set(value)))[: declared.most_words]
         case _:
             return value if isinstance(value, str) else None
 
@@ -164,7 +167,7 @@ SKETCHED: Final = 128
 
 
 def sketch(features: Features, columns: Vector, *, size: int = SKETCHED) -> Vector:
-    """The sketch of x / sqrt(d) times c, shape (SKETCHED,); its squared length is about |x|^2 / d * |c|^2."""
+    """Sketch of the products of x / sqrt(d) and c, shape (SKETCHED,); its squared length is about |x|^2 / d * |c|^2."""
     signs, weights = _drawn(features.size, columns.size, size)
     question = np.einsum("ki,i->k", signs, features.astype(np.float64))
     context = np.einsum("kj,j->k", weights, columns)
@@ -174,7 +177,7 @@ def sketch(features: Features, columns: Vector, *, size: int = SKETCHED) -> Vect
 
 @functools.lru_cache(maxsize=4)
 def _drawn(features: int, columns: int, size: int) -> tuple[Matrix, Matrix]:
-    """The s_k as rows (size, d), 1 or -1; the t_k as rows (size, columns), uniform with variance 1."""
+    """Returns (signs s_k (size, d), 1 or -1, weights t_k (size, columns), uniform with variance 1)."""
     bits = np.unpackbits(np.frombuffer(_bytes("signs", size * ((features + 7) // 8)), dtype=np.uint8))
     signs: Matrix = bits.reshape(size, -1)[:, :features].astype(np.float64) * 2.0 - 1.0
     words = np.frombuffer(_bytes("weights", 4 * size * columns), dtype="<u4").astype(np.float64)
@@ -182,21 +185,21 @@ def _drawn(features: int, columns: int, size: int) -> tuple[Matrix, Matrix]:
     return signs, weights
 
 
-def _bytes(what: str, count: int) -> bytes:
-    return hashlib.shake_256(f"ragbandit context sketch v1, {what}".encode()).digest(count)
+def _bytes(name: str, count: int) -> bytes:
+    return hashlib.shake_256(f"ragbandit context sketch v1, {name}".encode()).digest(count)
 
 
-#: the param that holds the schema
+#: the param with the schema
 PARAM: Final = "context"
 _SCHEMA: Final = TypeAdapter(dict[str, ContextKey])
 
 
 def read_schema(given: Mapping[str, Any] | None) -> ContextSchema:
-    """The schema of these plain values; empty for none. Raises ConfigError with the key."""
+    """Make the schema from plain values; {} without values. Raises ConfigError with the key."""
     if not given:
         return {}
     try:
-        schema = _SCHEMA.validate_python({key: _plain(one) for key, one in given.items()}, strict=True)
+        schema = _SCHEMA.validate_python({key: _plain(value) for key, value in given.items()}, strict=True)
         check_columns(schema)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
@@ -208,5 +211,5 @@ def read_schema(given: Mapping[str, Any] | None) -> ContextSchema:
     return schema
 
 
-def _plain(one: object) -> object:
-    return one.model_dump(exclude_none=True) if isinstance(one, ContextKey) else one
+def _plain(value: object) -> object:
+    return value.model_dump(exclude_none=True) if isinstance(value, ContextKey) else value

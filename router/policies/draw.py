@@ -1,4 +1,4 @@
-"""The draw: from a policy's pmf to a decision, through gate, floor and seeded choice; live and offline use the same."""
+"""The draw: from a policy's pmf to a decision by gate, floor and seeded choice; the same code live and offline."""
 
 import hashlib
 import hmac
@@ -13,41 +13,41 @@ from ragbandit.router.policies.base import Policy, PolicyOutput, Restraint
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, Decision, DecisionId, FeatureRows, Features, Json, PolicyLabel, Query, RunBy
 
-#: the key of a decision's facts with the cold-start floors of its draw: arm -> floor
+#: key of a decision's facts with the cold-start floors of its draw: arm -> floor
 COLD_START_FLOOR: Final = "cold_start_floor"
-#: the fact that names the offered arms of which the policy had learned nothing
+#: key of a decision's facts with the offered arms for which the policy had no rows
 UNTRIED: Final = "untried"
 
-#: the key of a decision's facts with the holdback of its draw: arm, share, and the floor that its arms had before it
+#: key of a decision's facts with the holdback of its draw: arm, share, and the floor before the holdback
 HOLDBACK: Final = "holdback"
-#: the key of a decision's facts with what held it back: arm, share, slack, reason, floor
+#: key of a decision's facts with the restraint of its draw: arm, share, slack, reason, floor
 INCUMBENT: Final = "incumbent"
 
-#: the arm that plays where the settings name none
+#: the default fallback arm
 _FALLBACK: Final = "single_step"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holdback:
-    """The arm, and its share of the questions, in (0, 1)."""
+    """An arm with a fixed share of the questions, in (0, 1)."""
 
     arm: ArmName
     share: float
 
     def applies(self, arms: Sequence[ArmName]) -> bool:
-        """Whether it has a part in a draw from these arms: its arm is offered, beside another one."""
+        """Whether the holdback changes a draw from these arms: its arm is one of several."""
         return len(arms) > 1 and self.arm in arms
 
     def facts(self, *, floor: float) -> dict[str, Json]:
-        """What the row says of it. floor: the least probability before it."""
+        """Facts about the holdback to store with the decision. floor: the floor before the holdback was mixed in."""
         return {"arm": self.arm, "share": self.share, "floor": floor}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawn:
-    """The arm that one question got, and all that was in the draw."""
+    """The drawn arm of a question, and the inputs of the draw."""
 
-    #: place of the arm among the offered ones
+    #: index of the arm among the offered ones
     index: int
     #: probability of every offered arm, after the floor
     pmf: tuple[float, ...]
@@ -55,19 +55,19 @@ class Drawn:
     floor: float
     scores: tuple[float, ...] | None = None
     facts: Mapping[str, Json] = field(default_factory=dict)
-    #: why the fallback's pmf was drawn from; None when it was the policy's own
+    #: reason to draw from the fallback's pmf; None if the policy's pmf was used
     fault: str | None = None
 
 
 def gate(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
-    """The pmf, normalised exactly, or PolicyFault if it is not a pmf over these arms."""
+    """The normalised pmf. Raises PolicyFault if the output is not a pmf over these arms."""
     pmf = tuple(float(p) for p in output.pmf)
     if len(pmf) != len(arms):
         raise PolicyFault(f"pmf has {len(pmf)} entries for {len(arms)} arms")
     if not all(math.isfinite(p) and p >= 0.0 for p in pmf):
         raise PolicyFault(f"pmf has an entry that is negative or not finite: {pmf}")
     total = math.fsum(pmf)
-    # 1e-6 lets float32 policies through; what passes is normalised, so that the log sums to 1 in float64.
+    # 1e-6 accepts float32 policies; normalising makes the logged pmf sum to 1 in float64.
     if abs(total - 1.0) > 1e-6:
         raise PolicyFault(f"pmf sums to {total!r}, not 1")
     if output.scores is not None and len(output.scores) != len(arms):
@@ -80,29 +80,29 @@ def gate(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
 def with_floor(
     pmf: Sequence[float], *, floor: float, raised: Mapping[ArmName, float] | None = None, arms: Sequence[ArmName] = ()
 ) -> tuple[float, ...]:
-    """Mix so that no arm falls below its floor: p'_i = f_i + (1 - sum f) p_i, with f_i = floor unless it is raised.
+    """Mix in the floors: p'_i = f_i + (1 - sum f) p_i, with f_i = `floor`, or the arm's entry in `raised`.
 
-    Every arm keeps the chance that off-policy evaluation needs; importance weights stay below 1/floor. Where the raised
-    floors do not fit beside the others, what they ask for above `floor` is cut in one proportion; where K arms cannot
-    all have `floor`, the pmf becomes uniform.
+    Off-policy evaluation needs a probability for every arm; importance weights stay below 1/floor. If the raised floors
+    sum to more than 1, their parts above `floor` are scaled down by one factor. If K * floor exceeds 1, the pmf becomes
+    uniform.
     """
     count = len(pmf)
     floor = min(floor, 1.0 / count)
     room = 1.0 - count * floor
     if not raised:
         return tuple(floor + room * p for p in pmf)
-    more = [max(0.0, raised.get(arm, 0.0) - floor) for arm in arms]
-    wanted = math.fsum(more)
-    scale = 1.0 if wanted <= room else room / wanted
-    left = max(0.0, room - scale * wanted)
-    return tuple(floor + scale * m + left * p for m, p in zip(more, pmf, strict=True))
+    extra = [max(0.0, raised.get(arm, 0.0) - floor) for arm in arms]
+    total = math.fsum(extra)
+    scale = 1.0 if total <= room else room / total
+    rest = max(0.0, room - scale * total)
+    return tuple(floor + scale * e + rest * p for e, p in zip(extra, pmf, strict=True))
 
 
 def seed_of(decision_id: str, *, secret: bytes | None = None) -> int:
     """The 64-bit seed of a decision's draw: the first eight bytes of HMAC-SHA256(secret, its id), big-endian.
 
-    secret: the store's, so that a caller who names the id cannot foresee the draw. None: the sha256 of the id alone, as
-    offline, where nobody outside names ids, and as earlier releases drew.
+    secret: of the store, so that a caller who chooses the id cannot predict the draw. None hashes only the id: offline,
+    where callers choose no ids, and in decisions of earlier releases.
     """
     text = decision_id.encode()
     digest = hashlib.sha256(text).digest() if secret is None else hmac.digest(secret, text, "sha256")
@@ -110,29 +110,29 @@ def seed_of(decision_id: str, *, secret: bytes | None = None) -> int:
 
 
 def choose(pmf: Sequence[float], *, seed: int) -> int:
-    """The index drawn from pmf by the seed: inverse transform of u = (seed's top 53 bits) / 2**53, left to right."""
+    """Draw an index from the pmf: inverse transform of u = (top 53 bits of the seed) / 2**53, left to right."""
     u = (seed >> 11) * 2.0**-53
     edge = 0.0
     for index, p in enumerate(pmf):
         edge += p
         if u < edge:
             return index
-    # Rounding left the last edge just below u: the last arm that can be drawn at all takes the sliver.
+    # By rounding the last edge is just below u: the last arm with a probability is drawn.
     return max(i for i, p in enumerate(pmf) if p > 0.0)
 
 
 def fallback_arm(fallback: str | None, *, arms: Sequence[ArmName]) -> ArmName:
-    """The arm that plays where no policy can: the one set, None: single_step; the first one where that is not there."""
-    wanted = ArmName(_FALLBACK if fallback is None else fallback)
-    return wanted if wanted in arms else arms[0]
+    """The configured fallback arm, or single_step without one; the first arm if that one is not offered."""
+    arm = ArmName(_FALLBACK if fallback is None else fallback)
+    return arm if arm in arms else arms[0]
 
 
 def held_back(
     pmf: Sequence[float], *, restraint: Restraint, floor: float, arms: Sequence[ArmName]
 ) -> tuple[tuple[float, ...], float, dict[str, Json]]:
-    """The pmf that is drawn from, its floor, and what the row says of it.
+    """Mix in the incumbent as far as the allowance requires. Returns (pmf, floor, facts to store).
 
-    Where the incumbent is not offered the pmf stays as it is.
+    The pmf does not change if the incumbent is not offered.
     """
     if restraint.arm not in arms:
         facts = _facts(restraint.arm, share=1.0, slack=restraint.slack, reason="not offered", floor=floor)
@@ -147,7 +147,7 @@ def held_back(
 def held_back_wholly(
     incumbent: ArmName, *, floor: float, arms: Sequence[ArmName]
 ) -> tuple[tuple[float, ...], float, dict[str, Json]]:
-    """The incumbent alone, where the policy broke its contract: nobody knows what another arm would cost."""
+    """All probability for the incumbent after a policy's fault: the risk of other arms is unknown."""
     pmf = tuple(float(arm == incumbent) for arm in arms)
     return pmf, 0.0, _facts(incumbent, share=0.0, slack=None, reason="the policy failed", floor=floor)
 
@@ -167,13 +167,14 @@ def draw(
     incumbent: ArmName | None = None,
     holdback: Holdback | None = None,
 ) -> Drawn:
-    """Gate, floor, draw: the whole way from a policy's output for a question to the arm it gets.
+    """Draw an arm from a policy's output: gate, floors, restraint, holdback, choice. The facts record these steps.
 
-    raised: the arms whose floor is higher, with that floor; it goes into the facts, so that the row tells it.
-    Where the policy raised, or its output fails the gate, the fallback arm (None: single_step; the first one where
-    that is not offered) has all the probability but the floor, and the fault says why. incumbent: the arm that nothing
-    may fall behind; it then has all of the probability. What holds a policy back to it is in the facts. holdback:
-    mixed in last, where it applies to these arms.
+    output: the exception of a policy that raised one. After an exception, or if the gate refuses the output, the pmf is
+    that of the fallback arm with floors, and `Drawn.fault` has the reason.
+    fallback: see `fallback_arm`.
+    raised: arm -> floor, for arms with a higher floor.
+    incumbent: gets all probability after a fault, if it is offered.
+    holdback: mixed in last.
     """
     scores: tuple[float, ...] | None = None
     facts: dict[str, Json] = {}
@@ -181,12 +182,13 @@ def draw(
     try:
         if isinstance(output, Exception):
             raise output
-        pmf, scores, facts = gate(output, arms=arms), output.scores, dict(output.facts)
+        pmf = gate(output, arms=arms)
+        scores, facts = output.scores, dict(output.facts)
         restraint = output.restraint
     except Exception as error:  # a policy must never cost a caller the answer
         fault = str(error) if isinstance(error, PolicyFault) else f"{type(error).__name__}: {error}"
-        wanted = fallback_arm(fallback, arms=arms)
-        pmf = tuple(float(arm == wanted) for arm in arms)
+        played = fallback_arm(fallback, arms=arms)
+        pmf = tuple(float(arm == played) for arm in arms)
     pmf = with_floor(pmf, floor=floor, raised=raised, arms=arms)
     if raised:
         facts[COLD_START_FLOOR] = dict(raised)
@@ -206,18 +208,18 @@ def draw(
 def cold_start_floors(
     seen: Mapping[ArmName, int], *, arms: Sequence[ArmName], share: float, outcomes: int
 ) -> dict[ArmName, float]:
-    """Arm -> cold-start floor, `share`, of the arms with fewer than `outcomes` learned outcomes."""
+    """Arm -> `share`, its cold-start floor, for arms with fewer than `outcomes` learned outcomes."""
     return {arm: share for arm in arms if share > 0.0 and seen.get(arm, 0) < outcomes}
 
 
 def raised_floors(facts: Mapping[str, Json]) -> Mapping[ArmName, float] | None:
-    """The cold-start floors that a stored decision was drawn with, out of its facts; None where it had none."""
+    """The cold-start floors of a stored decision, from its facts; None without such floors."""
     floors = facts.get(COLD_START_FLOOR)
     return floors if isinstance(floors, dict) else None
 
 
 def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
-    """The holdback that a stored decision was drawn with, out of its facts; None where it had none."""
+    """The holdback of a stored decision, from its facts; None without a holdback."""
     row = facts.get(HOLDBACK)
     if not isinstance(row, Mapping):
         return None
@@ -226,14 +228,14 @@ def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
 
 
 def is_explored(pmf: Sequence[float], drawn: int) -> bool:
-    """Whether another arm was at least as likely as the one drawn: all but the strictly likeliest are explored."""
+    """Whether the decision explored: another arm was at least as probable as the drawn one."""
     return sum(p >= pmf[drawn] for p in pmf) > 1
 
 
 def with_untried(
     facts: Mapping[str, Json], *, arms: Sequence[ArmName], seen: Mapping[ArmName, int]
 ) -> Mapping[str, Json]:
-    """The facts, and the arms of which the policy had learned nothing, where there are any."""
+    """The facts, with the arms for which the policy has no rows, if there are any."""
     untried: list[Json] = [arm for arm in arms if not seen.get(arm)]
     return {**facts, UNTRIED: untried} if untried else facts
 
@@ -241,7 +243,7 @@ def with_untried(
 def outputs_of(
     policy: Policy, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[tuple[ArmName, ...]]
 ) -> list[PolicyOutput | Exception]:
-    """The policy's output for each question; where the group breaks it, each question for itself."""
+    """The policy's output, or exception, for each question. After an exception each question is asked separately."""
     try:
         outputs: list[PolicyOutput | Exception] = list(policy.pmf(queries, features=features, arms=arms))
         if len(outputs) != len(queries):
@@ -272,38 +274,38 @@ def made_decisions(
     cost_weights: Sequence[float | None] = (),
     secret: bytes | None = None,
 ) -> list[Decision]:
-    """The decisions that follow from a policy's outputs for queries with an id, in their order.
+    """Draw and make the decisions for queries with an id.
 
-    seen: the outcomes of each arm that the policy has learned, for the cold-start floor. cost_weights: those that the
-    queries were served at; none: that of the reward setting. secret: as in `seed_of`.
+    seen: arm -> outcomes that the policy has learned, for the cold-start floors.
+    cost_weights: weight of cost per query; empty for that of the reward setting. secret: see `seed_of`.
     """
     label = PolicyLabel(settings.policy.label)
     seeds = [seed_of(query.id or "", secret=secret) for query in queries]
     drawn = drawn_by_arms(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen)
     decisions = []
-    for at, (query, one) in enumerate(zip(queries, drawn, strict=True)):
+    for number, (query, result) in enumerate(zip(queries, drawn, strict=True)):
         assert query.id is not None
         decisions.append(
             Decision(
                 id=DecisionId(query.id),
                 query=query,
-                arm=arms[at][one.index],
-                arms=arms[at],
-                pmf=one.pmf,
-                propensity=one.pmf[one.index],
-                scores=one.scores,
+                arm=arms[number][result.index],
+                arms=arms[number],
+                pmf=result.pmf,
+                propensity=result.pmf[result.index],
+                scores=result.scores,
                 policy=label,
                 version=version,
                 encoder_hash=encoder_hash,
-                seed=seeds[at],
-                floor=one.floor,
-                explored=is_explored(one.pmf, one.index),
-                fault=one.fault,
-                facts=with_untried(one.facts, arms=arms[at], seen=seen),
-                run_by=run_by[at],
-                features=features[at],
+                seed=seeds[number],
+                floor=result.floor,
+                explored=is_explored(result.pmf, result.index),
+                fault=result.fault,
+                facts=with_untried(result.facts, arms=arms[number], seen=seen),
+                run_by=run_by[number],
+                features=features[number],
                 made_at=now,
-                cost_weight=cost_weights[at] if cost_weights else None,
+                cost_weight=cost_weights[number] if cost_weights else None,
             )
         )
     return decisions
@@ -317,32 +319,32 @@ def drawn_by_arms(
     settings: Settings,
     seen: Mapping[ArmName, int],
 ) -> list[Drawn]:
-    """The draw of each question."""
-    policy, kept = settings.policy, settings.policy.holdback
+    """Draw an arm for each question, by the settings of the policy."""
+    policy, holdback = settings.policy, settings.policy.holdback
     share, outcomes = policy.cold_start_floor, policy.cold_start_outcomes
     raised = {offered: cold_start_floors(seen, arms=offered, share=share, outcomes=outcomes) for offered in set(arms)}
     floors = {offered: policy.floor_of(len(offered)) for offered in raised}
-    alike = partial(
+    draw_one = partial(
         draw,
         fallback=policy.fallback,
         incumbent=None if policy.incumbent is None else ArmName(policy.incumbent),
-        holdback=None if kept is None else Holdback(arm=ArmName(kept.arm), share=kept.share),
+        holdback=None if holdback is None else Holdback(arm=ArmName(holdback.arm), share=holdback.share),
     )
     return [
-        alike(output, arms=offered, floor=floors[offered], seed=seed, raised=raised[offered])
+        draw_one(output, arms=offered, floor=floors[offered], seed=seed, raised=raised[offered])
         for output, offered, seed in zip(outputs, arms, seeds, strict=True)
     ]
 
 
 def configured_floor(decision: Decision) -> float:
-    """The floor that a decision was made with, before restraint and holdback; its `floor` is what is left of that."""
+    """The floor of a decision before restraint and holdback; `Decision.floor` is the floor after them."""
     facts = decision.facts.get(INCUMBENT, decision.facts.get(HOLDBACK))
     floor = facts.get("floor") if isinstance(facts, Mapping) else None
     return float(floor) if isinstance(floor, int | float) else decision.floor
 
 
 def mixed(champion: Sequence[float], candidate: Sequence[float], *, weight: float) -> tuple[float, ...]:
-    """The mixture of two pmfs over the same arms, normalised exactly as `draw.gate` does. weight: in [0, 1]."""
+    """The mixture of two pmfs over the same arms, normalised as `gate` does. weight: of the candidate, in [0, 1]."""
     parts = tuple((1.0 - weight) * p + weight * q for p, q in zip(champion, candidate, strict=True))
     total = math.fsum(parts)
     return tuple(p / total for p in parts)
@@ -351,7 +353,7 @@ def mixed(champion: Sequence[float], candidate: Sequence[float], *, weight: floa
 def mixed_floor(champion: float, candidate: float, *, weight: float, arms: int, added: int = 0) -> float:
     """The least probability that an arm can have in a mixture.
 
-    champion, candidate: their floors. arms: of the mixture. added: those that the champion does not offer.
+    champion, candidate: their floors. arms: number of arms. added: number of arms that the champion does not offer.
     """
-    known = 0.0 if added else min(champion, 1.0 / arms)
-    return (1.0 - weight) * known + weight * min(candidate, 1.0 / arms)
+    champion_floor = 0.0 if added else min(champion, 1.0 / arms)
+    return (1.0 - weight) * champion_floor + weight * min(candidate, 1.0 / arms)

@@ -3,30 +3,30 @@
 Per arm: y = W z + noise, y = (quality, cost), z the design row of a question. On each head the weights theta of all
 arms have the prior N(0, C x diag(v)), in units of the noise variance, v = RIDGE / precision:
 
-    C_ab = [a = b] / RIDGE                                                  arms apart: a row informs its own arm only
-    C_ab = COMMON + PART * (facts that a and b share) + OWN * [a = b]       arms that are made of parts
+    C_ab = [a = b] / RIDGE                                                  independent arms
+    C_ab = COMMON + PART * (facts that a and b share) + OWN * [a = b]       arms that share parts
 
-With facts a row of one arm also informs the arms that share a model, a retriever or a depth with it, and an arm
-without rows begins at the estimate of its parts. An arm's knowledge is sums over its rows,
+With facts, a row of one arm also changes the estimates of arms with the same model, retriever or depth, and the
+estimate of an arm without rows follows from its parts. The state of an arm is sums over its rows,
 
     G = sum w z z^T,    b = sum w y z^T,    u = sum sqrt(w) e z^T,
 
-w what a row counts as, e one random sign per row and posterior sample. With A the prior's precision and the G of the
-arms on its diagonal they give the mean b A^-1, the covariance A^-1, and posterior samples: the deviation
-(prior precision * prior sample + u) A^-1 has the covariance A^-1 (perturbed observations: Papandreou and Yuille 2010;
-ensemble sampling: Lu and Van Roy 2017). Signs come from a hash of the arm, the row's number and the sample: one sample
-is one whole guess of what an arm is worth, the same for all questions. Samples come in pairs, the mean plus and minus
-one deviation (antithetic variates: Hammersley and Morton 1956): half is stored, and their mean is exact. An arm without
-rows has samples by Matheron's rule once others have rows: prior sample + C_n C^-1 (sample - prior sample).
+with the weight w of a row and one random sign e per row and posterior sample. A is the prior's precision plus the G of
+the arms on its diagonal. Then b A^-1 is the mean, A^-1 the covariance, and (prior precision * prior sample + u) A^-1 a
+deviation with this covariance (perturbed observations: Papandreou and Yuille 2010; ensemble sampling: Lu and Van Roy
+2017). Signs come from a hash of the arm, the row's number and the sample, so that a sample is one consistent guess of
+an arm's values for all questions. Samples come in pairs, the mean plus and minus a deviation (antithetic variates:
+Hammersley and Morton 1956): half of them is stored, and their mean is exact. Samples of an arm without rows follow from
+the other arms by Matheron's rule: prior sample + C_n C^-1 (sample - prior sample).
 
-The noise has one covariance S, shared by the arms, because one arm often has too few rows. A row adds
-w e e^T / (1 + w z^T A^-1 z), e the error of the mean (Bishop, Pattern Recognition and Machine Learning, section 3.3).
+The noise has one covariance S for all arms, because single arms often have too few rows. A row adds
+w e e^T / (1 + w z^T A^-1 z), e the prediction error (Bishop, Pattern Recognition and Machine Learning, section 3.3).
 A value quality - weight * cost at z has the posterior standard deviation
 
     width = sqrt((1, -weight) S (1, -weight)^T * z^T A^-1 z),    in units of reward.
 
-Rows come in one by one (Sherman-Morrison), as vectors in addition to A^-1. Every `block` rows A is inverted again, and
-older rows fade by what the new ones count as; the prior does not.
+Rows are added one by one (Sherman-Morrison), as vectors in addition to A^-1. Every `block` rows A is inverted again,
+and older rows fade by the weight of the new ones; the prior does not fade.
 """
 
 import functools
@@ -43,24 +43,24 @@ from ragbandit.router.policies.base import Arrays, Facts, checked_arrays
 from ragbandit.router.policies.surrogates import PLAIN, TRUSTED, Scale
 from ragbandit.shared.types import ArmName, Json, Matrix, Vector
 
-#: prior covariance of two arms that are made of parts: what all share, what each fact adds, and what is an arm's own
+#: prior covariance of arms with parts: of all arms, per shared fact, and of an arm with itself
 COMMON: Final = 0.3
 PART: Final = 0.1
 OWN: Final = 0.1
-#: the prior precision at which these hold
+#: prior precision that these covariances refer to
 RIDGE: Final = 3.3
-#: most rows until A is inverted again
+#: most rows between two inversions of A
 _BLOCK: Final = 32
-#: least memory, in rows: with less, the rows of one block would be all that is left
+#: least memory, in rows: with less, only the rows of the latest block would have weight
 LEAST_MEMORY: Final = 50
-#: a block has at most this share of the memory's rows: within a block rows count alike
+#: a block has at most memory / this many rows, because rows of a block do not fade
 _SHARE_OF_MEMORY: Final = 16
 #: The noise before any row: quality in [0, 1] has a variance of at most 1/4; of cost nothing is known, not even its
 #: unit. It counts as much as one row.
 _FIRST_QUALITY: Final = 0.25
 #: one row lets older ones fade by at most this share in the noise
 _MOST_LOST: Final = 0.5
-#: a prediction is never surer than this, in units of reward
+#: least standard deviation of a prediction, in units of reward
 LEAST_NOISE: Final = 1e-6
 
 ArmFacts = Mapping[ArmName, Mapping[str, Json]]
@@ -68,21 +68,21 @@ ArmFacts = Mapping[ArmName, Mapping[str, Json]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the ledger as heads learn it."""
+    """A row of the ledger as heads learn it."""
 
     arm: ArmName
-    #: quality and cost less the arm's prior means
+    #: quality and cost minus the arm's prior means
     target: tuple[float, float]
     #: weight of cost
     weight: float
-    #: number of rows that it counts as, > 0
+    #: weight of the row, > 0
     rows: float
-    #: source of the quality: a source of scores, or any trusted rater
+    #: source of the quality: TRUSTED, or a source of scores
     source: str = TRUSTED
 
 
 class Noise:
-    """The covariance of (quality, cost) about their means, one of all arms; old rows fade."""
+    """The covariance of (quality, cost) around their means, common to all arms; old rows fade."""
 
     def __init__(self, *, memory: float | None) -> None:
         self.memory = memory
@@ -120,14 +120,14 @@ class Noise:
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums of the rows of one arm by one source: G (p, p), b (2, p), u (pairs, p); without its part's newest."""
+    """Sums over the rows of one arm and source, without the newest rows: G (p, p), b (2, p), u (pairs, p)."""
 
     gram: Matrix
     moment: Matrix
     noise: Matrix
 
     def scaled(self, scale: Scale) -> "_Sums":
-        """The sums with the scores of the source converted to the scale of trusted raters."""
+        """The sums after calibration of the source's scores."""
         moment = self.moment.copy()
         moment[0] = (moment[0] - scale.offset * self.gram[0]) / scale.slope
         return _Sums(scale.share * self.gram, scale.share * moment, math.sqrt(scale.share) * self.noise)
@@ -138,63 +138,69 @@ class _Arm:
     """The rows of one arm, by source."""
 
     sums: dict[str, _Sums] = field(default_factory=dict)
-    #: rows of it, ever, the newest among them; and what those since the last fading count as
+    #: all rows so far, the newest included
     number: int = 0
+    #: weight of the rows since the last fading
     fresh: float = 0.0
 
     def fade(self, share: float) -> None:
-        """Let all rows keep this share of their weight."""
-        for one in self.sums.values():
-            one.gram *= share
-            one.moment *= share
-            one.noise *= math.sqrt(share)
+        """Multiply the weight of all rows by `share`."""
+        for sums in self.sums.values():
+            sums.gram *= share
+            sums.moment *= share
+            sums.noise *= math.sqrt(share)
 
 
 @dataclass(frozen=True, slots=True)
 class _Newest:
-    """A row that the posterior has and the sums do not: number of the arm's earlier rows, z (p,), the row's values."""
+    """A row that is in the posterior, but not yet in the sums."""
 
     arm: ArmName
     source: str
+    #: rows of the arm before this one
     number: int
+    #: design row, (p,)
     z: Vector
     target: tuple[float, float]
     rows: float
+    #: signs of the row's posterior samples, (pairs,)
     signs: Vector
 
 
 @dataclass(slots=True)
 class _Part:
-    """Weights that are solved together: of one arm, or of all arms if there are facts."""
+    """Weights that are solved together: of one independent arm, or of all arms with facts."""
 
-    #: in the order of their names
+    #: ordered by name
     arms: list[ArmName]
-    #: where they are among the weights of all arms
+    #: position of these weights among the weights of all arms
     place: slice
-    #: inverse of the sums, (n, n), and a vector g per newest row, (block, n): A^-1 = covariance - sum of g g^T
+    #: inverse of the precision of the sums, (n, n); A^-1 is this minus the sum of g g^T over the gains g
     covariance: Matrix
+    #: a vector g for each of the newest rows, (rows of a block, n)
     gains: Matrix
     newest: list[_Newest] = field(default_factory=list)
 
-    def own(self, arm: ArmName, *, size: int) -> slice:
-        """Where an arm's weights are in the part."""
-        at = self.arms.index(arm)
-        return slice(at * size, (at + 1) * size)
+    def slice_of(self, arm: ArmName, *, size: int) -> slice:
+        """Position of an arm's weights in the part."""
+        index = self.arms.index(arm)
+        return slice(index * size, (index + 1) * size)
 
-    def gain(self, z: Vector, *, own: slice) -> Vector:
-        """A^-1 z, (n,), for a row of the arm that is there."""
-        gain: Vector = self.covariance[:, own] @ z
+    def gain(self, z: Vector, *, place: slice) -> Vector:
+        """A^-1 z, (n,), for a row of the arm at `place`."""
+        gain: Vector = self.covariance[:, place] @ z
         gains = self.gains[: len(self.newest)]
-        gain -= (gains[:, own] @ z) @ gains
+        gain -= (gains[:, place] @ z) @ gains
         return gain
 
 
 class Heads:
     """Weights of all arms in one model of the question.
 
-    facts: parts of each arm; an arm without facts shares only what is common to all. None: arms apart.
-    ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1 / noise variance, > 0. memory:
-    rows of an arm after which an older one counts 1/e, >= 50; None keeps all alike. pairs: of posterior samples, > 0.
+    facts: arm -> its parts; an arm without an entry shares only COMMON. None for independent arms.
+    ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1 / noise variance, > 0.
+    memory: a row of an arm this many rows old has the weight 1/e, >= 50; None for no fading.
+    pairs: pairs of posterior samples, > 0.
     """
 
     def __init__(
@@ -205,19 +211,19 @@ class Heads:
         self._block = _BLOCK if memory is None else max(1, min(_BLOCK, int(memory) // _SHARE_OF_MEMORY))
         #: arms with rows, in the order of their places
         self._arms: dict[ArmName, _Arm] = {}
-        #: source whose scores differ from those of trusted raters -> its scale
+        #: source -> calibration of its scores
         self._scales: dict[str, Scale] = {}
         #: p, 0 before any row
         self._size = 0
         self._places: dict[ArmName, int] = {}
         self._parts: dict[ArmName, _Part] = {}
-        #: arms with rows: posterior means (2, arms, p) and pairs' deviations (pairs, arms, p)
+        #: posterior means (2, arms, p) and deviations (pairs, arms, p) of arms with rows
         self._mean = self._drawn = np.zeros((0, 0, 0))
 
     def sampled(self, z: Vector, *, arms: Sequence[ArmName], weight: float, which: slice) -> tuple[Matrix, Matrix]:
-        """Posterior means of quality and cost above the prior means, (2, arms), and deviations of the value, (n, arms).
+        """Returns (posterior minus prior means of quality and cost, (2, arms), deviations of the value, (n, arms)).
 
-        z: (p,). which: n pairs of samples, whose values are the mean plus and minus the deviation, in units of reward.
+        z: design row, (p,). which: n pairs of samples: the mean plus and minus the deviation, in units of reward.
         """
         noise, places = max(self.noise.at(weight), LEAST_NOISE), self._places
         if not places:
@@ -227,20 +233,17 @@ class Heads:
         if list(arms) == list(places):
             return means, noise * drawn
         if others := [arm for arm in arms if arm not in places]:
-            known = list(places)
-            shares = np.linalg.solve(self._kernel(known, known), self._kernel(known, others))
-            above = drawn - self._prior_values(known, z=z)[which]
+            with_rows = list(places)
+            shares = np.linalg.solve(self._kernel(with_rows, with_rows), self._kernel(with_rows, others))
+            above = drawn - self._prior_values(with_rows, z=z)[which]
             means = np.concatenate([means, means @ shares], axis=1)
             drawn = np.concatenate([drawn, self._prior_values(others, z=z)[which] + above @ shares], axis=1)
-            places = {arm: place for place, arm in enumerate([*known, *others])}
+            places = {arm: place for place, arm in enumerate([*with_rows, *others])}
         order = [places[arm] for arm in arms]
         return means[:, order], noise * drawn[:, order]
 
     def learn(self, z: Vector, row: Row) -> tuple[float, float]:
-        """Take in one row: by how much the reward was above its prediction, in reward and in standard deviations.
-
-        z: its design row, (p,), finite.
-        """
+        """Learn a row with the design row z, (p,). Returns the prediction error (in reward, in standard deviations)."""
         if row.arm not in self._arms:
             self._size = z.size
             self._place({**self._arms, row.arm: _Arm()})
@@ -250,14 +253,14 @@ class Heads:
         arm.number, arm.fresh = arm.number + 1, arm.fresh + row.rows
         if sum(self._arms[name].number for name in part.arms) % self._block == 0:
             self._add(part)
-            for one in (self._arms[name] for name in part.arms):
-                one.fade(1.0 if self.memory is None else math.exp(-one.fresh / self.memory))
-                one.fresh = 0.0
+            for member in (self._arms[name] for name in part.arms):
+                member.fade(1.0 if self.memory is None else math.exp(-member.fresh / self.memory))
+                member.fresh = 0.0
             self._solve(part)
         return self.noise.learn(row, rows=scale.share * row.rows, missed=missed, spread=spread)
 
     def rescale(self, source: str, scale: Scale) -> None:
-        """Read the scores of a source so, its earlier rows too."""
+        """Use this calibration for all rows of a source, earlier rows included."""
         parts = {id(part): part for part in self._parts.values()}.values()
         for part in parts:
             self._add(part)
@@ -266,37 +269,37 @@ class Heads:
             self._solve(part)
 
     def fade(self, arm: ArmName, *, share: float) -> None:
-        """Let all rows of an arm keep this share of their weight, in (0, 1].
-
-        What was learned stays the best guess, and new rows soon outweigh it.
-        """
+        """Multiply the weight of an arm's rows by `share`, in (0, 1]: the estimate stays, new rows soon outweigh it."""
         if arm in self._arms:
             self._add(self._parts[arm])
             self._arms[arm].fade(share)
             self._solve(self._parts[arm])
 
-    def _newest(self, arm: ArmName, source: str, number: int, *of: Any) -> _Newest:
-        return _Newest(arm, source, number, *of, signs_of(arm, "row", number, count=self.pairs))
+    def _newest(
+        self, arm: ArmName, source: str, number: int, z: Vector, target: tuple[float, float], rows: float
+    ) -> _Newest:
+        signs = signs_of(arm, "row", number, count=self.pairs)
+        return _Newest(arm, source, number, z, target, rows, signs)
 
     def _take(self, part: _Part, row: _Newest) -> tuple[Vector, float]:
-        """Take a row into the posterior; what the mean missed, (2,), and z^T A^-1 z before it."""
-        own = part.own(row.arm, size=row.z.size)
-        gain = part.gain(row.z, own=own)
-        spread = float(gain[own] @ row.z)
+        """Add a row to the posterior. Returns (prediction errors, (2,), z^T A^-1 z before the row)."""
+        place = part.slice_of(row.arm, size=row.z.size)
+        gain = part.gain(row.z, place=place)
+        spread = float(gain[place] @ row.z)
         scale = self._scales.get(row.source, PLAIN)
         rows, target = scale.share * row.rows, np.array(row.target)
         target[0] = scale.quality(target[0])
-        left = 1.0 + rows * spread
+        scaled = 1.0 + rows * spread
         mean, drawn = (stack.reshape(len(stack), -1)[:, part.place] for stack in (self._mean, self._drawn))
-        missed = target - mean[:, own] @ row.z
-        mean += missed[:, None] * (gain * (rows / left))
-        drawn += (math.sqrt(rows) * row.signs - rows * (drawn[:, own] @ row.z))[:, None] * (gain / left)
-        part.gains[len(part.newest)] = gain * math.sqrt(rows / left)
+        errors = target - mean[:, place] @ row.z
+        mean += errors[:, None] * (gain * (rows / scaled))
+        drawn += (math.sqrt(rows) * row.signs - rows * (drawn[:, place] @ row.z))[:, None] * (gain / scaled)
+        part.gains[len(part.newest)] = gain * math.sqrt(rows / scaled)
         part.newest.append(row)
-        return missed, spread
+        return errors, spread
 
     def _add(self, part: _Part) -> None:
-        """Take the newest rows into the sums of their arms."""
+        """Add the newest rows to the sums of their arms."""
         for arm, source in sorted({(row.arm, row.source) for row in part.newest}):
             newest = [row for row in part.newest if (row.arm, row.source) == (arm, source)]
             z, rows = np.array([row.z for row in newest]), np.array([row.rows for row in newest])
@@ -305,13 +308,13 @@ class Heads:
             signs = np.array([row.signs for row in newest])
             weighted = rows[:, None] * z
             gram = z.T @ weighted
-            sums.gram += 0.5 * (gram + gram.T)  # a snapshot holds one triangle
+            sums.gram += 0.5 * (gram + gram.T)  # a snapshot stores one triangle
             sums.moment += np.array([row.target for row in newest]).T @ weighted
             sums.noise += (np.sqrt(rows)[:, None] * signs).T @ z
         part.newest = []
 
     def _place(self, rows: Mapping[ArmName, _Arm]) -> None:
-        """Give these arms their places, by name; the posterior of a part that has the same arms as before stays."""
+        """Assign places to these arms, by name. The posterior of a part with unchanged arms is kept."""
         size, before, mean, drawn = self._size, self._parts, self._mean, self._drawn
         self._arms, self._parts = {arm: rows[arm] for arm in sorted(rows)}, {}
         arms = list(self._arms)
@@ -319,65 +322,63 @@ class Heads:
         self._mean, self._drawn = np.zeros((2, len(arms), size)), np.zeros((self.pairs, len(arms), size))
         for together in [arms] if self.facts is not None else [[arm] for arm in arms]:
             first, last = self._places[together[0]], self._places[together[-1]] + 1
-            known = next((before[arm] for arm in together if arm in before), None)
+            old_part = next((before[arm] for arm in together if arm in before), None)
             place = slice(first * size, last * size)
-            if known is not None and known.arms == together:
-                part = replace(known, place=place)
-                for now, then in ((self._mean, mean), (self._drawn, drawn)):
-                    now.reshape(len(now), -1)[:, place] = then.reshape(len(then), -1)[:, known.place]
+            if old_part is not None and old_part.arms == together:
+                part = replace(old_part, place=place)
+                for new, old in ((self._mean, mean), (self._drawn, drawn)):
+                    new.reshape(len(new), -1)[:, place] = old.reshape(len(old), -1)[:, old_part.place]
             else:
-                if known is not None:
-                    self._add(known)
+                if old_part is not None:
+                    self._add(old_part)
                 gains = np.empty((self._block, len(together) * size))
                 part = _Part(together, place, np.zeros((0, 0)), gains)
                 self._solve(part)
             self._parts |= dict.fromkeys(together, part)
 
     def _solve(self, part: _Part) -> None:
-        """The posterior of the sums."""
+        """Compute the posterior from the sums."""
         size = self._size
         precision = np.kron(np.linalg.inv(self._kernel(part.arms, part.arms)), np.diag(1.0 / self._variances(size)))
         drawn = np.concatenate([self._prior_samples(arm, size=size) for arm in part.arms], axis=1) @ precision
         moment = np.zeros((2, len(precision)))
-        for at, arm in enumerate(part.arms):
-            own = slice(at * size, (at + 1) * size)
+        for arm in part.arms:
+            place = part.slice_of(arm, size=size)
             for source, sums in self._arms[arm].sums.items():
                 scaled = sums.scaled(self._scales[source]) if source in self._scales else sums
-                precision[own, own] += scaled.gram
-                drawn[:, own] += scaled.noise
-                moment[:, own] += scaled.moment
+                precision[place, place] += scaled.gram
+                drawn[:, place] += scaled.noise
+                moment[:, place] += scaled.moment
         inverse = np.linalg.inv(precision)
         part.covariance = 0.5 * (inverse + inverse.T)
         self._mean.reshape(2, -1)[:, part.place] = moment @ part.covariance
         self._drawn.reshape(self.pairs, -1)[:, part.place] = drawn @ part.covariance
 
-    def _kernel(self, some: Sequence[ArmName], others: Sequence[ArmName]) -> Matrix:
-        """C of these arms, shape (some, others)."""
-        return np.array([[self._covariance(one, other) for other in others] for one in some])
+    def _kernel(self, left: Sequence[ArmName], right: Sequence[ArmName]) -> Matrix:
+        """C of these arms, shape (left, right)."""
+        return np.array([[self._covariance(a, b) for b in right] for a in left])
 
-    def _covariance(self, one: ArmName, other: ArmName) -> float:
+    def _covariance(self, a: ArmName, b: ArmName) -> float:
         if self.facts is None:
-            return (one == other) / RIDGE
-        mine, theirs = self.facts.get(one, {}), self.facts.get(other, {})
-        shared = sum(key in theirs and theirs[key] == value for key, value in mine.items())
-        return COMMON + PART * shared + OWN * (one == other)
+            return (a == b) / RIDGE
+        facts_a, facts_b = self.facts.get(a, {}), self.facts.get(b, {})
+        shared = sum(key in facts_b and facts_b[key] == value for key, value in facts_a.items())
+        return COMMON + PART * shared + OWN * (a == b)
 
     def _variances(self, size: int) -> Vector:
         """v, shape (p,)."""
         return RIDGE / np.array([self.bias_ridge] + [self.ridge] * (size - 1))
 
     def _prior_values(self, arms: Sequence[ArmName], *, z: Vector) -> Matrix:
-        """Samples of the arms' values before any row, (samples, arms)."""
+        """Prior samples of the arms' values, (samples, arms)."""
         return np.array([self._prior_samples(arm, size=z.size) @ z for arm in arms]).T
 
     def _prior_samples(self, arm: ArmName, *, size: int) -> Matrix:
-        """Samples of an arm's weights before any row, (samples, p)."""
+        """Prior samples of an arm's weights, (samples, p)."""
         if self.facts is None:
             return _samples_apart(arm, self.pairs, size) * np.sqrt(self._variances(size) / RIDGE)
-        own = self.facts.get(arm, {})
-        return _samples_of_parts(arm, tuple(f"{key}={value!r}" for key, value in own.items()), self.pairs, size) * (
-            np.sqrt(self._variances(size))
-        )
+        parts = tuple(f"{key}={value!r}" for key, value in self.facts.get(arm, {}).items())
+        return _samples_of_parts(arm, parts, self.pairs, size) * np.sqrt(self._variances(size))
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """Per arm and source its sums, G as its upper triangle row by row; the newest rows by part.
@@ -399,7 +400,7 @@ class Heads:
         return arrays, facts | {"newest": {name: [[r.arm, r.source] for r in rows] for name, rows in newest.items()}}
 
     def restore(self, arrays: Arrays, facts: Facts, *, scales: Mapping[str, Scale]) -> None:
-        """Take over a saved state. scales: how the scores of sources are read."""
+        """Load a saved state. scales: source -> calibration of its scores."""
         size = self._size = facts["size"]
         shapes: dict[str, tuple[int, ...]] = {"scatter": (2, 2)}
         for name, (_, _, *sources) in facts["arms"].items():
@@ -407,22 +408,22 @@ class Heads:
                 shapes |= {f"gram/{source}/{name}": (size * (size + 1) // 2,), f"moment/{source}/{name}": (2, size)}
                 shapes[f"noise/{source}/{name}"] = (self.pairs, size)
         shapes |= {f"newest/{name}": (len(rows), 4 + size) for name, rows in facts["newest"].items()}
-        own = checked_arrays(arrays, shapes=shapes)
-        (quality, both), (_, cost) = own["scatter"].tolist()
+        checked = checked_arrays(arrays, shapes=shapes)
+        (quality, both), (_, cost) = checked["scatter"].tolist()
         self.noise.scatter, self.noise.rows, self._scales = (quality, both, cost), facts["rows"], dict(scales)
         self._arms, self._places, self._parts, arms = {}, {}, {}, dict[ArmName, _Arm]()
         for name, (number, fresh, *sources) in facts["arms"].items():
             arms[name] = _Arm({}, number, fresh)
             for source in sources:
                 gram = np.zeros((size, size))
-                gram[np.triu_indices(size)] = own[f"gram/{source}/{name}"]
+                gram[np.triu_indices(size)] = checked[f"gram/{source}/{name}"]
                 gram += np.triu(gram, 1).T
                 key = f"{source}/{name}"
-                arms[name].sums[source] = _Sums(gram, own[f"moment/{key}"], own[f"noise/{key}"])
+                arms[name].sums[source] = _Sums(gram, checked[f"moment/{key}"], checked[f"noise/{key}"])
         if arms:
             self._place(arms)
         for name, rows in facts["newest"].items():
-            for (arm, source), numbers in zip(rows, own[f"newest/{name}"].tolist(), strict=True):
+            for (arm, source), numbers in zip(rows, checked[f"newest/{name}"].tolist(), strict=True):
                 number, count, quality, cost, *z = numbers
                 row = self._newest(arm, source, int(number), np.array(z), (quality, cost), count)
                 self._take(self._parts[arm], row)
@@ -435,7 +436,7 @@ def design(features: Vector) -> Vector:
 
 @functools.lru_cache(maxsize=256)
 def _samples_apart(arm: str, count: int, size: int) -> Matrix:
-    """Deviations of N(0, I), (count, size), of an arm apart: signs, the intercept's times the upper quantiles."""
+    """Deviations of N(0, I), (count, size), of an independent arm: signs; the intercept's times upper quantiles."""
     samples = signs_of(arm, "prior", 0, count=count * size).reshape(count, size)
     order = sorted(range(count), key=lambda sample: hashlib.blake2b(_name(arm, "intercept", sample)).digest())
     values = np.array([NormalDist().inv_cdf(0.5 + (sample + 0.5) / (2 * count)) for sample in range(count)])
@@ -446,7 +447,7 @@ def _samples_apart(arm: str, count: int, size: int) -> Matrix:
 
 @functools.lru_cache(maxsize=256)
 def _samples_of_parts(arm: str, parts: tuple[str, ...], count: int, size: int) -> Matrix:
-    """Samples whose covariance between arms is C, (count, size): signs of what all share, of each fact, of the arm."""
+    """Samples with the covariance C between arms, (count, size): sums of signs for all arms, each fact, the arm."""
     samples = math.sqrt(OWN) * signs_of(arm, "prior", 0, count=count * size)
     for name, variance in [("common", COMMON), *((part, PART) for part in parts)]:
         samples += math.sqrt(variance) * signs_of(name, "part", 0, count=count * size)
@@ -455,7 +456,7 @@ def _samples_of_parts(arm: str, parts: tuple[str, ...], count: int, size: int) -
 
 
 def signs_of(name: str, kind: str, number: int, *, count: int) -> Vector:
-    """`count` numbers +1 or -1 that follow from the name, the kind and the number."""
+    """`count` numbers +1 or -1, determined by the name, the kind and the number."""
     stream = hashlib.shake_128(_name(name, kind, number)).digest((count + 7) // 8)
     return np.unpackbits(np.array(bytearray(stream), dtype=np.uint8))[:count].astype(np.float64) * 2.0 - 1.0
 

@@ -27,7 +27,7 @@ from ragbandit.strategies.prompting.passages import (
 from ragbandit.strategies.prompting.prompts import Template, ask
 from ragbandit.strategies.run import Answer, Run
 
-#: where nothing limits an answer, it may have the context divided by this
+#: an answer without a limit may have the model's context divided by this
 _ANSWERS_SHARE = 4
 
 
@@ -39,10 +39,7 @@ class NoRetrievalParams(PromptParams):
     style: Style = "direct"
 
     presets: ClassVar = preset_table(
-        "max_tokens style",
-        flan=(200, "direct"),
-        gpt=(300, "reasoned"),
-        chat=(512, "long"),
+        "max_tokens style", flan=(200, "direct"), gpt=(300, "reasoned"), chat=(512, "long")
     )
 
 
@@ -54,7 +51,7 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
     prompts: ClassVar = {"answer": "recall_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Ask once; stops with "answered", or "empty_answer" if the model said nothing usable."""
+        """Ask once. Stop reasons: "answered"; "empty_answer" if the text has no answer."""
         return finished(await self._read(question, run=run, use="answer"), "answered")
 
 
@@ -62,18 +59,18 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
 class ModelParams(ArmParams):
     """Settings of model."""
 
-    #: tokens of an answer whose request names no limit; None: as many as the server likes
+    #: most tokens of an answer if the request sets no limit; None leaves the limit to the server
     max_tokens: Count | None = None
-    #: words of the system for questions that come without any; of a chat, which has its own, none are added
+    #: system message of questions; not added to chats, which have their own
     instructions: str = ""
 
 
 class Model(ParamsArm[ModelParams]):
-    """A model and nothing else: no search, no prompt of ours, no step.
+    """Passes the question on to a model: no search, no prompt around it, no step.
 
-    A chat completion that came over OpenAI's interface goes to an OpenAI-compatible generator as its caller sent it,
-    with tools, images, formats and sampling, and its reply goes back the same way. Any other question, and one for
-    another generator, is sent as it stands, after what was said before.
+    A chat completion from OpenAI's interface goes to an OpenAI-compatible generator as its caller sent it, with tools,
+    images, formats and sampling; the reply is returned unchanged. Other questions, and chats for other generators, are
+    sent as plain text after the conversation so far.
     """
 
     needs: frozenset[Need] = frozenset({"completion"})
@@ -83,21 +80,21 @@ class Model(ParamsArm[ModelParams]):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        # The question stands for itself: nothing is put around it.
+        # The prompt is the question, with nothing around it.
         parts = {"demonstrations": (), "passage": "", "body": "{question}", "prefix": ""}
         self._template = Template(name="chat", instructions=self._params.instructions, **parts)  # type: ignore[arg-type]
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Ask once; stops with "answered", "empty_answer", or the server's reason where it is not an ordinary end."""
-        sent, most = run.query.chat, self._params.max_tokens
+        """Ask once. Stop reasons: "answered", "empty_answer", or the server's reason unless it is "stop"."""
+        chat, most = run.query.chat, self._params.max_tokens
         with partial_kept(run, style="long"):
-            if sent and "chat" in run.generator.capabilities:
+            if chat and "chat" in run.generator.capabilities:
                 prompt = Prompt(instructions="", body=question, history=run.query.messages)
-                done = await run.chat(sent, prompt=prompt, max_tokens=most)
+                done = await run.chat(chat, prompt=prompt, max_tokens=most)
             else:
-                asked: dict[str, Any] = {"fields": {"question": question}, "final": str, "conversation": True}
-                asked["max_tokens"] = most or max(1, (run.generator.context_tokens or PACKED_TOKENS) // _ANSWERS_SHARE)
-                done = await ask(run, template=self._template, purpose="chat", **asked)
+                options: dict[str, Any] = {"fields": {"question": question}, "final": str, "conversation": True}
+                most = most or max(1, (run.generator.context_tokens or PACKED_TOKENS) // _ANSWERS_SHARE)
+                done = await ask(run, template=self._template, purpose="chat", max_tokens=most, **options)
         reason = str(run.reply.get("finish_reason") or "stop")
         return finished(done.text, "answered") if reason == "stop" else Answer(text=done.text, stop_reason=reason)
 
@@ -111,25 +108,22 @@ class SingleStepParams(ReaderParams):
     passages: Count = 3
 
     presets: ClassVar = preset_table(
-        "max_tokens style passages",
-        flan=(200, "direct", 15),
-        gpt=(300, "reasoned", 6),
-        chat=(512, "long", 5),
+        "max_tokens style passages", flan=(200, "direct", 15), gpt=(300, "reasoned", 6), chat=(512, "long", 5)
     )
 
 
 class SingleStep(PromptedArm[SingleStepParams]):
     """Search once with the cleaned question, then read: one step (Adaptive-RAG's "B", IRCoT's OneR).
 
-    If the budget allows no round or no passage, or the question consists of question words only, the search is
-    skipped, which the trace says, and the model answers without passages.
+    If the budget allows no round or no passage, or the question consists of question words only, the model answers
+    without a search; the trace records that it was skipped.
     """
 
     kind = SingleStepParams
     prompts: ClassVar = {"read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Search, read, answer; stops with "answered" or "empty_answer"."""
+        """Search, read, answer. Stop reasons: "answered", "empty_answer"."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         return finished(await self._read(question, run=run, pool=pool), "answered")
@@ -140,7 +134,7 @@ class MultiStepParams(ReaderParams):
     """Settings of multi_step."""
 
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
-    #: how a sentence of the chain is asked for: "quoted" from the passages, or "reasoned" as in the paper
+    #: prompt for a sentence of the chain: "quoted" from the passages, or "reasoned" as in the paper
     think: Literal["quoted", "reasoned"] = "quoted"
     #: search-and-think rounds
     rounds: Count = 3
@@ -162,12 +156,11 @@ class MultiStepParams(ReaderParams):
 class MultiStep(PromptedArm[MultiStepParams]):
     """Rounds of search and one sentence of thought; then a separate reader answers from the passages gathered.
 
-    A round searches with the last sentence that states something (the question in the first), adds the hits to
-    the pool and asks for the next sentence. The chain ends at a sentence with "answer is" ("answer_found"), at
-    an empty one ("empty_sentence"), when its next prompt has no room for it ("thoughts_too_long"), or when the rounds
-    are used up ("max_rounds", or "budget_rounds" where the budget's cap was the smaller). The chain is thrown away:
-    the reader sees the passages and the question only. Until it has answered, the draft is the chain's own answer, or
-    its latest sentence.
+    A round searches with the latest sentence that makes a statement (the first round with the question), adds the hits
+    to the pool and asks for the next sentence. The reader sees only the passages and the question, not the chain. Until
+    it has answered, the draft is the answer in the chain, or its latest sentence. Stop reasons: "answer_found" (a
+    sentence contains "answer is"), "empty_sentence", "thoughts_too_long" (the next prompt has no room for the chain),
+    "max_rounds", or "budget_rounds" if the budget's cap is the smaller one.
     """
 
     kind = MultiStepParams
@@ -181,7 +174,7 @@ class MultiStep(PromptedArm[MultiStepParams]):
         return finished(await self._read(question, run=run, pool=pool), ended)
 
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
-        """Fill the pool; the rule that ended the chain."""
+        """Fill the pool. Returns the stop reason of the chain."""
         sentences: list[str] = []
         while run.begin_round(cap=self._params.rounds):
             query = last_query(question, sentences=sentences)
@@ -210,7 +203,7 @@ class MultiStep(PromptedArm[MultiStepParams]):
 
 _USEFUL = "useful"
 
-#: all verdicts: what is asked for, and what small models say instead of useless
+#: all verdicts; small models write "not useful" for "useless"
 _VERDICTS = (_USEFUL, "useless", "not useful")
 
 
@@ -219,7 +212,7 @@ class NoteParams(PassageParams):
     """Settings of chain_of_note, self_refine and self_rerank."""
 
     preset: Literal["small", "paper", "chat"] = "small"
-    #: of the final reader
+    #: form of the final reader's answer
     style: AnswerStyle = "short"
     #: passages searched for and shown
     passages: Count = 3
@@ -227,17 +220,15 @@ class NoteParams(PassageParams):
     note_tokens: Count = 96
 
     presets: ClassVar = preset_table(
-        "max_tokens style passages note_tokens",
-        paper=(1280, "short", 5, 1280),
-        chat=(512, "long", 5, 512),
+        "max_tokens style passages note_tokens", paper=(1280, "short", 5, 1280), chat=(512, "long", 5, 512)
     )
 
 
 class _TwoStages(PromptedArm[NoteParams]):
-    """Search once, a first stage over the passages, a reader: one step, two calls.
+    """Search once, process the passages in a first call, read in a second: one step, two calls.
 
-    Without passages (the budget allows no round or none, or nothing was found) the first stage is skipped, which
-    the trace says, and the reader answers alone. Stops with "answered" or "empty_answer".
+    Without passages (the budget allows no round or no passage, or the search has no hit) the first stage is skipped,
+    and the trace records it. Stop reasons: "answered", "empty_answer".
     """
 
     kind = NoteParams
@@ -263,22 +254,22 @@ class _TwoStages(PromptedArm[NoteParams]):
 
 
 class ChainOfNote(_TwoStages):
-    """Notes on every passage and what they are worth, then the answer from the notes."""
+    """Writes notes on every passage and its value, then answers from the notes."""
 
     prompts: ClassVar = {"stage": "chain_of_note", "read": "read_notes_{style}"}
 
 
 class SelfRefine(_TwoStages):
-    """A summary and analysis of what is useful in the passages, then the answer from it."""
+    """Summarizes and analyses the useful parts of the passages, then answers from that."""
 
     prompts: ClassVar = {"stage": "self_refine", "read": "read_notes_{style}"}
 
 
 class SelfRerank(_TwoStages):
-    """A verdict on every passage, useful or useless, then the answer from the useful ones.
+    """Judges every passage as useful or useless, then answers from the useful ones.
 
-    Passages without a verdict are written into the trace as "parse_failed" and not kept. If no passage has a
-    verdict, or none is useful, all are kept; the trace says which of the two as "kept_all".
+    Passages without a verdict are left out, and recorded in the trace as "parse_failed". If no passage has a verdict,
+    or none is useful, all are kept; the trace records the reason as "kept_all".
     """
 
     prompts: ClassVar = {"stage": "self_rerank", "read": "read_direct"}
@@ -287,7 +278,7 @@ class SelfRerank(_TwoStages):
         return super()._template_names() | ({"read": "read_long"} if self._params.style == "long" else {})
 
     async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:
-        # The first verdict may have been begun for the model.
+        # The prompt's prefix may contain the beginning of the first verdict.
         passages = _useful(f"{self._templates['stage'].prefix} {text}", run=run, passages=pool.passages)
         return await self._read(question, run=run, passages=passages)
 

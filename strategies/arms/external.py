@@ -301,7 +301,7 @@ class CallableArm(ParamsArm[CallableParams]):
         output = await self._output(question, run=run)
         text = text_of(output)
         if text is None:
-            message = f"the object gave {type(output).__name__}, in which there is no text"
+            message = f"the object returned {type(output).__name__} without text"
             raise ArmFailed(message, field=f"arms.{self.name}", remedy="let it return text, or a dict with `answer`")
         run.draft = text
         run.show(len(getattr(output, "source_nodes", ())))

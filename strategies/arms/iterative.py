@@ -20,7 +20,7 @@ from ragbandit.strategies.run import Answer, Run
 
 _ACTION_LINE = re.compile(r"\baction\s*+(?:\d++\s*+)?:", re.IGNORECASE)
 _ACTION = re.compile(r"[\s\"'`*]*(?P<verb>[A-Za-z]\w*)\s*(?:\[(?P<square>[^\n]*)|\((?P<round>[^\n]*))")
-#: what is not the model's to write
+#: beginnings of lines that the model must not write
 _NEXT_TURN = ("\nObservation", "\nQuestion")
 _ALLOWED = "Write search[topic], lookup[word] or finish[answer]."
 
@@ -29,17 +29,17 @@ _ALLOWED = "Write search[topic], lookup[word] or finish[answer]."
 class Action:
     """An action that the model asks for."""
 
-    #: lower case; any word, those that nobody knows included
+    #: a word in lower case; may be unknown
     verb: str
-    #: without brackets and wrapping quotes; may be empty
+    #: text without brackets and surrounding quotes; may be empty
     argument: str
 
 
 def parsed_action(text: str) -> Action | None:
-    """The action at the start of a text, "search[Jaws]" for example; None if there is none.
+    """The action at the start of a text, for example "search[Jaws]"; None if the text does not start with an action.
 
-    The argument ends with the last closing bracket of its line, or with the line where there is none. Round brackets
-    are taken for square ones, and quotes around the argument are dropped.
+    The argument ends at the last closing bracket of its line, or at the end of the line. Round brackets count as square
+    ones; quotes around the argument are removed.
     """
     match = _ACTION.match(text)
     if match is None:
@@ -54,15 +54,15 @@ def parsed_action(text: str) -> Action | None:
 class ReactParams(ReaderParams):
     """Settings of react."""
 
-    #: "small" is for local models of a few hundred million parameters; "paper" is ReAct's numbers;
-    #: "chat" is for large chat models: its finish[...] stays short, its reader writes a paragraph
+    #: "small" is for local models of a few hundred million parameters; "paper" has ReAct's numbers;
+    #: "chat" is for large chat models: finish[...] stays short, the reader writes a paragraph
     preset: Literal["small", "paper", "chat"] = "small"
-    #: what is answered when the turns end without finish[...]: what a reader says to the passages found, the latest
-    #: thought, or nothing, as in the paper
+    #: the answer if the turns end without finish[...]: a reader's from the passages found, the latest thought, or
+    #: an empty one, as in the paper
     unfinished: Literal["read", "thought", "nothing"] = "read"
-    #: thoughts with an action
+    #: most turns; a turn is a thought with an action
     turns: Count = 4
-    #: passages that one search asks for
+    #: passages per search
     passages_per_search: Count = 3
     #: passages held over all searches; when full, the first ones stay
     passages: Count = 8
@@ -83,23 +83,24 @@ class React(PromptedArm[ReactParams]):
 
     search[topic] shows the first sentences of the best passage and the titles of the others; a passage whose title
     is the topic is the best one. lookup[word] shows the next sentence with the word in the passages found so far.
-    finish[answer] ends the arm ("finished"). A turn without an action is repaired by one call for the action alone;
-    both failures are counted as "parse_failed". What is no action, or an empty one, is answered by what is allowed.
+    finish[answer] ends the arm. A turn without an action is repaired by one call that asks only for the action; both
+    failures are counted as "parse_failed". The observation after an unknown or empty action lists the allowed ones.
 
-    Only a search begins a round, so the steps are the searches. Without finish[...] the turns end with "max_turns",
-    with "no_action" after two turns in a row without an action, or with "budget_rounds" at a search that the budget's
-    rounds do not allow; then the param `unfinished` says what is answered. Before its reader reads nothing, the
-    question is searched. An answer without words is "empty_answer". Until then the draft is the latest thought.
+    Only a search begins a round, so the steps are the searches. If the turns end without finish[...], the param
+    `unfinished` chooses the answer; its reader searches the question if there is no passage yet. Until the arm answers,
+    the draft is the latest thought. Stop reasons: "finished", "max_turns", "no_action" after two turns in a row without
+    an action, "budget_rounds" if the budget does not allow another search, "empty_answer".
+
     Differences to the paper's code: an empty action does not crash; lookup reads all passages found, not the latest
-    page; turns that do not fit the model's context are left out from the first, which the trace says; and a reader
-    answers where the turns end without finish[...], unless `unfinished` is "nothing".
+    page; if the turns exceed the model's context, the oldest are dropped, and the trace records it; a reader answers if
+    the turns end without finish[...], unless `unfinished` is "nothing".
     """
 
     kind = ReactParams
     prompts: ClassVar = {"step": "react_step", "read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Take turns until finish[...], else answer as the settings say."""
+        """Take turns until finish[...], else answer by `unfinished`."""
         library = _Library(pool=PassagePool(cap=run.passage_cap(self._params.passages)))
         turns: list[str] = []
         ended, unreadable = "max_turns", 0
@@ -121,12 +122,12 @@ class React(PromptedArm[ReactParams]):
         return await self._answer_unfinished(question, ended=ended, run=run, library=library)
 
     async def _think(self, question: str, *, turns: Sequence[str], run: Run) -> tuple[str, Action | None]:
-        """One line of thought and the action; the action is asked for again if it cannot be read."""
+        """Ask for a thought and an action. Asks for the action again if it cannot be parsed."""
         start = f"Thought {len(turns) + 1}:"
         done = await self._continue(question, turns=turns, start=start, purpose="think", run=run, stop=_NEXT_TURN)
         line = _ACTION_LINE.search(done.text)
         written = done.text[: line.start()] if line else done.text
-        thought = next((each.strip() for each in written.splitlines() if each.strip()), "")
+        thought = next((text_line.strip() for text_line in written.splitlines() if text_line.strip()), "")
         action = parsed_action(done.text[line.end() :]) if line else None
         if action is None:
             run.note_branch("parse_failed", f"no action in: {done.text[:200]}")
@@ -140,12 +141,12 @@ class React(PromptedArm[ReactParams]):
     async def _continue(
         self, question: str, *, turns: Sequence[str], start: str, purpose: str, run: Run, stop: tuple[str, ...]
     ) -> Completion:
-        """What the model writes after the latest turns that fit its context; the trace names each turn left out."""
-        asked: dict[str, Any] = {"purpose": purpose, "max_tokens": self._params.turn_tokens, "stop": stop}
+        """Let the model continue the latest turns that fit its context. The trace records dropped turns."""
+        options: dict[str, Any] = {"purpose": purpose, "max_tokens": self._params.turn_tokens, "stop": stop}
         for first in range(len(turns) + 1):
             fields = {"question": question, "transcript": "\n".join(turns[first:]), "start": start}
             try:
-                return await self._ask("step", fields, run=run, conversation=True, **asked)
+                return await self._ask("step", fields, run=run, conversation=True, **options)
             except PromptTooLong:
                 if first == len(turns):
                     raise
@@ -153,7 +154,7 @@ class React(PromptedArm[ReactParams]):
         raise AssertionError("the last prompt, without turns, returns or raises")
 
     async def _observe(self, action: Action | None, *, run: Run, library: "_Library") -> str | None:
-        """The library's reply; None if the budget allows no further search."""
+        """Perform an action. Returns the observation; None if the budget allows no further search."""
         if action is None or action.verb not in ("search", "lookup", "finish"):
             run.note_branch("unknown_action", "none" if action is None else action.verb)
             return f"That is no action. {_ALLOWED}"
@@ -170,10 +171,10 @@ class React(PromptedArm[ReactParams]):
         passages = await gather(run, query=topic, pool=library.pool, k=self._params.passages_per_search)
         if not passages:
             return f"The library has nothing new on {topic}."
-        best = next((each for each in passages if each.title.casefold() == topic.casefold()), passages[0])
+        best = next((passage for passage in passages if passage.title.casefold() == topic.casefold()), passages[0])
         run.note_shown([best])
         sentences = sentences_in(best.text)[: self._params.sentences]
-        others = dict.fromkeys(each.title for each in passages if each.title != best.title)
+        others = dict.fromkeys(passage.title for passage in passages if passage.title != best.title)
         return f"{best.title}: {' '.join(sentences)}" + (f" (See also: {'; '.join(others)})" if others else "")
 
     async def _answer_unfinished(self, question: str, *, ended: str, run: Run, library: "_Library") -> Answer:
@@ -189,7 +190,7 @@ class React(PromptedArm[ReactParams]):
 
 @dataclass(kw_only=True, slots=True)
 class _Library:
-    """The passages one question has found, and the place where the reader of them stands."""
+    """The passages found for a question, and the position of lookup[...] in them."""
 
     pool: PassagePool
     _word: str = ""
@@ -215,11 +216,11 @@ class _Library:
 
 def _turn(number: int, *, thought: str, action: Action | None, observation: str) -> str:
     written = "" if action is None else f"Action {number}: {action.verb}[{action.argument}]\n"
-    # A title with a line break in it could pass for a turn of the model's own.
+    # A title with a line break could look like a turn of the model.
     return f"Thought {number}: {thought}\n{written}Observation {number}: {' '.join(observation.split())}"
 
 
-#: enough for {"status": true}, and for a model that puts a few words before it
+#: tokens for {"status": true} and a few words before it
 _VERDICT_TOKENS = 24
 _QUESTIONS = 2
 
@@ -229,20 +230,20 @@ class AdaptiveNoteParams(PassageParams):
     """Settings of adaptive_note."""
 
     preset: Literal["small", "paper", "chat"] = "small"
-    #: of the final reader
+    #: form of the final reader's answer
     style: AnswerStyle = "short"
-    #: updates of the note that are tried (the paper's CI)
+    #: most updates of the note (the paper's CI)
     updates: Whole = 2
     #: failed updates that end the arm (the paper's IU)
     failures: Count = 1
-    #: "better": a new note stands only if a comparison finds it better; "every": it always stands, nothing is compared
-    #: and no failure ends the arm (the paper's ablation without its memory reviewer)
+    #: "better": a new note is kept only if a comparison finds it better; "every": it is always kept, without a
+    #: comparison, and no failure ends the arm (the paper's ablation without its memory reviewer)
     keep: Literal["better", "every"] = "better"
     #: distinct passages over all rounds (the paper's RP)
     passages: Count = 6
     #: passages searched for in each round
     passages_per_round: Count = 3
-    #: characters of a search with new questions; None is all
+    #: most characters of a search with new questions; None for no limit
     query_characters: Count | None = None
     #: tokens of a note
     note_tokens: Count = 96
@@ -259,20 +260,18 @@ class AdaptiveNoteParams(PassageParams):
 class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     """A first note on the question's passages, then updates; a reader answers from the best note and the question.
 
-    An update asks for two new questions, searches once with both and the question, extends the note by what the new
-    passages add, and keeps the new note only if a comparison finds it clearly better. Updates end when `updates`
-    were tried ("max_rounds", or "budget_rounds" where the budget's cap was the smaller), when `failures` of them
-    did not better the note ("failed_updates"), when `passages` are gathered ("max_passages" or "budget_passages"),
-    or when the model has no question that was not asked before ("no_new_question"). `keep: every` drops the
-    adaptive stop: each new note stands, and failures end nothing. Steps: one and the updates begun. A budget
-    without a round leaves the reader alone with the question. The draft is the best note until the reader has
-    answered.
+    An update asks for two new questions, searches once with both and the question, extends the note with the new
+    passages, and keeps the new note only if a comparison finds it clearly better. `keep: every` keeps each new note and
+    ignores failures. The number of steps is one plus the updates begun. Without a round in the budget, the reader gets
+    only the question. Until it has answered, the draft is the best note. Stop reasons: "max_rounds" (`updates` are used
+    up), "max_passages", "failed_updates" (`failures` of them did not improve the note), "no_new_question" from the
+    model, and "budget_rounds" or "budget_passages" if the budget's cap is the smaller one.
 
-    What differs from the authors' code: passages seen before are always left out, not only near the cap; an update
-    that finds no new passage, or adds nothing to the note, has failed without a comparison; no question is searched
-    twice, the user's own included, which the authors only ask for in the prompt; line breaks in a note become
-    spaces instead of fusing words; a verdict that cannot be read counts as no ("parse_failed" in the trace);
-    question words are not searched for; greedy, not temperature 0.1.
+    Differences to the authors' code: passages seen before are always left out, not only near the cap; an update without
+    a new passage, or with an unchanged note, fails without a comparison; no question is searched twice, not even the
+    user's (the authors only ask for that in the prompt); line breaks in a note become spaces instead of joining words;
+    an unreadable verdict counts as no ("parse_failed" in the trace); question words are not searched for; decoding is
+    greedy, not at temperature 0.1.
     """
 
     kind = AdaptiveNoteParams
@@ -293,8 +292,10 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         return finished(await self._read(question, run=run, fields=fields), ended)
 
     async def _take_notes(self, question: str, *, run: Run, pool: PassagePool) -> tuple[str, str]:
-        """The best note and the rule that ended the updates."""
-        params, earlier, failures = self._params, list[str](), 0
+        """Returns (best note, stop reason of the updates)."""
+        params = self._params
+        earlier: list[str] = []
+        failures = 0
         if not run.begin_round(cap=1 + params.updates):
             return "", "budget_rounds"
         note = await self._first_note(question, run=run, pool=pool)
@@ -328,30 +329,30 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         return note
 
     async def _new_questions(self, question: str, *, note: str, earlier: Sequence[str], run: Run) -> list[str]:
-        """At most two that were not asked before, by the user neither."""
+        """At most two questions that neither the model nor the user has asked before."""
         fields = {"question": question, "note": note or "none", "asked": " ".join(earlier) or "none"}
         done = await self._ask("ask", fields, run=run, max_tokens=self._params.question_tokens)
         proposed = parsed_items(done.text, most=_QUESTIONS)
         if not proposed:
             run.note_branch("parse_failed", "ask: no question")
-        known = {each.casefold() for each in (question, *earlier)}
-        repeated = [each for each in proposed if each.casefold() in known]
-        for each in repeated:
-            run.note_branch("question_repeated", each)
-        return [each for each in proposed if each not in repeated]
+        asked_before = {text.casefold() for text in (question, *earlier)}
+        repeated = [text for text in proposed if text.casefold() in asked_before]
+        for text in repeated:
+            run.note_branch("question_repeated", text)
+        return [text for text in proposed if text not in repeated]
 
     async def _search(self, questions: Sequence[str], *, run: Run, pool: PassagePool) -> Sequence[Passage]:
-        """The passages that came in new."""
+        """Search with the questions. Returns the new passages of the pool."""
         query, most = "\n".join(questions), self._params.query_characters
         if most is not None and len(query) > most:
             run.note_branch("query_cut", f"to {most} of {len(query)} characters")
             query = query[:most]
-        held = {passage.id for passage in pool.passages}
+        before = {passage.id for passage in pool.passages}
         await gather(run, query=query, pool=pool, k=self._params.passages_per_round)
-        return [passage for passage in pool.passages if passage.id not in held]
+        return [passage for passage in pool.passages if passage.id not in before]
 
     async def _extended(self, question: str, *, note: str, passages: Sequence[Passage], run: Run) -> str | None:
-        """The note with what the new passages add, None if that is no clear gain."""
+        """The note extended with the new passages; None if it is not clearly better."""
         if not passages:
             run.note_branch("update", "failed: no new passage")
             return None
@@ -359,7 +360,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         if new in ("", note):
             run.note_branch("update", "failed: nothing added")
             return None
-        # Any note is better than none.
+        # Any note is better than an empty one.
         better = not note or self._params.keep == "every" or await self._is_better(question, old=note, new=new, run=run)
         run.note_branch("update", "accepted" if better else "failed: not better")
         return new if better else None
@@ -374,7 +375,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     async def _is_better(self, question: str, *, old: str, new: str, run: Run) -> bool:
         fields = {"question": question, "old": old, "new": new}
         done = await self._ask("note_compare", fields, run=run, max_tokens=_VERDICT_TOKENS)
-        better = parsed_yes_no(done.text.rpartition("status")[2])  # what was said before it is no verdict
+        better = parsed_yes_no(done.text.rpartition("status")[2])  # text before "status" is not the verdict
         if better is None:
             run.note_branch("parse_failed", f"note_compare: {done.text.strip()[:80]!r}")
         return better is True

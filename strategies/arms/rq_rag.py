@@ -1,4 +1,4 @@
-"""RQ-RAG: rewrite the question for the search, take it apart, or tell its meanings apart, then answer."""
+"""RQ-RAG: rewrite the question for the search, decompose it, or separate its meanings, then answer."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from ragbandit.strategies.run import Answer, Run
 _REFINEMENTS = ("rewrite", "decompose", "disambiguate")
 _ACTIONS = (*_REFINEMENTS, "answer")
 
-#: how the answer of a tree is chosen among its paths
+#: rule that chooses the answer among the paths of a tree
 Choice = Literal["vote", "confidence"]
 
 
@@ -27,17 +27,17 @@ class RqRagParams(ReaderParams):
     preset: Literal["small", "paper", "chat"] = "small"
     #: expand every refinement and choose among the answers, instead of following one path
     tree: bool = False
-    #: of a tree: the answer most paths agree on, or the one whose tokens the model was surest of (needs logprobs)
+    #: answer of a tree: the most frequent one, or the one with the most probable tokens (needs logprobs)
     choose: Choice = "vote"
-    #: refinements after one another
+    #: most refinements on a path
     depth: Count = 1
-    #: queries of one refinement that gives several
+    #: most queries of a decomposition or disambiguation
     queries: Count = 3
     #: passages searched for with each query
     passages_per_query: Count = 2
     #: passages held over all searches; when full, the first ones stay
     passages: Count = 6
-    #: tokens of the decision what to do next
+    #: tokens of the decision on the next action
     decide_tokens: Count = 6
     #: tokens of one refinement
     query_tokens: Count = 64
@@ -53,15 +53,15 @@ class RqRagParams(ReaderParams):
 class PathAnswer:
     """The answer of one path of the tree."""
 
-    #: "" if the model said nothing usable
+    #: "" if the model's text has no answer
     answer: str
-    #: mean log-probability of the tokens written (<= 0); -inf where the generator told none
+    #: mean log-probability of the text's tokens; -inf if the generator returned none
     confidence: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Node:
-    """A path so far: what was searched and what it found."""
+    """A path so far: its queries and the passages found."""
 
     queries: tuple[str, ...] = ()
     passages: tuple[Passage, ...] = ()
@@ -71,21 +71,19 @@ class _Node:
 class RqRag(PromptedArm[RqRagParams]):
     """Refinements of the question, each searched, until the model would answer (Chan et al. 2024, RQ-RAG), prompted.
 
-    The model names what to do next: rewrite the question, decompose it, tell its meanings apart, or answer. The
-    first gives one query, the two after it up to `queries`; every query is searched, in one round together. The path
-    ends when the model would answer ("answer_decided"), at `depth` refinements ("max_depth"), where the budget has
-    no further round ("budget_rounds") or a refinement no new query ("no_new_query"); then a reader answers from all
-    passages of the path, "empty_answer" if it says nothing.
+    The model chooses the next action: rewrite the question, decompose it, disambiguate it, or answer. Rewriting gives
+    one query, the other two give up to `queries`; all queries of an action are searched in one round. At the end of the
+    path a reader answers from all its passages. Stop reasons: "answer_decided" by the model, "max_depth" after `depth`
+    refinements, "budget_rounds", "no_new_query" from a refinement, "empty_answer".
 
-    With `tree` all three refinements are followed from every node, nearest first, and every node is answered: 1 + 3 + 9
-    answers at depth 2. A refinement without a new query is left out. The tree ends at `depth` ("max_depth") or where
-    the budget has no further round ("budget_rounds"), and `choose` takes one answer; so far chosen, it is the draft.
-    Passages are capped over the whole tree.
+    With `tree` every node is answered and refined in all three ways, breadth first: 1 + 3 + 9 answers at depth 2. A
+    refinement without a new query is left out. The tree ends with "max_depth" or "budget_rounds", and `choose` selects
+    an answer; the best answer so far is the draft. The cap on passages applies to the whole tree.
 
-    A decision that cannot be read is counted as "parse_failed" and taken for rewrite; a refinement without a query
-    likewise, and the question itself is searched. Differences to the paper: a prompted model instead of a trained
-    one; the likeliest tokens also for queries, which it draws at temperature 1; all parts or meanings of a question at
-    once, where its model writes one query at a time; and a vote counts paths, where its ensemble adds up confidences.
+    A decision that cannot be parsed is counted as "parse_failed" and becomes a rewrite; a refinement without a query is
+    counted too, and the question is searched. Differences to the paper: a prompted model instead of a trained one;
+    greedy decoding also for queries, which the paper samples at temperature 1; all parts or meanings of a question in
+    one call, where the paper's model writes one query at a time; a vote counts paths, the paper adds up confidences.
     """
 
     kind = RqRagParams
@@ -104,7 +102,7 @@ class RqRag(PromptedArm[RqRagParams]):
         self._most_rounds = sum(branches**depth for depth in range(1, self._params.depth + 1))
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Follow one path, or all of them, as set."""
+        """Follow one path, or all of them with `tree`."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         if self._params.tree:
             return await self._answer_by_tree(question, run=run, pool=pool)
@@ -113,7 +111,7 @@ class RqRag(PromptedArm[RqRagParams]):
         return finished(await self._read(question, run=run, passages=node.passages), ended)
 
     async def _follow(self, question: str, *, run: Run, pool: PassagePool) -> tuple[_Node, str]:
-        """The end of the path, and the rule that ended it."""
+        """Returns (last node of the path, stop reason)."""
         node = _Node()
         while node.depth < self._params.depth:
             action = await self._decide(question, node=node, run=run)
@@ -134,7 +132,7 @@ class RqRag(PromptedArm[RqRagParams]):
         ended = "max_depth"
         branches = ((node, action) for node in nodes for action in _REFINEMENTS)
         for node, action in branches:
-            # Nearest first: once a node is too deep, so are all that follow.
+            # Breadth first: after a node that is too deep, all others are too.
             if node.depth >= self._params.depth:
                 break
             if not run.may_begin_round(cap=self._most_rounds):
@@ -150,7 +148,7 @@ class RqRag(PromptedArm[RqRagParams]):
         return finished(answer, ended)
 
     async def _answer_node(self, question: str, *, node: _Node, run: Run) -> PathAnswer:
-        # Half of a first answer is better than none, and worse than a whole one of another path.
+        # A partial answer becomes the draft only if no other path has a whole one.
         with partial_kept(run, style=self._params.style) if run.draft is None else nullcontext():
             done = await self._ask(
                 "read",
@@ -164,7 +162,7 @@ class RqRag(PromptedArm[RqRagParams]):
         return PathAnswer(answer=answer_in(done.text, style=self._params.style), confidence=mean_logprob(done))
 
     async def _decide(self, question: str, *, node: _Node, run: Run) -> str:
-        """One of the four actions."""
+        """Ask for the next action, one of _ACTIONS."""
         most, fields = self._params.decide_tokens, {"question": question, "tried": _listed(node.queries)}
         done = await self._ask("decide", fields, run=run, max_tokens=most, passages=node.passages, stop=("\n",))
         action = parsed_label(done.text, labels=_ACTIONS)
@@ -190,7 +188,7 @@ class RqRag(PromptedArm[RqRagParams]):
         if not queries:
             run.note_branch("parse_failed", f"no query in: {done.text[:200]}")
             queries = (question,)
-        tried = {each.casefold() for each in node.queries}
+        tried = {query.casefold() for query in node.queries}
         queries = tuple(query for query in queries if query.casefold() not in tried)
         if not queries:
             run.note_branch("no_new_query", action)
@@ -199,7 +197,7 @@ class RqRag(PromptedArm[RqRagParams]):
         passages = list(node.passages)
         for query in queries:
             new = await gather(run, query=query, pool=pool, k=self._params.passages_per_query)
-            passages.extend(each for each in new if each not in passages)
+            passages.extend(passage for passage in new if passage not in passages)
         return _Node(queries=(*node.queries, *queries), passages=tuple(passages), depth=node.depth + 1)
 
 
@@ -208,14 +206,14 @@ def _listed(queries: Sequence[str]) -> str:
 
 
 def chosen_answer(answers: Sequence[PathAnswer], *, choose: Choice) -> str:
-    """The answer of the surest path, or the one given most often; "" if no path has one.
+    """The answer with the highest confidence, or the most frequent one; "" if no path has an answer.
 
-    Among equals the last one is taken: it stands on the most evidence.
+    Among equals the last answer wins: its path has the most evidence.
     """
-    given = [each for each in reversed(answers) if each.answer]
-    votes = Counter(tuple(answer_words(each.answer)) for each in given)
-    if not given:
+    candidates = [path for path in reversed(answers) if path.answer]
+    votes = Counter(tuple(answer_words(path.answer)) for path in candidates)
+    if not candidates:
         return ""
     if choose == "confidence":
-        return max(given, key=lambda each: each.confidence).answer
-    return max(given, key=lambda each: votes[tuple(answer_words(each.answer))]).answer
+        return max(candidates, key=lambda path: path.confidence).answer
+    return max(candidates, key=lambda path: votes[tuple(answer_words(path.answer))]).answer

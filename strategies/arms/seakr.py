@@ -1,4 +1,4 @@
-"""SeaKR: search when the model's own states disagree, and keep what makes them agree (Yao et al. 2024)."""
+"""SeaKR: search if the model's states disagree, and keep the passages that make them agree (Yao et al. 2024)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ from pydantic import Field
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm, Share, Whole, preset_table
 from ragbandit.strategies.arms.steps import finished, gather, gather_once, together
-from ragbandit.strategies.arms.uncertainty import LatestPool, is_content, merge_words, sentence_tokens
+from ragbandit.strategies.arms.uncertainty import LatestPool, merge_words, sentence_tokens
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
-from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer
+from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer, is_content
 from ragbandit.strategies.prompting.prompts import shown_prompt
 from ragbandit.strategies.run import Answer, Run, Settle
 
-#: answers that are none, in lower case
+#: texts that are not an answer, in lower case
 _UNKNOWN = frozenset({"", "unknown", "not known", "none", "n/a", "i do not know", "i don't know"})
 
 
@@ -27,34 +27,35 @@ _UNKNOWN = frozenset({"", "unknown", "not known", "none", "n/a", "i do not know"
 class SeakrParams(PassageParams):
     """Settings of seakr. The threshold belongs to a model, its layer and the number of samples."""
 
-    #: "small" is for local models of a few hundred million parameters; its delta lies between what a model of 135M
-    #: showed for a handful of well-known and of obscure questions: a start, not a measured optimum. "single_hop" and
-    #: "multi_hop" are the paper's numbers for LLaMA-2-7B-chat
+    #: "small" is for local models of a few hundred million parameters; its delta separates a few well-known questions
+    #: from obscure ones on a model of 135M, and is not tuned. "single_hop" and "multi_hop" are the paper's numbers for
+    #: LLaMA-2-7B-chat
     preset: Literal["small", "single_hop", "multi_hop"] = "small"
     #: "single": one answer, then one from the best passage; "multi": a chain of sentences
     hops: Literal["single", "multi"] = "single"
-    #: an uncertainty above it makes the arm search
+    #: the arm searches if the uncertainty is above this
     delta: float = 7.5
     #: added to every eigenvalue, so that samples without spread have a finite uncertainty
     alpha: Annotated[float, Field(gt=0.0)] = 1e-3
-    #: whose states are compared, 0 being the embedding; None: the middle one
+    #: layer whose states are compared; 0 is the embedding, None the middle layer
     layer: Whole | None = None
+    #: samples per prompt
     samples: Annotated[int, Field(ge=2)] = 4
-    #: of the samples
+    #: temperature of the samples
     temperature: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
-    #: of the samples
+    #: top_p of the samples
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
-    #: of the samples; 0: all tokens
+    #: top_k of the samples; 0 for all tokens
     top_k: Whole = 50
-    #: of the first sample; the others count on from there
+    #: seed of the first sample; each further sample adds 1
     seed: Whole = 0
-    #: passages searched for at a time, each read on its own
+    #: passages per search; the model reads each in its own call
     passages: Count = 3
-    #: passages that the chain keeps at most (multi)
+    #: most passages that the chain keeps (multi)
     kept_passages: Count = 3
-    #: sentences of the chain at most (multi)
+    #: most sentences of the chain (multi)
     sentences: Count = 3
-    #: a word this likely may stand in a query (multi)
+    #: least probability of a word in a query (multi)
     sure: Share = 0.9
     #: tokens of one sentence of the chain
     sentence_tokens: Count = 40
@@ -72,33 +73,31 @@ class SeakrParams(PassageParams):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Doubted:
-    """A greedy text and how uncertain the model is of it."""
+    """A greedy text and the model's uncertainty about it."""
 
     text: str
-    #: +inf if the samples tell nothing
+    #: +inf with fewer than two samples
     doubt: float
 
 
 class Seakr(PromptedArm[SeakrParams]):
-    """Sample, and take the log-determinant of the samples' states as the model's doubt (see `uncertainty`).
+    """Samples answers; the log-determinant of the samples' states is the model's doubt (see `uncertainty`).
 
-    "single": the model answers from memory. Where the doubt is at most `delta`, that is the answer ("sure").
-    Else every passage found is read alone, and the answer read with the least doubt counts ("best_passage"); the
-    first answer stays where no passage was found ("no_passage") or none gave an answer ("no_reading").
+    "single": the model answers from memory. If the doubt is at most `delta`, that is the answer ("sure"). Else a call
+    reads each passage found, and the answer with the least doubt counts ("best_passage"). The first answer stays if the
+    search has no hit ("no_passage") or no passage gives an answer ("no_reading").
 
-    "multi": the model proposes a sentence; if it is empty or its doubt above `delta`, its sure words are searched for
-    (the question where there are none, "query_fallback"), the sentence is written again with the passages kept
-    and each new one, and the one with the least doubt stays with its passage. The chain ends at "answer is"
-    ("answer_found"), `sentences` ("max_sentences"), `kept_passages` ("max_passages"), a query asked before
-    ("repeated_query"), a search without a new passage ("nothing_new"), passages that give no sentence
-    ("empty_sentence") or the budget's rounds ("budget_rounds"). Then two readings, one from the sentences and one
-    from the passages kept: the less doubtful counts, before it one that is not "unknown".
-    Differences to the authors' code: the query is made of the whole proposal; a failed search loses no sentence; a
-    sample's state is that of the last token written, where their model reads an end token behind it.
+    "multi": the model proposes a sentence. If it is empty, or its doubt is above `delta`, the arm searches its sure
+    words (the question if there are none, "query_fallback"). The sentence is written again with the kept passages and
+    each new one; the version with the least doubt is kept with its passage. At the end of the chain there are two
+    readings, from the sentences and from the kept passages: the less doubtful answer counts, "unknown" only if both
+    are. Stop reasons: "answer_found" ("answer is" in a sentence), "max_sentences", "max_passages" (`kept_passages`),
+    "repeated_query", "nothing_new" (no new passage), "empty_sentence" (no passage gave a sentence), "budget_rounds".
+    Differences to the authors' code: the query uses the whole proposal; a failed search loses no sentence; a sample's
+    state is that of the last written token, not of an end token after it.
 
-    Either way "empty_answer" if there is no answer. Samples are drawn at the same time unless the budget caps
-    tokens or dollars. Empty ones are left out ("samples_dropped"); with fewer than two the doubt is infinite. The
-    draft is the latest greedy text.
+    Both: "empty_answer" if there is no answer. Samples are drawn concurrently unless the budget caps tokens or dollars.
+    Empty samples are left out ("samples_dropped"). The draft is the latest greedy text.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs", "hidden_states"})
@@ -111,7 +110,7 @@ class Seakr(PromptedArm[SeakrParams]):
     }
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Answer in one hop or in several."""
+        """Answer in one hop, or in several."""
         pool = LatestPool(run, cap=self._params.passages)
         hop = self._single if self._params.hops == "single" else self._multi
         answer, ended = await hop(question, run=run, pool=pool)
@@ -119,7 +118,7 @@ class Seakr(PromptedArm[SeakrParams]):
         return finished(answer, ended)
 
     async def _single(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
-        """(answer, stop reason)."""
+        """Returns (answer, stop reason)."""
         fields = {"question": question}
         direct = await self._read(question, run=run, use="answer")
         prompt = self._prompt("answer", fields, run=run)
@@ -128,13 +127,13 @@ class Seakr(PromptedArm[SeakrParams]):
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         if not pool.passages:
             return direct, "no_passage"
-        prompts = [self._prompt("read", fields, passages=[each], run=run) for each in pool.passages]
+        prompts = [self._prompt("read", fields, passages=[passage], run=run) for passage in pool.passages]
         answers = await self._doubted(prompts, purpose="read", run=run, settle=extract_answer)
         best = _least_doubtful(answers)
         return (direct, "no_reading") if best is None else (answers[best].text, "best_passage")
 
     async def _multi(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
-        """(answer, rule that ended the chain)."""
+        """Returns (answer, stop reason)."""
         sentences: list[str] = []
         evidence: list[Passage] = []
         ended = await self._chain(question, sentences=sentences, evidence=evidence, run=run, pool=pool)
@@ -144,14 +143,14 @@ class Seakr(PromptedArm[SeakrParams]):
         if evidence:
             prompts.append(self._prompt("read", {"question": question}, passages=evidence, run=run))
         answers = await self._doubted(prompts, purpose="read", run=run, settle=extract_answer)
-        known = [each for each in answers if each.text.lower() not in _UNKNOWN] or answers
-        best = _least_doubtful(known)
-        return "" if best is None else known[best].text, ended
+        candidates = [answer for answer in answers if answer.text.lower() not in _UNKNOWN] or answers
+        best = _least_doubtful(candidates)
+        return "" if best is None else candidates[best].text, ended
 
     async def _chain(
         self, question: str, *, sentences: list[str], evidence: list[Passage], run: Run, pool: LatestPool
     ) -> str:
-        """Add sentences and the passages that made them sure; the rule that ended it."""
+        """Extend `sentences`, and `evidence` by their passages. Returns the stop reason."""
         queries: set[str] = set()
         while len(sentences) < self._params.sentences:
             fields = {"question": question, "thoughts": " ".join(sentences)}
@@ -182,9 +181,8 @@ class Seakr(PromptedArm[SeakrParams]):
         run: Run,
         pool: LatestPool,
     ) -> tuple[str, Passage] | str:
-        """(sentence, its passage) with the least doubt, or the rule that ends the chain.
-
-        "New" is a passage that the chain has not kept: one that lost before may win for another sentence.
+        """Search, and write the sentence with each new passage. Returns (sentence, passage) with the least doubt, or
+        the stop reason. Every passage that the chain has not kept is new, also one that lost for an earlier sentence.
         """
         if len(evidence) >= self._params.kept_passages:
             return "max_passages"
@@ -198,13 +196,13 @@ class Seakr(PromptedArm[SeakrParams]):
         new = [passage for passage in pool.passages if passage not in evidence]
         if not new:
             return "nothing_new"
-        prompts = [self._prompt("think", fields, passages=[*evidence, each], run=run) for each in new]
+        prompts = [self._prompt("think", fields, passages=[*evidence, passage], run=run) for passage in new]
         sentences = await self._doubted(prompts, purpose="think_with", run=run, settle=first_sentence)
         best = _least_doubtful(sentences)
         return "empty_sentence" if best is None else (sentences[best].text, new[best])
 
     def _query(self, question: str, *, proposal: Completion, sentences: Sequence[str], run: Run) -> str:
-        """The content words of the proposal that are sure, or stand in the question or the last sentence."""
+        """The content words of the proposal that are sure, or occur in the question or in the last sentence."""
         tokens = sentence_tokens(proposal, run=run)
         near = {word.strip(".,;:!?\"'").lower() for word in f"{question} {' '.join(sentences[-1:])}".split()}
         chosen = []
@@ -245,7 +243,6 @@ class Seakr(PromptedArm[SeakrParams]):
         return await together([partial(run.complete, prompt, **settings) for prompt in prompts], run=run)
 
     async def _doubts(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[float]:
-        """The uncertainty of every prompt's samples."""
         count, sample = self._params.samples, partial(self._sample, purpose=f"{purpose}_sample", run=run)
         calls = [partial(sample, prompt, number=number) for prompt in prompts for number in range(count)]
         samples = await together(calls, run=run)
@@ -272,43 +269,40 @@ class Seakr(PromptedArm[SeakrParams]):
             run.note_branch("samples_dropped", f"{len(samples) - len(written)} of {len(samples)} are empty")
         if len(written) < 2:
             return math.inf
-        doubt = uncertainty(np.stack([self._state(each, run=run) for each in written]), alpha=self._params.alpha)
+        states = np.stack([self._state(sample, run=run) for sample in written])
+        doubt = uncertainty(states, alpha=self._params.alpha)
         run.note_branch("uncertainty", f"{purpose}: {doubt:.4f}")
         return doubt
 
     def _state(self, sample: Completion, *, run: Run) -> npt.NDArray[np.float32]:
-        """Shape (d,): of the last token, at the layer."""
+        """State of the last token at the layer, shape (d,)."""
         states = sample.details.get("hidden_states")
         if not isinstance(states, np.ndarray) or states.ndim != 2:
-            raise ArmFailed(
-                f"{run.generator.name} was asked for hidden states and told none of shape (layers + 1, d)",
-                field="details.hidden_states",
-                remedy="use a generator that fills details as ragbandit.strategies.generators.text_feed says",
-            )
+            message = f"{run.generator.name} returned no hidden states of shape (layers + 1, d)"
+            remedy = "use a generator that fills details as ragbandit.strategies.generators.text_feed describes"
+            raise ArmFailed(message, field="details.hidden_states", remedy=remedy)
         layer = len(states) // 2 if self._params.layer is None else self._params.layer
         if layer >= len(states) or not np.isfinite(states[layer]).all():
-            raise ArmFailed(
-                f"the states of layer {layer} of 0..{len(states) - 1} are missing or not finite",
-                field=f"arms.{self.name}.layer",
-                remedy="choose a layer that the model has",
-            )
+            message = f"the states of layer {layer} of 0..{len(states) - 1} are missing or not finite"
+            remedy = "choose a layer that the model has"
+            raise ArmFailed(message, field=f"arms.{self.name}.layer", remedy=remedy)
         state: npt.NDArray[np.float32] = states[layer]
         return state
 
 
 def uncertainty(states: npt.NDArray[Any], *, alpha: float) -> float:
-    """logdet(Z J Z^T + alpha I) / k for states Z of shape (k, d): higher where the samples agree less.
+    """logdet(Z J Z^T + alpha I) / k for states Z of shape (k, d): higher if the samples agree less.
 
-    J takes the mean over the d features from every state (the paper's measure, after INSIDE, Chen et al. 2024).
+    J subtracts the mean over the d features from every state (the paper's measure, after INSIDE, Chen et al. 2024).
     Finite for alpha > 0; the order of the samples does not matter.
     """
     centred = states.astype(np.float64) - states.mean(axis=1, dtype=np.float64, keepdims=True)
     gram = centred @ centred.T + alpha * np.eye(len(states))
-    # The Gram matrix has no negative eigenvalue; rounding may give it one, and no eigenvalue is below alpha.
+    # Exact eigenvalues are at least alpha; rounded ones may be smaller, or negative.
     return float(np.log(np.maximum(np.linalg.eigvalsh(gram), alpha)).mean())
 
 
 def _least_doubtful(texts: Sequence[_Doubted]) -> int | None:
-    """Position of the text with the least doubt, the first of equals; None if all are empty."""
-    written = [number for number, each in enumerate(texts) if each.text]
+    """Position of the text with the least doubt, the first among equals; None if all texts are empty."""
+    written = [number for number, doubted in enumerate(texts) if doubted.text]
     return min(written, key=lambda number: texts[number].doubt, default=None)

@@ -1,4 +1,4 @@
-"""Self-RAG, prompted: search, grade the passages, answer, grade the answer, and try again where a grade is bad."""
+"""Self-RAG, prompted: search, grade the passages, answer, grade the answer, and retry after a bad grade."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,12 +30,12 @@ from ragbandit.strategies.run import Answer, Run
 class SelfRagParams(ReaderParams):
     """Settings of self_rag."""
 
-    #: "small" is for local models of a few hundred million parameters; "paper" has the caps of the prompted
-    #: graph that the Adaptive-Note paper compares with, which had none of its own; "chat" is for large chat models
+    #: "small" is for local models of a few hundred million parameters; "paper" has caps for the prompted graph of the
+    #: Adaptive-Note paper, which had none; "chat" is for large chat models
     preset: Literal["small", "paper", "chat"] = "small"
-    #: rewritten questions, whatever the reason
+    #: most rewritten questions
     rewrites: Whole = 1
-    #: further answers of one round, while the passages do not support the one at hand
+    #: most further answers of a round if the passages do not support the first
     regenerations: Whole = 1
     #: passages searched for in each round
     passages_per_round: Count = 3
@@ -54,21 +54,19 @@ class SelfRagParams(ReaderParams):
 
 
 class SelfRag(PromptedArm[SelfRagParams]):
-    """The reflections of Self-RAG (Asai et al. 2023) as questions to any model, wired as its prompted graphs are.
+    """The reflections of Self-RAG (Asai et al. 2023) as questions to any model, as in prompted Self-RAG graphs.
 
-    A round searches and grades every passage that is new. Where one is relevant the model answers from all relevant
-    passages, and answers again, told what was rejected, while a grader finds the answer unsupported. A supported
+    A round searches and grades every new passage. If there are relevant passages the model answers from all of them;
+    while a grader finds the answer unsupported, the model answers again and sees the rejected answers. A supported
     answer that settles the original question ends the arm ("answered"); otherwise the question is rewritten for the
-    next round. Without a good answer the latest one is given, when the rewrites are used up ("max_rewrites"), the
-    budget's rounds are ("budget_rounds"), no passage may be graded any more ("max_passages"), or the rewriting
-    brought no new query ("no_new_query"). If no passage was relevant the model answers without any
-    ("no_relevant_passage"); an answer without words is "empty_answer".
+    next round. Other stop reasons, with the latest answer: "max_rewrites", "budget_rounds", "max_passages" (no passage
+    may be graded any more), "no_new_query", "no_relevant_passage" (the model answers without passages), "empty_answer".
 
-    A grade that is neither yes nor no is counted as "parse_failed" and taken for yes, so that a model that cannot
-    grade works like single_step. Calls follow one another, so that the caps of the budget hold exactly. Differences
-    to those graphs: every loop is capped, graders see the question as it was asked, a passage is graded once, and
-    relevant passages stay for later rounds. This is not the trained Self-RAG: compare no numbers. A model that
-    cannot grade and says no, as one of 135M parameters did, ends up answering from memory.
+    A grade that is neither yes nor no is counted as "parse_failed" and taken for yes, so the arm of a model that cannot
+    grade works like single_step. With a model that always replies no, as one of 135M parameters did, it answers from
+    memory. Calls run one after the other, so the caps of the budget hold exactly. Differences to the graphs: every loop
+    is capped, graders see the original question, a passage is graded once, and relevant passages are kept for later
+    rounds. The trained Self-RAG is a different method: do not compare its numbers.
     """
 
     kind = SelfRagParams
@@ -82,7 +80,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
     }
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Go round until the graders are content."""
+        """Search, answer and grade until the graders accept an answer."""
         graded = PassagePool(cap=run.passage_cap(self._params.passages))
         relevant: list[Passage] = []
         draft = ""
@@ -111,14 +109,14 @@ class SelfRag(PromptedArm[SelfRagParams]):
         if not run.may_begin_round(cap=cap):
             return "budget_rounds"
         query = await self._rewrite(question, tried=tried, run=run) if tried else question
-        if query.casefold() in {each.casefold() for each in tried}:
+        if query.casefold() in {text.casefold() for text in tried}:
             return "no_new_query"
         run.begin_round(cap=cap)
         tried.append(query)
         return None
 
     async def _rewrite(self, question: str, *, tried: Sequence[str], run: Run) -> str:
-        """Another query; the last one where the model wrote none."""
+        """Ask for another query. Returns the last query if the model wrote none."""
         fields = {"question": question, "tried": "; ".join(tried)}
         done = await self._ask("rewrite", fields, run=run, max_tokens=self._params.query_tokens, stop=("\n",))
         query = done.text.strip().strip("\"'`").strip()
@@ -127,14 +125,14 @@ class SelfRag(PromptedArm[SelfRagParams]):
         return query or tried[-1]
 
     async def _find(self, question: str, *, query: str, run: Run, graded: PassagePool) -> list[Passage]:
-        """Search and grade; the new relevant passages."""
+        """Search and grade. Returns the new relevant passages."""
         before, fields = len(graded.passages), {"question": question}
         await gather(run, query=query, pool=graded, k=self._params.passages_per_round)
-        new = graded.passages[before:]
-        return [each for each in new if await self._grade("relevant", fields, run=run, passages=[each], about=each.id)]
+        grade = partial(self._grade, "relevant", fields, run=run)
+        return [each for each in graded.passages[before:] if await grade(passages=[each], about=each.id)]
 
     async def _write(self, question: str, *, run: Run, relevant: Sequence[Passage]) -> tuple[str, bool]:
-        """An answer from the relevant passages, and whether they support it; "" if the model said nothing usable."""
+        """Answer from the relevant passages. Returns (answer, may be "", whether the passages support it)."""
         answer = await self._read(question, run=run, passages=relevant, final=False)
         rejected: list[str] = []
         while answer:
@@ -161,7 +159,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
         passages: Sequence[Passage] = (),
         about: str = "answer",
     ) -> bool:
-        """The verdict of one grader, yes where it cannot be read. about: the id of a passage, or the answer."""
+        """The verdict of a grader; True if it cannot be parsed. about: id of the graded passage, or "answer"."""
         done = await self._ask(
             grade,
             fields,
@@ -180,38 +178,38 @@ class SelfRag(PromptedArm[SelfRagParams]):
 
 
 _WANT: frozenset[Need] = frozenset({"logprobs", "trained_tokens"})
-#: of every token written, the log-probability of each trained token there
+#: an item per written token: trained token -> its log-probability at this place
 Trained = Sequence[Mapping[str, float]]
-#: what the five utility tokens, from the least to the most useful, are worth
+#: scores of the five utility tokens, from the least to the most useful
 _WORTH = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfRagTrainedParams(PassageParams):
-    """Settings of self_rag_trained. The names of tokens are those of the paper's weights."""
+    """Settings of self_rag_trained. Default names of tokens are those of the paper's weights."""
 
     #: "small" shows few passages; "paper" is the paper's setting for short answers
     preset: Literal["small", "paper"] = "small"
-    #: search if P(retrieval) / (P(retrieval) + P(no retrieval)) is above it; 1.0: never
+    #: search if P(retrieval) / (P(retrieval) + P(no retrieval)) is above this; 1.0 never searches
     threshold: Share = 0.2
-    #: passages searched for, each read alone
+    #: passages searched for; the model reads each in its own call
     passages: Count = 3
     relevance_weight: Annotated[float, Field(ge=0.0)] = 1.0
     support_weight: Annotated[float, Field(ge=0.0)] = 1.0
     utility_weight: Annotated[float, Field(ge=0.0)] = 0.5
-    #: wants passages, wants none
+    #: tokens for: passages are needed, no passages are needed
     gate_tokens: Annotated[list[str], Field(min_length=2, max_length=2)] = field(
         default_factory=lambda: ["[Retrieval]", "[No Retrieval]"]
     )
-    #: the passage is about the question, is not
+    #: tokens for: the passage is relevant, is not relevant
     relevance_tokens: Annotated[list[str], Field(min_length=2, max_length=2)] = field(
         default_factory=lambda: ["[Relevant]", "[Irrelevant]"]
     )
-    #: the passage supports the answer fully, in part, not
+    #: tokens for: the passage supports the answer fully, in part, not at all
     support_tokens: Annotated[list[str], Field(min_length=3, max_length=3)] = field(
         default_factory=lambda: ["[Fully supported]", "[Partially supported]", "[No support / Contradictory]"]
     )
-    #: from the least to the most useful
+    #: tokens for the usefulness of the answer, from the least to the most useful
     utility_tokens: Annotated[list[str], Field(min_length=5, max_length=5)] = field(
         default_factory=lambda: [f"[Utility:{level}]" for level in range(1, 6)]
     )
@@ -220,21 +218,20 @@ class SelfRagTrainedParams(PassageParams):
 
 
 class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
-    """Ask the model whether it wants passages; read each alone; answer with the reading it judges best.
+    """Asks the model whether it needs passages, reads each passage in its own call, and takes the best-scored answer.
 
-    The gate is the ratio of probabilities (the authors' short form takes the ratio of log-probabilities, which turns
-    it round). At `threshold` or below, the first call's own answer counts ("no_retrieval_wanted"). Else every
-    passage is read alone, all at the same time, and scored (section 3.3 of the paper):
+    The gate is the ratio of probabilities (the authors' short form takes the ratio of log-probabilities, which inverts
+    it). At `threshold` or below, the first call's answer counts ("no_retrieval_wanted"). Else every passage is read in
+    a concurrent call of its own, and scored (section 3.3 of the paper):
 
         exp(mean log-probability of the tokens) + relevance_weight * P(relevant)
             + support_weight * (P(full) + P(partial) / 2) + utility_weight * sum of (-1 .. 1) * P(utility)
 
-    every P a share of its own group of tokens: relevance at the first token, the others where a token of the group
-    was written. The best passage's answer counts ("best_passage"). Without a passage, because none was found or the
-    budget allows none, it is the first call's ("no_passage"); "empty_answer" where the text is empty.
-    A token that the model does not tell counts as probability 0 ("token_missing" in the trace, by name); a gate
-    of which both are missing is "parse_failed" and searches; a group that was never written ("parse_failed") adds
-    nothing. The draft is the first call's answer.
+    Every P is a share within its group of tokens: relevance at the first token, the other groups at the place where a
+    token of the group was written. The answer from the best passage counts ("best_passage"); without passages, the
+    first call's ("no_passage"); "empty_answer" if it is empty. The draft is the first call's answer. A token without a
+    log-probability has probability 0 ("token_missing" in the trace, with its name). A gate without both tokens is
+    "parse_failed" and searches; a group without a written token is "parse_failed" and adds nothing.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "logprobs", "trained_tokens"})
@@ -244,7 +241,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Gate, read, choose."""
         try:
-            fields, most = {"question": self._untold(question)}, self._params.max_tokens
+            fields, most = {"question": self._without_tokens(question)}, self._params.max_tokens
             first = await self._ask("gate", fields, run=run, max_tokens=most, want=_WANT)
         except OutOfBudget:
             run.draft = self._text(run.partial) or None
@@ -257,7 +254,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         if not pool.passages:
             return finished(direct, "no_passage")
-        calls = [partial(self._read_alone, question, passage=each, run=run) for each in pool.passages]
+        calls = [partial(self._read_passage, question, passage=passage, run=run) for passage in pool.passages]
         readings = await together(calls, run=run)
         scores = [self._score(reading, run=run) for reading in readings]
         scored = zip(pool.passages, scores, strict=True)
@@ -271,20 +268,20 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         trained: Trained = detail_of(first, need="trained_tokens", run=run)
         shares = _noted_share(trained[0], names=names, run=run) if trained else [0.0, 0.0]
         if not any(shares):
-            run.note_branch("parse_failed", f"the gate tells neither {names[0]} nor {names[1]}")
+            run.note_branch("parse_failed", f"the gate has neither {names[0]} nor {names[1]}")
             return True
         run.note_branch("gate", f"{shares[0]:.4f}")
         return shares[0] > self._params.threshold
 
-    async def _read_alone(self, question: str, *, passage: Passage, run: Run) -> Completion:
-        """The answer from one passage alone."""
-        fields = {"question": self._untold(question), "retrieval": self._params.gate_tokens[0]}
-        plain = [replace(passage, title=self._untold(passage.title), text=self._untold(passage.text))]
+    async def _read_passage(self, question: str, *, passage: Passage, run: Run) -> Completion:
+        fields = {"question": self._without_tokens(question), "retrieval": self._params.gate_tokens[0]}
+        title, text = self._without_tokens(passage.title), self._without_tokens(passage.text)
+        plain = [replace(passage, title=title, text=text)]
         most = self._params.max_tokens
         return await self._ask("read", fields, run=run, max_tokens=most, passages=plain, want=_WANT)
 
     def _score(self, reading: Completion, *, run: Run) -> float:
-        """See the class; -inf for a reading in which nothing was written."""
+        """The score of a passage, see the class; -inf if the model wrote nothing."""
         trained: Trained = detail_of(reading, need="trained_tokens", run=run)
         tokens: Sequence[Token] = detail_of(reading, need="logprobs", run=run)
         if not trained or not tokens:
@@ -297,15 +294,15 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
             math.exp(sum(token.logprob for token in tokens) / len(tokens))
             + settings.relevance_weight * relevance[0]
             + settings.support_weight * (full + some / 2)
-            + settings.utility_weight * sum(worth * each for worth, each in zip(_WORTH, utility, strict=True))
+            + settings.utility_weight * sum(worth * part for worth, part in zip(_WORTH, utility, strict=True))
         )
 
     def _text(self, text: str) -> str:
-        """The answer in a text, without reflection tokens, which generators leave in the text where they are wanted."""
-        return extract_answer(" ".join(self._untold(text).split()))
+        """The answer in a text, without the reflection tokens that the generator left in it."""
+        return extract_answer(" ".join(self._without_tokens(text).split()))
 
-    def _untold(self, text: str) -> str:
-        """The text without reflection tokens: the model alone may write them, not a passage or a question."""
+    def _without_tokens(self, text: str) -> str:
+        """The text without reflection tokens: only the model may write them, not a passage or a question."""
         settings = self._params
         groups = (settings.gate_tokens, settings.relevance_tokens, settings.support_tokens, settings.utility_tokens)
         for name in chain.from_iterable(groups):
@@ -314,15 +311,15 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
 
 
 def share(logprobs: Mapping[str, float], *, names: Sequence[str]) -> list[float]:
-    """The probability of each name within its group, in their order: in 0..1, adding up to 1.
+    """Probability of each name within the group: in 0..1, adding up to 1.
 
-    A name that is not told, or told with a log-probability of -inf, has 0; all have 0 if no name is told.
+    A name without a log-probability, or with -inf, has probability 0. All are 0 if no name has one.
     """
-    known = [logprobs.get(name, -math.inf) for name in names]
-    highest = max(known)
+    values = [logprobs.get(name, -math.inf) for name in names]
+    highest = max(values)
     if highest == -math.inf:
-        return [0.0] * len(known)
-    weights = [math.exp(each - highest) for each in known]
+        return [0.0] * len(values)
+    weights = [math.exp(value - highest) for value in values]
     return [weight / sum(weights) for weight in weights]
 
 
@@ -334,7 +331,7 @@ def _noted_share(logprobs: Mapping[str, float], *, names: Sequence[str], run: Ru
 
 
 def _share_where_written(tokens: Sequence[Token], *, trained: Trained, names: Sequence[str], run: Run) -> list[float]:
-    """The shares at the first token that is one of the names; all 0 if none was written."""
+    """The shares at the first written token that is one of the names; zeros if there is no such token."""
     for token, logprobs in zip(tokens, trained, strict=True):
         if token.text.strip() in names:
             return _noted_share(logprobs, names=names, run=run)

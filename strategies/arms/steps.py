@@ -1,4 +1,4 @@
-"""Steps: the searches and the reading that most arms are made of."""
+"""Steps that most arms share: searching, and reading an answer from passages."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,10 +10,10 @@ from ragbandit.strategies.prompting.passages import PassagePool, clean_query, ex
 from ragbandit.strategies.prompting.prompts import Showing, Template, ask
 from ragbandit.strategies.run import Answer, Run
 
-#: how a reader answers. "direct": the answer alone, on one line; "reasoned": a line of reasoning that ends in "the
-#: answer is ...", of which the answer is taken; "long": a paragraph, taken whole
+#: form of a reader's text. "direct": only the answer, on one line; "reasoned": a line of reasoning that ends in "the
+#: answer is ...", from which the answer is extracted; "long": a paragraph, which is the answer
 Style = Literal["direct", "reasoned", "long"]
-#: how a reader of notes answers: "short", a few words on one line, or "long", a paragraph
+#: form of the text of a reader of notes: "short", a few words on one line, or "long", a paragraph
 AnswerStyle = Literal["short", "long"]
 
 
@@ -23,14 +23,14 @@ def stops_of(style: Style | AnswerStyle) -> tuple[str, ...]:
 
 
 def answer_in(text: str, *, style: Style | AnswerStyle) -> str:
-    """The answer in a reader's text: a "long" one is the whole text, of others see `extract_answer`."""
+    """The answer in a reader's text: the whole text if `style` is "long", else by `extract_answer`."""
     return text.strip() if style == "long" else extract_answer(text)
 
 
 async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Passage, ...]:
-    """Search with the cleaned query and put the hits into the pool; what is skipped, and why, goes into the trace.
+    """Search with the cleaned query and add the hits to the pool. The trace records skipped passages, with reasons.
 
-    Returns the passages found that the pool holds, best first.
+    Returns the hits that are in the pool, best first.
     """
     cleaned = clean_query(query)
     if not cleaned:
@@ -43,12 +43,12 @@ async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Pa
     sifted = pool.add(hits)
     for passage_id, reason in sifted.skipped:
         run.note_branch("passage_skipped", f"{passage_id}: {reason}")
-    held = {passage.id: passage for passage in pool.passages}
-    return tuple(held[hit.passage.id] for hit in hits if hit.passage.id in held)
+    in_pool = {passage.id: passage for passage in pool.passages}
+    return tuple(in_pool[hit.passage.id] for hit in hits if hit.passage.id in in_pool)
 
 
 async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: int = 1) -> None:
-    """`gather` in a round of its own, the last of `cap`; a budget without that round is told to the trace."""
+    """`gather` in a new round, the last of `cap` rounds. The trace records a budget without such a round."""
     if not run.rounds_over and run.begin_round(cap=cap):
         await gather(run, query=query, pool=pool, k=k)
     else:
@@ -58,10 +58,10 @@ async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: i
 async def together(
     calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run, caps: Sequence[str] = ("tokens", "dollars")
 ) -> list[Result]:
-    """The results of the calls, in their order; made at the same time.
+    """Make the calls concurrently. Returns their results in order.
 
-    One after the other where the budget has any of the caps: each call is held against what those before it have
-    spent. The first call that fails ends the others, and its error is raised.
+    The calls run one after the other if the budget has any of `caps`, so that each call is checked against the spending
+    of earlier ones. The first error ends the other calls and is raised.
     """
     if any(getattr(run.budget, cap) is not None for cap in caps):
         return [await call() for call in calls]
@@ -80,14 +80,14 @@ async def read(
     final: bool = False,
     **showing: Unpack[Showing],
 ) -> str:
-    """The final answer, "" if the model said nothing usable; it becomes the run's draft, too.
+    """Ask the model for the answer, which also becomes the run's draft. Returns "" if its text has no answer.
 
-    fields: what the template is filled with, by default the question alone. final: nothing follows that could change
-    the answer, so that a "long" one is given to whoever reads along while it is written; of the other styles no part is
-    sure before the end. If the deadline cuts the text short, the text so far becomes the draft where it is usable: of a
-    "reasoned" reader only an announced answer ("... answer is X"), since half a line of reasoning is no answer. An
-    earlier draft stays otherwise.
-    Raises what `ask` raises.
+    fields: values of the template's fields, by default only the question.
+    final: nothing changes the answer afterwards, so a "long" one may be streamed. No part of an answer of another style
+    is certain before its end.
+    If the deadline cuts the text short, the usable part becomes the draft, else the earlier draft stays. A "reasoned"
+    text is usable from "... answer is X" on.
+    Raises as `ask` does.
     """
     showing.setdefault("conversation", True)
     with partial_kept(run, style=style):
@@ -108,7 +108,7 @@ async def read(
 
 @contextmanager
 def partial_kept(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
-    """Make what the deadline leaves of the text written in the block the draft, where it is an answer; see `read`."""
+    """If the deadline ends the block, make the usable part of the last call's text the draft; see `read`."""
     try:
         yield
     except OutOfBudget:
@@ -118,14 +118,14 @@ def partial_kept(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
 
 
 def finished(answer: str, reason: str) -> Answer:
-    """The answer of an arm that ended by this rule; its stop reason is "empty_answer" if there is none."""
+    """An Answer with this stop reason, or "empty_answer" if the text is empty."""
     return Answer(text=answer, stop_reason=reason if answer else "empty_answer")
 
 
 def mean_logprob(done: Completion) -> float:
-    """Mean log-probability of the tokens of the text (<= 0), its perplexity being exp(-mean); -inf if none is told.
+    """Mean log-probability of the text's tokens; -inf if the model returned none.
 
-    Tokens that a stop string cut off do not count.
+    Tokens that a stop string cut off do not count. The perplexity of the text is exp(-mean).
     """
     values: list[float] = []
     written = 0

@@ -1,6 +1,6 @@
-"""Arms that write a sentence ahead and search where the model is unsure: DRAGIN (Su et al. 2024) and FLARE.
+"""Arms that write a sentence ahead, and search if the model is unsure of it: DRAGIN (Su et al. 2024) and FLARE.
 
-DRAGIN searches where an uncertain word matters for what follows, with the words looked at there.
+DRAGIN searches if an uncertain word matters for the following words; its query is the words that got attention there.
 """
 
 import math
@@ -26,6 +26,7 @@ from ragbandit.strategies.prompting.passages import (
     extract_answer,
     first_sentence,
     has_answer,
+    is_content,
     sentence_spans,
     sentences_in,
 )
@@ -33,55 +34,40 @@ from ragbandit.strategies.run import Answer, Run
 
 Floats = npt.NDArray[np.float64]
 
-#: words without content of their own: articles, pronouns, prepositions, conjunctions, auxiliaries, plain adverbs
-_LITTLE_WORDS = (
-    "a an the this that these those i me my mine we us our ours you your yours he him his she her hers it its they "
-    "them their theirs who whom whose which what where when why how myself yourself himself herself itself "
-    "themselves of in on at by for from to into onto over under with without within about above below between "
-    "through during before after against among across around as per via than like off out up down and or nor but "
-    "if then else so because while until although though since whether both either neither not no yes is am are "
-    "was were be been being do does did done doing have has had having can could may might must shall should will "
-    "would there here also too very just only even ever never always again already still yet thus hence therefore "
-    "however all any each every few more most other others some such own same both much many"
-)
-
-_STOP_WORDS = frozenset(_LITTLE_WORDS.split())
 _RUN = re.compile(r"\S+")
 _LETTER = re.compile(r"\w")
 
 
 def detail_of(done: Completion, *, need: Need, run: Run) -> Any:
-    """The detail of a completion that wanted it; () where nothing was written.
+    """A requested detail of a completion; () if the text is empty.
 
-    Raises ArmFailed if the generator told nothing, although something was written.
+    Raises ArmFailed if the text is not empty and the generator did not return the detail.
     """
     detail = done.details.get(need)
     if detail is not None and detail != ():
         return detail
     if not done.text:
         return ()
-    raise ArmFailed(
-        f"{run.generator.name} was asked for {need} and told none",
-        field=f"details.{need}",
-        remedy="use a generator that fills details as ragbandit.strategies.generators.text_feed says",
-    )
+    message = f"{run.generator.name} was asked for {need} and returned none"
+    remedy = "use a generator that fills details as ragbandit.strategies.generators.text_feed describes"
+    raise ArmFailed(message, field=f"details.{need}", remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Word:
-    """A word of a text that came in tokens."""
+    """A word in a sequence of tokens."""
 
-    #: without white space around it
+    #: the word without white space
     text: str
     #: positions of its tokens, in order
     tokens: tuple[int, ...]
-    #: where it begins in the joined text, white space passed over
+    #: position of its first character in the joined text
     begin: int
 
 
 def merge_words(tokens: Sequence[str]) -> list[Word]:
-    """Words, between white space, out of tokens; a token that holds parts of two words belongs to both."""
-    #: of every character of the joined text
+    """Join tokens and split them into words at white space. A token with parts of two words belongs to both."""
+    #: position of the token of every character
     token_at = [number for number, token in enumerate(tokens) for _ in token]
     return [
         Word(text=match[0], tokens=tuple(dict.fromkeys(token_at[slice(*match.span())])), begin=match.start())
@@ -89,23 +75,11 @@ def merge_words(tokens: Sequence[str]) -> list[Word]:
     ]
 
 
-def is_content(word: str) -> bool:
-    """True for a word that says something: no stop word, with a digit, or at least two letters.
-
-    The paper asks a part-of-speech tagger (nouns, verbs, adjectives, names, numbers); this rule needs no model.
-    Punctuation around the word is passed over; words of scripts without spaces count as content.
-    """
-    bare = word.strip(" \t\n.,;:!?\"'()[]{}<>*_`").lower().removesuffix("'s")
-    if not _LETTER.search(bare) or bare in _STOP_WORDS:
-        return False
-    return len(bare) > 1 or bare.isdigit() or not bare.isascii()
-
-
 class LatestPool(PassagePool):
-    """A pool that holds the passages of the latest search only.
+    """A pool that holds only the passages of the latest search.
 
-    The run's budget of passages caps those that it has shown over all searches; any that are held may be shown. A
-    search that brings nothing admissible leaves the passages held before.
+    The run's budget caps the passages that all searches together may show. A search without an admissible passage
+    leaves the pool unchanged.
     """
 
     def __init__(self, run: Run, *, cap: int) -> None:
@@ -113,11 +87,11 @@ class LatestPool(PassagePool):
         self._run = run
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Remove all passages."""
         self._held = []
 
     def add(self, hits: Iterable[Hit]) -> Sifted:
-        """Hold these instead; says which came in, which did not and why."""
+        """Replace the passages by these hits. Returns the added ones, and the skipped ones with reasons."""
         before, self._held = self._held, []
         sifted = super().add(hits)
         if not sifted.added:
@@ -128,15 +102,14 @@ class LatestPool(PassagePool):
         reason, most = super()._refusal(passage), self._run.budget.passages
         if reason is not None or most is None:
             return reason
-        shown = self._run.shown.keys() | {held.id for held in self._held} | {passage.id}
+        shown = self._run.shown.keys() | {in_pool.id for in_pool in self._held} | {passage.id}
         return None if len(shown) <= most else f"the budget allows {most} passages"
 
 
 def sentence_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
-    """The tokens of the text's first sentence, of a completion that wanted "logprobs".
+    """Tokens of the text's first sentence, from a completion with "logprobs". Raises as `detail_of`.
 
-    A text that the tokens do not spell is noted in the trace. Raises ArmFailed if the generator told nothing, although
-    something was written.
+    The trace records it if the tokens do not spell the text.
     """
     tokens: tuple[Token, ...] = detail_of(done, need="logprobs", run=run)
     if not "".join(token.text for token in tokens).startswith(done.text):
@@ -146,29 +119,29 @@ def sentence_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
 
 
 def masked_query(tokens: Iterable[Token], *, beta: float) -> str:
-    """The text of the tokens likelier than `beta`, without question words; "" if no letter or digit is left."""
+    """The text of the tokens with a probability above `beta`, without question words; "" without letter or digit."""
     text = "".join(token.text if math.exp(token.logprob) > beta else " " for token in tokens)
     query = clean_query(text)
     return query if _LETTER.search(query) else ""
 
 
 def tokens_between(tokens: Sequence[Token], *, begin: int, end: int) -> tuple[Token, ...]:
-    """The tokens that hold a character of the joined text from `begin` up to `end`."""
+    """The tokens with a character of the joined text between positions `begin` and `end`."""
     token_at = [number for number, token in enumerate(tokens) for _ in token.text]
     return tuple(tokens[number] for number in dict.fromkeys(token_at[begin:end]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LookaheadParams(PassageParams):
-    """Of the arms that write ahead."""
+    """Params of the arms that write ahead."""
 
-    #: sentences of the text; the papers cap its tokens
+    #: most sentences of the text; the papers cap its tokens
     sentences: Count = 3
-    #: searches
+    #: most searches
     rounds: Count = 2
-    #: passages searched for; each search replaces those of the one before
+    #: passages per search; each search replaces the passages of the previous one
     passages: Count = 2
-    #: tokens of the answer, where the text does not announce one
+    #: most tokens of the answer if the text does not announce one
     max_tokens: Count = 24
 
 
@@ -176,25 +149,29 @@ Ahead = TypeVar("Ahead", bound=LookaheadParams)
 
 
 class LookaheadArm(PromptedArm[Ahead]):
-    """Base of the arms that write a text sentence by sentence, and conclude with the answer that it announces."""
+    """Base of the arms that write a text sentence by sentence and end with the answer that it announces."""
 
     prompts: ClassVar = {"write": "think_reasoned", "conclude": "conclude"}
-    #: the param with the tokens that are written at a time
+    #: name of the param with the most tokens per call
     capped_by: ClassVar[str]
-    #: the rule that ends a text to which nothing is added
+    #: stop reason if the model adds nothing to the text
     nothing_new: ClassVar[str]
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Write, then take the announced answer or ask for it."""
         pool = LatestPool(run, cap=self._params.passages)
-        sentences, ended = list[str](), ""
+        sentences: list[str] = []
+        ended = ""
         while not ended and len(sentences) < self._params.sentences:
             new, at_end = await self._next(question, sentences=sentences, run=run, pool=pool)
             sentences += new[: self._params.sentences - len(sentences)]
             run.draft = (extract_answer(sentences[-1]) if new else "") or run.draft
-            found = has_answer(" ".join(sentences))
-            ended = "answer_found" if found else "" if new else self.nothing_new
-            ended = ended or ("model_ended" if at_end else "")
+            if has_answer(" ".join(sentences)):
+                ended = "answer_found"
+            elif not new:
+                ended = self.nothing_new
+            elif at_end:
+                ended = "model_ended"
         ended = ended or "max_sentences"
         run.note_branch("text_ended", ended)
         answer = await self._conclude(question, thoughts=" ".join(sentences), run=run, pool=pool)
@@ -204,19 +181,19 @@ class LookaheadArm(PromptedArm[Ahead]):
     async def _next(
         self, question: str, *, sentences: Sequence[str], run: Run, pool: PassagePool
     ) -> tuple[list[str], bool]:
-        """(what goes on after these sentences, one sentence or more; whether the model ended the text there)."""
+        """Continue the text. Returns (one or more new sentences, whether the model ended the text after them)."""
 
     def _begin_search(self, run: Run) -> bool:
-        """Begin a round; False, which the trace says, if none is left."""
-        begun = not run.rounds_over and run.begin_round(cap=self._params.rounds)
-        if not begun:
+        """Begin a round. Returns False, and records it in the trace, if no round is left."""
+        may_search = not run.rounds_over and run.begin_round(cap=self._params.rounds)
+        if not may_search:
             run.note_branch("search_skipped", "no round is left")
-        return begun
+        return may_search
 
     async def _write(
         self, question: str, *, sentences: Sequence[str], run: Run, purpose: str, pool: PassagePool | None = None
     ) -> Completion:
-        """What the model writes after these sentences, up to the end of the line; a look-ahead tells how sure it is."""
+        """Continue the text up to the end of the line. purpose: a "look_ahead" includes the model's uncertainty."""
         fields = {"question": question, "thoughts": " ".join(sentences)}
         with partial_kept(run, style="reasoned"):
             return await self._ask(
@@ -232,10 +209,9 @@ class LookaheadArm(PromptedArm[Ahead]):
             )
 
     async def _conclude(self, question: str, *, thoughts: str, run: Run, pool: PassagePool) -> str:
-        """The answer that the thoughts announce, else what the model says after "So the answer is"; "" if nothing.
+        """The answer in the thoughts, else the model's continuation of "So the answer is", which may be "".
 
-        It becomes the draft, as does one that the deadline cut short. The second way is how DRAGIN's and SeaKR's
-        evaluations treat a text without an answer.
+        It becomes the draft. DRAGIN's and SeaKR's evaluations ask in the same way if a text has no answer.
         """
         answer = extract_answer(thoughts) if has_answer(thoughts) else ""
         if not answer:
@@ -247,16 +223,16 @@ class LookaheadArm(PromptedArm[Ahead]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DraginParams(LookaheadParams):
-    """Settings of dragin. Thresholds belong to a model and to its way of writing."""
+    """Settings of dragin. Good thresholds depend on the model and on its way of writing."""
 
     #: "small" is for local models of a few hundred million parameters, its theta is not measured; the others are
     #: the paper's numbers for LLaMA2-7B-chat on 2WikiMultihopQA and HotpotQA
     preset: Literal["small", "llama2_2wiki", "llama2_hotpot"] = "small"
-    #: a word whose value is above it makes the arm search
+    #: the arm searches if the value of a word is above this
     theta: Annotated[float, Field(ge=0.0)] = 1.0
-    #: words of a query at most
+    #: most words of a query
     query_words: Count = 12
-    #: tokens written at a time
+    #: most tokens per call
     text_tokens: Count = 48
     presets: ClassVar = preset_table(
         "sentences passages theta query_words rounds text_tokens",
@@ -266,19 +242,18 @@ class DraginParams(LookaheadParams):
 
 
 class Dragin(LookaheadArm[DraginParams]):
-    """Write ahead; at the first sentence with an uncertain, important word: search, and write it again.
+    """Writes ahead; at the first sentence with an uncertain, important word it searches and writes the sentence again.
 
-    The value of a word is the share of the sentence's attention that it receives, times its entropy, times the
-    number of words in the sentence (section 3.1 of the paper). Only content words count: the paper's indicator,
-    heeded before the trigger. (The authors' code filters after it, so that a stop word can trigger with nothing to
-    search for.) The text before the sentence stays; the query is what the words above `theta` looked at in question
-    and text; one sentence is written with the passages, and the next round begins. A text without a trigger is
-    accepted whole. Where the question cannot be found among the model's tokens, or nothing was looked at, the
-    question is the query ("query_fallback"). When the rounds are used up the text goes on ("search_skipped").
-    The attention is that of the model in its prompt; the authors' code has the text read again without it.
-    The text ends at an announced answer ("answer_found"), where nothing was added ("empty_text"), where the model
-    ended it ("model_ended") or at `sentences` ("max_sentences"). A text that announces no answer is continued with
-    "So the answer is"; "empty_answer" if even that brings none. The draft is the latest sentence.
+    The value of a word is the share of the sentence's attention that it receives, times its entropy, times the number
+    of words in the sentence (section 3.1 of the paper). Only content words can trigger a search. (The authors' code
+    applies that filter after the trigger, so a stop word can trigger a search without a query.) The query is the words
+    of question and text with most attention from the words above `theta`; it is the question if the model's tokens do
+    not contain the question, or if no word has attention ("query_fallback"). One sentence is written with the passages,
+    then the next round begins. A text without a trigger is accepted whole. If the rounds are used up, the text goes on
+    without a search ("search_skipped"). The attention is computed with the prompt; the authors' code reads the text
+    again without the prompt. Stop reasons: "answer_found", "empty_text" (nothing was added), "model_ended",
+    "max_sentences". A text without an answer is continued with "So the answer is"; "empty_answer" if that gives no
+    answer. The draft is the latest sentence.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "entropy", "attention"})
@@ -305,7 +280,7 @@ class Dragin(LookaheadArm[DraginParams]):
         return new, done.finish == "stop" and len(new) < room
 
     def _trigger(self, done: Completion, *, run: Run, room: int) -> tuple[int, list[Word]]:
-        """(where the first of `room` sentences with words above theta begins, these words); none if no word is."""
+        """The first of `room` sentences with words above theta. Returns (its begin, these words), or (0, [])."""
         if not done.text.strip():
             return 0, []
         entropy, attention = _doubt_and_attention(done, run=run)
@@ -321,7 +296,7 @@ class Dragin(LookaheadArm[DraginParams]):
         return 0, []
 
     def _query(self, question: str, *, done: Completion, hits: Sequence[Word], thoughts: str, run: Run) -> str:
-        """The content words that the hits looked at most, in the order of question and text (section 3.2)."""
+        """The content words with most attention from the hits, in the order of question and text (section 3.2)."""
         entropy, attention = _doubt_and_attention(done, run=run)
         read = len(attention.keys) - len(entropy)
         written_hits = [token for word in hits for token in word.tokens]
@@ -350,7 +325,7 @@ class Dragin(LookaheadArm[DraginParams]):
 
 
 def _doubt_and_attention(done: Completion, *, run: Run) -> tuple[Sequence[float], Attention]:
-    """(entropy, attention), their shapes checked."""
+    """Returns (entropy, attention). Raises ArmFailed if their shapes do not match."""
     entropy: Sequence[float] = detail_of(done, need="entropy", run=run)
     attention: Attention = detail_of(done, need="attention", run=run)
     if attention.weights.shape[1:] != (len(entropy), len(attention.keys)) or len(entropy) > len(attention.keys):
@@ -364,7 +339,7 @@ def _doubt_and_attention(done: Completion, *, run: Run) -> tuple[Sequence[float]
 
 
 def attention_received(attention: Attention) -> Floats:
-    """Shape (written,): the most that any written token looked at each written token, averaged over the heads."""
+    """Largest attention that each written token gets from any written token, mean over heads; shape (written,)."""
     written = attention.weights.shape[1]
     received: Floats = attention.weights[:, :, -written:].max(axis=1).mean(axis=0, dtype=np.float64)
     return received
@@ -373,7 +348,7 @@ def attention_received(attention: Attention) -> Floats:
 def _values(words: Sequence[Word], *, received: Floats, entropy: Floats) -> Floats:
     """Value of each word of a sentence: share of the attention received x entropy x number of words.
 
-    A word's attention is the sum over its tokens and its entropy their mean, as in the authors' code.
+    The attention of a word is the sum over its tokens, its entropy the mean, as in the authors' code.
     """
     shares = np.array([received[list(word.tokens)].sum() for word in words], dtype=np.float64)
     doubts = np.array([entropy[list(word.tokens)].mean() for word in words], dtype=np.float64)
@@ -382,7 +357,7 @@ def _values(words: Sequence[Word], *, received: Floats, entropy: Floats) -> Floa
 
 
 def _spans_of(parts: Sequence[str], *, text: str) -> list[tuple[int, int]]:
-    """Spans where the parts last occur in the text; none if the first part is empty or missing."""
+    """Spans (begin, end) of the parts' last occurrences in the text; [] if the first part is empty or missing."""
     starts = [(text.rfind(part), part) for part in parts if part]
     if not parts[0] or starts[0][0] < 0:
         return []
@@ -394,19 +369,20 @@ class FlareParams(LookaheadParams):
     """Settings of flare."""
 
     #: "small" is for local models of a few hundred million parameters; "paper" is the 2WikiMultihopQA setting;
-    #: "code" is the same as the authors' program runs it: the second call is made for confident sentences, too
+    #: "code" is this setting as the authors' program runs it: it writes confident sentences a second time, too
     preset: Literal["small", "paper", "code"] = "small"
-    #: a token this likely or less makes the arm search; 0 means: search for every sentence, as in the authors' code
+    #: the arm searches if the probability of a token is at most this; 0 searches for every sentence, as in the authors'
+    #: code
     theta: Share = 0.4
-    #: tokens this likely or less are left out of the query
+    #: tokens with a probability of at most this are left out of the query
     beta: Share = 0.2
-    #: write every sentence a second time, even one the model was sure of
+    #: write every sentence a second time, also if the model was sure
     second_call: bool = False
-    #: searches, the first one with the question included
+    #: most searches, including the first one with the question
     rounds: Count = 3
-    #: words of a query; the last ones stay
+    #: most words of a query; the last words are kept
     query_words: Count = 64
-    #: tokens looked ahead
+    #: tokens of a look-ahead
     sentence_tokens: Count = 40
     presets: ClassVar = preset_table(
         "sentences theta beta second_call rounds sentence_tokens",
@@ -416,15 +392,14 @@ class FlareParams(LookaheadParams):
 
 
 class Flare(LookaheadArm[FlareParams]):
-    """Sentence by sentence: a sentence in which any token is unlikely is searched for and written again.
+    """Writes sentence by sentence; a sentence with an improbable token is a query, and is written again.
 
-    The first search uses the question. A look-ahead whose tokens are all likelier than `theta` is accepted as it
-    is (the paper; its code writes it twice, see `second_call`). Otherwise the query is the sentence without
-    tokens of at most `beta`; where nothing is left of it, the question, which the trace says ("query_fallback").
-    When the rounds are used up, the text goes on without searches ("search_skipped").
-    The text ends at a sentence with "answer is" ("answer_found"), at an empty one ("empty_sentence"), where the
-    model ended it ("model_ended"), or at `sentences` ("max_sentences"). A text that announces no answer is
-    continued with "So the answer is"; "empty_answer" if even that brings none. The draft is the latest sentence.
+    The first search uses the question. A look-ahead with only tokens above `theta` is accepted (as in the paper; its
+    code writes it twice, see `second_call`). Otherwise the query is the sentence without tokens of at most `beta`; if
+    no word is left, it is the question ("query_fallback" in the trace). If the rounds are used up, the text goes on
+    without searches ("search_skipped"). Stop reasons: "answer_found" ("answer is" in a sentence), "empty_sentence",
+    "model_ended", "max_sentences". A text without an answer is continued with "So the answer is"; "empty_answer" if
+    that gives no answer. The draft is the latest sentence.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs"})
@@ -450,7 +425,7 @@ class Flare(LookaheadArm[FlareParams]):
         return [sentence] if sentence else [], done.finish == "stop" and sentence == done.text.strip()
 
     async def _search(self, query: str, *, run: Run, pool: PassagePool) -> bool:
-        """Fill the pool anew; False if no round is left."""
+        """Fill the pool with new passages. Returns False if no round is left."""
         if not self._begin_search(run):
             return False
         await gather(run, query=query, pool=pool, k=self._params.passages)

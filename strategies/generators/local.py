@@ -1,6 +1,6 @@
-"""Local generator: a language model in this process, small, able to stop at any token, and to tell how sure it was.
+"""Local generator: a small language model in this process. Stops at any token, and returns token probabilities.
 
-For laptops, tests and single machines: production runs a serving engine such as vLLM and talks to it over HTTP.
+For laptops, tests and single machines: in production use a serving engine such as vLLM over HTTP.
 """
 
 import asyncio
@@ -26,34 +26,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ragbandit.local")
 
-#: prompts whose token ids are remembered: arms ask for the size of a prompt before they send it
-_REMEMBERED: Final = 256
-#: device -> texts written at once unless the setting says otherwise
+#: prompts whose token ids are cached: arms ask for the size of a prompt before they send it
+_CACHED_PROMPTS: Final = 256
+#: device -> texts written concurrently by default
 _ROWS: Final = {"cpu": 8, "cuda": 64}
-#: tokens beyond those that a stop string may fill
+#: tokens decoded in addition to those that a stop string may fill
 _TAIL: Final = 8
-#: pause between two decodings of a text that is read along, seconds
+#: pause between two decodings of a streamed text, seconds
 _DECODE_PAUSE_S: Final = 0.01
 
 
 class LocalGenerator(Generator):
     """A Hugging Face language model from a local folder with safetensors (router.encoders.weights makes one).
 
-    A causal model, or one with an encoder and a decoder (T5, FLAN-T5, BART): its encoder reads the whole prompt, its
-    decoder writes the text. The prompt's prefix is read too, not continued, and attention and hidden states are not
-    told of.
-    precision "auto" is bfloat16 where the processor multiplies it in hardware, else float32. threads fixes torch's
-    thread count while writing; on a busy machine fewer are faster, because OpenMP threads spin while they wait.
-    trained_tokens: special tokens that the model was trained to write (Self-RAG's), told of and left in the text where
+    A causal model, or one with an encoder and a decoder (T5, FLAN-T5, BART). An encoder reads the prefix as a part of
+    the prompt, so it is not continued; there are no attention and hidden states.
+
+    precision: "auto" is bfloat16 if the processor multiplies it in hardware, else float32.
+    threads: torch threads while writing; on a busy machine fewer are faster, because OpenMP threads spin while they
+    wait.
+    trained_tokens: special tokens that the model was trained to write (Self-RAG's); returned, and left in the text, if
     a request wants them.
-    max_batch: texts written at once, one step of the model for all; None: as many as pay on the device. Keys and values
-    of max_batch texts of context_tokens must fit in memory. In float32 a text is the same whatever else is being
-    written; in bfloat16 that changes roundings, and where two tokens are nearly as likely, the text.
-    Raises ConfigError if the folder, a package or the device is missing, or if the model keeps more of a text than keys
-    and values (Mamba).
+    max_batch: texts written concurrently, with one step of the model for all; None chooses by the device. Keys and
+    values of max_batch texts of context_tokens must fit in memory. In float32 a text does not depend on the others; in
+    bfloat16 the others change roundings, and the text if two tokens are nearly equally probable.
+    Raises ConfigError if the folder, a package or the device is missing, or if the model's state is more than keys and
+    values (Mamba).
     """
 
-    #: texts that are written at once
+    #: texts written concurrently
     max_batch: int
 
     capabilities: frozenset[Need] = frozenset(
@@ -84,7 +85,7 @@ class LocalGenerator(Generator):
         self._tokenizer, self._model = _load(Path(folder).expanduser(), dtype=dtype, device=self._device)
         self.max_batch = _ROWS[self._device] if max_batch is None else max_batch
         self._ends = _end_tokens(self._model, self._tokenizer)
-        # Texts are greedy, or as a request says.
+        # Decoding is greedy unless a request has a sampling.
         self._model.generation_config = type(self._model.generation_config)(**_decoder_start(self._model))
         if self._model.config.is_encoder_decoder:
             self.capabilities = self.capabilities - {"attention", "hidden_states"}
@@ -92,10 +93,10 @@ class LocalGenerator(Generator):
         if self._trained:
             self.capabilities = self.capabilities | {"trained_tokens"}
         added = self._tokenizer.added_tokens_decoder.values()
-        self._control_words = sorted({each.content for each in added if each.special} - self._trained.keys())
+        self._control_words = sorted({token.content for token in added if token.special} - self._trained.keys())
         self._tokenizer_lock = threading.Lock()
-        self._ids = lru_cache(maxsize=_REMEMBERED)(self._tokenized)
-        #: a token's own text; there are as many as words in the vocabulary
+        self._ids = lru_cache(maxsize=_CACHED_PROMPTS)(self._tokenize)
+        #: token -> its text; at most one entry per word of the vocabulary
         self._name = cache(lambda token: self._text([token], plain=False))
         from ragbandit.strategies.generators.static_batches import Batches
 
@@ -109,7 +110,7 @@ class LocalGenerator(Generator):
         self.context_tokens = min(context_tokens, longest or context_tokens)
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Exact: tokens of the prompt as the model will see it, chat template included."""
+        """Exact number of tokens of the prompt, chat template included."""
         return len(self._ids(prompt))
 
     async def complete(self, request: Request) -> Completion:
@@ -128,7 +129,7 @@ class LocalGenerator(Generator):
         try:
             async with asyncio.timeout(seconds_until(request.deadline)) as limit:
                 if feed.wanted:
-                    await self._give_out(sequence, outcome, feed=feed)
+                    await self._stream(sequence, outcome, feed=feed)
                 await outcome
                 completion = self._completion(sequence)
         except TimeoutError:
@@ -153,16 +154,16 @@ class LocalGenerator(Generator):
             )
         return SequenceState(request, ids=ids, special=self._trained, ends=self._ends)
 
-    async def _give_out(self, sequence: "SequenceState", outcome: asyncio.Future[None], *, feed: TextFeed) -> None:
-        """Give the text to whoever reads along, until the sequence has ended.
+    async def _stream(self, sequence: "SequenceState", outcome: asyncio.Future[None], *, feed: TextFeed) -> None:
+        """Pass the growing text to the reader until the sequence ends.
 
-        The model does not wait for a slow reader, who would hold up the texts beside this one. The text is decoded
-        whole, since tokens do not decode one by one; so rarely that decoding takes a small part of the time.
+        The model does not wait for a slow reader, which would delay the other texts of the batch. The whole text is
+        decoded each time, since single tokens cannot be decoded; pauses keep the share of decoding small.
         """
         loop, grown = asyncio.get_running_loop(), asyncio.Event()
 
         def note() -> None:
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop was closed, and nobody waits
                 loop.call_soon_threadsafe(grown.set)
 
         sequence.on_token = note
@@ -173,11 +174,11 @@ class LocalGenerator(Generator):
             await asyncio.sleep(_DECODE_PAUSE_S)
 
     async def close(self) -> None:
-        """End the writing thread; calls under way finish first, later ones are ArmFailed."""
+        """End the writing thread after the running calls; later calls raise ArmFailed."""
         self._batches.close()
 
-    def _tokenized(self, prompt: Prompt) -> tuple[int, ...]:
-        """Token ids of the prompt, up to where the model goes on."""
+    def _tokenize(self, prompt: Prompt) -> tuple[int, ...]:
+        """Token ids of the prompt, ready for the model to continue."""
         with self._tokenizer_lock:
             if getattr(self._tokenizer, "chat_template", None):
                 messages = [{"role": role, "content": self._plain(text)} for role, text in chat_turns(prompt) if text]
@@ -188,7 +189,7 @@ class LocalGenerator(Generator):
         return tuple(encoded["input_ids"])
 
     def _plain(self, text: str) -> str:
-        """The text without the model's control words: a passage must not be able to end the user's turn."""
+        """The text without the model's control words: a passage must not end the user's turn."""
         for word in self._control_words:
             text = text.replace(word, " ")
         return encodable(text)
@@ -196,22 +197,22 @@ class LocalGenerator(Generator):
     def _text(self, ids: Sequence[int], *, plain: bool = True) -> str:
         with self._tokenizer_lock:
             text = self._decoded(ids, plain=plain)
-        return text.rstrip("\ufffd")  # the first bytes of a letter that the next token would have finished
+        return text.rstrip("\ufffd")  # the first bytes of a character that the next token would complete
 
     def _decoded(self, ids: Sequence[int], *, plain: bool) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False))
 
     def _is_finished(self, sequence: "SequenceState") -> bool:
-        """True if the last token ends the text: it is the model's end token, or completes a stop string."""
+        """Whether the last token ends the text: it is the model's end token, or completes a stop string."""
         if sequence.ended or not sequence.stop:
             return sequence.ended
-        # A token has a byte at least: the tail is long enough for every stop string that ends in it.
-        tail = max(len(each.encode()) for each in sequence.stop) + _TAIL
+        # Every token has at least one byte: the tail contains every stop string that ends in it.
+        tail = max(len(stop.encode()) for stop in sequence.stop) + _TAIL
         text = self._text(sequence.tokens[-tail:], plain=sequence.plain)
         return first_stop(text, sequence.stop) is not None
 
     def _completion(self, sequence: "SequenceState") -> Completion:
-        """The completion, decoded in the caller's task: other texts are written meanwhile."""
+        """The completion, decoded in the caller's task while the model writes other texts."""
         return Completion(
             text=self._cut_text(sequence, sequence.written()),
             prompt_tokens=len(sequence.ids),
@@ -221,11 +222,11 @@ class LocalGenerator(Generator):
         )
 
     def _late(self, sequence: "SequenceState", *, given: str) -> Completion:
-        """As far as it was written when its deadline passed. given: what whoever reads along has of it."""
+        """The completion of a text that its deadline ended. given: text that the reader has received."""
         begun, written = not sequence.future.cancel(), sequence.written()
         text = self._cut_text(sequence, written)
         return Completion(
-            text=given if given.startswith(text) else text,  # a text written again is not as far as it was
+            text=given if given.startswith(text) else text,  # a second attempt may be shorter than the first
             prompt_tokens=len(sequence.ids) if begun else 0,
             completion_tokens=len(written),
             finish="deadline",
@@ -236,28 +237,28 @@ class LocalGenerator(Generator):
         return text[: first_stop(text, sequence.stop)]
 
     def _details(self, sequence: "SequenceState") -> Mapping[str, object]:
-        """Details of the generated tokens that the request wants, the end token left out."""
+        """Details of the generated tokens that the request wants, without the end token."""
         written = sequence.written()
         if not sequence.request.want - {"completion", "stop"} or not written:
             return {}
         with self._tokenizer_lock:
             texts = pieces(written, text=partial(self._decoded, plain=sequence.plain))
-        values = {**sequence.told(texts=texts), **sequence.details}
+        values = {**sequence.probabilities(texts=texts), **sequence.details}
         if "attention" in values:
             names = [*map(self._name, sequence.ids), *texts]
             values["attention"] = Attention(weights=sequence.details["attention"], keys=tuple(names))
         return values
 
     def _set_threads(self, count: int | None) -> None:
-        if count is not None:  # OpenMP keeps the number per thread: it is set in every thread that computes
+        if count is not None:  # OpenMP keeps the number per thread: set it in every thread that computes
             self._torch.set_num_threads(count)
 
 
 def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> list[str]:
-    """The text that every token adds to those before it; "" for one that begins a letter only.
+    """The text that every token adds to the earlier ones; "" for a token that only begins a character.
 
-    text: tokens -> theirs, U+FFFD for the bytes of half a letter. Joined the pieces are text(tokens) without such an
-    end. A token is read after those that made the piece before it, not after all: texts of n tokens take about 2 n.
+    text: decodes tokens, with U+FFFD for an incomplete character. The joined pieces are text(tokens) without such an
+    end. A token is decoded together with those of the previous piece only, so n tokens take about 2 n decodings.
     """
     texts = []
     begin = end = 0
@@ -274,13 +275,13 @@ def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> li
 
 
 def _consume_error(outcome: asyncio.Future[None]) -> None:
-    """A failure is heard of: if its caller was cancelled in the same moment, asyncio need not complain."""
+    """Retrieve the exception, so that asyncio does not warn if the caller was cancelled in the same moment."""
     if not outcome.cancelled():
         outcome.exception()
 
 
 def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrainedTokenizerBase", "PreTrainedModel"]:
-    """(tokenizer, model in evaluation mode)."""
+    """Returns (tokenizer, model in evaluation mode)."""
     if not (folder / "config.json").is_file():
         raise ConfigError(f"no model in {folder}", field="generator.model", remedy="give a Hugging Face folder")
     import torch
@@ -289,17 +290,15 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
     config = load_model("AutoConfig", folder, field="generator.model")
     kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
     model = load_model(kind, folder, field="generator.model")
-    if model._is_stateful:  # noqa: SLF001 - the mark that transformers' own generate looks at
-        raise ConfigError(
-            "the local generator cannot carry this model: it keeps more of a text than keys and values",
-            field="generator.model",
-            remedy='use a decoder with plain attention, or serve the model and set generator.name to "openai"',
-        )
+    if model._is_stateful:  # noqa: SLF001 - transformers' own generate reads this flag
+        message = "the local generator cannot run this model: its state is more than keys and values"
+        remedy = 'use a decoder with plain attention, or serve the model and set generator.name to "openai"'
+        raise ConfigError(message, field="generator.model", remedy=remedy)
     model = model.to(device=device, dtype=dtype).eval()
     if device == "cpu":
         _pack(model)
     else:
-        # cuDNN's attention plans anew for every shape, and ours change with every token.
+        # cuDNN's attention makes a new plan for every shape, and ours change with every token.
         torch.backends.cuda.enable_cudnn_sdp(False)
     return tokenizer, model
 
@@ -311,36 +310,31 @@ def _end_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") 
 
 
 def _decoder_start(model: "PreTrainedModel") -> dict[str, int | None]:
-    """What a decoder with an encoder begins with; nothing for a causal model. Raises ConfigError."""
+    """Start tokens of the decoder of an encoder-decoder model; {} for a causal model. Raises ConfigError."""
     if not model.config.is_encoder_decoder:
         return {}
     declared = model.generation_config
     start = declared.decoder_start_token_id
     start = getattr(model.config, "decoder_start_token_id", None) if start is None else start
     if start is None:
-        raise ConfigError(
-            "the model's config.json does not say with which token its decoder starts",
-            field="generator.model",
-            remedy="add decoder_start_token_id to it; of T5 it is pad_token_id",
-        )
+        message = "the model's config.json has no decoder_start_token_id"
+        remedy = "add it: the token with which the decoder starts; for T5 it is pad_token_id"
+        raise ConfigError(message, field="generator.model", remedy=remedy)
     return {"decoder_start_token_id": start, "forced_bos_token_id": declared.forced_bos_token_id}
 
 
 def _trained(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> dict[str, int]:
-    """The ids of these tokens. Raises ConfigError for one that the model does not have."""
-    known = tokenizer.get_vocab()
-    missing = [name for name in names if name not in known]
+    """The ids of these tokens. Raises ConfigError for a token that the model does not have."""
+    vocabulary = tokenizer.get_vocab()
+    missing = [name for name in names if name not in vocabulary]
     if missing:
-        raise ConfigError(
-            f"the model has no token {missing[0]!r}",
-            field="generator.trained_tokens",
-            remedy="use a model that was trained with these tokens",
-        )
-    return {name: known[name] for name in names}
+        message, remedy = f"the model has no token {missing[0]!r}", "use a model that was trained with these tokens"
+        raise ConfigError(message, field="generator.trained_tokens", remedy=remedy)
+    return {name: vocabulary[name] for name in names}
 
 
 def _pack(model: "PreTrainedModel") -> None:
-    """Lay the weights of linear layers out once: a third less time per token."""
+    """Pack the weights of linear layers for oneDNN: a third less time per token."""
     import torch
 
     for layer in [module for module in model.modules() if type(module) is torch.nn.Linear]:

@@ -45,12 +45,13 @@ from ragbandit.strategies.base import (
 )
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
 
-#: longest wait for a connection
+#: longest wait for a connection, seconds
 _CONNECT_S: Final = 5.0
-#: longest random pause before the second attempt, which doubles with every further one, and longest pause, seconds
+#: longest random pause before the second attempt, seconds; it doubles with every further attempt
 _PAUSE_S: Final = 0.5
+#: longest pause, seconds
 _LONGEST_PAUSE_S: Final = 60.0
-#: stop strings that are sent: OpenAI takes no more. All of them end the text here
+#: most stop strings that OpenAI accepts; the others are applied here
 _SENT_STOPS: Final = 4
 #: a usual tokenizer's bytes of English text per token
 _BYTES_PER_TOKEN: Final = 4
@@ -93,11 +94,11 @@ class OpenAiGenerator(Generator):
         self._free = asyncio.Semaphore(self._options.concurrency)
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """The bytes of the text / `bytes_per_token`, and the template's tokens: an upper bound if that is 1.0."""
+        """Bytes of the text / `bytes_per_token`, plus the template's tokens; an upper bound for 1.0 bytes."""
         return counted_tokens(prompt, options=self._options)
 
     async def complete(self, request: Request) -> Completion:
-        """The model's answer; see Generator. Raises ArmFailed once no further attempt is left or would help."""
+        """The model's answer; see Generator. Raises ArmFailed if no further attempt is left, or would help."""
         if self._closed:
             raise ArmFailed(f"{self.name} was closed")
         dropped = request.prompt.prefix.strip() if self._options.prefix == "user" else ""
@@ -124,7 +125,7 @@ class OpenAiGenerator(Generator):
             await server.http.aclose()
 
     async def _ask(self, reading: "Reading", *, feed: TextFeed) -> bool:
-        """Read the reply. Returns True if the deadline ended it. A failure after the answer's end changes nothing."""
+        """Read the reply. Returns whether the deadline ended it. A failure after the answer's end is ignored."""
         left = seconds_until(reading.request.deadline)
         if left == 0.0:
             return True
@@ -150,7 +151,7 @@ class OpenAiGenerator(Generator):
         return self._options.first_piece_s
 
     async def _read(self, reading: "Reading", *, feed: TextFeed, silence: asyncio.Timeout) -> None:
-        """Read a reply, after as many attempts as there is time for. silence: ends the wait for the next piece."""
+        """Read a reply, and repeat failed attempts while there is time. silence: timeout of the next piece."""
         clock = asyncio.get_running_loop().time
         began = clock()
         fields = request_fields(reading.request, model=self.name, options=self._options)
@@ -187,7 +188,7 @@ class OpenAiGenerator(Generator):
         return self._server
 
     def _pause(self, error: Exception, *, reading: "Reading", silence: asyncio.Timeout) -> float | None:
-        """Seconds until the next attempt; None if there is to be none, or no time for it."""
+        """Seconds until the next attempt; None if there is no further attempt, or no time for it."""
         failure, response = failure_of_error(error), getattr(error, "response", None)
         is_final = response is not None and response.headers.get("x-should-retry") == "false"
         is_last = reading.request.has_successor or reading.attempts > self._options.retries
@@ -196,9 +197,9 @@ class OpenAiGenerator(Generator):
         ends, now = silence.when(), asyncio.get_running_loop().time()
         left = [seconds_until(reading.request.deadline), None if ends is None else ends - now]
         left_s = min((seconds for seconds in left if seconds is not None), default=None)
-        asked_s = failure.retry_after_s or 0.0
+        retry_s = failure.retry_after_s or 0.0
         return pause_before_retry(
-            reading.attempts, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=asked_s, left_s=left_s
+            reading.attempts, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=retry_s, left_s=left_s
         )
 
     def _usage(self, reading: "Reading") -> Tokens:
@@ -257,20 +258,20 @@ class OpenAiGenerator(Generator):
         if isinstance(error, BrokenReply):
             return error.remedy
         if is_too_long(error, failure=failure):
-            return "set generator.context_tokens to what the server takes, or less"
+            return "set generator.context_tokens to the server's limit, or less"
         if failure.kind in ("unreachable", "broken"):
             return "start the server, or correct generator.openai.base_url"
         variable = shown_variable(self._options.api_key_env)
         return {
-            400: "the server does not take the request: see generator.openai.fields and max_tokens_field",
+            400: "the server does not accept the request: see generator.openai.fields and max_tokens_field",
             401: f"put a valid key into the environment variable {variable}",
-            403: f"put a key that may do this into the environment variable {variable}",
+            403: f"put a key with this permission into the environment variable {variable}",
             404: "check generator.model and generator.openai.base_url",
         }.get(failure.status or 0)
 
 
 def _details(reading: "Reading") -> dict[str, Any]:
-    """The parts of a reply that were asked for in addition to the text."""
+    """The requested parts of a reply besides the text."""
     if reading.request.chat is not None:
         return {"reply": {"message": reading.message.whole, "finish_reason": reading.finish}}
     tokens = (Token(text=text, logprob=logprob) for text, logprob in reading.tokens)
@@ -278,14 +279,12 @@ def _details(reading: "Reading") -> dict[str, Any]:
 
 
 def _key(options: OpenAiOptions) -> str | None:
-    """The key; None if the variable is not set and a base_url is."""
+    """The API key; None if its variable is not set and the server is not OpenAI. Raises ConfigError."""
     key = os.environ.get(options.api_key_env) or None
     if key is None and options.base_url is None and not os.environ.get(BASE_URL_ENV):
-        raise ConfigError(
-            f"OpenAI wants a key, and {shown_variable(options.api_key_env)} is not set",
-            field="generator.openai.api_key_env",
-            remedy="set that variable, or generator.openai.base_url for a server of your own",
-        )
+        message = f"OpenAI needs a key, and {shown_variable(options.api_key_env)} is not set"
+        remedy = "set that variable, or generator.openai.base_url for a server of your own"
+        raise ConfigError(message, field="generator.openai.api_key_env", remedy=remedy)
     if key is not None:
         what, remedy = shown_variable(options.api_key_env), "set that variable to the key and nothing else"
         check_header_value(key, what=what, field="generator.openai.api_key_env", remedy=remedy)
@@ -295,15 +294,15 @@ def _key(options: OpenAiOptions) -> str | None:
 def _check(model: str, *, options: OpenAiOptions) -> None:
     # A missing package stops the start, not the first question.
     required_module("openai", extra="openai", field="generator.name")
-    given = {each.name: getattr(options, each.name) for each in fields(options)}
-    check_values(OpenAiOptions, given=given, where="generator.openai")
+    values = {option.name: getattr(options, option.name) for option in fields(options)}
+    check_values(OpenAiOptions, given=values, where="generator.openai")
     where = BASE_URL_ENV if options.base_url is None else "generator.openai.base_url"
     address = os.environ.get(BASE_URL_ENV) if options.base_url is None else options.base_url
     remedy = f"for example http://127.0.0.1:8000/v1, with the key in {shown_variable(options.api_key_env)}"
     if address is not None:
         check_address(address, field=where, remedy=remedy, query=True)
     if options.base_url is not None and "@" in urlsplit(options.base_url).netloc:
-        raise ConfigError("this is no address without a password", field=where, remedy=remedy)
+        raise ConfigError("the address has a password in it", field=where, remedy=remedy)
     for name, value in options.headers.items():
         if name.lower() == "authorization":
             remedy = f"put it into the environment variable {shown_variable(options.api_key_env)}"
@@ -316,33 +315,35 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
 
 
 def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
-    """Tokens of the text and the template: an upper bound if template_tokens and bytes_per_token are."""
+    """Tokens of the text and the template; an upper bound if template_tokens and bytes_per_token are bounds."""
     size = sum(len(encodable(part).encode()) for part in plain_parts(prompt))
     template = options.template_tokens + TURN_TOKENS * len(prompt.history)
     return template + math.ceil(size / options.bytes_per_token)
 
 
 def estimated_tokens(text: str) -> int:
-    """Tokens of a text, about right for English: for servers that report no usage."""
+    """Approximate tokens of an English text, for servers that report no usage."""
     return math.ceil(len(encodable(text).encode()) / _BYTES_PER_TOKEN)
 
 
 class Reading(ModelReply):
-    """The reply to a request, as far as it has come. dropped: prefix of the prompt, taken off an answer with it."""
+    """The reply to a request so far. dropped: the prompt's prefix, removed from an answer that repeats it."""
 
     def __init__(self, request: Request, *, dropped: str = "") -> None:
         super().__init__(uses_functions="functions" in (request.chat or {}))
         self.request, self.dropped = request, dropped
-        #: whether the server was asked, how often, values of its reply, and seconds until the first one of a stream
-        self.asked, self.attempts, self.values = False, 0, 0
+        #: whether a request was sent
+        self.asked = False
+        #: requests sent, values of the reply, and those with text
+        self.attempts = self.values = self.parts = 0
+        #: seconds until the first value of a stream
         self.first_s: float | None = None
-        #: enough was read: the rest of the stream is of no interest
+        #: the answer is complete: the rest of the stream is not read
         self.ended = False
-        self.parts = 0
 
     @property
     def has_begun(self) -> bool:
-        """Whether a piece of the answer has come: of a chat more than the role of its message."""
+        """Whether a piece of the answer has arrived; the role of a chat's message does not count."""
         return self.request.chat is None or bool(self.text or self.delta or self.finish)
 
     def take(self, value: Any) -> None:
@@ -355,12 +356,12 @@ class Reading(ModelReply):
             self._end_early()
 
     def end(self) -> None:
-        """Complete the message. Raises BrokenReply if no answer came, ArmFailed if something asked for is missing."""
+        """Complete the message. Raises BrokenReply without an answer, ArmFailed without requested details."""
         super().end()
         if self.finish == "content_filter" and self.request.chat is None:
-            raise ArmFailed("the server's content filter held the answer back")
+            raise ArmFailed("the server's content filter blocked the answer")
         if "logprobs" in self.request.want and self.text and (self.has_broken_logprobs or not self.tokens):
-            broken = "log-probabilities that are no numbers" if self.has_broken_logprobs else "no log-probabilities"
+            broken = "log-probabilities that are not numbers" if self.has_broken_logprobs else "no log-probabilities"
             remedy = "set it to false"
             raise ArmFailed(f"the server sent {broken}", field="generator.openai.logprobs", remedy=remedy)
 
@@ -370,7 +371,7 @@ class Reading(ModelReply):
         return begin[size:] if size and self.dropped.startswith(begin[:size]) else self.text
 
     def drop_prefix(self) -> None:
-        """Take the prefix off an answer that repeats it, and off its tokens."""
+        """Remove the prefix from an answer that repeats it, and from its tokens."""
         if not self.dropped or not self.text.lstrip().startswith(self.dropped):
             return
         dropped = self.text.index(self.dropped) + len(self.dropped)
@@ -382,7 +383,7 @@ class Reading(ModelReply):
             self.tokens[0] = text[dropped:], logprob
 
     def _end_early(self) -> None:
-        """End the text at a stop string or its longest length, in case the server does not."""
+        """End the text at a stop string or at its maximum length, if the server does not."""
         end, longest = first_stop(self.text, self.request.stop), _LONGEST_TOKEN * self.request.max_tokens
         if end is not None:
             self.text, self.finish, self.ended = self.text[:end], "stop", True
@@ -391,7 +392,7 @@ class Reading(ModelReply):
 
 
 def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
-    """The body of the request for a chat completion."""
+    """Body of a request for a chat completion."""
     body = _body(request, options=options) if request.chat is None else _chat_body(request.chat, options=options)
     body |= {"stream_options": {"include_usage": True}} if options.stream else {}
     body |= options.fields
@@ -416,9 +417,9 @@ def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
     return body
 
 
-def _chat_body(sent: Mapping[str, Any], *, options: OpenAiOptions) -> dict[str, Any]:
-    """A chat completion as its caller sent it."""
-    body = dict(sent)
+def _chat_body(chat: Mapping[str, Any], *, options: OpenAiOptions) -> dict[str, Any]:
+    """The chat completion of the caller, with its token limit under the server's name."""
+    body = dict(chat)
     for limit in (body.pop("max_completion_tokens", None), body.pop("max_tokens", None)):
         if limit is not None:
             body[options.max_tokens_field] = limit

@@ -1,6 +1,6 @@
 """Generators around others: with prices, and with a cache of completions in a folder, for repeated runs.
 
-A cached answer has the tokens, dollars and seconds of the original call, so that an arm's cost is the same without it.
+A cached answer has the tokens, dollars and seconds of the original call: the cache does not change an arm's cost.
 """
 
 import asyncio
@@ -70,12 +70,13 @@ class CachedGenerator(GeneratorAround):
             raise ConfigError(f"cannot make the folder {self._folder}: {error}", field="generator.cache") from error
 
     async def complete(self, request: Request) -> Completion:
-        """The stored answer with `seconds` of its call, in one piece, or the generator's, which is then stored."""
+        """The stored answer, in one piece and with `seconds` of its call, or the generator's, which is then stored."""
         if not request.want <= _KEPT:
             return await self._generator.complete(request)
         key = request_key(request, generator=self.name, version=self._version)
         file = self._folder / key[:2] / f"{key}.json"
-        if (stored := await asyncio.to_thread(_read, file)) is not None:
+        stored = await asyncio.to_thread(_read, file)
+        if stored is not None:
             await TextFeed(request).end(stored.text)
             return stored
         began = time.monotonic()
@@ -106,15 +107,15 @@ def _read(file: Path) -> Completion | None:
         stored: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         details = dict(stored["details"])
         if "logprobs" in details:
-            details["logprobs"] = tuple(Token(**told) for told in details["logprobs"])
+            details["logprobs"] = tuple(Token(**token) for token in details["logprobs"])
         if "entropy" in details:
             details["entropy"] = tuple(details["entropy"])
         return Completion(**{**stored, "details": details})
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        facts = {"action": "cache", "reason": repr(error)}
-        logger.warning("a cached response cannot be read; the model is called again", extra=facts)
+        extra = {"action": "cache", "reason": repr(error)}
+        logger.warning("a cached response cannot be read; the model is called again", extra=extra)
         return None
 
 
@@ -123,21 +124,21 @@ def _write(done: Completion, *, file: Path) -> None:
     try:
         stored = json.dumps(asdict(done))
         file.parent.mkdir(mode=0o700, exist_ok=True)
-        with whole_file(file, durable=False, private=True) as beside:
-            beside.write_text(stored, encoding="utf-8")
+        with whole_file(file, durable=False, private=True) as temporary:
+            temporary.write_text(stored, encoding="utf-8")
     except (OSError, TypeError, ValueError) as error:
         logger.warning("a response cannot be written to the cache", extra={"action": "cache", "reason": repr(error)})
 
 
 class PricedGenerator(GeneratorAround):
-    """Another generator, with dollars in its completions. price: see `Tokens.dollars`."""
+    """Adds dollars to the completions of another generator. price: see `Tokens.dollars`."""
 
     def __init__(self, generator: Generator, *, price: Sequence[float]) -> None:
         super().__init__(generator)
         self._price = price
 
     async def complete(self, request: Request) -> Completion:
-        """The generator's completion, and what its tokens cost."""
+        """The generator's completion with the price of its tokens."""
         done = await self._generator.complete(request)
         used = Tokens(read=done.prompt_tokens, written=done.completion_tokens, reasoning=done.reasoning_tokens)
         return replace(done, dollars=done.dollars + used.dollars(self._price))

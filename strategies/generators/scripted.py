@@ -1,12 +1,12 @@
-"""Scripted generator: replies that are fixed beforehand, for tests, yours as well as ours.
+"""Scripted generator: fixed replies, for tests of this repository and of users.
 
     generator = ScriptedGenerator(["Paris was founded by a tribe.", "So the answer is: the Parisii."])
     retriever = MemoryRetriever([Passage(id="p1", title="Paris", text="...")])
     outcome = await run_strategy(arm, ..., retriever=retriever, generator=generator)
     assert "Paris" in generator.prompts[0].body
 
-Generator and retriever take the same contract checks as the real ones and are safe to share between concurrent
-questions, except that a list of answers is used up in the order of the calls.
+Generator and retriever pass the same contract checks as the real ones. Concurrent questions may share them, except that
+a list of answers is used up in the order of the calls.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from ragbandit.strategies.generators.text_feed import TextFeed, first_stop, plai
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scripted:
-    """An answer with what the model would have told beside it."""
+    """An answer with the details that a model would return with it."""
 
     text: str
-    #: by need, as ragbandit.strategies.generators.text_feed describes them
+    #: need -> detail, see ragbandit.strategies.generators.text_feed
     details: Mapping[Need, object] = field(default_factory=dict)
 
 
@@ -37,17 +37,18 @@ _PIECE = re.compile(r"\s*\S+|\s+$")
 
 
 class ScriptedGenerator(Generator):
-    """Gives scripted answers; a token is a word between white space.
+    """Returns scripted answers; a token is a word. Respects stop strings, max_tokens and the deadline like a model.
 
-    answers: a sequence, one answer per call in order, and ArmFailed when it is used up; or a mapping from a piece
-    of text to the answer given when the prompt contains it, the first match winning ("" matches every prompt); or
-    a function from the prompt to the answer. An answer is text, or a Scripted with details of its own. Stop strings,
-    max_tokens and the deadline are heeded like a model does; at the deadline half of the answer's words are written.
-    seconds: how long every call takes before its first word. word_seconds: pause before every further word, each of
-    which goes to the request's sink; the deadline then leaves the words so far. fail_at: the calls, counted
-    from 1, that raise ArmFailed. dollars: price of every call. details: what comes back for each need that a request
-    wants. `requests` holds every request seen, `prompts` their prompts, those of failing calls
-    included. `closed`: whether close was called.
+    answers: a sequence with an answer per call, after which calls raise ArmFailed; or a mapping from a part of the
+    prompt to the answer, of which the first match counts ("" matches every prompt); or a function from the prompt to
+    the answer. An answer is text, or a Scripted with its own details.
+    seconds: duration of a call before its first word. If the deadline passes, half of the words are written.
+    word_seconds: pause before every further word, which goes to the request's sink. A deadline leaves the words so far.
+    fail_at: numbers of the calls, from 1, that raise ArmFailed.
+    dollars: price of every call.
+    details: need -> detail that a request with this need gets.
+    Attributes: `requests` has every request, also of failed calls; `prompts` their prompts; `closed` whether `close`
+    was called.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
@@ -81,15 +82,15 @@ class ScriptedGenerator(Generator):
 
     @property
     def prompts(self) -> list[Prompt]:
-        """The prompt of every request seen."""
+        """The prompt of every request."""
         return [request.prompt for request in self.requests]
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Words of the parts, and of what was said before."""
+        """Number of words of the prompt and of earlier messages."""
         return sum(len(part.split()) for part in plain_parts(prompt))
 
     async def complete(self, request: Request) -> Completion:
-        """The scripted answer, cut like a model's. Raises ArmFailed when told to or when the script is used up."""
+        """The scripted answer, cut like a model's. Raises ArmFailed by `fail_at`, or without an answer left."""
         self.requests.append(request)
         number = len(self.requests)
         late = await self._is_late(self._seconds, deadline=request.deadline)
@@ -98,7 +99,7 @@ class ScriptedGenerator(Generator):
         answer = self._answer(request.prompt)
         scripted = Scripted(text=answer) if isinstance(answer, str) else answer
         text = scripted.text[: first_stop(scripted.text, request.stop)]
-        sources = (self._details, scripted.details)  # the last counts, and may be made when it is asked for
+        sources = (self._details, scripted.details)  # the last one that has a need counts
         words = text.split()
         finish: Literal["stop", "length", "deadline"] = "stop"
         if len(words) > request.max_tokens:
@@ -119,11 +120,11 @@ class ScriptedGenerator(Generator):
         )
 
     async def close(self) -> None:
-        """Remember that it was called."""
+        """Set `closed`."""
         self.closed = True
 
     async def _write(self, text: str, *, request: Request, hurry: bool) -> str:
-        """Give the text to the sink word by word; as much of it as the deadline allows, all of it in a hurry."""
+        """Write the text word by word until the deadline; without pauses if `hurry`. Returns the written part."""
         feed, written = TextFeed(request), ""
         if feed.wanted or self._word_seconds:
             for piece in _PIECE.findall(text):
@@ -139,7 +140,7 @@ class ScriptedGenerator(Generator):
 
     @staticmethod
     async def _is_late(seconds: float, *, deadline: float | None) -> bool:
-        """Wait so long, or until the deadline, whichever comes first; whether that was the deadline."""
+        """Wait `seconds`, at most until the deadline. Returns whether the deadline came first."""
         left = float("inf") if deadline is None else deadline - time.monotonic()
         await asyncio.sleep(max(0.0, min(seconds, left)))
         return seconds > left

@@ -1,11 +1,11 @@
-"""Static batches: the calls that wait are written together by transformers' own `generate`, padded at the left; what
-an encoder reads is padded at the right.
+"""Static batches: transformers' `generate` writes the waiting calls together. Decoder prompts are padded at the left,
+encoder inputs at the right.
 
-A batch goes on until its last text has ended. A text that has ended is answered at once; its row is computed along
-until then. Calls that come meanwhile wait for the next batch.
+A batch runs until its last text has ended. A finished text is returned at once; its row is computed until the end of
+the batch. New calls wait for the next batch.
 
-Probabilities are computed while a text is written, from the distribution before any sampling. Attention and hidden
-states take one more pass over the tokens written, with "eager" attention: fused kernels do not return it.
+Probabilities are computed while a text is written, from the distribution before sampling. Attention and hidden states
+need one more pass over the written tokens, with "eager" attention: fused kernels do not return it.
 """
 
 import logging
@@ -40,62 +40,63 @@ from ragbandit.strategies.generators.text_feed import Token
 
 log = logging.getLogger("ragbandit.local")
 
-#: before a batch is made: callers that were just answered ask again within it
+#: pause before a batch, seconds: callers that were just answered ask again within it
 _GATHER_S: Final = 0.005
-#: padded prompts of a batch are at most so many times as long as the prompts together
+#: most padding: padded length of a batch / total length of its prompts
 _MOST_PADDED: Final = 2.0
-#: tokens of the prompts that are read between two looks at whether anybody waits
+#: prompt tokens between two checks whether a caller still waits
 _CHUNK: Final = 512
 
-#: what is told of the distribution at every place
-_TOLD: Final[frozenset[Need]] = frozenset({"logprobs", "entropy", "trained_tokens"})
-#: least temperature that is computed with
+#: needs that are computed from the distribution of every token
+_PROBABILITIES: Final[frozenset[Need]] = frozenset({"logprobs", "entropy", "trained_tokens"})
+#: smallest temperature in computations
 _COLDEST: Final = 1e-6
 
 
 def sample_next(logits: Tensor, *, sequences: "Sequence[SequenceState]") -> None:
-    """Append the next token to every sequence, with the details it wants; logits of shape (sequences, vocabulary).
+    """Append the next token and its probabilities to every sequence. logits: shape (sequences, vocabulary).
 
-    The likeliest token, or one drawn: temperature, then top_k, then the least set that reaches top_p. All sequences
-    must name the same special tokens. One transfer from the device, whatever is asked.
+    The token is the most probable one, or drawn: temperature, then top_k, then top_p. All sequences must have the same
+    special tokens. There is always one transfer from the device.
     """
     tokens = logits.argmax(-1)  # (sequences,)
     for row, text in enumerate(sequences):
-        if (how := text.request.sampling) is not None:
-            text.dice = text.dice or torch.Generator().manual_seed(how.seed)
-            tokens[row] = _draw(logits[row], how=how, dice=text.dice)
-    asking = [row for row, text in enumerate(sequences) if text.request.want & _TOLD]
-    flat = tokens.double()  # holds every id exactly
-    if asking:
+        sampling = text.request.sampling
+        if sampling is not None:
+            text.dice = text.dice or torch.Generator().manual_seed(sampling.seed)
+            tokens[row] = _draw(logits[row], sampling=sampling, dice=text.dice)
+    wanting = [row for row, text in enumerate(sequences) if text.request.want & _PROBABILITIES]
+    flat = tokens.double()  # represents every id exactly
+    if wanting:
         special = list(sequences[0].special.values())
-        facts = _distribution_facts(logits[asking], tokens=tokens[asking], special=special)  # (asking, F)
+        facts = _distribution_facts(logits[wanting], tokens=tokens[wanting], special=special)  # (wanting, F)
         flat = torch.cat([flat, facts.flatten()])
     numbers = flat.tolist()
     for text, token in zip(sequences, numbers, strict=False):
         text.tokens.append(int(token))
-    width = (len(numbers) - len(sequences)) // max(1, len(asking))
-    for at, row in enumerate(asking):
-        begin = len(sequences) + at * width
+    width = (len(numbers) - len(sequences)) // max(1, len(wanting))
+    for place, row in enumerate(wanting):
+        begin = len(sequences) + place * width
         sequences[row].facts.append(numbers[begin : begin + width])
 
 
 def _distribution_facts(logits: Tensor, *, tokens: Tensor, special: Sequence[int]) -> Tensor:
-    """Shape (rows, F): log-probability of the token, entropy, log-probabilities of the special tokens."""
+    """Log-probability of the token, entropy, log-probabilities of the special tokens; shape (rows, F)."""
     rows = torch.log_softmax(logits.float(), dim=-1)  # (rows, vocabulary)
     entropy = -(rows.exp() * rows).nan_to_num(0.0).sum(-1, keepdim=True)
     chosen = rows.gather(1, tokens[:, None])
     return torch.cat([part.double() for part in (chosen, entropy, rows[:, special])], dim=1)
 
 
-def _draw(logits: Tensor, *, how: Sampling, dice: torch.Generator) -> Tensor:
-    """A token of one place, drawn as transformers' `generate` draws; logits of shape (vocabulary,)."""
-    # Half precision tells no nearer logits apart than the coldest temperature, and float32 knows no 1e-46.
-    warpers = LogitsProcessorList([TemperatureLogitsWarper(max(how.temperature, _COLDEST))])
-    if how.top_k:
-        warpers.append(TopKLogitsWarper(how.top_k))
-    if how.top_p < 1.0:
-        warpers.append(TopPLogitsWarper(how.top_p))
-    scores = logits.float().cpu()[None]  # on no card, so that all devices draw alike
+def _draw(logits: Tensor, *, sampling: Sampling, dice: torch.Generator) -> Tensor:
+    """Draw a token as transformers' `generate` does. logits: shape (vocabulary,)."""
+    # Half precision does not separate logits that are nearer than _COLDEST, and float32 has no 1e-46.
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(max(sampling.temperature, _COLDEST))])
+    if sampling.top_k:
+        warpers.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1.0:
+        warpers.append(TopPLogitsWarper(sampling.top_p))
+    scores = logits.float().cpu()[None]  # always on the processor, so that all devices draw the same token
     shares = torch.softmax(warpers(None, scores - scores.amax()), dim=-1)
     return torch.multinomial(shares[0], 1, generator=dice)[0]
 
@@ -103,9 +104,9 @@ def _draw(logits: Tensor, *, how: Sampling, dice: torch.Generator) -> Tensor:
 def read_details(
     model: PreTrainedModel, *, past: Cache, tokens: Sequence[int], want: frozenset[Need]
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """By need: attention of the last layer, shape (heads, written, read + written), and states of the last token.
+    """Need -> attention of the last layer, shape (heads, written, read + written), or states of the last token.
 
-    past: keys and values of the tokens read; tokens: those written.
+    past: keys and values of the tokens read. tokens: the tokens written.
     """
     ids = torch.tensor([tokens], device=model.device)
     with _eager(model):
@@ -127,12 +128,12 @@ def read_details(
 @contextmanager
 def _eager(model: PreTrainedModel) -> Iterator[None]:
     """The model with eager attention, for one pass."""
-    usual = model.config._attn_implementation  # noqa: SLF001 - the name that transformers itself documents
+    default = model.config._attn_implementation  # noqa: SLF001 - transformers documents this name
     model.set_attn_implementation("eager")
     try:
         yield
     finally:
-        model.set_attn_implementation(usual)
+        model.set_attn_implementation(default)
 
 
 class SequenceState:
@@ -146,30 +147,31 @@ class SequenceState:
         self.cancelled = threading.Event()
         #: done when the text has ended
         self.future: Future[None] = Future()
-        #: called in the writing thread after every token; None: there is no reader
+        #: called in the writing thread after every token; None without a reader
         self.on_token: Callable[[], None] | None = None
         self.special, self._ends = dict(special), ends
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was written."""
-        #: sampled so far, and for each, if anything of the distributions is wanted, a row of `_distribution_facts`
+        """Remove the written tokens, to write again."""
+        #: tokens sampled so far
         self.tokens: list[int] = []
         self.finish: Literal["stop", "length"] = "stop"
         #: attention and hidden states, by need
         self.details: Mapping[str, Any] = {}
+        #: a row of `_distribution_facts` for every token, if the request wants probabilities
         self.facts: list[list[float]] = []
-        #: the seed's own, whatever else is being written
+        #: random numbers of this text, from the request's seed
         self.dice: torch.Generator | None = None
 
     @property
     def plain(self) -> bool:
-        """True if special tokens are left out of its text."""
+        """Whether special tokens are left out of the text."""
         return "trained_tokens" not in self.request.want
 
     @property
     def ended(self) -> bool:
-        """True if the last token is an end token of the model."""
+        """Whether the last token is an end token of the model."""
         return bool(self.tokens) and self.tokens[-1] in self._ends
 
     def written(self) -> list[int]:
@@ -178,12 +180,12 @@ class SequenceState:
         return tokens[:-1] if tokens and tokens[-1] in self._ends else tokens
 
     def expired(self) -> bool:
-        """True if nobody waits for it any more, or its deadline has passed."""
+        """Whether its caller has left, or its deadline has passed."""
         return self.cancelled.is_set() or seconds_until(self.request.deadline) == 0.0
 
-    def told(self, *, texts: Sequence[str]) -> dict[str, object]:
-        """What is told of the distributions, for as many tokens as there are texts."""
-        by_need: dict[str, list[object]] = {need: [] for need in self.request.want & _TOLD}
+    def probabilities(self, *, texts: Sequence[str]) -> dict[str, object]:
+        """Need -> a value for each of the first `len(texts)` tokens. texts: the texts of the tokens."""
+        by_need: dict[str, list[object]] = {need: [] for need in self.request.want & _PROBABILITIES}
         for text, (chosen, entropy, *special) in zip(texts, self.facts, strict=False):
             facts = {
                 "logprobs": Token(text=text, logprob=chosen),
@@ -196,10 +198,10 @@ class SequenceState:
 
 
 class Batches:
-    """The one thread in which the model computes, a batch after the other, first come first served.
+    """The thread in which the model computes one batch after the other, first come, first served.
 
-    max_batch: texts written at once. is_finished: True if the tokens sampled so far end the text by themselves.
-    start: called in the thread before all else.
+    max_batch: texts of a batch. is_finished: whether the last token of a text ends it. start: called first in the
+    thread.
     """
 
     def __init__(
@@ -219,7 +221,7 @@ class Batches:
         self._waiting.append(sequence)
         try:
             self._thread.submit(self._run)
-        except RuntimeError as error:  # an interpreter that is ending refuses work as well
+        except RuntimeError as error:  # closed, or the interpreter is shutting down
             sequence.cancelled.set()
             raise ArmFailed(f"the generator cannot be asked: it was closed ({error})") from error
 
@@ -228,17 +230,17 @@ class Batches:
         self._thread.shutdown(wait=False)
 
     def _run(self) -> None:
-        """Write a batch, if one waits: every call submits a run, and a batch serves several."""
+        """Write a batch if texts wait. Every call submits a run, so most runs find no text."""
         if self._waiting:
             time.sleep(_GATHER_S)
         if batch := self._next_batch():
             self._guarded(batch)
 
     def _next_batch(self) -> list[SequenceState]:
-        """The first that wait, as long as their prompts are not too unlike in length."""
+        """The first waiting texts whose prompts have similar lengths, see _MOST_PADDED."""
         batch: list[SequenceState] = []
         while self._waiting and len(batch) < self._max_batch:
-            lengths = [len(each.ids) for each in (*batch, self._waiting[0])]
+            lengths = [len(text.ids) for text in (*batch, self._waiting[0])]
             if len(lengths) * max(lengths) > _MOST_PADDED * sum(lengths):
                 break
             sequence = self._waiting.popleft()
@@ -247,14 +249,14 @@ class Batches:
         return batch
 
     def _guarded(self, batch: Sequence[SequenceState]) -> None:
-        """Write a batch; one that fails is written again in halves, so that what cannot be written fails alone."""
+        """Write a batch. A failed batch is written again in halves, so that only the texts at fault fail."""
         try:
             with torch.inference_mode():
                 _Steps(self._model, batch=batch, is_finished=self._is_finished).run()
         except _NobodyWaits:
             return
         except Exception as error:
-            left = [each for each in batch if not each.future.done()]
+            left = [text for text in batch if not text.future.done()]
             if len(batch) == 1:
                 failure = ArmFailed(f"the language model failed: {error}")
                 failure.__cause__ = error
@@ -274,34 +276,34 @@ class _NobodyWaits(Exception):
 
 
 class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not checked, see pyproject
-    """One batch: at every step takes the next token of every text that goes on, in place of `generate`."""
+    """Writes one batch: at every step it chooses the next token of every open text, instead of `generate`."""
 
     def __init__(
         self, model: PreTrainedModel, *, batch: Sequence[SequenceState], is_finished: Callable[[SequenceState], bool]
     ) -> None:
         self._model, self._batch, self._is_finished = model, batch, is_finished
         self._open = dict(enumerate(batch))
-        self._width = max(len(each.ids) for each in batch)
-        # Without the model's configuration it keeps all keys and values, of layers that look back over a window, too.
+        self._width = max(len(text.ids) for text in batch)
+        # Created without the model's configuration, so that layers with a sliding window keep all keys and values.
         self._cache = DynamicCache()
 
     def run(self) -> None:
-        """Write all texts to their ends. Raises _NobodyWaits, and whatever the model raises."""
-        reads = self._model.config.is_encoder_decoder
-        ids, mask = _padded([each.ids for each in self._batch], left=not reads, device=self._model.device)
+        """Write all texts to their ends. Raises _NobodyWaits, and the model's exceptions."""
+        has_encoder = self._model.config.is_encoder_decoder
+        ids, mask = _padded([text.ids for text in self._batch], left=not has_encoder, device=self._model.device)
         config = GenerationConfig(
-            max_new_tokens=max(each.request.max_tokens for each in self._batch),
+            max_new_tokens=max(text.request.max_tokens for text in self._batch),
             do_sample=False,
             pad_token_id=0,
-            prefill_chunk_size=None if reads else _CHUNK,
+            prefill_chunk_size=None if has_encoder else _CHUNK,
         )
-        # While prompts are read: from then on every token is such a look.
+        # Drops expired texts while prompts are read; afterwards every token does.
         self._hook = self._model.register_forward_pre_hook(lambda *_: self._drop_expired())
         try:
             self._model.generate(
                 ids,
                 attention_mask=mask,
-                cache=EncoderDecoderCache(self._cache, DynamicCache()) if reads else self._cache,
+                cache=EncoderDecoderCache(self._cache, DynamicCache()) if has_encoder else self._cache,
                 generation_config=config,
                 logits_processor=[self],
                 stopping_criteria=[self._ended],
@@ -310,19 +312,19 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
             self._hook.remove()
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Called by `generate`: the scores, shape (texts, vocabulary), with one token left for each."""
+        """Called by `generate`: scores of shape (texts, vocabulary) that allow only the chosen tokens."""
         del input_ids
         self._hook.remove()
         self._drop_expired()
         rows = list(self._open)
         open_scores = scores if len(rows) == len(scores) else scores[rows]
         sample_next(open_scores, sequences=list(self._open.values()))
-        last = [each.tokens[-1] if row in self._open else 0 for row, each in enumerate(self._batch)]
-        taken = torch.tensor(last, device=scores.device)[:, None]
-        return torch.full_like(scores, -torch.inf).scatter_(1, taken, 0.0)
+        last = [text.tokens[-1] if row in self._open else 0 for row, text in enumerate(self._batch)]
+        chosen = torch.tensor(last, device=scores.device)[:, None]
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
 
     def _ended(self, input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Called by `generate` after every token: whether each text has ended; all, once none goes on."""
+        """Called by `generate` after every token: True for all texts once none is open, else False."""
         for row, sequence in list(self._open.items()):
             if self._is_finished(sequence):
                 self._finish(row, finish="stop")
@@ -333,24 +335,25 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         return torch.full((len(self._batch),), not self._open, device=input_ids.device)
 
     def _drop_expired(self) -> None:
-        self._open = {row: each for row, each in self._open.items() if not each.expired()}
+        self._open = {row: text for row, text in self._open.items() if not text.expired()}
         if not self._open:
             raise _NobodyWaits
 
     def _finish(self, row: int, *, finish: Literal["stop", "length"]) -> None:
         sequence = self._open.pop(row)
         sequence.finish = finish
-        if (written := sequence.written()) and sequence.request.want & {"attention", "hidden_states"}:
-            past = DynamicCache()  # of the prompt alone, without what pads it
-            for at, layer in enumerate(self._cache.layers):
+        written = sequence.written()
+        if written and sequence.request.want & {"attention", "hidden_states"}:
+            past = DynamicCache()  # only the prompt, without padding
+            for number, layer in enumerate(self._cache.layers):
                 part = slice(row, row + 1), slice(None), slice(self._width - len(sequence.ids), self._width)
-                past.update(layer.keys[part], layer.values[part], at)
+                past.update(layer.keys[part], layer.values[part], number)
             sequence.details = read_details(self._model, past=past, tokens=written, want=sequence.request.want)
         sequence.future.set_result(None)
 
 
 def _padded(texts: Sequence[Sequence[int]], *, left: bool, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(ids, attention mask), shape (texts, tokens) each: every text at the right end, or at the left one."""
+    """Returns (ids, attention mask), shape (texts, tokens) each. left: whether padding is at the left."""
     width = max(map(len, texts))
     ids, mask = torch.zeros(2, len(texts), width, dtype=torch.long)
     for row, text in enumerate(texts):

@@ -46,18 +46,18 @@ class TextFeed:
         await self._give(text, is_whole=True)
 
     async def _give(self, text: str, *, is_whole: bool) -> None:
-        given = self.given
-        is_shorter = given.startswith(text) and not is_whole  # a second attempt, not as far as the first one
-        if self._sink is None or text == given or is_shorter:
+        before = self.given
+        is_shorter = before.startswith(text) and not is_whole  # a second attempt, shorter than the first so far
+        if self._sink is None or text == before or is_shorter:
             return
-        if not text.startswith(given):
+        if not text.startswith(before):
             raise ArmFailed(
-                "the answer broke off after a part of it was given out, and was not written again in the same words",
-                remedy="ask again; text that was given out cannot be taken back",
+                "the answer broke off after a part of it was streamed, and the second attempt has other words",
+                remedy="ask again; streamed text cannot be taken back",
             )
         self.given = text
         try:
-            await self._sink(text[len(given) :])
+            await self._sink(text[len(before) :])
         except RagBanditError:
             raise
         except Exception as error:
@@ -65,14 +65,15 @@ class TextFeed:
 
 
 def _settled(text: str, *, stops: tuple[str, ...]) -> str:
-    """The beginning of the text that stays whatever is written next."""
-    if (end := first_stop(text, stops)) is not None:
+    """The beginning of the text that no further text can change."""
+    end = first_stop(text, stops)
+    if end is not None:
         return text[:end]
     text = text.rstrip("\ufffd")
     if text and "\ud800" <= text[-1] <= "\udbff":
         text = text[:-1]
-    held = max((_overlap(text, stop) for stop in stops), default=0)
-    return text[: len(text) - held]
+    unsettled = max((_overlap(text, stop) for stop in stops), default=0)
+    return text[: len(text) - unsettled]
 
 
 def first_stop(text: str, stops: tuple[str, ...]) -> int | None:
@@ -91,10 +92,11 @@ _NAMES = {"user": "User", "assistant": "Assistant"}
 
 
 def chat_turns(prompt: Prompt) -> list[tuple[str, str]]:
-    """(role, text) of the turns of a chat: system, then user and assistant in turn; the last is the body.
+    """Turns of a chat as (role, text): system, then user and assistant alternately; the last turn is the body.
 
-    Many chat templates refuse any other order: a conversation's system messages precede the instructions, adjacent
-    messages of one role are one turn, and the assistant's before the first of the user are left out. Texts may be "".
+    Many chat templates refuse any other order. So system messages of the conversation precede the instructions,
+    adjacent messages of one role are joined, and assistant messages before the first user message are left out. Texts
+    may be "".
     """
     turns: list[tuple[str, str]] = []
     for message in prompt.history:
@@ -118,8 +120,9 @@ def plain_parts(prompt: Prompt) -> tuple[str, ...]:
 
 
 def transcript(messages: tuple[Message, ...]) -> str:
-    """The messages of user and assistant, a line each after its role; "" if there are none."""
-    turns = [f"{_NAMES[each.role]}: {each.text}" for each in messages if each.role in _NAMES and each.text.strip()]
+    """The messages of user and assistant, one "Role: text" per line; "" without messages."""
+    spoken = [message for message in messages if message.role in _NAMES and message.text.strip()]
+    turns = [f"{_NAMES[message.role]}: {message.text}" for message in spoken]
     return "\n".join(["The conversation so far:", *turns]) if turns else ""
 
 
@@ -134,18 +137,18 @@ HiddenStates = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Token:
-    """A token written, as text, and its probability."""
+    """A written token."""
 
     text: str
-    #: natural logarithm of its probability (<= 0)
+    #: natural logarithm of its probability, <= 0
     logprob: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attention:
-    """Attention of the last layer while it wrote."""
+    """Attention of the last layer during writing."""
 
     #: shape (heads, written, read + written), float32; every row of the last axis sums to 1
     weights: npt.NDArray[np.float32]
-    #: text of every token of the last axis: the prompt's, then those written
+    #: texts of the tokens of the last axis: tokens of the prompt, then written tokens
     keys: tuple[str, ...]

@@ -1,16 +1,16 @@
-"""Prompts: templates as text files, filled and made to fit the model without losing evidence silently.
+"""Prompts: templates in text files, filled with values and shortened to fit the model; every loss is recorded.
 
-A template file begins with a header of lines that start with ``#`` (what it asks, which paper inspired it; not
-part of the prompt), followed by sections. A section begins with its name in brackets on a line of its own:
+A template file begins with a header of lines that start with ``#`` (purpose and source of the prompt), followed by
+sections. A section begins with its name in brackets on a line of its own:
 
     [instructions]   the system turn
     [demonstration]  one worked example; may occur several times
-    [passage]        how one passage looks: {number} {title} {text}
-    [body]           the user's turn; {demonstrations} and {passages} stand for all of them, other {fields} for
-                     what the arm fills in
+    [passage]        format of a passage: {number} {title} {text}
+    [body]           the user's turn; {demonstrations} and {passages} are replaced by all of them, other {fields} by
+                     values of the arm
     [prefix]         the first words of the model's own turn
 
-Only [body] must be there. Values are put in once and never read as templates: braces in a question are safe.
+Only [body] is required. Values are inserted once and never read as templates: braces in a question are safe.
 """
 
 import json
@@ -41,15 +41,15 @@ from ragbandit.strategies.run import Run, Settle
 
 _SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
 _SECTION = re.compile(rf"^[^\S\n]*\[({'|'.join(_SECTIONS)})\][^\S\n]*$", re.MULTILINE)
-#: one word in braces, in whatever letters: {Question} is a field that nobody fills in; {"a": 1} is text
+#: a word in braces, in any case: {Question} is a field without a value; {"a": 1} is text
 _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
-#: letters of a wrong path that an error shows
+#: characters of a wrong path that an error shows
 _SHOWN = 200
 _FOLDER = "templates"
-#: stands above each of several templates in a file
+#: heading of each of several templates in a file
 _NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)
 _PACKAGE = "ragbandit.strategies.prompting"
-#: filled by `fit`, not by the arm
+#: fields that `fit` fills, not the arm
 _OWN_FIELDS = frozenset({"demonstrations", "passages"})
 _PASSAGE_FIELDS = ("number", "title", "text")
 
@@ -72,82 +72,79 @@ class Template:
 
     @property
     def takes_passages(self) -> bool:
-        """True if the body has a place for passages."""
+        """Whether the body has the field {passages}."""
         return "{passages}" in self.body
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitted:
-    """A prompt that fits, and what that cost."""
+    """A prompt that fits the model, and the losses."""
 
     prompt: Prompt
-    #: the passages that are in the prompt, in order
+    #: passages in the prompt, in order
     passages: tuple[Passage, ...]
-    #: what was cut or left out, in words; empty if nothing was
+    #: descriptions of everything that was cut or left out
     losses: tuple[str, ...]
 
 
 def load_templates(
     names: Sequence[str], *, overrides: Mapping[str, str | Path], field: str = "templates", package: str = _PACKAGE
 ) -> Mapping[str, Template]:
-    """All templates of these names, as an arm uses them: ours, or the caller's own from `overrides`.
+    """The templates of these names: the package's, or replacements from `overrides`.
 
-    An override is the text of a template, which has two lines at least, or a path: a Path, or any string of one line.
-    It must use the same fields as ours: an override that forgets {question} would answer another question. One for any
-    other name is an error, not forgotten. package: whose folder `templates` has ours.
-    Raises ConfigError naming `<field>.<name>`.
+    overrides: name -> text of a template, which has at least two lines, or path: a Path, or a string of one line. A
+    replacement must have the same fields: one without {question} would answer another question.
+    package: its folder `templates` has the default templates.
+    Raises ConfigError with `<field>.<name>`, also for an override of another name.
     """
     for name in overrides:
         if name not in names:
             raise ConfigError("is not used here", field=f"{field}.{name}", remedy=f"used: {', '.join(names)}")
-    ours = {name: _own(name, where=f"{field}.{name}", package=package) for name in names}
-    return {
-        name: _overridden(template, given=overrides[name], where=f"{field}.{name}") if name in overrides else template
-        for name, template in ours.items()
-    }
+    templates = {name: _default(name, where=f"{field}.{name}", package=package) for name in names}
+    for name, source in overrides.items():
+        templates[name] = _replacement(templates[name], source=source, where=f"{field}.{name}")
+    return templates
 
 
-def _overridden(ours: Template, *, given: str | Path, where: str) -> Template:
-    template = _parse(ours.name, text=_read_given(given, where=where), where=where)
-    wrong = template.fields ^ ours.fields
-    if wrong or template.takes_passages != ours.takes_passages:
-        needed = sorted(ours.fields | ({"passages"} if ours.takes_passages else set()))
-        raise ConfigError(
-            f"has the fields {sorted(template.fields)}",
-            field=where,
-            remedy=f"use exactly these: {', '.join('{' + each + '}' for each in needed)}",
-        )
+def _replacement(default: Template, *, source: str | Path, where: str) -> Template:
+    template = _parse(default.name, text=_read_source(source, where=where), where=where)
+    wrong = template.fields ^ default.fields
+    if wrong or template.takes_passages != default.takes_passages:
+        needed = sorted(default.fields | ({"passages"} if default.takes_passages else set()))
+        message = f"has the fields {sorted(template.fields)}"
+        remedy = f"use exactly these: {', '.join('{' + name + '}' for name in needed)}"
+        raise ConfigError(message, field=where, remedy=remedy)
     return template
 
 
 def parsed_template(text: str, *, name: str) -> Template:
-    """The template that an arm of your own asks with, out of the text of one. Raises ConfigError."""
+    """Parse a template of your own arm. Raises ConfigError."""
     return _parse(name, text=text, where=f"templates.{name}")
 
 
 def templates_digest(arm: object) -> str | None:
-    """12 hexadecimal digits over the texts of all templates that are the arm's attributes, or in a mapping that is one.
+    """Digest, 12 hexadecimal digits, of the arm's templates: attributes, or values of a mapping that is an attribute.
 
     None for an arm without templates. Headers of the files do not count.
     """
-    held: set[Template] = set()
+    templates: set[Template] = set()
     for value in getattr(arm, "__dict__", {}).values():
-        several = value.values() if isinstance(value, Mapping) else (value,)
-        held.update(each for each in several if isinstance(each, Template))
-    return _digest(frozenset(held)) if held else None
+        parts = value.values() if isinstance(value, Mapping) else (value,)
+        templates.update(part for part in parts if isinstance(part, Template))
+    return _digest(frozenset(templates)) if templates else None
 
 
-# Every question asks for these, and templates do not change.
+# These are cached: every question needs them, and templates do not change.
 
 
 @lru_cache(maxsize=256)
-def _digest(held: frozenset[Template]) -> str:
-    text = "\n".join(sorted(json.dumps(asdict(each), sort_keys=True) for each in held))
+def _digest(templates: frozenset[Template]) -> str:
+    text = "\n".join(sorted(json.dumps(asdict(template), sort_keys=True) for template in templates))
     return sha256(text.encode()).hexdigest()[:12]
 
 
 @lru_cache(maxsize=1024)
-def _own(name: str, *, where: str, package: str) -> Template:
+def _default(name: str, *, where: str, package: str) -> Template:
     texts = _shipped(package)
     if name not in texts:
         raise ConfigError(f"{name!r} is not known", field=where, remedy=known_choices(sorted(texts), given=name))
@@ -156,7 +153,7 @@ def _own(name: str, *, where: str, package: str) -> Template:
 
 @lru_cache(maxsize=4)
 def _shipped(package: str) -> Mapping[str, str]:
-    """Name -> text of the package's templates: a file is one, or has several, each below a line `=== name ===`."""
+    """Name -> text of the package's templates. A file is a template, or has several below lines `=== name ===`."""
     texts: dict[str, str] = {}
     for file in (resources.files(package) / _FOLDER).iterdir():
         if file.name.endswith(".txt"):
@@ -165,28 +162,26 @@ def _shipped(package: str) -> Mapping[str, str]:
     return texts
 
 
-def _read_given(given: str | Path, *, where: str) -> str:
-    if isinstance(given, str) and "\n" in given:
-        return given
-    remedy = "one line is the path of a UTF-8 text file; the text of a template has two lines at least"
+def _read_source(source: str | Path, *, where: str) -> str:
+    if isinstance(source, str) and "\n" in source:
+        return source
+    remedy = "one line is the path of a UTF-8 text file; the text of a template has at least two lines"
     try:
-        return Path(given).read_text(encoding="utf-8")
+        return Path(source).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        why = f"there is no {Path(given).absolute()}" if isinstance(error, FileNotFoundError) else None
-        why = why or getattr(error, "strerror", None) or str(error)
-        shown = str(given) if len(str(given)) <= _SHOWN else f"{str(given)[:_SHOWN]}..."
-        raise ConfigError(f"{shown!r} cannot be read: {why}", field=where, remedy=remedy) from error
+        reason = f"there is no {Path(source).absolute()}" if isinstance(error, FileNotFoundError) else None
+        reason = reason or getattr(error, "strerror", None) or str(error)
+        shown = str(source) if len(str(source)) <= _SHOWN else f"{str(source)[:_SHOWN]}..."
+        raise ConfigError(f"{shown!r} cannot be read: {reason}", field=where, remedy=remedy) from error
 
 
 def _parse(name: str, *, text: str, where: str) -> Template:
     header, *blocks = _SECTION.split("\n".join(text.splitlines()))
     for number, line in enumerate(header.splitlines(), start=1):
         if line.strip() and not line.startswith("#"):
-            raise ConfigError(
-                f"line {number} stands before the first section: {line[:40]!r}",
-                field=where,
-                remedy=f"begin it with '#', or put it under one of {', '.join(f'[{s}]' for s in _SECTIONS)}",
-            )
+            message = f"line {number} stands before the first section: {line[:40]!r}"
+            remedy = f"begin it with '#', or put it under one of {', '.join(f'[{s}]' for s in _SECTIONS)}"
+            raise ConfigError(message, field=where, remedy=remedy)
     parts: dict[str, list[str]] = {section: [] for section in _SECTIONS}
     for section, block in zip(blocks[::2], blocks[1::2], strict=True):
         parts[section].append(block.strip())
@@ -196,9 +191,9 @@ def _parse(name: str, *, text: str, where: str) -> Template:
     if not parts["body"]:
         raise ConfigError("has no section [body]", field=where, remedy="add one with {question} in it")
     passage = "".join(parts["passage"]) or "{title}\n{text}"
-    if unknown := [each for each in _FIELD.findall(passage) if each not in _PASSAGE_FIELDS]:
-        known = ", ".join(f"{{{each}}}" for each in _PASSAGE_FIELDS)
-        raise ConfigError(f"[passage] has the field {{{unknown[0]}}}", field=where, remedy=f"it may have {known}")
+    if unknown := [name for name in _FIELD.findall(passage) if name not in _PASSAGE_FIELDS]:
+        allowed = ", ".join(f"{{{name}}}" for name in _PASSAGE_FIELDS)
+        raise ConfigError(f"[passage] has the field {{{unknown[0]}}}", field=where, remedy=f"it may have {allowed}")
     return Template(
         name=name,
         instructions="".join(parts["instructions"]),
@@ -219,21 +214,18 @@ def fit(
     passage_words: int = 350,
     history: Sequence[Message] = (),
 ) -> Fitted:
-    """The filled template with as much as fits in the model's context besides max_tokens of answer.
+    """Fill the template, and shorten it to the model's context minus max_tokens.
 
-    A passage longer than `passage_words` words is cut to them. While the prompt is too long, demonstrations are
-    dropped from the first (as the papers do), then turns of `history` from the oldest, its system's words last, then
-    whole passages from the last (unlike the papers, whose code cuts lines from the top, where the best evidence
-    stands). Whatever was lost is in `losses`.
-    Raises PromptTooLong naming the longest field if not even the bare question fits; QuestionTooLong where that field
-    has the question in it and the prompt would fit without; ConfigError for a field of the template without a value.
+    A passage is cut to `passage_words` words. While the prompt is too long, demonstrations are dropped from the first
+    (as in the papers), then messages of `history` from the oldest, system messages last, then passages from the last.
+    (The papers' code cuts lines from the top, and with them the best evidence.) `losses` lists everything removed.
+    Raises PromptTooLong with the longest field if not even the question fits, QuestionTooLong if that field contains
+    the question and the prompt would fit without it, ConfigError for a field of the template without a value.
     """
     if unfilled := sorted(template.fields - set(fields)):
-        raise ConfigError(
-            f"has the field {{{unfilled[0]}}}, for which there is no value",
-            field=f"templates.{template.name}",
-            remedy=f"there are: {', '.join(f'{{{each}}}' for each in sorted({*fields, *_OWN_FIELDS}))}",
-        )
+        message = f"has the field {{{unfilled[0]}}}, for which there is no value"
+        remedy = f"there are: {', '.join(f'{{{name}}}' for name in sorted({*fields, *_OWN_FIELDS}))}"
+        raise ConfigError(message, field=f"templates.{template.name}", remedy=remedy)
     losses: list[str] = []
     demonstrations = list(template.demonstrations)
     shown, messages = list(passages), [message for message in history if message.text.strip()]
@@ -257,7 +249,7 @@ def fit(
         elif shown:
             texts.pop()
             losses.append(f"passage {shown.pop().id} dropped")
-        elif generator.context_tokens is None:  # it is the server's to refuse
+        elif generator.context_tokens is None:  # the server decides
             return Fitted(prompt=prompt, passages=(), losses=tuple(losses))
         else:
             raise _too_long(template, fields=fields, generator=generator, size=size, room=room)
@@ -268,7 +260,7 @@ def _too_long(
 ) -> PromptTooLong:
     question = fields.get("question", "")
     longest = max(fields, key=lambda name: len(fields[name]), default=None)
-    # An arm may have it in another field too: as a query that was tried.
+    # Other fields may contain the question too, for example as a query that was tried.
     without = {name: value.replace(question, "", 1) for name, value in fields.items()}
     bare = generator.count_tokens(_fill(template, fields=without, demonstrations=(), passages=(), texts=()))
     asked_too_much = longest is not None and question in fields[longest] and bare <= room
@@ -301,9 +293,9 @@ def _fill(
     ]
     values = {
         **fields,
-        # Each block brings the blank line after it, so that an absent block leaves no hole.
-        "demonstrations": "".join(f"{each}\n\n" for each in demonstrations),
-        "passages": "".join(f"{each}\n\n" for each in shown),
+        # Each block includes the blank line after it, so that a missing block leaves no gap.
+        "demonstrations": "".join(f"{text}\n\n" for text in demonstrations),
+        "passages": "".join(f"{text}\n\n" for text in shown),
     }
     return Prompt(
         instructions=_put(template.instructions, values),
@@ -317,14 +309,14 @@ def _put(text: str, values: Mapping[str, str]) -> str:
 
 
 class Showing(TypedDict, total=False):
-    """What a prompt shows beside the fields of its template."""
+    """Content of a prompt besides the fields of its template."""
 
-    #: its passages are shown, unless `passages` are given
+    #: pool whose passages are shown if `passages` is not set
     pool: PassagePool | None
     passages: Sequence[Passage] | None
-    #: words of one passage at most, 350 by default
+    #: most words of a passage, 350 by default
     passage_words: int
-    #: what was said before the question, too: for the call that writes what the user will read
+    #: whether to include earlier messages: for the call that writes the text for the user
     conversation: bool
 
 
@@ -340,7 +332,7 @@ async def ask(
     final: Settle | None = None,
     **showing: Unpack[Showing],
 ) -> Completion:
-    """The completion of `shown_prompt`; final: see `Run.complete`. Raises what these two raise."""
+    """Complete `shown_prompt`. final: see `Run.complete`. Raises as these two do."""
     prompt = shown_prompt(run, template=template, fields=fields, max_tokens=max_tokens, **showing)
     return await run.complete(prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want, final=final)
 
@@ -348,9 +340,9 @@ async def ask(
 def shown_prompt(
     run: Run, *, template: Template, fields: Mapping[str, str], max_tokens: int, **showing: Unpack[Showing]
 ) -> Prompt:
-    """The template with the passages, made to fit; the run counts those shown.
+    """Fill the template with fields and passages, shortened to fit. The run records the shown passages.
 
-    Every loss is in the trace as "prompt_budget". Raises what `fit` raises.
+    The trace records every loss as "prompt_budget". Raises as `fit` does.
     """
     pool, passages = showing.get("pool"), showing.get("passages")
     if passages is None:

@@ -1,10 +1,9 @@
-"""BM25 over title and text, in a folder on disk: what the embedded system searches with.
+"""BM25 over title and text, in a folder on disk: the default retriever.
 
-The folder holds one bm25s index for titles and one for texts, the passages themselves, and `index.json`, which says
-what it is. Arrays and passages are memory-mapped, so opening is quick and several workers share the pages.
-The scores of the two fields are added, as the Elasticsearch query of IRCoT and Adaptive-RAG adds its two matches;
-terms are made like those of Elasticsearch's english analyzer: possessive "'s" off, the 33 English stop words of Lucene
-left out, stemmed. What a word is, in every script, is in ragbandit/shared/text_forms.py.
+The folder has a bm25s index for titles and one for texts, the passages, and `index.json` with the facts of the index.
+Arrays and passages are memory-mapped, so opening is fast and workers share the pages. The scores of the two fields are
+added, as in the Elasticsearch query of IRCoT and Adaptive-RAG. Terms are made as by Elasticsearch's english analyzer:
+without possessive "'s", without Lucene's 33 English stop words, stemmed. ragbandit/shared/text_forms.py defines words.
 """
 
 import logging
@@ -27,7 +26,7 @@ from ragbandit.strategies.retrievers.folders import FolderRetriever, best_positi
 
 __all__ = ["FORMAT", "Bm25Retriever", "build_index", "read_corpus"]
 
-#: version of the folder's layout and of how terms are made
+#: version of the folder's layout and of the analyzer
 FORMAT = 2
 
 _FIELDS = ("title", "text")
@@ -38,7 +37,7 @@ _ANALYZER = {"stemmer": "english", "stop_words": "lucene-english"}
 
 _STOP_WORDS = frozenset(STOPWORDS_EN)
 _POSSESSIVE = re.compile("['\u2019]s\\b")
-#: the words of format 1: runs of letters and digits, in which combining marks separate
+#: words of format 1: runs of letters and digits, separated by combining marks too
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _EARLIER_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")
 
@@ -47,7 +46,7 @@ logging.getLogger("bm25s").setLevel(logging.WARNING)
 
 
 class _Analyzer(threading.local):
-    """Text to terms. A Stemmer must not be used by two threads at once, so every thread has its own."""
+    """Turns text into terms. Every thread has its own Stemmer, which is not thread-safe."""
 
     def __init__(self) -> None:
         self._stemmer = Stemmer.Stemmer(_ANALYZER["stemmer"])
@@ -65,10 +64,10 @@ _analyzer = _Analyzer()
 def build_index(
     rows: Iterable[Passage], folder: Path | str, *, progress: Callable[[int], None] = lambda _: None
 ) -> dict[str, Json]:
-    """Index passages into an index that replaces the folder once it is complete; the facts of `index.json`.
+    """Build an index that replaces the folder once it is complete. Returns the facts of `index.json`.
 
-    progress: called with the number of passages read, every 1,000 and at the end. Raises InvalidInput for an id seen
-    twice or no passage, ConfigError if the folder holds something else.
+    progress: called with the number of passages read, every 1,000 and at the end. Raises InvalidInput for an id used
+    twice or without passages, ConfigError if the folder exists and is not an index.
     """
     terms: dict[str, list[list[int]]] = {field: [] for field in _FIELDS}
     vocabularies: dict[str, dict[str, int]] = {field: {} for field in _FIELDS}
@@ -76,8 +75,8 @@ def build_index(
     with new_index(Path(folder)) as building:
         for passage in chain.from_iterable(stored(reader, building, size=_BATCH)):
             for field, text in (("title", passage.title), ("text", passage.text)):
-                known = vocabularies[field]
-                terms[field].append([known.setdefault(term, len(known)) for term in _analyzer.terms(text)])
+                numbers = vocabularies[field]
+                terms[field].append([numbers.setdefault(term, len(numbers)) for term in _analyzer.terms(text)])
         for field in _FIELDS:
             _write_field(terms[field], vocabulary=vocabularies[field], folder=building / field)
         return write_meta(building, {"format": FORMAT, **reader.facts(), "settings": {**_SETTINGS, **_ANALYZER}})
@@ -85,7 +84,7 @@ def build_index(
 
 def _write_field(terms: list[list[int]], *, vocabulary: dict[str, int], folder: Path) -> None:
     if not vocabulary:
-        return  # No passage has a word in this field; bm25s cannot index that, and there is nothing to find.
+        return  # no passage has a word in this field; bm25s cannot index that
     index = bm25s.BM25(**_SETTINGS, backend="numpy")
     index.index((terms, vocabulary), create_empty_token=False, show_progress=False)
     index.save(folder, show_progress=False)
@@ -94,7 +93,7 @@ def _write_field(terms: list[list[int]], *, vocabulary: dict[str, int], folder: 
 class Bm25Retriever(FolderRetriever):
     """Searches the index in a folder for passages that share a term with the query; see FolderRetriever.
 
-    `meta` has format, number of passages, sha256 of the passages as stored, created_at (seconds) and settings.
+    `meta` has format, number of passages, sha256 of the stored passages, created_at (seconds) and settings.
     """
 
     kind = "bm25"
@@ -105,7 +104,8 @@ class Bm25Retriever(FolderRetriever):
         super().__init__(folder)
         with self._whole():
             folders = [self._folder / field for field in _FIELDS]
-            self._indices = [bm25s.BM25.load(each, mmap=True, show_progress=False) for each in folders if each.is_dir()]
+            indexed = [folder for folder in folders if folder.is_dir()]
+            self._indices = [bm25s.BM25.load(folder, mmap=True, show_progress=False) for folder in indexed]
             if any(index.scores["num_docs"] != len(self) for index in self._indices):
                 raise ValueError("its files do not belong together")
 
@@ -113,9 +113,9 @@ class Bm25Retriever(FolderRetriever):
         terms = _analyzer.terms(query, version=self.meta["format"])
         scores = np.zeros(len(self), dtype=np.float32)  # (passages,)
         for index in self._indices:
-            known = index.get_tokens_ids(terms) if terms else []
-            if known:
-                scores += index.get_scores_from_ids(known)
+            ids = index.get_tokens_ids(terms) if terms else ()
+            if ids:
+                scores += index.get_scores_from_ids(ids)
         positions = np.flatnonzero(scores > 0)
         best = (int(positions[position]) for position in best_positions(scores[positions], k=k))
         return [(position, float(scores[position])) for position in best]

@@ -1,4 +1,4 @@
-"""Passages before they are indexed: a corpus of JSONL or Parquet, or documents that are cut into passages."""
+"""Reads passages for an index: from JSONL or Parquet, or from documents that are cut into passages."""
 
 import hashlib
 import json
@@ -22,14 +22,14 @@ from ragbandit.strategies.base import Passage
 
 log = logging.getLogger("ragbandit.documents")
 
-#: most characters of a passage: about 130 words, which every encoder reads whole
+#: most characters of a passage cut from a document: about 130 words, which every encoder reads whole
 CHARACTERS = 800
-#: characters of a field of a corpus at most
+#: most characters of a field of a corpus
 MAX_PASSAGE: Final = 1_000_000
-#: bytes of a document at most
+#: most bytes of a document
 MAX_DOCUMENT: Final = 64 * 1024 * 1024
 
-#: between two lines of its own at the very beginning of a Markdown file
+#: front matter at the beginning of a Markdown file
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _BLANK_LINE = re.compile(r"^[ \t]*\n", re.MULTILINE)
 _BREAKS = frozenset({"softbreak", "hardbreak"})
@@ -38,10 +38,10 @@ _BREAKS = frozenset({"softbreak", "hardbreak"})
 def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | None = None) -> Iterator[Passage]:
     """The passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
 
-    JSONL, plain or gzipped, is one object {"id", "title", "text", "url"} a line; other fields and blank lines are
-    skipped. A number is taken as its text; a title or url that is missing, null or NaN is empty. leave_out: see
-    `read_folder`. Raises InvalidInput naming the file, line or row (from 1) and field: broken JSON, a missing id
-    or text, a value above MAX_PASSAGE, an id used twice.
+    JSONL, plain or gzipped, has an object {"id", "title", "text", "url"} per line; other fields and blank lines are
+    skipped. Numbers become text; a title or url that is missing, null or NaN becomes empty. leave_out: see
+    `read_folder`. Raises InvalidInput with file, line or row (from 1) and field for broken JSON, a missing id or text,
+    a value above MAX_PASSAGE, or an id used twice.
     """
     source = Path(path)
     if source.is_dir():
@@ -90,7 +90,7 @@ def _read_row(row: Mapping[str, object], *, where: str) -> Passage:
 
 
 def _as_text(value: object, *, name: str, where: str) -> str:
-    """A field as text: numbers as data frames write them, where 1.0 stands for 1; null and NaN are empty."""
+    """A field as text. 1.0 becomes "1", because data frames write integers so; null and NaN become ""."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -106,23 +106,24 @@ def _as_text(value: object, *, name: str, where: str) -> str:
 
 
 def model_text(text: str, *, title: str) -> str:
-    """The text of a passage as models read it: its title on a line of its own, and its text."""
+    """A passage as models read it: the title on the first line, then the text."""
     return f"{title}\n{text}".strip()
 
 
 def log_left_out(name: str, reason: str, /) -> None:
-    """A document that is not in the corpus, as a warning in the log."""
+    """Log a document that is left out."""
     log.warning("%s is left out: %s", name, reason)
 
 
 def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_left_out) -> Iterator[Passage]:
     """The passages of all documents under a folder, in the order of their paths.
 
-    A passage has at most CHARACTERS characters. Its id is the document's path in the folder, "#" and its number from 1;
-    its url is that path; its title is the document's (in Markdown "title:" of the front matter, or the first heading of
-    level 1) or the name of the file. Left out are files of other kinds, without readable text or above MAX_DOCUMENT,
-    folders behind a link, and files outside of the folder. leave_out: called with the path and the reason.
-    Raises InvalidInput if no document is left; ConfigError without the packages.
+    A passage has at most CHARACTERS characters. Its url is the document's path in the folder; its id is that path, "#"
+    and a number from 1; its title is the document's (in Markdown "title:" of the front matter, or the first heading of
+    level 1) or the name of the file. Files of other kinds, without readable text or above MAX_DOCUMENT are left out,
+    and so are links to folders and to files outside of the folder.
+    leave_out: called with the path and the reason. Raises InvalidInput if no document is left; ConfigError without the
+    packages.
     """
     documents, root = 0, os.path.realpath(folder)
     for path in sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()):
@@ -131,7 +132,7 @@ def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_lef
             title, text = _read_document(path, root=root)
             pieces = list(_cut(text, markdown=path.suffix.lower() == ".md"))
             if not pieces:
-                raise InvalidInput("it holds no text")
+                raise InvalidInput("it has no text")
         except InvalidInput as error:
             leave_out(name, error.message)
             continue
@@ -140,7 +141,7 @@ def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_lef
         documents += len(pieces)
     if not documents:
         remedy = f"put {', '.join(_READERS)} files with text there"
-        raise InvalidInput(f"{folder} holds no document", field="corpus", remedy=remedy)
+        raise InvalidInput(f"{folder} has no document", field="corpus", remedy=remedy)
 
 
 def _cut(text: str, *, markdown: bool) -> Iterator[str]:
@@ -150,7 +151,7 @@ def _cut(text: str, *, markdown: bool) -> Iterator[str]:
 
 
 def _read_document(path: Path, *, root: str) -> tuple[str, str]:
-    """(title, text). Raises InvalidInput with the reason for which it is left out."""
+    """Returns (title, text). Raises InvalidInput with the reason to leave the document out."""
     if path.is_dir():
         raise InvalidInput("a link to a folder is not followed")
     if not Path(os.path.realpath(path)).is_relative_to(root):
@@ -159,7 +160,7 @@ def _read_document(path: Path, *, root: str) -> tuple[str, str]:
     if read is None:
         raise InvalidInput(f"not one of {', '.join(_READERS)}")
     if not path.is_file():
-        raise InvalidInput("it is no file")
+        raise InvalidInput("not a file, or a broken link")
     if path.stat().st_size > MAX_DOCUMENT:
         raise InvalidInput(f"it has more than {MAX_DOCUMENT >> 20} MiB")
     return read(path)
@@ -181,28 +182,30 @@ def _markdown(path: Path) -> tuple[str, str]:
 
 
 def _front_matter(text: str) -> tuple[str, str]:
-    """(its title or "", the text behind it). What is no mapping, or has a blank line, is text between two rules."""
+    """Returns (title or "", text after the front matter). Text between two rules that is not a mapping, or has a blank
+    line, is not front matter.
+    """
     match = _FRONT_MATTER.match(text)
-    if match is None or _BLANK_LINE.search(match[1]):  # "Note: read this." is a mapping, and a paragraph as well
+    if match is None or _BLANK_LINE.search(match[1]):  # "Note: read this." is a mapping, but may be a paragraph
         return "", text
     try:
         # This loader makes every scalar a text, also a title of 1984 or 2024-05-01.
-        given = yaml.load(match[1], Loader=yaml.BaseLoader)  # noqa: S506 - it makes texts, lists and mappings alone
+        values = yaml.load(match[1], Loader=yaml.BaseLoader) or {}  # noqa: S506 - only texts, lists and mappings
     except (yaml.YAMLError, RecursionError):
         return "", text
-    if not isinstance(given or {}, dict):
+    if not isinstance(values, dict):
         return "", text
-    title = (given or {}).get("title")
+    title = values.get("title")
     return " ".join(title.split()) if isinstance(title, str) else "", text[match.end() :]
 
 
 def _heading(text: str) -> str:
-    """The first heading of the first level, without its markup; "" if there is none."""
+    """The first heading of level 1, without markup; "" without one."""
     tokens = required_module("markdown_it", extra="documents").MarkdownIt("commonmark").parse(text)
     titles = (
         _plain(inside)
         for token, inside in pairwise(tokens)
-        if (token.type, token.tag, token.level) == ("heading_open", "h1", 0)  # deeper it is in a list or a quotation
+        if (token.type, token.tag, token.level) == ("heading_open", "h1", 0)  # not in a list or a quotation
     )
     return next((title for title in titles if title), "")
 
@@ -230,14 +233,14 @@ def _pdf(path: Path) -> tuple[str, str]:
         raise InvalidInput(f"it cannot be read: {type(error).__name__}: {error}") from error
 
 
-#: end of a file's name -> its reader, which gives (title, text)
+#: suffix of a file -> function that returns (title, text)
 _READERS: Mapping[str, Callable[[Path], tuple[str, str]]] = MappingProxyType(
     {".txt": _text, ".md": _markdown, ".html": _html, ".htm": _html, ".pdf": _pdf}
 )
 
 
 def passage_line(passage: Passage) -> bytes:
-    """The passage as one line of JSONL. The sha256 of a corpus is that of these lines, whatever the index."""
+    """The passage as a line of JSONL. The sha256 of a corpus is computed over these lines, for every kind of index."""
     row = {"id": passage.id, "title": passage.title, "text": passage.text}
     if passage.url is not None:
         row["url"] = passage.url
@@ -245,9 +248,9 @@ def passage_line(passage: Passage) -> bytes:
 
 
 class PassageReader:
-    """The passages of a build in batches: each id once, with its line of JSONL, counted and digested.
+    """Batches of passages for a build, each passage with its line of JSONL; computes their count and sha256.
 
-    progress: called with the number of passages done. Raises InvalidInput for an id seen twice or no passage.
+    progress: called with the number of passages done. Raises InvalidInput for an id used twice, or without passages.
     """
 
     def __init__(self, rows: Iterable[Passage], *, progress: Callable[[int], None] = lambda _: None) -> None:
@@ -257,7 +260,7 @@ class PassageReader:
         self._digest = hashlib.sha256()
 
     def batches(self, size: int) -> Iterator[list[tuple[Passage, bytes]]]:
-        """At most `size` passages at a time, each with its line; a batch is done when the next one is asked for."""
+        """Batches of at most `size` (passage, line); a batch is done when the next one is requested."""
         while passages := list(islice(self._rows, size)):
             yield [(passage, self._line(passage)) for passage in passages]
             self._progress(len(self._seen))
@@ -265,7 +268,7 @@ class PassageReader:
             raise InvalidInput("there is no passage", field="corpus", remedy="give at least one")
 
     def facts(self) -> dict[str, Json]:
-        """Facts for an index: number of passages, sha256 of their lines, time."""
+        """Facts to store with an index: number of passages, sha256 of their lines, time."""
         return {"passages": len(self._seen), "sha256": self._digest.hexdigest(), "created_at": time.time()}
 
     def _line(self, passage: Passage) -> bytes:
@@ -279,5 +282,5 @@ class PassageReader:
 
 
 def build_command(retriever: str, *, index: Path | str) -> str:
-    """The remedy of a missing or damaged index."""
+    """Remedy for a missing or damaged index."""
     return f"build it with: ragbandit index build --retriever {retriever} --corpus CORPUS.jsonl --index {index}"

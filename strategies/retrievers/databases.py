@@ -1,4 +1,4 @@
-"""Passages in a database (PostgreSQL, Qdrant, Elasticsearch): what the three retrievers have in common."""
+"""Common base of the retrievers for databases: PostgreSQL, Qdrant, Elasticsearch."""
 
 import asyncio
 from abc import abstractmethod
@@ -20,21 +20,21 @@ from ragbandit.strategies.retrievers.corpus import PassageReader, build_command,
 if TYPE_CHECKING:  # reading the facts of an index needs no torch
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
-#: how two vectors are compared; "dot" is the inner product
+#: measure for two vectors; "dot" is the inner product
 Distance = Literal["cosine", "dot", "euclid"]
-#: passages with their vectors, (passages, width); None: the index has none
+#: (passages, their vectors of shape (passages, width), or None for an index without vectors)
 Batches = Iterable[tuple[list[Passage], npt.NDArray[np.float32] | None]]
-#: passages encoded at a time
+#: passages per batch of a build
 BATCH: Final = 256
-#: connections that a retriever has at most
+#: most connections of a retriever
 CONNECTIONS: Final = 10
 
 
 class DatabaseRetriever(Retriever):
-    """Passages in a database, which is not asked before `opened`, `facts` or `build`.
+    """Searches passages in a database. The first connection is made by `opened`, `facts` or `build`.
 
-    CONNECTIONS searches at a time, each in a thread; later ones wait. `name` is the label, or else the kind, and the
-    first 12 digits of the passages' sha256, or of your own the name of the table or collection.
+    At most CONNECTIONS searches run concurrently, each in a thread. `name` is the label, by default the kind, followed
+    by 12 digits of the passages' sha256, or by the name of the table or collection if it is the user's own.
     """
 
     kind: ClassVar[str]
@@ -42,18 +42,21 @@ class DatabaseRetriever(Retriever):
     errors: ClassVar[tuple[type[Exception], ...]]
     #: what a build of ours has written: passages, sha256, created_at, model, width; empty where it is yours
     meta: Mapping[str, Json]
-    #: numbers of a vector; None: there is none
+    #: size of a vector; None without vectors
     width: int | None
     _encoder: "SentenceEncoder | None"
 
     def __init__(self, *, index: str, fields: Mapping[str, str] | None = None, label: str | None = None) -> None:
         self.index, self.fields, self._label = index, dict(fields or {}), label or self.kind
         self.name = f"{self._label}:{index}"
-        # Its own: where a server hangs, the event loop's threads would all wait for it.
+        # Own threads, so that a hanging server does not block all threads of the event loop.
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=f"ragbandit-{self.kind}")
 
     def opened(self, encoder: "SentenceEncoder | None" = None) -> Self:
-        """Itself, ready to search by the vectors of `encoder`; None: by words. Raises ConfigError."""
+        """Check the index. Returns itself, ready to search by vectors of `encoder`, or by words if it is None.
+
+        Raises ConfigError.
+        """
         try:
             with self._in_our_words(ConfigError):
                 self._read()
@@ -70,7 +73,7 @@ class DatabaseRetriever(Retriever):
         return self
 
     def facts(self) -> dict[str, Json]:
-        """`meta`, or of your own how much is there; the connections are closed. Raises ConfigError."""
+        """`meta`, or number and width of the user's own passages. Closes the connections. Raises ConfigError."""
         try:
             with self._in_our_words(ConfigError):
                 self._read()
@@ -85,13 +88,13 @@ class DatabaseRetriever(Retriever):
         encoder: "SentenceEncoder | None" = None,
         progress: Callable[[int], None] = lambda _: None,
     ) -> dict[str, Json]:
-        """Make the index, or replace one of ours, whole or not at all; its `meta`. Connections are closed.
+        """Make the index, or replace an index of RagBandit, atomically. Returns its `meta`. Closes the connections.
 
-        Raises InvalidInput for an id seen twice or no passage, ConfigError for a name in other use, ArmFailed.
+        Raises InvalidInput for an id used twice or without passages, ConfigError if the name is used, ArmFailed.
         """
         for field, name in self.fields.items():
             if "." in name:
-                remedy = "give a plain name: a path into JSON is for passages of your own"
+                remedy = "give a plain name: paths into JSON are only for your own passages"
                 raise ConfigError(f"{name!r} has a dot", field=f"retriever.fields.{field}", remedy=remedy)
         facts: dict[str, Json] = {"model": encoder and encoder.name, "width": encoder and encoder.width}
         reader = PassageReader(rows, progress=progress)
@@ -122,7 +125,7 @@ class DatabaseRetriever(Retriever):
         return tuple(await asyncio.get_running_loop().run_in_executor(self._threads, search))
 
     def _search(self, query: str, *, k: int) -> list[Hit]:
-        assert self._encoder is not None  # where it may be, the database searches by words as well
+        assert self._encoder is not None  # a subclass that can search by words overrides this
         return self._nearest(self._encoder.encode([query])[0], k=k)
 
     async def close(self) -> None:
@@ -131,7 +134,7 @@ class DatabaseRetriever(Retriever):
         self._disconnect()
 
     def _passage(self, values: Mapping[str, Any]) -> Passage:
-        """A passage of a row's or point's values by the names of its fields. Raises ArmFailed where it has no text."""
+        """Make a passage from values by field. Raises ArmFailed for a passage without text."""
         if not isinstance(values["text"], str):
             fault = f"passage {values['id']!r} of {self.index!r} has no text, but {values['text']!r}"
             raise ArmFailed(fault, remedy="set retriever.fields.text, or give every passage a text")
@@ -144,7 +147,7 @@ class DatabaseRetriever(Retriever):
 
     def _not_ours(self, name: str) -> ConfigError:
         remedy = f"choose another name for the index, or delete {name!r}"
-        return ConfigError(f"{name!r} exists, and is no index of ours", field="retriever.index", remedy=remedy)
+        return ConfigError(f"{name!r} exists, and is not made by ragbandit", field="retriever.index", remedy=remedy)
 
     @contextmanager
     def _in_our_words(self, kind: type[RagBanditError]) -> Iterator[None]:
@@ -156,7 +159,7 @@ class DatabaseRetriever(Retriever):
     @abstractmethod
     def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError: ...
 
-    #: sets `meta` and `width`; raises ConfigError where the fields are not there
+    #: sets `meta` and `width`; raises ConfigError for missing fields
     @abstractmethod
     def _read(self) -> None: ...
 
@@ -166,15 +169,15 @@ class DatabaseRetriever(Retriever):
     @abstractmethod
     def _count(self) -> int: ...
 
-    #: writes all, and publishes it with the facts, which are complete when the batches are through
+    #: writes all batches, then publishes them with `facts`, which are complete after the last batch
     @abstractmethod
     def _fill(self, batches: Batches, *, facts: dict[str, Json]) -> None: ...
 
-    #: a second time it does nothing
+    #: a second call does nothing
     @abstractmethod
     def _disconnect(self) -> None: ...
 
     @staticmethod
     def _storable(text: str) -> str:
-        """NUL is stored as U+FFFD, and half a surrogate pair as "?"."""
+        """The text with NUL replaced by U+FFFD, and half a surrogate pair by "?"."""
         return encodable(text.replace("\x00", "\ufffd"))

@@ -1,11 +1,11 @@
-"""Passages in an Elasticsearch server, version 8 or 9, found by words or by meaning.
+"""Searches passages in an Elasticsearch server, version 8 or 9, by words or by meaning.
 
-Words: the english analyzer on title and text, and one match on each whose scores add, as in IRCoT and Adaptive-RAG.
-Meaning: the approximate nearest neighbours of the query's vector. For both, join two of these in a HybridRetriever:
-the server's own fusion is not in every licence.
+Words: the english analyzer on title and text; the scores of one match on each are added, as in IRCoT and Adaptive-RAG.
+Meaning: approximate nearest neighbours of the query's vector. Use a HybridRetriever of two retrievers for both: not
+every licence includes the server's own fusion.
 
-The index of a name is an alias of "NAME-a" or "NAME-b": a build fills the one that is not in use and then moves the
-alias, so that searches see the old passages or the new ones, whole. What the index is stands in its mapping's _meta.
+The name of the index is an alias of "NAME-a" or "NAME-b". A build fills the unused one and then moves the alias, so
+searches see either all old or all new passages. The facts of the index are in its mapping's _meta.
 """
 
 import itertools
@@ -25,23 +25,23 @@ from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.corpus import build_command
 from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever
 
-#: version of the mapping; another one cannot be read
+#: version of the mapping; other versions cannot be read
 FORMAT = "elasticsearch-1"
 
-#: how passages are found; see the module
+#: kind of search, see the module
 Search = Literal["words", "meaning"]
 
-#: distinct words of a query that are searched for, each in two fields: small servers take at most 1,024 clauses
+#: most distinct words of a query, each searched in two fields: small servers accept at most 1,024 clauses
 MAX_WORDS = 500
 _BULK_BYTES = 10 * 1024 * 1024
-#: time limit of a build's request, seconds
+#: timeout of a build's request, seconds
 _BUILD_S: Final = 30.0
-#: bytes, a limit of the server
+#: most bytes of an id, a limit of the server
 _LONGEST_ID = 512
-#: characters of a server's reason that are repeated
+#: most characters of a server's reason in our messages
 _REASON: Final = 500
 _LOG: Final = "see the Elasticsearch server's log"
-#: (a part of an error's status, type or reason, what to do about it), the first that fits
+#: (part of an error's status, type or reason, remedy); the first match counts
 _REMEDIES: Final = (
     ("flood", "make room on the server's disk, or add a node; the block then goes away by itself"),
     ("read-only", "make room if the disk is full, then set to null the index's or cluster's setting blocks.read_only"),
@@ -54,20 +54,20 @@ _REMEDIES: Final = (
 )
 _URL_REMEDY = "write http://host:9200"
 _FIELDS: Final = ["id", "title", "text", "url"]
-#: kept, and not searched
+#: mapping of a field that is stored and not searched
 _STORED: Final = {"type": "keyword", "index": False, "doc_values": False}
 
-# It warns of every failed try with a traceback of a hundred lines; our error says the same in one.
+# It logs every failed attempt with a traceback of a hundred lines; our error has the same content in one line.
 logging.getLogger("elastic_transport").setLevel(logging.ERROR)
 
 
 class ElasticsearchRetriever(DatabaseRetriever):
-    """url: of the server. index: the name of the index. search: by words, or by meaning, which needs an encoder.
+    """Searches an index of Elasticsearch.
 
-    timeout_s: of one request, which the client sends three times while the server is busy or unreachable. `name` has
-    the search between kind and sha256. Equal scores of words come in the order indexed; of a query beyond 500 distinct
-    words the first 500 are searched for; k above 10,000, the server's window, is refused. Raises ConfigError if the
-    url cannot be read.
+    url: address of the server. index: name of the index. search: by words, or by meaning, which needs an encoder.
+    timeout_s: of one request; the client sends it up to three times if the server is busy or unreachable.
+    Equal word scores are ordered as indexed. Only the first 500 distinct words of a query count; k above 10,000, the
+    server's window, is refused. Raises ConfigError for an invalid url.
     """
 
     kind = "elasticsearch"
@@ -83,7 +83,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
                 url, api_key=api_key, request_timeout=timeout_s, max_retries=2, connections_per_node=CONNECTIONS
             )
         except ValueError as error:
-            message = f"{shown_address(url)!r} is no url: {error}"
+            message = f"{shown_address(url)!r} is not a url: {error}"
             raise ConfigError(message, field="retriever.url", remedy=_URL_REMEDY) from error
 
     def _read(self) -> None:
@@ -92,16 +92,16 @@ class ElasticsearchRetriever(DatabaseRetriever):
         if meta.get("format") != FORMAT:
             raise self._unusable(f"has format {meta.get('format')!r}, and this version reads {FORMAT!r}")
         if not meta.get("complete"):
-            raise self._unusable("was not built to its end")
+            raise self._unusable("is incomplete: its build was interrupted")
         self.meta = {key: value for key, value in meta.items() if key != "complete"}
         self.width = meta.get("width")
 
     def _search(self, query: str, *, k: int) -> list[Hit]:
         if self._encoder is not None:
             return super()._search(query, k=k)
-        in_query = words(query)
-        if len(in_query) > MAX_WORDS:
-            query = " ".join(list(dict.fromkeys(in_query))[:MAX_WORDS])
+        query_words = words(query)
+        if len(query_words) > MAX_WORDS:
+            query = " ".join(list(dict.fromkeys(query_words))[:MAX_WORDS])
         matches = [{"match": {field: {"query": self._storable(query)}}} for field in ("title", "text")]
         return self._hits(
             query={"bool": {"should": matches}}, sort=["_score", {"number": "asc"}], track_scores=True, size=k
@@ -118,8 +118,8 @@ class ElasticsearchRetriever(DatabaseRetriever):
             rows = reply["hits"]["hits"]
             return [Hit(passage=self._passage(row["_source"]), score=float(row["_score"])) for row in rows]
         except (KeyError, TypeError, ValueError) as error:
-            message = f"the index {self.index!r} replied something else than hits: {error!r}"
-            remedy = "is it Elasticsearch that answers there, and did `ragbandit index build` make the index?"
+            message = f"the index {self.index!r} sent an unexpected reply: {error!r}"
+            remedy = "check that the url is an Elasticsearch server, and that `ragbandit index build` made the index"
             raise ArmFailed(message, remedy=remedy) from error
 
     def _count(self) -> int:
@@ -136,7 +136,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
             fields["vector"] = {"type": "dense_vector", "dims": facts["width"], "index": True, "similarity": "cosine"}
         client.indices.create(
             index=building,
-            # One shard: the frequencies of words, and with them the scores, are those of the whole corpus.
+            # One shard, so that word frequencies, and with them scores, are computed on the whole corpus.
             settings={"number_of_shards": 1, "refresh_interval": "-1"},
             mappings={"dynamic": "strict", "_meta": {"ragbandit": {"format": FORMAT}}, "properties": fields},
         )
@@ -154,16 +154,16 @@ class ElasticsearchRetriever(DatabaseRetriever):
         client.indices.update_aliases(actions=[*moves, *([{"remove_index": {"index": live}}] if live else [])])
 
     def _places(self, client: Elasticsearch) -> tuple[str | None, str]:
-        """The index that the alias names, or None, and the one to fill, which is not there any more."""
+        """Returns (index behind the alias or None, name of the index to fill). Deletes what an old build left there."""
         first, second = f"{self.index}-a", f"{self.index}-b"
         live, building = None, first
         if client.indices.exists(index=self.index):
             is_alias = client.indices.exists_alias(name=self.index)
-            named = list(client.indices.get_alias(name=self.index).body) if is_alias else []
-            if named not in ([first], [second]):
+            indexes = list(client.indices.get_alias(name=self.index).body) if is_alias else []
+            if indexes not in ([first], [second]):
                 raise self._not_ours(self.index)
-            live, building = named[0], second if named == [first] else first
-        if client.indices.exists(index=building):  # a build that was cut off left it
+            live, building = indexes[0], second if indexes == [first] else first
+        if client.indices.exists(index=building):  # an interrupted build left it
             if "ragbandit" not in client.indices.get_mapping(index=building)[building]["mappings"].get("_meta", {}):
                 raise self._not_ours(building)
             client.indices.delete(index=building)
@@ -173,7 +173,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
         self._client.close()
 
     def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
-        """The client's error with the server's own reason, and what to do about it."""
+        """The client's error with the server's reason and a remedy."""
         if isinstance(error, BulkIndexError):
             item: dict[str, Any] = next(iter(error.errors[0].values()))
             status, body, refused = item.get("status"), item, f"the passage {str(item.get('_id'))[:80]!r}"
@@ -183,23 +183,23 @@ class ElasticsearchRetriever(DatabaseRetriever):
             reason = f"Elasticsearch does not answer: {error}"
             return kind(reason, field="retriever.url", remedy="start it, or correct retriever.url")
         name, reason = _cause(body)
-        said = f"{status}, {': '.join(filter(None, (name, reason))) or str(error)[:_REASON]}"
+        reply = f"{status}, {': '.join(filter(None, (name, reason))) or str(error)[:_REASON]}"
         if status == 401 or name == "security_exception" or (status == 403 and not name):
             remedy = "put a key that may read and write the index into the variable that retriever.api_key_env names"
-            return kind(f"Elasticsearch refuses us: {said}", field="retriever.api_key_env", remedy=remedy)
+            return kind(f"Elasticsearch refuses the key: {reply}", field="retriever.api_key_env", remedy=remedy)
         if status == 404 and name in ("", "index_not_found_exception"):
             remedy = build_command("elasticsearch", index=self.index)
             return kind(f"the index {self.index!r} does not exist", field="retriever.index", remedy=remedy)
         signs = f"<{status}> {name} {reason}".lower()
         remedy = next((remedy for sign, remedy in _REMEDIES if sign in signs), _LOG)
-        return kind(f"Elasticsearch refuses {refused}: {said}", remedy=remedy)
+        return kind(f"Elasticsearch refuses {refused}: {reply}", remedy=remedy)
 
     #: the server takes UTF-8 only
     _storable = staticmethod(encodable)
 
 
 def _cause(body: object) -> tuple[str, str]:
-    """(type, reason) of the first cause in an error's body; "" if the body has none."""
+    """Returns (type, reason) of the first cause in an error's body; each may be ""."""
     error = body.get("error", body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
         return "", str(error or "")[:_REASON]
@@ -209,7 +209,7 @@ def _cause(body: object) -> tuple[str, str]:
 
 
 def _document(passage: Passage, *, number: int) -> dict[str, Any]:
-    """The fields of a passage. Raises InvalidInput for an id that the server does not take."""
+    """The fields of a passage. Raises InvalidInput for an id that the server does not accept."""
     if not passage.id or len(passage.id.encode()) > _LONGEST_ID:
         fault = f"passage {number}: {passage.id[:40]!r} is empty or above {_LONGEST_ID} bytes"
         raise InvalidInput(fault, field="id", remedy="give a shorter one: it is Elasticsearch's limit")

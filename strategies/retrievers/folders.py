@@ -1,4 +1,4 @@
-"""Indexes in a folder on disk: the passages by position, a build that replaces the folder, the retriever."""
+"""Indexes in a folder on disk: reading passages by position, building with an atomic replacement, searching."""
 
 import asyncio
 import fcntl
@@ -25,7 +25,7 @@ from ragbandit.strategies.retrievers.corpus import PassageReader, build_command
 
 log = logging.getLogger("ragbandit.index")
 
-#: the files that every index in a folder has: what it is, its passages as JSONL, where each line begins
+#: files of every index in a folder: its facts, its passages as JSONL, the offset of each line
 META, PASSAGES, OFFSETS = "index.json", "passages.jsonl", "offsets.npy"
 
 
@@ -49,14 +49,14 @@ class PassageFile:
 class FolderRetriever(Retriever):
     """A retriever whose index is a folder.
 
-    `meta` is what its `index.json` says. `name` is the kind and the first 12 digits of the sha256 of the passages, so
-    that every outcome names its corpus.
-    Raises ConfigError, with the command that builds the index, if there is none, or it is damaged or of another format.
+    `meta` is the content of `index.json`. `name` is the kind and the first 12 digits of the passages' sha256, so that
+    every outcome records its corpus. Raises ConfigError, with the command that builds the index, if the index is
+    missing, damaged or of another format.
     """
 
     #: the value of the setting `retriever.name`
     kind: ClassVar[str]
-    #: version of the folder's layout and of how words are made
+    #: version of the folder's layout and of the analyzer
     format: ClassVar[int | str]
     #: earlier versions that can be read
     earlier_formats: ClassVar[frozenset[int | str]] = frozenset()
@@ -77,10 +77,10 @@ class FolderRetriever(Retriever):
 
     @classmethod
     def read_meta(cls, folder: Path) -> dict[str, Json]:
-        """The facts in `index.json`. Raises ConfigError, with the command that builds it, for anything else."""
+        """Read `index.json`. Raises ConfigError, with the command that builds the index, if it cannot be used."""
         file = folder / META
         if not file.is_file():
-            raise cls._fault(folder, "holds no index")
+            raise cls._fault(folder, "has no index")
         try:
             meta = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -89,11 +89,11 @@ class FolderRetriever(Retriever):
         if version not in {cls.format, *cls.earlier_formats} or not isinstance(meta, dict):
             raise cls._fault(folder, f"has format {version!r}, and this version reads {cls.format!r}")
         if version != cls.format:
-            meta["outdated"] = f"of format {version}, now {cls.format}; {build_command(cls.kind, index=folder)}"
+            meta["outdated"] = f"format {version}, now {cls.format}; {build_command(cls.kind, index=folder)}"
         return meta
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best passages, best first; equal scores as indexed. Raises ArmFailed."""
+        """The at most k best passages, best first; equal scores in indexed order. Raises ArmFailed."""
         return await asyncio.to_thread(self._search, query, k=k)
 
     @abstractmethod
@@ -110,7 +110,7 @@ class FolderRetriever(Retriever):
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """What fails inside is a damaged index."""
+        """Report errors of the block as a damaged index."""
         try:
             yield
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -136,7 +136,7 @@ class CurrentIndex(Retriever):
         return await (await asyncio.to_thread(self._current)).search(query, k=k)
 
     def _version_now(self) -> tuple[int, int, int] | None:
-        """Another value after every build; None while there is no index."""
+        """A value that changes with every build; None without an index."""
         with suppress(OSError):
             status = self._file.stat()
             return status.st_ino, status.st_mtime_ns, status.st_size
@@ -157,7 +157,7 @@ class CurrentIndex(Retriever):
 
 
 def best_positions(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
-    """Positions of the k highest scores, ties in order of position: argpartition would cut through ties."""
+    """Positions of the k highest scores; ties in order of position, which argpartition does not ensure."""
     positions = np.arange(len(scores))
     if len(scores) > k:
         positions = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
@@ -166,7 +166,7 @@ def best_positions(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
 
 
 def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[Passage]]:
-    """Batches of passages, written to the files of a PassageFile in the folder."""
+    """Write passages to the files of a PassageFile in the folder, and yield them in batches."""
     offsets = [0]
     with (folder / PASSAGES).open("wb") as file:
         for batch in reader.batches(size):
@@ -179,16 +179,16 @@ def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[P
 
 @contextmanager
 def new_index(target: Path) -> Iterator[Path]:
-    """An empty folder that replaces `target` at the end. Raises ConfigError if that is something else than an index."""
+    """An empty folder that replaces `target` at the end. Raises ConfigError if `target` exists and is not an index."""
     if target.exists() and not (target / META).is_file() and not (target.is_dir() and not any(target.iterdir())):
-        fault = f"{target} exists and is no index"
+        fault = f"{target} exists and is not an index"
         raise ConfigError(fault, field="retriever.index", remedy="give a new or an empty folder")
     building = target.with_name(f".{target.name}.building-{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    for other in target.parent.glob(f".{glob.escape(target.name)}.building-*"):
-        with suppress(FileNotFoundError), _lock(other) as is_left:  # another build may end meanwhile
-            if is_left:  # a build that was killed left it
-                shutil.rmtree(other, ignore_errors=True)
+    for folder in target.parent.glob(f".{glob.escape(target.name)}.building-*"):
+        with suppress(FileNotFoundError), _lock(folder) as is_free:  # another build may end meanwhile
+            if is_free:  # a killed build left it
+                shutil.rmtree(folder, ignore_errors=True)
     building.mkdir()
     try:
         with _lock(building):
@@ -200,20 +200,20 @@ def new_index(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[bool]:
-    """A lock on a folder; whether this process got it. The kernel ends it with the process."""
-    opened = os.open(folder, os.O_RDONLY)
+    """Lock a folder until the end of the block, or of the process. Yields whether this process has the lock."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         is_free = True
     except OSError:
         is_free = False
     try:
         yield is_free
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def write_meta(folder: Path, facts: dict[str, Json]) -> dict[str, Json]:
-    """Write `index.json`, the last file of an index: a folder that has one is complete."""
+    """Write `index.json`, the last file of an index: a folder with this file is complete."""
     (folder / META).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return facts

@@ -1,6 +1,6 @@
-"""Mention counts: how often the passages mention each entity; the table of the `popularity` policy.
+"""Mention counts: how often the passages mention each entity. The `popularity` policy reads this table.
 
-`ragbandit index build` writes it into the index's folder as `popularity.json`, the contract between the two:
+`ragbandit index build` writes it into the index's folder as `popularity.json`:
 
     {"format": 1, "passages": 8119, "words": 5,
      "mentions": {"barack obama": 12, "poachie range": 1, ...},
@@ -62,22 +62,23 @@ class _PassageWord:
     """A word in a passage."""
 
     word: str
-    #: it has a capital letter
+    #: has a capital letter
     capital: bool
     number: bool
-    #: it begins a sentence, or what may be one
+    #: may begin a sentence
     first: bool
 
 
 def count_mentions(passages: Iterable[Passage]) -> dict[str, Json]:
-    """The table of the file. Raises InvalidInput without passages, as from a pipe that was read before."""
+    """Count the mentions for the table. Raises InvalidInput without passages, for example from a pipe read before."""
     mentions, capital, plain = Counter[str](), Counter[str](), Counter[str]()
     titles, count = set[str](), 0
     for passage in passages:
         count += 1
         title, text = list(_stretches(_BRACKETED_END.sub("", passage.title))), list(_stretches(passage.text))
-        titles |= (own := _title_key(title))
-        mentions.update({key for words in (*title, *text) for key in _names(words)} | own)
+        title_keys = _title_key(title)
+        titles |= title_keys
+        mentions.update({key for words in (*title, *text) for key in _names(words)} | title_keys)
         capital.update(word.word for words in text for word in words if word.capital and not word.first)
         plain.update(word.word for words in text for word in words if not (word.capital or word.number))
     if not count:
@@ -90,11 +91,14 @@ def count_mentions(passages: Iterable[Passage]) -> dict[str, Json]:
 
 
 def write_popularity(passages: Iterable[Passage], folder: Path | str) -> Path:
-    """Count and write `popularity.json` into an index's folder, whole; its path. Raises ConfigError."""
+    """Count mentions, and write `popularity.json` into an index's folder atomically. Returns the path.
+
+    Raises ConfigError.
+    """
     table = count_mentions(passages)
     path = Path(folder, FILE)
     try:
-        with whole_file(path, durable=False) as beside, beside.open("w", encoding="utf-8") as file:
+        with whole_file(path, durable=False) as temporary, temporary.open("w", encoding="utf-8") as file:
             json.dump(table, file, ensure_ascii=False, separators=(",", ":"))
     except OSError as error:
         message = f"{path} cannot be written: {error}"
@@ -111,23 +115,23 @@ def _title_key(stretches: Sequence[Sequence[_PassageWord]]) -> set[str]:
 def _names(words: Sequence[_PassageWord]) -> Iterator[str]:
     """The keys in a stretch of words."""
     for start, token in enumerate(words):
-        # A capital at the beginning of a sentence says nothing of the words that many sentences begin with.
+        # At the beginning of a sentence a function word has a capital, too.
         if not token.capital or token.word in (_FUNCTION_WORDS if token.first else _ARTICLES):
             continue
         for end in range(start, min(start + WORDS, len(words))):
             named = words[end].capital or words[end].number
             if not named and words[end].word not in _PARTICLES:
                 break
-            # A letter alone is a piece of "U.S." or an initial.
+            # A single letter is a part of "U.S." or an initial.
             if named and (end > start or len(token.word) > 1):
-                yield " ".join(one.word for one in words[start : end + 1])
+                yield " ".join(part.word for part in words[start : end + 1])
 
 
 def _stretches(text: str) -> Iterator[list[_PassageWord]]:
-    """The text cut where no name goes on, as words."""
+    """Words of the text, split at marks that no name contains."""
     first = True
     for place, piece in enumerate(_BREAK.split(unicodedata.normalize("NFC", text))):
-        if place % 2:  # a mark: after each but a comma a sentence may begin
+        if place % 2:  # a mark: any but a comma may begin a sentence
             first = first or piece != ","
             continue
         stretch = []

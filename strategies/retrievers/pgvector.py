@@ -1,4 +1,4 @@
-"""Passages in PostgreSQL with pgvector, searched by meaning. A table's comment has the facts of an index of ours."""
+"""Searches passages in PostgreSQL with pgvector, by meaning. A comment on the table has the facts of a built index."""
 
 # ruff: noqa: S608 - every name in a statement is quoted by psycopg, and every value is a parameter
 import json
@@ -20,18 +20,18 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit
 from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever, Distance
 
-#: default names of columns; a dot reaches into a column of JSON. Title and url may be missing
+#: field -> default column; a dot reaches into a JSON column. Title and url are optional
 COLUMNS: Final = {"id": "id", "title": "title", "text": "text", "url": "url", "vector": "embedding"}
-#: distance -> operator of pgvector, and its class of operators in an index without the type
+#: distance -> (operator of pgvector, operator class without the type)
 _OPERATORS: Final = {"cosine": ("<=>", "cosine_ops"), "dot": ("<#>", "ip_ops"), "euclid": ("<->", "l2_ops")}
-#: hnsw.ef_search, candidates held while the graph is searched: at least, and the most that pgvector takes
+#: least and largest hnsw.ef_search, the candidates during a search of the graph; pgvector accepts no more
 _CANDIDATES: Final = (100, 1000)
 _COMMENT: Final = "SELECT obj_description(to_regclass(%s), 'pg_class') WHERE to_regclass(%s) IS NOT NULL"
 _TYPES: Final = """
     SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
     WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
-#: the graph of the table below a view is not looked for
+#: counts HNSW indexes; a view counts as having one
 _HAS_GRAPH: Final = """
     SELECT count(*) FROM pg_class c LEFT JOIN pg_index i ON indrelid = c.oid AND indisvalid
     LEFT JOIN pg_opclass o ON o.oid = ANY(indclass) LEFT JOIN pg_am a ON a.oid = opcmethod
@@ -40,9 +40,10 @@ _HAS_GRAPH: Final = """
 
 
 class PgvectorRetriever(DatabaseRetriever):
-    """dsn: a connection string. index: TABLE or SCHEMA.TABLE. exact: compare every vector, not those of an HNSW index.
+    """Searches a table of PostgreSQL.
 
-    timeout_s: of connecting, and of a search. Raises ConfigError without the dsn if that cannot be read.
+    dsn: connection string. index: TABLE or SCHEMA.TABLE. exact: compare every vector instead of using an HNSW index.
+    timeout_s: of connecting, and of a search. Raises ConfigError, without repeating the dsn, if it is invalid.
     """
 
     kind = "pgvector"
@@ -66,7 +67,7 @@ class PgvectorRetriever(DatabaseRetriever):
             self._target = limits | conninfo_to_dict(dsn)
         except psycopg.Error:  # its text repeats the dsn
             remedy = "set the variable to postgresql://USER:PASSWORD@HOST/DATABASE"
-            raise ConfigError("no connection string", field="retriever.dsn_env", remedy=remedy) from None
+            raise ConfigError("not a connection string", field="retriever.dsn_env", remedy=remedy) from None
         pool: dict[str, Any] = {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_timeout": timeout_s}
         self._engine = create_engine("postgresql+psycopg://", creator=self._connect, pool_pre_ping=True, **pool)
         self._table = _quoted(*index.split("."))
@@ -74,7 +75,7 @@ class PgvectorRetriever(DatabaseRetriever):
         self._operator, self._operators = _OPERATORS[distance]
 
     def _connect(self) -> "psycopg.Connection[Any]":
-        connection = psycopg.connect(**self._target, prepare_threshold=None)  # PgBouncer shares out connections
+        connection = psycopg.connect(**self._target, prepare_threshold=None)  # PgBouncer switches connections
         try:
             register_vector(connection)
         except psycopg.ProgrammingError as error:
@@ -86,7 +87,7 @@ class PgvectorRetriever(DatabaseRetriever):
 
     @contextmanager
     def _begin(self, **limits: object) -> Iterator[Callable[..., Any]]:
-        """A function that runs statements in one transaction with these settings."""
+        """Yields a function that runs statements in one transaction with these settings."""
         with self._engine.begin() as connection:
             for name, value in limits.items():
                 connection.exec_driver_sql(f"SET LOCAL {name.replace('__', '.')} = {value}")
@@ -96,7 +97,7 @@ class PgvectorRetriever(DatabaseRetriever):
         with self._begin(statement_timeout=self._timeout_ms) as ask:
             types = {name: kind for name, kind in ask(_TYPES, (self._table,))}  # noqa: C416 - rows are no pairs
             if not types:
-                raise self._unusable("is no table of this database")
+                raise self._unusable("is not a table of this database")
             for field, name in list(self._names.items()):
                 if name.split(".")[0] not in types:
                     if field not in ("title", "url") or field in self.fields:
@@ -124,12 +125,12 @@ class PgvectorRetriever(DatabaseRetriever):
             limits["enable_indexscan"] = "off"
         else:
             limits["hnsw__ef_search"] = min(_CANDIDATES[1], max(_CANDIDATES[0], 2 * k))
-        there = f"{_quoted(self._names['vector'])} IS NOT NULL"
-        order = "far, id" if self.exact else "far"  # the graph knows no second order
+        has_vector = f"{_quoted(self._names['vector'])} IS NOT NULL"
+        order = "far, id" if self.exact else "far"  # the graph has no second order
         with self._begin(**limits) as ask:
-            rows = ask(f"{self._rows} WHERE {there} ORDER BY {order} LIMIT %s", (vector, k)).mappings().all()
+            rows = ask(f"{self._rows} WHERE {has_vector} ORDER BY {order} LIMIT %s", (vector, k)).mappings().all()
         best = 1.0 if self.distance == "cosine" else 0.0
-        # A vector of zeros has no cosine: its distance is no number.
+        # A vector of zeros has no cosine: its distance is NaN.
         return [Hit(passage=self._passage(row), score=best - row["far"]) for row in rows if row["far"] == row["far"]]
 
     def _count(self) -> int:
@@ -141,8 +142,8 @@ class PgvectorRetriever(DatabaseRetriever):
         building, columns = _quoted(*schema, f"{table}_building"), [_quoted(name) for name in self._names.values()]
         types = ("text PRIMARY KEY", "text", "text", "text", f"vector({facts['width']})")
         with self._begin(statement_timeout=0, idle_in_transaction_session_timeout=0) as ask:  # it encodes for hours
-            there = ask(_COMMENT, (self._table, self._table)).all()
-            if there and not _facts(there[0][0]):
+            comments = ask(_COMMENT, (self._table, self._table)).all()
+            if comments and not _facts(comments[0][0]):
                 raise self._not_ours(self.index)
             ask(f"CREATE TABLE {building} ({', '.join(map(' '.join, zip(columns, types, strict=True)))})")
             for passages, vectors in batches:
@@ -159,14 +160,14 @@ class PgvectorRetriever(DatabaseRetriever):
         self._engine.dispose()
 
     def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
-        """Without the statement and its values."""
+        """The error without the statement and its values."""
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
-        remedy = "see that it runs, that the variable names it, and that its user may read the table"
+        remedy = "check that the server runs, that the variable has its address, and that its user may read the table"
         return kind(f"PostgreSQL refuses, or does not answer: {reason}", field="retriever.dsn_env", remedy=remedy)
 
 
 def _facts(comment: str | None) -> dict[str, Json]:
-    """The facts in a comment of ours; empty for another comment."""
+    """The facts in the comment of a built index; {} for another comment."""
     try:
         facts = json.loads(comment or "{}")
     except ValueError:
@@ -179,6 +180,6 @@ def _quoted(*name: str) -> str:
 
 
 def _value(name: str) -> str:
-    """A column, or what its JSON holds behind the dots."""
+    """SQL of a column, or of a path into its JSON."""
     column, *path = name.split(".")
     return f"{_quoted(column)} #>> {sql.Literal(path).as_string()}" if path else _quoted(column)

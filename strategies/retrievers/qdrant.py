@@ -1,4 +1,4 @@
-"""Passages in a collection of Qdrant, searched by meaning: of a server, or of a folder that one process may use."""
+"""Searches passages in a collection of Qdrant by meaning, on a server or in a folder for one process."""
 
 import math
 import uuid
@@ -17,21 +17,22 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.databases import Batches, DatabaseRetriever, Distance
 
-#: default keys of the payload; a dot reaches into an object
+#: field -> default key of the payload; a dot reaches into an object
 KEYS: Final = {"title": "title", "text": "text", "url": "url"}
-#: distances of which the smaller one is nearer
+#: distances that are smaller for nearer vectors
 _FARTHER: Final = frozenset({models.Distance.EUCLID, models.Distance.MANHATTAN})
-#: points of our indexes, by the ids of their passages
+#: namespace of the points' UUIDs, which are made from passage ids
 _NAMESPACE: Final = uuid.UUID("5d2b7f36-2f0c-4f5c-9f57-0d2f3d6f7a11")
-#: candidates held while the graph is searched, at least
+#: least number of candidates during a search of the graph
 _CANDIDATES: Final = 100
 
 
 class QdrantRetriever(DatabaseRetriever):
-    """url: of a server, a folder for one process, or ":memory:". index: a collection or an alias.
+    """Searches a collection of Qdrant.
 
-    fields: keys of payloads, and with "vector" the name of a vector. Without "id" a passage's id is its point's.
-    timeout_s: of one request. Raises ConfigError if the url cannot be read.
+    url: address of a server, a folder for one process, or ":memory:". index: a collection or an alias.
+    fields: keys of payloads; "vector" is the name of a vector. Without "id" the id of the point is used.
+    timeout_s: of one request. Raises ConfigError for an invalid url.
     """
 
     kind = "qdrant"
@@ -58,23 +59,23 @@ class QdrantRetriever(DatabaseRetriever):
                 self._client = QdrantClient(path=url, force_disable_check_same_thread=True)
             else:
                 check_address(url, field="retriever.url", remedy="write http://host:6333, or the path of a folder")
-                # It would ask the server for its version, and warn.
+                # check_compatibility would request the server's version, and warn.
                 self._client = QdrantClient(
                     url=url, api_key=api_key, timeout=math.ceil(timeout_s), check_compatibility=False
                 )
 
     def _read(self) -> None:
         if self.index not in self._aliases() and not self._client.collection_exists(self.index):
-            raise self._unusable("is no collection of this server")
+            raise self._unusable("is not a collection of this server")
         config = self._client.get_collection(self.index).config
         self.meta = dict((config.metadata or {}).get("ragbandit", {}))
         if self.meta:
             self._keys.setdefault("id", "id")
         vectors = config.params.vectors
-        named = vectors if isinstance(vectors, dict) else {"": vectors}
-        chosen = named.get(self._using)
+        by_name = vectors if isinstance(vectors, dict) else {"": vectors}
+        chosen = by_name.get(self._using)
         if chosen is None:
-            remedy = f"set retriever.fields.vector to one of: {', '.join(named)}"
+            remedy = f"set retriever.fields.vector to one of: {', '.join(by_name)}"
             raise self._unusable(f"has no vector {self._using!r}", field="fields.vector", remedy=remedy)
         self.width, self._sign = chosen.size, -1 if chosen.distance in _FARTHER else 1
         text = self._keys["text"]
@@ -85,7 +86,7 @@ class QdrantRetriever(DatabaseRetriever):
 
     def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
         params = models.SearchParams(exact=self.exact, hnsw_ef=max(_CANDIDATES, 2 * k))
-        # In process every vector is compared, and parameters are warned of.
+        # In a folder every vector is compared, and the client warns of parameters.
         chosen: dict[str, Any] = {"search_params": None if self._local else params}
         reply = self._client.query_points(
             self.index, query=vector.tolist(), using=self._using or None, limit=k, **chosen
@@ -106,7 +107,7 @@ class QdrantRetriever(DatabaseRetriever):
         if live not in (None, first, second) or (live is None and client.collection_exists(self.index)):
             raise self._not_ours(self.index)
         building = second if live == first else first
-        if client.collection_exists(building):  # a build that was cut off left it
+        if client.collection_exists(building):  # an interrupted build left it
             if "ragbandit" not in (client.get_collection(building).config.metadata or {}):
                 raise self._not_ours(building)
             client.delete_collection(building)
@@ -118,12 +119,12 @@ class QdrantRetriever(DatabaseRetriever):
             for passage, vector in zip(passages, [] if vectors is None else vectors.tolist(), strict=True):
                 payload = {key: getattr(passage, field) for field, key in keys.items()}
                 whole = {self._using: vector} if self._using else vector
-                key = str(uuid.uuid5(_NAMESPACE, passage.id))  # Qdrant takes only numbers and UUIDs
+                key = str(uuid.uuid5(_NAMESPACE, passage.id))  # Qdrant accepts only numbers and UUIDs
                 points.append(models.PointStruct(id=key, payload=payload, vector=whole))
             client.upsert(building, points=points, wait=True)
         client.update_collection(building, metadata={"ragbandit": facts})
         if client.get_collection(building).config.metadata is None:
-            raise ConfigError("Qdrant keeps no metadata", field="retriever.url", remedy="use Qdrant 1.16 or newer")
+            raise ConfigError("Qdrant stores no metadata", field="retriever.url", remedy="use Qdrant 1.16 or newer")
         alias = models.CreateAlias(collection_name=building, alias_name=self.index)
         moves: list[Any] = [models.CreateAliasOperation(create_alias=alias)]
         if live is not None:
@@ -133,7 +134,7 @@ class QdrantRetriever(DatabaseRetriever):
             client.delete_collection(live)
 
     def _aliases(self) -> dict[str, str]:
-        return {each.alias_name: each.collection_name for each in self._client.get_aliases().aliases}
+        return {alias.alias_name: alias.collection_name for alias in self._client.get_aliases().aliases}
 
     def _disconnect(self) -> None:
         self._client.close()
@@ -144,12 +145,12 @@ class QdrantRetriever(DatabaseRetriever):
             return kind(f"Qdrant does not answer: {error.source}", field="retriever.url", remedy=remedy)
         if isinstance(error, UnexpectedResponse) and error.status_code in (401, 403):
             remedy = "put a key that may read and write the collection into the variable of retriever.api_key_env"
-            return kind(f"Qdrant refuses us: {error.reason_phrase}", field="retriever.api_key_env", remedy=remedy)
+            return kind(f"Qdrant refuses the key: {error.reason_phrase}", field="retriever.api_key_env", remedy=remedy)
         return kind(f"Qdrant refuses the request: {error}", field="retriever.url", remedy="see the Qdrant server's log")
 
 
 def _value(payload: Mapping[str, Any] | None, key: str) -> Any:
-    """What stands under a key; a dot reaches into an object."""
+    """The value of a key; a dot reaches into an object."""
     value: Any = payload
     for name in key.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None

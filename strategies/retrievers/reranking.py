@@ -1,4 +1,4 @@
-"""Retrievers around others: reranked and hybrid; and those without an index: passages in a list, and none at all."""
+"""Retrievers around others (reranked, hybrid), and retrievers without an index (a list of passages, none)."""
 
 import asyncio
 import math
@@ -14,20 +14,20 @@ from ragbandit.strategies.base import Hit, Passage, Retriever, at_once, log_exce
 
 
 class Reranker(Protocol):
-    """Puts hits in a better order, on one event loop. Its retriever calls its `async def close(self)`, if any."""
+    """Reorders hits, on one event loop. RerankedRetriever calls its `async def close(self)`, if it has one."""
 
-    #: tells two rerankers apart: it is kept with every outcome
+    #: identifies the reranker in every outcome
     name: str
 
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
-        """The same hits with scores of its own, best first. Any exception makes the search an ArmFailed."""
+        """The same hits with new scores, best first. Any exception makes the search fail with ArmFailed."""
         ...
 
 
 class RerankedRetriever(Retriever):
-    """Asks a retriever for `depth` hits, or for k if that is more, reranks them and gives the k best.
+    """Asks a retriever for max(`depth`, k) hits, reranks them and returns the k best.
 
-    The reranker may put the last of these first, so a larger depth finds and costs more. It is not asked without hits.
+    A larger depth costs more, and finds passages that the retriever ranks low. Without hits the reranker is not called.
     `name` has both names and the depth. Raises InvalidInput for a depth below 1.
     """
 
@@ -40,11 +40,11 @@ class RerankedRetriever(Retriever):
 
     @property
     def name(self) -> str:  # type: ignore[override] # it changes when the retriever opens another index
-        """The retriever's name, the reranker's and the depth."""
+        """Names of the retriever and the reranker, and the depth."""
         return f"{self._retriever.name}:reranked:{self._rerank.name}:{self._depth}"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best by the reranker, with its scores. Raises ArmFailed if one fails, or changes hits."""
+        """The at most k best hits with the reranker's scores. Raises ArmFailed if it fails, or changes hits."""
         if k < 1:
             return ()
         hits = await self._retriever.search(query, k=max(k, self._depth))
@@ -59,7 +59,7 @@ class RerankedRetriever(Retriever):
             log_exception(error, of=f"the reranker {name}", action="rerank_failed", reranker=name)
             message = f"the reranker {self._rerank.name} failed: {type(error).__name__}: {error}"
             raise ArmFailed(message, remedy="see the traceback in the worker's log") from error
-        return self._checked(ranked, given=hits)[:k]
+        return self._checked(ranked, hits=hits)[:k]
 
     async def close(self) -> None:
         """Close the retriever, and the reranker if it can be closed."""
@@ -70,36 +70,36 @@ class RerankedRetriever(Retriever):
             if close is not None:
                 await close()
 
-    def _checked(self, ranked: object, *, given: tuple[Hit, ...]) -> tuple[Hit, ...]:
-        """The hits, their scores made plain floats: many a model's are numpy's, which no JSON takes."""
+    def _checked(self, ranked: object, *, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
+        """The ranked hits with scores as floats: numpy's numbers cannot be written as JSON."""
         try:
-            hits = tuple(Hit(passage=hit.passage, score=float(hit.score)) for hit in ranked)  # type: ignore[attr-defined]  # the except says so
-            before, after = (Counter(hit.passage for hit in each) for each in (given, hits))
+            result = tuple(Hit(passage=hit.passage, score=float(hit.score)) for hit in ranked)  # type: ignore[attr-defined]  # see except
+            before, after = Counter(hit.passage for hit in hits), Counter(hit.passage for hit in result)
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise self._failed(f"returned no hits but {ranked!r:.200}") from error
-        for word, which in (("left out", before - after), ("added", after - before)):
-            if which:
-                names = ", ".join(repr(getattr(each, "id", each)) for each in islice(which, 3))
-                raise self._failed(f"was given {len(given)} hits and {word} {names}")
-        scores = [hit.score for hit in hits]
-        if not all(map(math.isfinite, scores)) or any(one < two for one, two in pairwise(scores)):
-            raise self._failed(f"returned scores that are no numbers or rise: {scores!r:.200}")
-        return hits
+        for verb, passages in (("left out", before - after), ("added", after - before)):
+            if passages:
+                names = ", ".join(repr(getattr(passage, "id", passage)) for passage in islice(passages, 3))
+                raise self._failed(f"received {len(hits)} hits and {verb} {names}")
+        scores = [hit.score for hit in result]
+        if not all(map(math.isfinite, scores)) or any(left < right for left, right in pairwise(scores)):
+            raise self._failed(f"returned scores that are not numbers or rise: {scores!r:.200}")
+        return result
 
     def _failed(self, fault: str) -> ArmFailed:
-        remedy = "return every hit that was given, once and with its passage as it is, best first, each with its score"
+        remedy = "return every received hit once, with its unchanged passage and a score, best first"
         return ArmFailed(f"the reranker {self._rerank.name} {fault}", remedy=remedy)
 
 
-#: constant of reciprocal rank fusion, as its authors set it
+#: constant of reciprocal rank fusion, from its authors
 CONSTANT = 60
 
 
 def fuse(lists: Sequence[Sequence[Hit]], *, k: int) -> tuple[Hit, ...]:
-    """The k best of several lists: a passage scores the sum of 1 / (CONSTANT + rank) over the lists that hold it.
+    """The k best passages of several lists. A score is the sum of 1 / (CONSTANT + rank) over the lists of a passage.
 
-    Ranks count from 1, so a score lies between 0 and len(lists) / (CONSTANT + 1). Equal scores come in the order in
-    which they are met, list by list. Passages are the same where their ids are.
+    Ranks count from 1, so a score lies between 0 and len(lists) / (CONSTANT + 1). Equal scores are ordered by first
+    occurrence, list by list. Passages are identified by their ids.
     Source: Cormack, Clarke and Buettcher 2009, "Reciprocal rank fusion outperforms Condorcet".
     """
     scores: dict[str, float] = {}
@@ -113,10 +113,10 @@ def fuse(lists: Sequence[Sequence[Hit]], *, k: int) -> tuple[Hit, ...]:
 
 
 class HybridRetriever(Retriever):
-    """Asks two retrievers of the same corpus at the same time and fuses their hits by id.
+    """Asks two retrievers of the same corpus concurrently and fuses their hits by id.
 
-    Each gives `depth` hits, or k if that is more: a passage that is tenth in both lists may be first in the joined one.
-    A search fails if either fails. `name` has both names. Raises InvalidInput for a depth below 1.
+    Each returns max(`depth`, k) hits: the tenth passage of both lists may be the first of the fused one. A search fails
+    if one retriever fails. `name` has both names. Raises InvalidInput for a depth below 1.
     """
 
     def __init__(self, first: Retriever, *, second: Retriever, depth: int = 50) -> None:
@@ -131,7 +131,7 @@ class HybridRetriever(Retriever):
         return f"hybrid:{self._pair[0].name}+{self._pair[1].name}"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best of both, best first. Raises ArmFailed if one of them fails."""
+        """The at most k best passages, best first. Raises ArmFailed if a retriever fails."""
         if k < 1:
             return ()
         searches = [partial(retriever.search, query, k=max(k, self._depth)) for retriever in self._pair]
@@ -146,9 +146,9 @@ class HybridRetriever(Retriever):
 class MemoryRetriever(Retriever):
     """Finds passages in a list; the score is the number of distinct words shared with title and text.
 
-    Ties go to the earlier passage; a passage that shares no word is not found. seconds: how long every search
-    takes. fail_at: the searches, counted from 1, that raise ArmFailed. `queries` holds every query seen. `closed`:
-    whether close was called.
+    Ties go to the earlier passage; passages without a shared word are left out. seconds: duration of a search.
+    fail_at: numbers of the searches, from 1, that raise ArmFailed. `queries` has every query; `closed` is whether close
+    was called.
     """
 
     def __init__(
@@ -168,18 +168,18 @@ class MemoryRetriever(Retriever):
         await asyncio.sleep(self._seconds)
         if number in self._fail_at:
             raise ArmFailed(f"the retriever fails at search {number}")
-        wanted = _words(query)
-        hits = [Hit(passage=passage, score=float(len(wanted & known))) for passage, known in self._passages]
+        query_words = _words(query)
+        hits = [Hit(passage=passage, score=float(len(query_words & shared))) for passage, shared in self._passages]
         # sorted() keeps the order of equal scores.
         return tuple(sorted((hit for hit in hits if hit.score > 0), key=lambda hit: -hit.score)[: max(0, k)])
 
     async def close(self) -> None:
-        """Remember that it was called."""
+        """Set `closed`."""
         self.closed = True
 
 
 class NoRetriever(Retriever):
-    """Finds nothing, opens nothing: a search is an error of the arm that said that it does not retrieve."""
+    """The retriever of arms whose class sets `retrieves = False`: every search is an error."""
 
     name = "none"
 

@@ -1,4 +1,4 @@
-"""Models of sentence-transformers: texts to vectors, an index of these in a folder on disk, and a reranker of pairs."""
+"""Models of sentence-transformers: an encoder of texts, an index of vectors in a folder, and a reranker of pairs."""
 
 import asyncio
 import hashlib
@@ -22,16 +22,16 @@ from ragbandit.strategies.retrievers.corpus import PassageReader, model_text
 from ragbandit.strategies.retrievers.folders import FolderRetriever, best_positions, new_index, stored, write_meta
 from ragbandit.strategies.retrievers.reranking import Reranker
 
-#: tokens read of a text where the folder does not say
+#: most tokens of a text if the folder sets no limit
 _TOKENS = 256
 
 
 class SentenceEncoder:
-    """Encodes texts with the model in a folder, a Hugging Face model with a tokenizer.
+    """Encodes texts with the Hugging Face model and the tokenizer in a folder.
 
-    A vector is the mean over the tokens, or the first token's, by the folder's `modules.json`. Its length is 1:
-    the inner product of two is their cosine. name: kept in the index and compared when it is opened.
-    Source: Reimers and Gurevych 2019, "Sentence-BERT". Raises ConfigError without a model, and for another pooling.
+    A vector is the mean over the tokens, or that of the first token, as set in the folder's `modules.json`. Its length
+    is 1, so the inner product of two vectors is their cosine. name: stored in indexes and compared on opening.
+    Source: Reimers and Gurevych 2019, "Sentence-BERT". Raises ConfigError without a model, or for another pooling.
     """
 
     def __init__(self, folder: Path | str, *, name: str | None = None) -> None:
@@ -48,9 +48,9 @@ class SentenceEncoder:
         self.name = f"{name or self._folder.name}:{weights_sha256(self._folder)[:12]}"
 
     def encode(self, texts: Sequence[str], *, batch: int = 32) -> npt.NDArray[np.float32]:
-        """(texts, width), each row of length 1, of the tokens that the model reads. Safe from several threads.
+        """Vectors of length 1, shape (texts, width). Safe to call from several threads.
 
-        Texts of similar length share a batch, so that little padding is computed.
+        Texts of similar length share a batch, which keeps padding small.
         """
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         with self._lock, torch.inference_mode():
@@ -59,26 +59,26 @@ class SentenceEncoder:
         return vectors
 
     def _encode_batch(self, texts: list[str]) -> npt.NDArray[np.float32]:
-        read = self._tokenizer(texts, padding=True, truncation=True, max_length=self._tokens, return_tensors="pt")
-        read = {key: value.to(self._device) for key, value in read.items() if key != "token_type_ids"}
-        hidden = self._model(**read).last_hidden_state  # (B, T, width)
+        tokens = self._tokenizer(texts, padding=True, truncation=True, max_length=self._tokens, return_tensors="pt")
+        inputs = {key: value.to(self._device) for key, value in tokens.items() if key != "token_type_ids"}
+        hidden = self._model(**inputs).last_hidden_state  # (B, T, width)
         if self._first_token:
             pooled = hidden[:, 0]
         else:
-            mask = read["attention_mask"].unsqueeze(-1).to(hidden.dtype)  # (B, T, 1)
+            mask = inputs["attention_mask"].unsqueeze(-1).to(hidden.dtype)  # (B, T, 1)
             pooled = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
         unit: npt.NDArray[np.float32] = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
         return unit
 
 
 def _by_length(texts: Sequence[str], *, batch: int) -> Iterator[list[int]]:
-    """Places of the texts, the shortest first, so many at a time."""
+    """Batches of the texts' indices, the shortest texts first."""
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     return (order[start : start + batch] for start in range(0, len(order), batch))
 
 
 def weights_sha256(folder: Path) -> str:
-    """Over the folder's safetensors files, in the order of their names."""
+    """sha256 of the hashes of the folder's safetensors files, ordered by name."""
     digest = hashlib.sha256()
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as stream:
@@ -87,12 +87,12 @@ def weights_sha256(folder: Path) -> str:
 
 
 def clean(text: str) -> str:
-    """Half a surrogate pair cannot be tokenised. What no model reads to its end is not tokenised whole either."""
+    """The text without halves of surrogate pairs, which tokenizers refuse, cut to 100,000 characters."""
     return encodable(text[:100_000])
 
 
 def _takes_first_token(folder: Path) -> bool:
-    """True if the folder's pooling takes the first token, False if it takes the mean of the tokens."""
+    """True if the folder's pooling takes the first token, False if it takes the mean. Raises ConfigError."""
     modules = _read(folder / "modules.json")
     pooling = [module for module in modules or [] if str(module.get("type", "")).endswith("Pooling")]
     if not pooling:
@@ -116,22 +116,22 @@ def _read(file: Path) -> Any:
         raise ConfigError(f"{file} cannot be read: {error}", field="retriever.model") from error
 
 
-#: tokens read of a pair where neither tokenizer nor model says
+#: most tokens of a pair if neither tokenizer nor model sets a limit
 _CROSS_ENCODER_TOKENS = 512
-#: a tokenizer without its model's length has 10^30
-_UNTOLD = 1_000_000
+#: larger limits of tokenizers count as none: they return 10^30 if no limit is set
+_NO_LIMIT = 1_000_000
 #: pairs in one forward pass
 _PAIRS = 16
-#: characters that are tokenised of a text, per token that the model reads: the tokenizer's work grows with both texts
+#: most characters of a text per token that the model reads: the tokenizer's time grows with both texts
 _CHARACTERS_PER_TOKEN = 32
 
 
 class CrossEncoder(Reranker):
-    """Scores passages with the model in a folder, each read together with the question.
+    """Scores each passage together with the question, with the model in a folder.
 
     The folder has a Hugging Face model with one output for a pair of texts, in safetensors, and a tokenizer.
-    A score is that output without an activation: any real number, higher is better. A pair that is too long loses the
-    end of the longer text. `name` is the given name or the folder's, and 12 digits of the weights' sha256.
+    A score is that output without an activation: any real number, higher is better. The longer text of a too long pair
+    is cut. `name` is the argument, or the folder's name, and 12 digits of the weights' sha256.
     Source: Nogueira and Cho 2019, "Passage Re-ranking with BERT". Raises ConfigError without such a model.
     """
 
@@ -143,17 +143,17 @@ class CrossEncoder(Reranker):
             self._model: Any = model.float().eval().to(self._device)
             self._tokens = _longest(self._tokenizer, model)
             self._lock = threading.Lock()
-            # Its own: those that wait for their turn would fill the event loop's threads, which look up names as well.
+            # An own thread: waiting calls would fill the event loop's threads, which also resolve host names.
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-rerank")
-            self.score("a", ["b", "b b"])  # what has no padding token, or not one output, is said now
+            self.score("a", ["b", "b b"])  # fails now for a model without padding token, or with other outputs
         except ConfigError:
             raise
-        except Exception as error:  # the tokenizer's and the weights' own errors, in Rust, have no other base
-            raise _unfit(path, fault=f"cannot be used: {error}") from error
+        except Exception as error:  # errors of tokenizers and safetensors, written in Rust, have no other base
+            raise _unusable(path, fault=f"cannot be used: {error}") from error
         self.name = f"{name or path.name}:{weights_sha256(path)[:12]}"
 
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
-        """The hits, best first; equal scores in the order given. Raises ArmFailed if the model fails."""
+        """The hits, best first; equal scores keep their order. Raises ArmFailed if the model fails."""
         texts = [model_text(hit.passage.text, title=hit.passage.title) for hit in hits]
         abandoned = threading.Event()
         try:
@@ -170,9 +170,9 @@ class CrossEncoder(Reranker):
     def score(
         self, query: str, texts: Sequence[str], *, abandoned: threading.Event | None = None
     ) -> npt.NDArray[np.float32]:
-        """(texts,): how well each answers the query; 0 once `abandoned` is set. Safe from several threads.
+        """Scores of the texts, shape (texts,). Safe to call from several threads.
 
-        Texts of similar length share a batch, so that little padding is computed.
+        Texts of similar length share a batch, which keeps padding small. abandoned: if set, the remaining scores are 0.
         """
         scores = np.zeros(len(texts), dtype=np.float32)
         with self._lock, torch.inference_mode():
@@ -183,49 +183,49 @@ class CrossEncoder(Reranker):
         return scores
 
     def _forward(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """(B,): the output for the query with each of the B texts."""
+        """Outputs for the query with each of the B texts, shape (B,)."""
         size = self._tokens * _CHARACTERS_PER_TOKEN
-        # "longest_first" and not "only_second": a question longer than the model would leave no passage to cut.
+        # "only_second" would leave nothing of the passage if the question is longer than the model's limit.
         queries, passages = [clean(query)[:size]] * len(texts), [clean(text)[:size] for text in texts]
-        how = {"truncation": "longest_first", "max_length": self._tokens, "padding": True, "return_tensors": "pt"}
-        read = self._tokenizer(queries, passages, **how).to(self._device)
-        outputs: npt.NDArray[np.float32] = self._model(**read).logits.view(len(texts)).cpu().numpy()
+        options = {"truncation": "longest_first", "max_length": self._tokens, "padding": True, "return_tensors": "pt"}
+        inputs = self._tokenizer(queries, passages, **options).to(self._device)
+        outputs: npt.NDArray[np.float32] = self._model(**inputs).logits.view(len(texts)).cpu().numpy()
         return outputs
 
 
 def _loaded(folder: Path) -> tuple[Any, Any]:
-    """(tokenizer, model)."""
+    """Returns (tokenizer, model). Raises ConfigError."""
     kind = "AutoModelForSequenceClassification"
     model, loading = load_model(kind, folder, field="retriever.rerank", output_loading_info=True)
     if model.config.num_labels != 1:
         fault = f"has {model.config.num_labels} outputs, and a cross-encoder that ranks has one"
-        raise _unfit(folder, fault=fault)
+        raise _unusable(folder, fault=fault)
     if missing := sorted(loading["missing_keys"]):
-        raise _unfit(folder, fault=f"has no weights for {missing[0]}, which would be random")
+        raise _unusable(folder, fault=f"has no weights for {missing[0]}, which would be random")
     return load_model("AutoTokenizer", folder, field="retriever.rerank"), model
 
 
 def _longest(tokenizer: Any, model: Any) -> int:
-    """Tokens of a pair that have positions: RoBERTa's begin after the padding token's number (512 of 514)."""
+    """Most tokens of a pair. RoBERTa's positions begin after the padding token's number (512 of 514)."""
     limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or 0]
     for name, layer in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(layer, torch.nn.Embedding):
             limits.append(layer.num_embeddings - (0 if layer.padding_idx is None else layer.padding_idx + 1))
-    return min((int(limit) for limit in limits if 0 < limit < _UNTOLD), default=_CROSS_ENCODER_TOKENS)
+    return min((int(limit) for limit in limits if 0 < limit < _NO_LIMIT), default=_CROSS_ENCODER_TOKENS)
 
 
-def _unfit(folder: Path, *, fault: str) -> ConfigError:
+def _unusable(folder: Path, *, fault: str) -> ConfigError:
     remedy = "give a cross-encoder with one output, for example cross-encoder/ms-marco-MiniLM-L-6-v2"
     return ConfigError(f"{folder} {fault}", field="retriever.rerank", remedy=remedy)
 
 
-#: version of the folder's layout; another one cannot be read
+#: version of the folder's layout; other versions cannot be read
 FORMAT = "dense-1"
 
 _VECTORS = "vectors.float16"
-#: passages encoded at a time
+#: passages per batch of a build
 _BATCH = 256
-#: vectors compared at once: few enough that their float32 copy stays in the processor's cache, ten times as quick
+#: vectors compared in one product: their float32 copy fits in the processor's cache, which is ten times as fast
 _BLOCK = 2_048
 
 
@@ -236,10 +236,10 @@ def build_index(
     encoder: SentenceEncoder,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Json]:
-    """Encode passages into an index that replaces the folder once it is complete; the facts of `index.json`.
+    """Build an index that replaces the folder once it is complete. Returns the facts of `index.json`.
 
-    progress: called with the number of passages done. Raises InvalidInput for an id seen twice or no passage,
-    ConfigError if the folder holds something else.
+    progress: called with the number of passages done. Raises InvalidInput for an id used twice or without passages,
+    ConfigError if the folder exists and is not an index.
     """
     reader = PassageReader(rows, progress=progress)
     with new_index(Path(folder)) as building:
@@ -252,12 +252,12 @@ def build_index(
 
 
 class DenseRetriever(FolderRetriever):
-    """Searches the index in a folder with the encoder that it was built with.
+    """Searches the index in a folder with the encoder that built it.
 
-    Every vector is compared, so the result is exact, up to about a million passages. Vectors are memory-mapped float16:
-    half the disk, and several workers share the pages. `meta` has format, number of passages, sha256 of the passages as
-    stored, created_at, model and width. Scores are cosines; every query with a letter or digit finds the nearest
-    passages. Raises what FolderRetriever raises, and ConfigError for an index of another model.
+    The result is exact: every vector is compared, which is fast enough for about a million passages. Vectors are
+    memory-mapped float16, shared by workers. `meta` has format, number of passages, sha256 of the stored passages,
+    created_at, model and width. Scores are cosines. A query without letter or digit has no hits. Raises as
+    FolderRetriever does, and ConfigError for an index of another model.
     """
 
     kind = "dense"
@@ -267,7 +267,7 @@ class DenseRetriever(FolderRetriever):
         super().__init__(folder)
         self._encoder = encoder
         if self.meta.get("model") != encoder.name:
-            fault = f"holds vectors of {self.meta.get('model')!r}, not of {encoder.name!r}"
+            fault = f"has vectors of {self.meta.get('model')!r}, not of {encoder.name!r}"
             raise self._fault(self._folder, fault)
         with self._whole():
             vectors = np.memmap(self._folder / _VECTORS, dtype=np.float16, mode="c")
@@ -283,9 +283,9 @@ class DenseRetriever(FolderRetriever):
 
     def _score(self, query: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         scores = np.empty(len(self), dtype=np.float32)  # (passages,)
-        wanted = torch.from_numpy(query)  # (width,)
+        query_vector = torch.from_numpy(query)  # (width,)
         with torch.inference_mode():
             for start in range(0, len(self), _BLOCK):
                 block = torch.from_numpy(self._vectors[start : start + _BLOCK]).float()  # (block, width)
-                scores[start : start + len(block)] = (block @ wanted).numpy()
+                scores[start : start + len(block)] = (block @ query_vector).numpy()
         return scores

@@ -1,18 +1,18 @@
-"""`adaptive_rag` and `multi_label`: which arm a question needs, by a classifier that was trained on a table.
+"""`adaptive_rag` and `multi_label`: choose the arm with a classifier that was trained on a table.
 
 `fit` fine-tunes DistilBERT with one output per arm (AdamW without weight decay, linear decay without warm-up) and keeps
-the epoch that does best on a held-out share of the rows it was given. `save` writes the folder that the param `trained`
-names, and the state names it by its sha256; ledger rows are counted and not learned. A folder holds
+the best epoch on held-out rows. `save` writes a folder for the param `trained`; the state contains its sha256. Ledger
+rows are counted and not learned. A folder has
 
     config.json  model.safetensors  tokenizer.json    the fine-tuned encoder, as AutoModel loads it
     layers.safetensors                                "pre" (d, d + 1) and "heads" (K, d + 1), biases last
     ragbandit.json                                    arms, costs, report, and the sha256 of the other four
 
-Adaptive-RAG (arXiv 2403.14403): labels as in section 3.2. Different, on purpose: DistilBERT in place of T5-large that
-writes a letter; inductive labels for the rows that no arm solved, as the paper says (the authors' code gives them to
-other questions; `policy train --questions` adds such). The multi-label classifier of MBA-RAG (arXiv 2412.01572, table
-1) takes the arm of the highest output there, nearly always the most expensive: 4.51 mean steps of 4.69. Here cost
-has a say. Questions that no arm answered are kept, with an empty set.
+Adaptive-RAG (arXiv 2403.14403): labels as in section 3.2. Intended differences: DistilBERT instead of T5-large that
+writes a letter; inductive labels for rows that no arm solved, as in the paper (the authors' code gives them to other
+questions; `policy train --questions` adds such questions). The multi-label classifier of MBA-RAG (arXiv 2412.01572,
+table 1) takes the arm with the highest output, nearly always the most expensive one: 4.51 mean steps of 4.69. Here the
+choice includes the cost. Questions that no arm answered are kept, with an empty set of labels.
 """
 
 import functools
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
 
     from ragbandit.router.policies.finetuned.network import Network
 
-#: batches done, batches in all
+#: called with (batches done, all batches)
 BatchProgress = Callable[[int, int], None]
 
-#: of the folder
+#: version of the folder
 FORMAT: Final = 1
 _FACTS: Final = "ragbandit.json"
 _FIELD: Final = "policy.params.trained"
@@ -68,38 +68,38 @@ _REMEDY: Final = "give a folder that `ragbandit policy train` wrote"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittingParams(ReadingParams):
-    """Settings of how a classifier is trained on tables."""
+    """Settings of training on tables."""
 
-    #: falls linearly to 0 over `epochs` passes
+    #: initial learning rate; falls linearly to 0 over `epochs` passes
     learning_rate: Number = 3e-5
     #: questions per step
     batch: Count = 32
     epochs: Count = 10
-    #: the share of the rows held out to choose the epoch; 0 keeps the last one
+    #: share of the rows that are held out to choose the epoch; 0 keeps the last epoch
     validation: Annotated[float, Field(ge=0.0, le=0.9, allow_inf_nan=False)] = 0.1
-    #: a folder that `save` wrote; None: a policy that has to be fitted
+    #: folder of a trained policy; None for an untrained one
     trained: Text | None = None
 
 
 class TableClassifier(CountingPolicy, ABC):
-    """Fine-tuned on tables; a subclass says what the labels, the loss and the choice are."""
+    """A classifier that is fine-tuned on tables; a subclass defines labels, loss and choice."""
 
     algorithm: ClassVar[str]
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
-    #: whether the epoch with the least loss on held-out rows is kept; False: the one with the most accuracy
+    #: whether to keep the epoch with the least loss on held-out rows, instead of the highest accuracy
     least_loss: ClassVar[bool]
 
     def __init__(self, fitting: FittingParams) -> None:
         super().__init__(fitting)
         self.fitting = fitting
-        #: the arms that it can choose, those of the table it was trained on; none if it is not trained
+        #: arms of the training table, which can be chosen; () if untrained
         self.trained_arms: tuple[ArmName, ...] = ()
-        #: of the training; None for a policy that is not trained
+        #: report of the training; None if untrained
         self.report: Mapping[str, Json] | None = None
         #: mean steps of every arm in the training rows
         self._costs: tuple[float, ...] = ()
-        #: of the folder's contents; None: there is none
+        #: hash of the folder; None without a folder
         self._identity: str | None = None
         self._network: Network | None = None
         if fitting.trained is not None:
@@ -107,25 +107,25 @@ class TableClassifier(CountingPolicy, ABC):
 
     @abstractmethod
     def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
-        """What every arm's output should be, NaN where nobody knows; None for a row that teaches nothing."""
+        """Target of every arm's output, NaN if unknown; None for a row without a label."""
 
     @abstractmethod
     def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
-        """The mean loss, which is differentiable, and the accuracy in [0, 1] of questions; both are (B, K)."""
+        """Returns (mean loss, differentiable, accuracy in [0, 1]) of outputs and targets, both (B, K)."""
 
     @abstractmethod
     def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput:
-        """The choice among these arms by the K outputs of the trained ones, float64."""
+        """Choose among `arms`. outputs: of the K trained arms, float64."""
 
     @property
     def tolerance(self) -> float:
-        """Rounding of scores: the state is the folder's sha256 and counts, which no processor rounds."""
+        """Rounding of scores only: the state, the folder's sha256 and counts, is exact."""
         return 0.0 if self._network is None else self._network.reader.rounding
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
-        """The chosen arm has all the probability, ties share it; an untrained policy gives every arm the same."""
+        """All probability for the chosen arm, divided between ties; uniform for an untrained policy."""
         del features
         return [self._one(query.text, arms=offered) for query, offered in zip(queries, arms, strict=True)]
 
@@ -135,32 +135,31 @@ class TableClassifier(CountingPolicy, ABC):
         return self._choice(self._network.outputs([text], arms=self.trained_arms)[0], arms=arms)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """Counts, and the sha256 of the folder that holds the weights; "" where nobody has saved them."""
+        """Counts, and the sha256 of the trained folder; "" if the weights are not saved."""
         arrays, facts = super().state()
         return arrays, facts if self._network is None else {**facts, "trained": self._identity or ""}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Take over saved counts, which must be of this trained folder."""
+        """Load saved counts. Raises SnapshotError if they belong to another trained folder."""
         if arrays or facts.get("trained") != self._identity:
             raise SnapshotError("made with another trained folder", field=_FIELD)
         super().restore(arrays, facts)
 
     def fit(self, rows: Sequence[TableRow], *, progress: BatchProgress = lambda _done, _total: None) -> dict[str, Json]:
-        """Train on full-information rows, from the encoder `model` on; the report.
+        """Train on full-information rows, starting from the encoder `model`. Returns the report.
 
-        The report: rows given, used, dropped (no label) and inductive; labels per arm; per epoch the training loss
-        and, on the held-out rows, loss and accuracy; the epoch kept; the confusion matrix of that epoch on the held-out
-        rows, a row per label. Replaces what was trained before.
-        Raises InvalidInput if fewer than two rows have a label.
+        The report has: all rows, used ones, dropped ones (without label) and inductive ones; labels per arm; the
+        training loss per epoch, and loss and accuracy on held-out rows; the kept epoch, and its confusion matrix on
+        held-out rows, a row per label. Replaces earlier training. Raises InvalidInput if fewer than two rows have a
+        label.
         """
         arms = tuple(dict.fromkeys(arm for row in rows for arm in row.correct))
-        examples = [(row, target) for row in rows if arms and (target := self._target(row, arms=arms)) is not None]
+        targets_of_rows = [self._target(row, arms=arms) if arms else None for row in rows]
+        examples = [(row, target) for row, target in zip(rows, targets_of_rows, strict=True) if target is not None]
         if len(examples) < 2:
-            raise InvalidInput(
-                f"{len(examples)} of {len(rows)} rows have a label: {self.algorithm} cannot be trained",
-                field="rows",
-                remedy="give a table with questions that some arm answers right",
-            )
+            message = f"{len(examples)} of {len(rows)} rows have a label: {self.algorithm} cannot be trained"
+            remedy = "give a table with questions that some arm answers right"
+            raise InvalidInput(message, field="rows", remedy=remedy)
         held = min(round(len(examples) * self.fitting.validation), len(examples) - 1)
         network, texts = load_reader(self.fitting).network(seed=self.fitting.seed), [r.question for r, _ in examples]
         targets = np.array([target for _, target in examples], dtype=np.float32)  # (n, K)
@@ -176,23 +175,26 @@ class TableClassifier(CountingPolicy, ABC):
             "epochs": epochs,
             "best_epoch": best,
         }
-        self._network, self._identity, self.trained_arms, self.report = network, None, arms, report
+        self._network, self._identity = network, None
+        self.trained_arms, self.report = arms, report
         steps_of = [[row.steps[arm] for row in rows if arm in row.steps] for arm in arms]
         self._costs = tuple(math.fsum(steps) / len(steps) if steps else 0.0 for steps in steps_of)
-        report["confusion"] = self._confusion([examples[at] for at in unseen])
+        report["confusion"] = self._confusion([examples[index] for index in unseen])
         return report
 
     def _confusion(self, held: Sequence[tuple[TableRow, tuple[float, ...]]]) -> list[Json]:
-        """A row per label, the cheapest right arm: the share of its held-out questions that each arm gets."""
+        """A row per label, the cheapest right arm: shares of the arms among its held-out questions."""
+        if not held:
+            return []
         arms = self.trained_arms
-        pairs = [(row, zip(arms, target, strict=True)) for row, target in held]
-        right = [{arm: row.steps.get(arm, 0.0) for arm, one in each if one == 1.0} for row, each in pairs]
-        labels = [min(steps, key=steps.__getitem__) if steps else None for steps in right]
+        labels: list[ArmName | None] = []
+        for row, target in held:
+            steps = {arm: row.steps.get(arm, 0.0) for arm, value in zip(arms, target, strict=True) if value == 1.0}
+            labels.append(min(steps, key=steps.__getitem__) if steps else None)
         shares = np.array([self._one(row.question, arms=arms).pmf for row, _ in held])
         timed = all(arm in row.seconds for row, _ in held for arm in arms)
-        seconds = np.array([[row.seconds[arm] for arm in arms] for row, _ in held]) if timed and held else None
-        rows = shares_by_label(labels, shares=shares, arms=arms, order=arms, seconds=seconds) if held else []
-        return [asdict(one) for one in rows]
+        seconds = np.array([[row.seconds[arm] for arm in arms] for row, _ in held]) if timed else None
+        return [asdict(row) for row in shares_by_label(labels, shares=shares, arms=arms, order=arms, seconds=seconds)]
 
     def _train(
         self,
@@ -204,7 +206,7 @@ class TableClassifier(CountingPolicy, ABC):
         held: int,
         progress: BatchProgress,
     ) -> tuple[list[dict[str, Json]], int, list[int]]:
-        """What is known of every epoch, which one is kept (of equals the first), and the `held` rows held out."""
+        """Returns (measures of every epoch, number of the best one, the first among equals, `held` held-out rows)."""
         fitting, random = self.fitting, np.random.default_rng([self.fitting.seed, 2])
         order = random.permutation(len(texts))
         rows, step = order[held:], 0
@@ -216,18 +218,18 @@ class TableClassifier(CountingPolicy, ABC):
             for start in range(0, len(rows), fitting.batch):
                 batch = shuffled[start : start + fitting.batch]
                 loss = functools.partial(self._loss, targets=targets[batch])
-                asked, rate = [texts[at] for at in batch], fitting.learning_rate * (1.0 - step / total)
+                questions, rate = [texts[index] for index in batch], fitting.learning_rate * (1.0 - step / total)
                 step += 1
-                mean = network.descend(asked, arms=arms, loss=loss, rate=rate, decay=0.0, step=step)
+                mean = network.descend(questions, arms=arms, loss=loss, rate=rate, decay=0.0, step=step)
                 losses.append(len(batch) * mean)
                 progress(step, total)
             line: dict[str, Json] = {"loss": math.fsum(losses) / len(rows)}
             merit: tuple[float, ...] = (number,)
             if held:
-                given = network.outputs([texts[at] for at in order[:held]], arms=arms).to(targets)
-                there, accuracy = map(float, self._measures(given, targets[order[:held]]))
-                line |= {"validation_loss": there, "accuracy": accuracy}
-                merit = (-there, accuracy) if self.least_loss else (accuracy, -there)
+                outputs = network.outputs([texts[index] for index in order[:held]], arms=arms).to(targets)
+                held_loss, accuracy = map(float, self._measures(outputs, targets[order[:held]]))
+                line |= {"validation_loss": held_loss, "accuracy": accuracy}
+                merit = (-held_loss, accuracy) if self.least_loss else (accuracy, -held_loss)
             epochs.append(line)
             if best is None or merit > best[0]:
                 best = merit, number, network.arrays(rows=1)
@@ -239,7 +241,10 @@ class TableClassifier(CountingPolicy, ABC):
         return self._measures(outputs, targets)[0]
 
     def save(self, folder: str | Path) -> str:
-        """Write a trained policy's folder; its identity. Raises InvalidInput before `fit`, ConfigError if it exists."""
+        """Write the folder of a trained policy. Returns its identity.
+
+        Raises InvalidInput before `fit`, ConfigError if the folder exists.
+        """
         from safetensors.numpy import save
 
         if self._network is None:
@@ -266,37 +271,37 @@ class TableClassifier(CountingPolicy, ABC):
         return self._identity
 
     def _read(self, path: Path) -> None:
-        """Take over the classifier in a folder, after every file's sha256 was compared. Raises ConfigError."""
+        """Load the classifier in a folder, after checking every file's sha256. Raises ConfigError."""
         from safetensors.numpy import load_file
 
         fault = functools.partial(ConfigError, field=_FIELD, remedy=_REMEDY)
         try:
             text = (path / _FACTS).read_text("utf-8")
             described = json.loads(text)
-            for name, wanted in described["sha256"].items():
-                if sha256_of(path / name) != wanted:
+            for name, sha256 in described["sha256"].items():
+                if sha256_of(path / name) != sha256:
                     raise fault(f"{path / name} is damaged: its sha256 does not match")
             kind = described["algorithm"], described["format"]
             if kind != (self.algorithm, FORMAT):
-                wanted = f"not {self.algorithm!r} in format {FORMAT}"
-                raise fault(f"{path} holds {kind[0]!r} in format {kind[1]!r}, {wanted}")
+                expected = f"not {self.algorithm!r} in format {FORMAT}"
+                raise fault(f"{path} has {kind[0]!r} in format {kind[1]!r}, {expected}")
             arms = tuple(ArmName(arm) for arm in described["arms"])
             self._costs, self.report = tuple(float(cost) for cost in described["costs"]), described["report"]
             layers, reader = load_file(path / "layers.safetensors"), load_reader(self.fitting, folder=str(path))
             pairs = zip(arms, self._costs, layers["heads"], strict=True)
             arrays = {"pre": layers["pre"][None]} | {HEAD + arm: head[None] for arm, _, head in pairs}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise fault(f"{path} is no trained policy: {error!r}") from error
+            raise fault(f"{path} is not a trained policy: {error!r}") from error
         self.trained_arms, self._identity = arms, hashlib.sha256(text.strip().encode()).hexdigest()
         self._network = reader.network(seed=self.fitting.seed)
         self._network.fill(arrays)
 
 
 def free_folder(folder: str | Path) -> Path:
-    """The path, if nothing is there yet. Raises ConfigError: training takes long, and what is there may be in use."""
+    """The path, if it is free. Raises ConfigError otherwise: training takes long, and the old folder may be in use."""
     path = Path(folder).expanduser()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(f"{path} is there already", field="out", remedy="give another folder, or empty this one")
+        raise ConfigError(f"{path} already exists", field="out", remedy="give another folder, or empty this one")
     return path
 
 
@@ -308,17 +313,17 @@ def _right(row: TableRow) -> list[ArmName]:
 class AdaptiveRagParams(FittingParams):
     """Settings of adaptive_rag."""
 
-    #: the arm of questions with one hop, where no arm was right
+    #: label of questions with one hop if no arm was right
     single: ArmParam = SINGLE_STEP
-    #: the arm of questions with more hops, where no arm was right
+    #: label of questions with more hops if no arm was right
     multi: ArmParam = MULTI_STEP
 
 
 class AdaptiveRag(TableClassifier):
-    """Softmax over the table's arms; the most likely of the offered ones is drawn.
+    """Softmax over the table's arms; draws the most probable offered arm.
 
-    Facts of a decision: "probability", per offered arm, of being the cheapest
-    right one. They are no values in units of reward, so there are no scores.
+    Facts of a decision: "probability" of each offered arm to be the cheapest right one. Probabilities are not values in
+    units of reward, so there are no scores.
     """
 
     algorithm: ClassVar[str] = "adaptive_rag"
@@ -327,7 +332,7 @@ class AdaptiveRag(TableClassifier):
     def __init__(self, **params: Json) -> None:
         settings = read_params(AdaptiveRagParams, given=params)
         super().__init__(settings)
-        # Arms of the table: `fit` compares them with its rows. They are not among those that it may draw.
+        # Only labels of the table, compared with its rows by `fit`; the policy does not draw them by name.
         self._by_hops = {1: ("single", settings.single), 2: ("multi", settings.multi)}
 
     def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
@@ -345,52 +350,53 @@ class AdaptiveRag(TableClassifier):
         return arm
 
     def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Cross-entropy; the share of questions whose label is the likeliest."""
+        """Cross-entropy, and the share of questions whose label is the most probable one."""
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, targets), (outputs.argmax(1) == targets.argmax(1)).float().mean()
 
     def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput:
-        known = dict(zip(self.trained_arms, outputs.softmax(0).tolist(), strict=True))
-        likely = [known.get(arm, 0.0) for arm in arms]
-        return PolicyOutput(pmf=epsilon_greedy(likely, epsilon=0.0), facts={"probability": likely})
+        probabilities = dict(zip(self.trained_arms, outputs.softmax(0).tolist(), strict=True))
+        offered = [probabilities.get(arm, 0.0) for arm in arms]
+        return PolicyOutput(pmf=epsilon_greedy(offered, epsilon=0.0), facts={"probability": offered})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiLabelParams(FittingParams):
     """Settings of multi_label."""
 
-    #: "cheapest", the cheapest arm with p >= tau, or the likeliest where none is; or "net", the most of p - weight *
-    #: cost
+    #: "cheapest" takes the cheapest arm with p >= tau, or the most probable arm without such an arm; "net" takes the
+    #: highest p - weight * cost
     choice: Literal["cheapest", "net"] = "cheapest"
-    #: p from which an arm is likely enough
+    #: least probability of being right
     tau: Share = 0.5
     #: weight of cost
     weight: Number = 0.03
 
 
 class MultiLabel(TableClassifier):
-    """P(right) per arm, then a choice that knows the cost: the mean steps of the arm in the training rows.
+    """P(right) per arm, then a choice by probability and cost: the mean steps of the arm in the training rows.
 
     Facts of a decision: "cheapest" logs "probability" per offered arm; "net" logs "quality" (p), "cost" and
-    "weight", and its scores are the net values. An arm it was not trained on counts as wrong, and as expensive as the
-    most expensive.
+    "weight", and its scores are the net values. An arm outside the training table counts as wrong, with the cost of the
+    most expensive arm.
     """
 
     algorithm: ClassVar[str] = "multi_label"
-    least_loss: ClassVar[bool] = True  # a choice by cost needs probabilities that are true, not only on the right side
+    least_loss: ClassVar[bool] = True  # a choice by cost needs calibrated probabilities
 
     def __init__(self, **params: Json) -> None:
         self.settings = read_params(MultiLabelParams, given=params)
         super().__init__(self.settings)
 
     def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
-        """Questions without outcomes teach nothing here: hops do not say which arms are right."""
-        known = row.correct
-        return tuple(float(known[arm] >= RIGHT) if arm in known else math.nan for arm in arms) if known else None
+        """Right arms of a row; questions without outcomes have no label here."""
+        if not row.correct:
+            return None
+        return tuple(float(row.correct[arm] >= RIGHT) if arm in row.correct else math.nan for arm in arms)
 
     def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Binary cross-entropy over the entries that somebody knows; the share of these on the right side of 1/2."""
+        """Binary cross-entropy over known entries, and the share of these on the right side of 1/2."""
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         known = ~targets.isnan()
@@ -400,13 +406,15 @@ class MultiLabel(TableClassifier):
 
     def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput:
         settings, costliest = self.settings, max(self._costs)
-        known = dict(zip(self.trained_arms, zip(outputs.sigmoid().tolist(), self._costs, strict=True), strict=True))
-        pairs = [known.get(arm, (0.0, costliest)) for arm in arms]
-        likely = [p for p, _ in pairs]
+        trained = dict(zip(self.trained_arms, zip(outputs.sigmoid().tolist(), self._costs, strict=True), strict=True))
+        offered = [trained.get(arm, (0.0, costliest)) for arm in arms]
+        probabilities = [p for p, _ in offered]
         if settings.choice == "net":
-            scores = tuple(p - settings.weight * cost for p, cost in pairs)
-            facts = {"quality": likely, "cost": [cost for _, cost in pairs], "weight": settings.weight}
+            scores = tuple(p - settings.weight * cost for p, cost in offered)
+            facts = {"quality": probabilities, "cost": [cost for _, cost in offered], "weight": settings.weight}
             return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=0.0), scores=scores, facts=facts)
-        fit = [-cost if p >= settings.tau and a in known else -np.inf for a, (p, cost) in zip(arms, pairs, strict=True)]
-        ranks = likely if max(fit) == -np.inf else fit
-        return PolicyOutput(pmf=epsilon_greedy(ranks, epsilon=0.0), facts={"probability": likely})
+        named = zip(arms, offered, strict=True)
+        ranks = [-cost if p >= settings.tau and arm in trained else -np.inf for arm, (p, cost) in named]
+        if max(ranks) == -np.inf:
+            ranks = probabilities
+        return PolicyOutput(pmf=epsilon_greedy(ranks, epsilon=0.0), facts={"probability": probabilities})

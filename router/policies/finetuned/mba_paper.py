@@ -1,13 +1,14 @@
-"""MBA-RAG as published: all of DistilBERT fine-tuned, one question a step (arXiv 2412.01572, section 3).
+"""MBA-RAG as published: fine-tunes all of DistilBERT, one question per step (arXiv 2412.01572, section 3).
 
-docs/training.md says what the paper and the authors' code do differently, and can be chosen. Different, on purpose:
+docs/training.md lists the differences between the paper and the authors' code, which settings choose. Intended
+differences to both:
 
-- The net decides without dropout. The authors' net is in training mode while it picks arms, which adds exploration
-  that no propensity would tell.
-- Arms come and go by name. A head begins at its arm's first update and then is a row of the same matrix.
-- loss "code" divides by 3, the arms of the authors' net, whatever the number of arms here.
-- A row that counts as w rows (its reward's sample weight) has w times its loss. One that counts as none is no step.
-- The order is the ledger's. The authors shuffle their 1,292 questions once.
+- The net decides without dropout. The authors' net is in training mode while it chooses arms, which adds exploration
+  without a known propensity.
+- Arms are identified by name. A head is created at its arm's first update.
+- loss "code" divides by 3, the number of arms of the authors' net, for any number of arms.
+- A row with the sample weight w has w times its loss; a row of weight 0 is not a step.
+- Rows are learned in the order of the ledger. The authors shuffle their 1,292 questions once.
 """
 
 import math
@@ -36,7 +37,7 @@ from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
-#: what a right answer is worth, per arm: as published for multi-hop questions, and in the authors' launch script
+#: arm -> reward of a right answer: published for multi-hop questions, and from the authors' launch script
 TABLES: Final[Mapping[str, Mapping[str, float]]] = {
     "multi_paper": {"no_retrieval": 4.3, "single_step": 2.3, "multi_step": 1.15},
     "multi_code": {"no_retrieval": 4.49, "single_step": 2.3, "multi_step": 2.1},
@@ -44,7 +45,7 @@ TABLES: Final[Mapping[str, Mapping[str, float]]] = {
 _MOST: Final = 1e6
 #: cap of `MbaPaper.tolerance`
 MOST_ROUNDING: Final = 2.0**-8
-#: logits of the authors' net, over which their loss is a mean
+#: number of logits of the authors' net; their loss is the mean over them
 _LOGITS: Final = 3
 
 
@@ -52,22 +53,22 @@ _LOGITS: Final = 3
 class MbaPaperParams(ReadingParams):
     """Settings of mba_paper."""
 
-    #: AdamW's
+    #: initial learning rate of AdamW
     learning_rate: Number = 5e-5
-    #: AdamW's; 0.01 is torch's default, which the authors' code leaves as it is
+    #: weight decay of AdamW; the authors' code uses 0.01, torch's default
     weight_decay: Number = 0.01
-    #: updates over which the rate falls to `floor`
+    #: updates over which the learning rate falls to `floor`
     total: Count = 1292
-    #: the learning rate from then on
+    #: learning rate after `total` updates
     floor: Number = 0.0
-    #: share of `total` in which the rate rises first (the code's launch scripts: 0 for "single", 0.05 for "multi_code")
+    #: share of `total` for warm-up (the authors' launch scripts: 0 for "single", 0.05 for "multi_code")
     warmup: Share = 0.0
-    #: "paper", (f_a - r)^2, or "code", a third of it
+    #: "paper" is (f_a - r)^2, "code" a third of it
     loss: Literal["paper", "code"] = "paper"
-    #: "ledger", the reward as the service made it; or a right answer's worth by a table, for judged answers: "single"
-    #: is 1 - steps/10 (so 1 for no_retrieval, 0.9 for single_step), "multi_paper" and "multi_code" see TABLES
+    #: "ledger" is the reward of the service; the others give right answers a reward from a table: "single" is
+    #: 1 - steps/10 (1 for no_retrieval, 0.9 for single_step); for "multi_paper" and "multi_code" see TABLES
     reward: Literal["ledger", "single", "multi_paper", "multi_code"] = "ledger"
-    #: a wrong answer under a table: "paper" -1, "code" 0
+    #: reward of a wrong answer with a table: "paper" is -1, "code" is 0
     failure: Literal["paper", "code"] = "paper"
 
 
@@ -83,34 +84,34 @@ class MbaPaper(HasParams):
         super().__init__(self.settings)
         self._reader = load_reader(self.settings)
         self.seen: dict[ArmName, int] = {}
-        #: of these, the updates that were steps
+        #: arm -> updates that were steps
         self._steps: dict[ArmName, int] = {}
         self._network = self._reader.network(seed=self.settings.seed)
 
     @property
     def updates(self) -> int:
-        """Number of updates that were steps: all but those that count as no row."""
+        """Number of steps: updates with a weight above 0."""
         return sum(self._steps.values())
 
     @property
     def epsilon(self) -> float:
-        """Exploration at step e = updates + 1: min(1, 1/ln(e + 1e-5)), as in the code (eq. 3 has no 1e-5)."""
+        """Exploration at step e = updates + 1: min(1, 1/ln(e + 1e-5)), as in the authors' code (eq. 3 has no 1e-5)."""
         return min(1.0, 1.0 / math.log(self.updates + 1 + 1e-5))
 
     @property
     def rate(self) -> float:
-        """The learning rate of the next update: up over the warm-up, down to `floor` at `total`, then `floor`."""
+        """Learning rate of the next update: rises in the warm-up, then falls to `floor` at `total`."""
         done, warm = self.updates, int(self.settings.warmup * self.settings.total)
         if done < warm:
             return self.settings.learning_rate * done / warm
-        left = max(0.0, (self.settings.total - done) / max(1, self.settings.total - warm))
-        return max(self.settings.floor, self.settings.learning_rate * left)
+        share = max(0.0, (self.settings.total - done) / max(1, self.settings.total - warm))
+        return max(self.settings.floor, self.settings.learning_rate * share)
 
     @property
     def tolerance(self) -> float:
-        """Share of an array that rounding may move: that of one gradient for every update, as if all pointed one way.
+        """Bound of the relative rounding difference: the rounding of one gradient, times the number of steps.
 
-        At most 2**-8: from there on rounding could not be told from rows that taught something else.
+        At most 2**-8, so that rounding cannot hide that other rows were learned.
         """
         steps = self.updates if self.settings.floor > 0.0 else min(self.updates, self.settings.total)
         return min(MOST_ROUNDING, self._reader.rounding * (1 + steps))
@@ -118,7 +119,7 @@ class MbaPaper(HasParams):
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
-        """Epsilon-greedy on the heads; an arm never learned is scored by the head that it would begin with."""
+        """Epsilon-greedy on the heads; the score of an arm without updates comes from its initial head."""
         del features
         return [self._one(query.text, arms=offered) for query, offered in zip(queries, arms, strict=True)]
 
@@ -129,15 +130,15 @@ class MbaPaper(HasParams):
         return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=epsilon), scores=scores, facts=facts)
 
     def learn(self, update: Update) -> None:
-        """One step on the question of the row, with dropout seeded by the number of updates before it."""
+        """One step on the question of the row. The number of earlier updates is the seed of the dropout."""
         target, rows = self._target(update), rows_of(update)
         if not abs(target) <= _MOST:
-            raise PolicyFault(f"the reward {target} is no number that float32 can square and add up")
+            raise PolicyFault(f"the reward {target} is too large to be squared and added in float32, or not a number")
         if rows == 0.0:
             tally(self.seen, update)
             return
         factor = rows if self.settings.loss == "paper" else rows / _LOGITS
-        # In the warm-up the moments begin while the rate is 0.
+        # At the start of the warm-up the rate is 0, but the moments change.
         if self.updates < self.settings.total or self.rate > 0.0:
             self._network.descend(
                 [update.query.text],
@@ -152,12 +153,12 @@ class MbaPaper(HasParams):
         tally(self._steps, update)
 
     def _target(self, update: Update) -> float:
-        """The target of the drawn arm's head. Raises PolicyFault where the row does not tell."""
+        """The target of the drawn arm's head. Raises PolicyFault if the row does not determine it."""
         reward, table = update.reward, self.settings.reward
         if table == "ledger":
             return reward.value
         if not reward.has_parts:
-            raise PolicyFault(f"the reward table {table!r} needs to know whether the answer was right")
+            raise PolicyFault(f"the reward table {table!r} needs rewards with a quality, right or wrong")
         if reward.quality < RIGHT:
             return -1.0 if self.settings.failure == "paper" else 0.0
         if table == "single":
@@ -169,13 +170,13 @@ class MbaPaper(HasParams):
         return TABLES[table][update.arm]
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """All weights, each with its two moments: "encoder", "pre", and "head/<arm>" for every arm it has learned."""
+        """All weights with their two moments: "encoder", "pre", and "head/<arm>" for every learned arm."""
         arrays, facts = counted_state(self.seen)
         facts |= {"model": self._reader.identity, "steps": dict(sorted(self._steps.items()))}
         return arrays | (self._network.arrays(rows=3) if self._steps else {}), facts
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Take over a saved state; it must be of the same model, whole, float32 and of the right shapes."""
+        """Load a saved state. Raises SnapshotError for another model, or wrong arrays."""
         seen = restored_counts(facts)
         if facts.get("model") != self._reader.identity:
             raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
@@ -183,5 +184,6 @@ class MbaPaper(HasParams):
         network = self._reader.network(seed=self.settings.seed)
         shapes = network.shapes(list(steps)) if steps else {}
         arrays = checked_arrays(arrays, shapes=shapes, float32=shapes)
-        self.seen, self._steps, self._network = seen, steps, network
+        self.seen, self._steps = seen, steps
+        self._network = network
         network.fill(arrays)

@@ -1,8 +1,7 @@
-"""DistilBERT with one linear head per arm, all of its weights open to training: what the fine-tuned policies share.
+"""The network of the fine-tuned policies: DistilBERT with one linear head per arm; all weights are trained.
 
-The net is Hugging Face's DistilBertForSequenceClassification: the first token's last state, a square linear layer
-("pre") with ReLU and dropout, one row of weights per arm. Any other encoder that AutoModel loads can stand in for
-DistilBERT.
+The architecture is Hugging Face's DistilBertForSequenceClassification: the first token's last state, a square linear
+layer ("pre") with ReLU and dropout, and a row of weights per arm. Other encoders that AutoModel can load work too.
 """
 
 import contextlib
@@ -27,22 +26,23 @@ from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.torch_models import load_model
 from ragbandit.shared.types import Features
 
-#: the rounding of one number
+#: relative rounding of one number
 _UNIT: Final = {"float32": 2.0**-24, "bfloat16": 2.0**-9}
-#: standard deviation of fresh weights: the initializer_range of BERT and its children
+#: standard deviation of fresh weights: the initializer_range of BERT
 _SPREAD: Final = 0.02
-#: texts that are read at once, where nothing is learned from them
+#: most texts of a forward pass outside of training
 _BATCH: Final = 32
-#: the seed of the dropout and torch's thread count are the whole process's
+#: guards the dropout's seed and torch's thread count, which belong to the whole process
 _WORK: Final = threading.RLock()
 
 
 class Reader:
-    """A model as it came, and how it reads questions; d is its width. Nobody trains its weights."""
+    """A loaded encoder with its tokenizer; d is its width. Its weights are never trained."""
 
     def __init__(self, folder: Path, *, sha256: str, device: str, reading: ReadingParams) -> None:
-        self.folder, self.device, self.reading = folder, device, reading
-        with self.at_work(0):  # layers that the checkpoint lacks and we do not use must not differ by process
+        self.folder, self.device = folder, device
+        self.reading = reading
+        with self.at_work(0):  # a fixed seed: unused layers that the checkpoint lacks must be equal in all processes
             module = load_model("AutoModel", folder, field=MODEL, attn_implementation="eager")
             self.module = module.float().to(device).eval()
         config = self.module.config
@@ -55,20 +55,20 @@ class Reader:
         self.tokens = TruncatingTokenizer(folder, max_tokens=reading.max_tokens, field=MODEL)
         self.pad = int(getattr(config, "pad_token_id", None) or 0)
         self.dropout = float(getattr(config, "seq_classif_dropout", 0.1))
-        #: relative rounding of one gradient: forward and backward make about 14 sums a layer and 4 beside them, each of
-        #: `width` products with the rounding of the format, and independent roundings grow as the root of their number
+        #: relative rounding of one gradient: forward and backward pass have about 14 sums per layer and 4 more, each of
+        #: `width` products; independent roundings grow with the root of their number
         self.rounding = _UNIT[reading.precision] * math.sqrt(
             2.0 * (14 * int(config.num_hidden_layers) + 4) * self.width
         )
-        #: of weights and tokenizer: two readers with one identity read alike
+        #: hash of weights and tokenizer
         self.identity = hashlib.sha256(f"{sha256} {self.tokens.sha256}".encode()).hexdigest()
 
     def network(self, *, seed: int) -> "Network":
-        """A network that begins with this encoder. seed: of the fresh layers."""
+        """A network that starts from this encoder. seed: of the fresh layers."""
         return Network(self, seed=seed)
 
     def tensor(self, array: npt.NDArray[Any]) -> Tensor:
-        """A copy of the array where the module is."""
+        """A copy of the array on the device."""
         return torch.tensor(array, device=self.device)
 
     def batch(self, texts: Sequence[str]) -> dict[str, Tensor]:
@@ -80,7 +80,7 @@ class Reader:
 
     @contextlib.contextmanager
     def at_work(self, dropout: int | None) -> Iterator[None]:
-        """Torch for one caller, with the thread count, the precision and the dropout's seed that hold here."""
+        """Exclusive use of torch with the configured threads and precision. dropout: seed; None keeps the state."""
         with _WORK, contextlib.ExitStack() as stack:
             before, threads = torch.get_num_threads(), self.reading.threads
             if threads not in (None, before):
@@ -99,16 +99,17 @@ loaded_reader = functools.lru_cache(maxsize=4)(Reader)
 
 
 class Network:
-    """An encoder, the square layer, and a head per arm, of which `descend` takes AdamW's steps.
+    """An encoder, the square layer, and a head per arm, trained by `descend`.
 
-    `values` is the state, each array with its weights in row 0, AdamW's two moments of them in rows 1 and 2: "encoder"
-    (3, P), which is missing while the reader's own encoder is as good; "pre" (3, d, d + 1) and "head/<arm>" (3, d + 1),
-    the bias last. Of a network that nobody trains the moments may be missing.
+    `values` is the state. Row 0 of an array has the weights, rows 1 and 2 AdamW's moments, which may be missing if the
+    network is never trained: "encoder" (3, P), missing before the first step; "pre" (3, d, d + 1) and "head/<arm>"
+    (3, d + 1), with the bias last.
     """
 
     def __init__(self, reader: Reader, *, seed: int) -> None:
-        self.reader, self.seed, self.encoder = reader, seed, reader.module
-        self.values = {"pre": self._begun(reader.tensor(fresh_pre(reader.width, seed=seed)))}
+        self.reader, self.seed = reader, seed
+        self.encoder = reader.module
+        self.values = {"pre": self._with_moments(reader.tensor(fresh_pre(reader.width, seed=seed)))}
 
     def descend(
         self,
@@ -120,15 +121,15 @@ class Network:
         decay: float,
         step: int,
     ) -> float:
-        """One step of AdamW (Loshchilov and Hutter 2019) on a batch; the loss before it.
+        """One step of AdamW (Loshchilov and Hutter 2019) on a batch. Returns the loss before it.
 
-        loss: from outputs (B, K), a column per arm of `arms`, to one number. step counts from 1, and seeds the dropout.
-        Heads that are not in `arms` move as in one matrix of all heads: with a gradient of zero. Raises PolicyFault,
-        with nothing changed, where the loss or a gradient is not finite, or too large for AdamW, which squares it.
+        loss: function of outputs (B, K), a column per arm of `arms`. step: number of the step from 1, seed of the
+        dropout. Heads of other arms get a gradient of zero. Raises PolicyFault, without any change, if the loss or a
+        gradient is not finite, or too large to be squared.
         """
         if "encoder" not in self.values:
-            own = torch.nn.utils.parameters_to_vector(self.encoder.parameters())
-            self._take_encoder(self._begun(own.detach()))
+            vector = torch.nn.utils.parameters_to_vector(self.encoder.parameters())
+            self._take_encoder(self._with_moments(vector.detach()))
         values = {HEAD + arm: self.head(arm) for arm in arms}
         values |= {name: value for name, value in self.values.items() if name not in values}
         weights, *moments = (self._split(values, row=row) for row in range(3))
@@ -141,8 +142,8 @@ class Network:
             optimizer.state[leaf] = {"step": done, "exp_avg": moments[0][name], "exp_avg_sq": moments[1][name]}
         with self.reader.at_work(dropout_seed(self.seed, step=step)), torch.enable_grad():
             rows = torch.stack([leaf for name, leaf in leaves.items() if name.startswith(HEAD)])[: len(arms)]
-            seen = self._hidden(texts, leaves["pre"], train=True)
-            value = loss(torch.nn.functional.linear(seen, rows[:, :-1], rows[:, -1]))
+            hidden = self._hidden(texts, leaves["pre"], train=True)
+            value = loss(torch.nn.functional.linear(hidden, rows[:, :-1], rows[:, -1]))
             value.backward()
             norm = torch.nn.utils.get_total_norm([leaf.grad for leaf in leaves.values() if leaf.grad is not None])
             if not bool((value.detach() + norm * norm).isfinite()):
@@ -152,33 +153,36 @@ class Network:
         return float(value.detach())
 
     def outputs(self, texts: Sequence[str], *, arms: Sequence[str]) -> Tensor:
-        """(B, K), float64. Each head by itself: no arm's output may depend on which others are offered."""
+        """Outputs (B, K), float64. Heads are separate products, so that an output does not depend on other arms."""
         with self.reader.at_work(None), torch.no_grad():
-            batches, pre = [texts[at : at + _BATCH] for at in range(0, len(texts), _BATCH)], self.values["pre"][0]
+            batches, pre = (
+                [texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH)],
+                self.values["pre"][0],
+            )
             hidden = torch.cat([self._hidden(batch, pre, train=False) for batch in batches]).cpu().double()
         heads = [self.head(arm)[0].cpu().double() for arm in arms]
         return torch.stack([hidden @ head[:-1] + head[-1] for head in heads], dim=1)
 
     def _hidden(self, texts: Sequence[str], pre: Tensor, *, train: bool) -> Tensor:
-        """Input of the heads: (B, d), float32, in [0, inf). train: with dropout."""
+        """Input of the heads: (B, d), float32, in [0, inf). train: whether to apply dropout."""
         states = self.encoder.train(train)(**self.reader.batch(texts)).last_hidden_state  # (B, T, d)
         out = torch.relu(torch.nn.functional.linear(states[:, 0], pre[:, :-1], pre[:, -1]))
         return torch.nn.functional.dropout(out, self.reader.dropout, training=train).float()
 
     def head(self, arm: str) -> Tensor:
-        """An arm's head with its moments, (3, d + 1); the one that it would begin with where it has none."""
+        """An arm's head with its moments, (3, d + 1); the initial head of an arm without updates."""
         if HEAD + arm in self.values:
             return self.values[HEAD + arm]
-        return self._begun(self.reader.tensor(fresh_head(arm, width=self.reader.width, seed=self.seed)))
+        return self._with_moments(self.reader.tensor(fresh_head(arm, width=self.reader.width, seed=self.seed)))
 
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over `values`; without "encoder" it keeps its own."""
+        """Load `values`; without "encoder" the encoder does not change."""
         self.values |= {name: self.reader.tensor(array) for name, array in arrays.items()}
         if "encoder" in arrays:
             self._take_encoder(self.values["encoder"])
 
     def _take_encoder(self, values: Tensor) -> None:
-        """Read with these weights, which are this network's own: `encoder` is a module of views of them."""
+        """Use these weights of the encoder; the parameters of `encoder` become views of them."""
         self.values["encoder"], self.encoder = values, copy.deepcopy(self.reader.module)
         torch.nn.utils.vector_to_parameters(values[0], self.encoder.parameters())
 
@@ -187,39 +191,39 @@ class Network:
         return {name: value[:rows].numpy(force=True).copy() for name, value in self.values.items()}
 
     def shapes(self, arms: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        """Of `values` once it has learned, with heads for these arms."""
+        """Shapes of `values` after training, with heads for these arms."""
         width, size = self.reader.width, sum(leaf.numel() for leaf in self.reader.module.parameters())
         return {"encoder": (3, size), "pre": (3, width, width + 1), **{HEAD + arm: (3, width + 1) for arm in arms}}
 
     def _split(self, values: Mapping[str, Tensor], *, row: int) -> dict[str, Tensor]:
-        """A row of these by name, the encoder's split into its tensors, which are views."""
-        found = {name: value[row] for name, value in values.items()}
-        if "encoder" in found:
-            own = dict(self.encoder.named_parameters())
-            parts = found.pop("encoder").split([leaf.numel() for leaf in own.values()])
-            found |= {name: part.view_as(own[name]) for name, part in zip(own, parts, strict=True)}
-        return found
+        """A row of `values` by name; the encoder's is split into its parameters. All are views."""
+        tensors = {name: value[row] for name, value in values.items()}
+        if "encoder" in tensors:
+            parameters = dict(self.encoder.named_parameters())
+            parts = tensors.pop("encoder").split([leaf.numel() for leaf in parameters.values()])
+            tensors |= {name: part.view_as(parameters[name]) for name, part in zip(parameters, parts, strict=True)}
+        return tensors
 
     @staticmethod
-    def _begun(weights: Tensor) -> Tensor:
+    def _with_moments(weights: Tensor) -> Tensor:
         return torch.stack([weights, torch.zeros_like(weights), torch.zeros_like(weights)])
 
 
 def dropout_seed(seed: int, *, step: int) -> int:
-    """The seed of the dropout at a step, so that a replay leaves out the same units."""
+    """Seed of the dropout at a step, so that a replay drops the same units."""
     return int.from_bytes(hashlib.sha256(f"{seed} {step}".encode()).digest()[:7], "big")
 
 
 def fresh_pre(width: int, *, seed: int) -> npt.NDArray[np.float32]:
-    """The square layer before training: normal of spread .02, the bias zero and last; shape (d, d + 1)."""
+    """The square layer before training, shape (d, d + 1): normal with standard deviation .02; bias zero, last."""
     pre = np.zeros((width, width + 1), dtype=np.float32)
     pre[:, :-1] = np.random.default_rng([seed, 0]).normal(0.0, _SPREAD, (width, width))
     return pre
 
 
 def fresh_head(arm: str, *, width: int, seed: int) -> Features:
-    """An arm's head before training, from its name alone and so the same whenever it joins; shape (d + 1,)."""
-    named = int.from_bytes(hashlib.sha256(arm.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+    """An arm's head before training, shape (d + 1,). It depends only on the arm's name, not on when the arm joins."""
+    number = int.from_bytes(hashlib.sha256(arm.encode("utf-8", "surrogatepass")).digest()[:8], "big")
     head = np.zeros(width + 1, dtype=np.float32)
-    head[:-1] = np.random.default_rng([seed, 1, named]).normal(0.0, _SPREAD, width)
+    head[:-1] = np.random.default_rng([seed, 1, number]).normal(0.0, _SPREAD, width)
     return head

@@ -1,4 +1,4 @@
-"""Policies that do not learn, baselines and safe fallbacks: one arm, two in a fixed proportion, all arms alike."""
+"""Policies that do not learn, for baselines and fallbacks: one arm, two arms in a fixed proportion, all arms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
 
 class CountingPolicy(HasParams):
-    """A policy whose state is the number of updates of each arm: it learns nothing from them.
+    """A policy that only counts the updates of each arm.
 
-    The ledger goes on all the same, so that a learning policy can be trained on it later.
+    The ledger is written as for other policies, so that a learning policy can be trained on it later.
     """
 
     def __init__(self, params: PolicyParams) -> None:
@@ -34,24 +34,21 @@ class CountingPolicy(HasParams):
         self.seen: dict[ArmName, int] = {}
 
     def learn(self, update: Update) -> None:
-        """Count it."""
+        """Count the update."""
         tally(self.seen, update)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The updates seen."""
+        """The counts."""
         return counted_state(self.seen)
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Take over the counts."""
+        """Load the counts."""
         del arrays
         self.seen = restored_counts(facts)
 
 
 class _Shares(CountingPolicy):
-    """The same pmf for every question with the same offer; it expects nothing of any arm, so it has no scores.
-
-    shares: arm -> share, of the arms that are wanted; none is: all offered arms are alike.
-    """
+    """A pmf that depends only on the offered arms, without scores. shares: arm -> share; {} for a uniform pmf."""
 
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
     deterministic: ClassVar[bool] = True
@@ -64,16 +61,16 @@ class _Shares(CountingPolicy):
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
-        """The shares; one wanted arm that is offered takes all, and where none is, all offered arms are alike."""
+        """The shares. If one arm with a share is offered it gets all; without such an arm the pmf is uniform."""
         del queries, features
         return [PolicyOutput(pmf=self._pmf(offered)) for offered in arms]
 
     def _pmf(self, arms: Sequence[ArmName]) -> tuple[float, ...]:
-        wanted = [arm for arm in arms if arm in self.shares]
-        if not wanted:
+        with_share = [arm for arm in arms if arm in self.shares]
+        if not with_share:
             return (1.0 / len(arms),) * len(arms)
-        if len(wanted) == 1:
-            return tuple(float(arm == wanted[0]) for arm in arms)
+        if len(with_share) == 1:
+            return tuple(float(arm == with_share[0]) for arm in arms)
         return tuple(self.shares.get(arm, 0.0) for arm in arms)
 
 
@@ -87,7 +84,7 @@ class FixedParams(PolicyParams):
 
 
 class Fixed(_Shares):
-    """All probability on one arm; uniform over the offered arms where that one is not offered."""
+    """All probability on one arm; uniform if that arm is not offered."""
 
     algorithm: ClassVar[str] = "fixed"
 
@@ -109,10 +106,9 @@ class MixtureParams(PolicyParams):
 
 
 class Mixture(_Shares):
-    """`second` with probability `share`, else `first`: the line that a router must beat.
+    """`second` with probability `share`, else `first`: the baseline that a router must beat at equal cost.
 
-    A router that spends as much as always-single and always-multi mixed at random, and is no better, has learned
-    nothing. Where one of them is not offered the other takes all; where neither is, all offered arms are alike.
+    If only one of the two arms is offered it gets all probability; without both the pmf is uniform.
     """
 
     algorithm: ClassVar[str] = "mixture"
@@ -122,11 +118,9 @@ class Mixture(_Shares):
         shares = {settings.first: 1.0 - settings.share, settings.second: settings.share}
         super().__init__(settings, shares=shares)
         if settings.first == settings.second:
-            raise ConfigError(
-                f"{settings.second!r} is the first arm too",
-                field=f"{WHERE}.second",
-                remedy="name another arm; policy fixed gives all to one arm",
-            )
+            message = f"{settings.second!r} is also the first arm"
+            remedy = "name another arm; policy fixed gives all to one arm"
+            raise ConfigError(message, field=f"{WHERE}.second", remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,21 +1,19 @@
-"""LLM as selector: a chat model picks the arm from a numbered list of descriptions (as LlamaIndex's router engines).
+"""LLM as selector: a chat model chooses the arm from a numbered list of descriptions (as LlamaIndex's router engines).
 
-Nothing is learned; it is a baseline, and a good first day where there is no log yet. Different from LlamaIndex's
-selector, on purpose:
+The policy does not learn; it is a baseline, and a start without a log. Intended differences to LlamaIndex's selector:
 
-- The number is checked. There, choice 0 becomes index -1 and silently picks the last engine; here everything but a
-  JSON object with a number from the list is a failure, counted by kind, and the fallback arm answers.
-- The descriptions say how much work an arm does, not which documents it searches.
-- `epsilon` mixes in a uniform draw: a log without chance cannot judge any other policy.
-- The list is in the order of the arms' names, whatever order they were offered in: models prefer some places.
-- All questions that arrive together are asked together and have one deadline together, at which what is still open is
-  cancelled and its connection closed.
+- The number is checked. There, choice 0 becomes index -1 and silently chooses the last engine; here every reply except
+  a JSON object with a number of the list is a failure, counted by kind, and the fallback arm answers.
+- The descriptions state how much work an arm does, not which documents it searches.
+- `epsilon` mixes in a uniform draw: a deterministic log cannot judge other policies.
+- The list is ordered by arm name, because models prefer some positions.
+- The questions of a batch are asked concurrently with one deadline, at which open calls are cancelled.
 
-Every decision costs a call of the model, and its tokens are in the facts; no reward setting counts them. Any
-OpenAI-compatible server will do. Whatever goes wrong there is a failure with a name:
+Every decision costs a call of the model. Its tokens are in the facts; no reward setting counts them. The server may be
+any OpenAI-compatible one. Failures have names:
 
-    timeout, connection, http_429 ..., malformed       as of every chat: see shared.openai_client
-    not_json       the model's text is not a JSON object with a whole number under "choice"
+    timeout, connection, http_429 ..., malformed       as for every chat: see shared.openai_client
+    not_json       the model's text is not a JSON object with an integer under "choice"
     out_of_range   no arm has that number
 """
 
@@ -56,11 +54,11 @@ DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-#: longest question that is sent, in characters: the choice does not hang on what comes after
+#: most characters of a question that are sent
 MAX_QUESTION: Final = 4000
-#: longest reply that is kept for the log
+#: most characters of a reply in the log
 MAX_REPLY: Final = 200
-#: beyond the deadline, for an event loop that is slow to come round
+#: seconds after the deadline, for a slow event loop
 _GRACE_S: Final = 2.0
 
 _INSTRUCTIONS: Final = (
@@ -80,23 +78,23 @@ _MOST_SEED: Final = 2**63 - 1
 class LlmParams(PolicyParams):
     """Settings of llm."""
 
-    #: its name at the server
+    #: name of the model at the server
     model: Text
     #: the server, for example http://localhost:8000/v1; None is OpenAI
     base_url: Annotated[str, Field(pattern="^https?://[^#]+$")] | None = None
-    #: the environment variable with the key; never the key itself, for params are logged
+    #: the environment variable with the key; never the key itself, because params are logged
     api_key_env: Text = "OPENAI_API_KEY"
-    #: arm -> its description; an arm that is not in it stands in the list with its name alone. None: the texts above
+    #: arm -> its description; only the name is shown for other arms. None for the texts above
     descriptions: Mapping[str, Text] | None = None
-    #: the arm that answers when the model does not; where it is not offered, all arms alike
+    #: the arm that answers after a failure; all arms with equal probability if it is not offered
     fallback: ArmParam = SINGLE_STEP
-    #: for all questions of one group together: no caller waits longer, so keep it short
+    #: timeout of a batch of questions, seconds; no caller waits longer, so keep it short
     timeout_s: Positive = 5.0
-    #: questions asked at once
+    #: most concurrent calls
     max_concurrency: Count = 8
-    #: sent along; None leaves it out
+    #: temperature in requests; None leaves it out
     temperature: Annotated[int | float, Field(ge=0, le=2)] | None = 0
-    #: sent along; None leaves it out
+    #: seed in requests; None leaves it out
     seed: Annotated[int, Field(ge=0, le=_MOST_SEED)] | None = 0
     #: share of exploration
     epsilon: Share = 0.05
@@ -105,14 +103,14 @@ class LlmParams(PolicyParams):
 
 
 def messages_of(question: str, *, methods: Sequence[str]) -> _Chat:
-    """The chat for one question; methods are numbered from 1 in this order."""
-    listed = "\n".join(f"{number}. {method}" for number, method in enumerate(methods, start=1))
-    question_and_methods = f"Methods:\n{listed}\n\nQuestion:\n<question>\n{question[:MAX_QUESTION]}\n</question>"
+    """The chat for one question. methods: names and descriptions, numbered from 1."""
+    numbered = "\n".join(f"{number}. {method}" for number, method in enumerate(methods, start=1))
+    question_and_methods = f"Methods:\n{numbered}\n\nQuestion:\n<question>\n{question[:MAX_QUESTION]}\n</question>"
     return [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": question_and_methods}]
 
 
 def parse_choice(text: str, *, count: int) -> int | str:
-    """The place chosen, from 0, or the name of the failure. No guessing: text around the object is a failure."""
+    """The chosen index, from 0, or the name of the failure. Text around the JSON object is a failure."""
     try:
         reply = json.loads(text)
     except (ValueError, RecursionError):
@@ -124,7 +122,7 @@ def parse_choice(text: str, *, count: int) -> int | str:
 
 
 class Llm(CountingPolicy):
-    """One minus epsilon on the arm that the model picks, epsilon / K on every arm.
+    """One minus epsilon on the arm that the model chooses, epsilon / K on every arm.
 
     Raises ConfigError if a param is wrong or the openai package is missing.
     """
@@ -144,21 +142,21 @@ class Llm(CountingPolicy):
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
-        """Asks about every question that has a choice; takes timeout_s at most, and never raises for the model's sake.
+        """Ask the model about every question with several arms, for at most timeout_s. Never raises for a failed call.
 
-        The facts hold the pick, the failure's name, the reply and the tokens: {"llm": {"choice": "multi_step",
-        "failed": None, "reply": ..., "prompt_tokens": ..., "completion_tokens": ...}, "epsilon": 0.05}.
+        Facts: {"llm": {"choice": "multi_step", "failed": None, "reply": ..., "prompt_tokens": ...,
+        "completion_tokens": ...}, "epsilon": 0.05}; "failed" is the name of a failure.
         """
         del features
-        listed = [sorted(offered) for offered in arms]
-        chats = {
-            index: messages_of(queries[index].text, methods=[self._method(arm) for arm in names])
-            for index, names in enumerate(listed)
-            if len(names) > 1
-        }
-        replies = dict(zip(chats, self._ask(list(chats.values())) if chats else [], strict=True))
+        sorted_arms = [sorted(offered) for offered in arms]
+        chats: dict[int, _Chat] = {}
+        for index, names in enumerate(sorted_arms):
+            if len(names) > 1:
+                chats[index] = messages_of(queries[index].text, methods=[self._method(arm) for arm in names])
+        replies = dict(zip(chats, self._ask(list(chats.values())), strict=True)) if chats else {}
         return [
-            self._output(replies.get(index), listed=listed[index], arms=offered) for index, offered in enumerate(arms)
+            self._output(replies.get(index), listed=sorted_arms[index], arms=offered)
+            for index, offered in enumerate(arms)
         ]
 
     def _method(self, arm: ArmName) -> str:
@@ -166,8 +164,8 @@ class Llm(CountingPolicy):
         return f"{arm}: {description}" if description else arm
 
     def _ask(self, chats: Sequence[_Chat]) -> list[ChatReply]:
-        """A reply for every chat, in order; blocks for about timeout_s at most."""
-        import openai  # noqa: F401  loaded here, before the clock starts: it takes a second
+        """A reply for every chat, in order; blocks for at most about timeout_s."""
+        import openai  # noqa: F401  imported before the deadline is set: it takes a second
 
         waiting = asyncio.run_coroutine_threadsafe(self._ask_all(chats), event_loop())
         try:
@@ -178,24 +176,24 @@ class Llm(CountingPolicy):
 
     async def _ask_all(self, chats: Sequence[_Chat]) -> list[ChatReply]:
         settings = self.settings
-        give_up = asyncio.get_running_loop().time() + settings.timeout_s
+        deadline = asyncio.get_running_loop().time() + settings.timeout_s
         free = asyncio.Semaphore(settings.max_concurrency)
         server = ChatServer(base_url=settings.base_url, api_key_env=settings.api_key_env)
         sampling = {"temperature": settings.temperature, "seed": settings.seed}
         fields = {name: value for name, value in sampling.items() if value is not None}
 
-        async def one(messages: _Chat) -> ChatReply:
+        async def reply_to(messages: _Chat) -> ChatReply:
             request = {"model": settings.model, "messages": messages, "response_format": {"type": "json_object"}}
             try:
-                async with asyncio.timeout_at(give_up), free:
+                async with asyncio.timeout_at(deadline), free:
                     return await server.complete(request | fields)
             except TimeoutError:
                 return ChatReply(failed="timeout")
 
-        return list(await asyncio.gather(*map(one, chats)))
+        return list(await asyncio.gather(*map(reply_to, chats)))
 
     def _output(self, reply: ChatReply | None, *, listed: Sequence[ArmName], arms: Sequence[ArmName]) -> PolicyOutput:
-        """The output for one question; without a reply there was one arm only, and nobody was asked."""
+        """The output for one question. reply: None for a question with one arm, which is not sent."""
         if reply is None:
             return PolicyOutput(pmf=(1.0,) * len(arms), facts={"llm": None, "epsilon": self.settings.epsilon})
         number = reply.failed or parse_choice(reply.text, count=len(listed))

@@ -2,23 +2,23 @@
 
 VW regresses the cost of an arm, minus the reward, on x / sqrt(d) times the arm, with an intercept per arm
 (--cb_adf -q qa): one gradient step per update, invariant to importance weights (Karampatziakis and Langford 2011).
-Bietti et al. 2021, "A Contextual Bandit Bake-off", describe the three ways to a cost that cb_type names:
+The setting cb_type chooses the cost estimate (Bietti et al. 2021, "A Contextual Bandit Bake-off"):
 
-- mtr: the arm drawn regresses its own cost, weighted by 1/p. VW also scales the step by the share of arms that were
-  drawn; here VW sees the drawn arm alone, so the number of arms does not move the step.
-- ips: the arm drawn gets cost/p, every other offered arm 0.
-- dr: every offered arm gets its predicted cost; the arm drawn gets (cost - prediction)/p on top.
+- mtr: regresses the cost of the drawn arm, weighted by 1/p. VW scales the step by the share of drawn arms; here VW sees
+  only the drawn arm, so the step does not depend on the number of arms.
+- ips: the drawn arm gets cost/p, every other offered arm 0.
+- dr: every offered arm gets its predicted cost; the drawn arm gets (cost - prediction)/p in addition.
 
-The explorers are computed here in float64 from VW's predicted costs, and give what VW's own give (the tests compare):
-VW's are float32, hide the predicted costs, and come in the order of the scores.
+The explorers are computed here in float64 from VW's predicted costs; tests compare them with VW's own, which are
+float32, hide the predicted costs, and return arms in the order of the scores.
 
 - epsilon: --cb_explore_adf --epsilon.
 - squarecb: --squarecb, probability 1 / (K + gamma * gap) for all but the best arm, gamma = gamma_scale * sqrt(updates)
-  (Foster and Rakhlin 2020; an update that counts as w rows is w of them). VW lifts small probabilities to epsilon/K;
-  here epsilon/K is mixed in.
+  (Foster and Rakhlin 2020; an update of weight w counts as w updates). VW raises small probabilities to epsilon/K; here
+  epsilon/K is mixed in.
 
-Quality and cost are not kept apart: VW learns the reward's value. Not thread-safe and not picklable: a lock stands
-before every call. A state holds VW's own model bytes, which the command line of VW reads.
+VW learns the reward's value, without separate quality and cost. It is not thread-safe, so every call takes a lock. A
+state has the bytes of VW's model, which VW's command line can read.
 """
 
 import hashlib
@@ -51,9 +51,14 @@ from ragbandit.router.policies.draw import with_floor
 from ragbandit.shared.errors import PolicyFault, SnapshotError, required_module
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
 
-#: Where the namespaces "q", "a" and "c" begin in VW's hash (murmur3): the same rows as dsjson make the same model.
-_QUESTION, _ARM, _CONTEXT = 0xFF8209E8, 0x3C2569B2, 0xE132D65F
-#: with a context: an arm's weights for the question, for the context and for their products
+# Offsets of namespaces in VW's hash (murmur3), so that the same rows as dsjson give the same model.
+#: namespace "q"
+_QUESTION: Final = 0xFF8209E8
+#: namespace "a"
+_ARM: Final = 0x3C2569B2
+#: namespace "c"
+_CONTEXT: Final = 0xE132D65F
+#: options with a context: weights of an arm for the question, the context and their products
 _WITH_CONTEXT: Final = "-q qa -q ca --interactions qca --ignore_linear q --ignore_linear c"
 _ONE = np.ones(1, dtype=np.float32)
 
@@ -65,24 +70,23 @@ class VwParams(PolicyParams):
     explorer: Literal["epsilon", "squarecb"] = "squarecb"
     #: share of the probability that is spread over all arms
     epsilon: Share = 0.2
-    #: how fast squarecb trusts its costs
+    #: factor of gamma: larger values explore less
     gamma_scale: Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)] = 10.0
     cb_type: Literal["mtr", "dr", "ips"] = "mtr"
-    #: of the gradient step; VW reads it as float32
+    #: learning rate of the gradient step; VW uses float32
     learning_rate: Annotated[float, Field(ge=1e-9, le=1e6, allow_inf_nan=False)] = 0.01
-    #: 0 keeps the step, for traffic that drifts; .5 shrinks it with the gradients a weight has seen (AdaGrad)
+    #: 0 keeps the step constant, for traffic that drifts; .5 decreases it with a weight's past gradients (AdaGrad)
     power_t: Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)] = 0.0
-    #: 2**bits weights of 16 bytes; d + 1 of them per arm, placed by a hash
+    #: 2**bits weights of 16 bytes; an arm has d + 1 of them, at hashed positions
     bits: Annotated[int, Field(ge=14, le=24)] = 18
-    #: what the setting `context` declares, or did when the ledger was learned
+    #: the setting `context`, now or when the ledger was learned
     context: Mapping[str, Any] | None = None
 
 
 class VowpalWabbit(HasParams):
-    """A contextual bandit by Vowpal Wabbit.
+    """A contextual bandit by Vowpal Wabbit. Raises ConfigError if the wheel is not installed.
 
-    Weights whose hashes agree in `bits` bits are shared; so are two whole arms whose names' hashes do.
-    Raises ConfigError where the wheel is not installed.
+    Weights whose hashes agree in `bits` bits are shared, and so are arms whose names' hashes agree.
     """
 
     algorithm: ClassVar[str] = "vw"
@@ -93,23 +97,23 @@ class VowpalWabbit(HasParams):
     def __init__(self, **params: Json) -> None:
         settings = read_params(VwParams, given=params)
         super().__init__(settings)
-        #: of the context that it learns from; empty: none
+        #: schema of the context that it learns from; {} without a context
         self.schema = read_schema(settings.context)
         self._columns = ContextColumns(self.schema) if self.schema else None
         self.settings = settings
         self.seen: dict[ArmName, int] = {}
-        #: what these updates count as
+        #: total weight of the updates
         self._mass = 0.0
-        #: d of the features it has learned; None before the first update
+        #: number of features; None before the first update
         self._dimension: int | None = None
-        # Its own types contradict numpy's.
+        # Any, because its type stubs contradict numpy's.
         self._vw: Any = required_module("vowpal_wabbit_next", extra="vw", field="policy.name")
         self._lock = threading.Lock()
         self._workspace = self._vw.Workspace(self._arguments())
 
     def _arguments(self) -> list[str]:
-        # No constant feature: it would tie the arms' intercepts together, and with them the number of arms.
-        # Without --normalized: features have length 1 by design, and VW cannot save its running scale for dr.
+        # No constant feature: it would couple the arms' intercepts, and depend on the number of arms.
+        # Not --normalized: features have length 1 already, and VW cannot save its running scale for dr.
         crossed = _WITH_CONTEXT if self.schema else "-q qa --ignore_linear q"
         settings = self.settings
         return (
@@ -120,13 +124,13 @@ class VowpalWabbit(HasParams):
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
-        """The explorer on VW's predicted costs; scores are the predicted rewards, 0 for an arm never learned."""
+        """The explorer on VW's predicted costs; scores are the predicted rewards, 0 for an arm without updates."""
         assert features is not None
         questions = zip(features, queries, arms, strict=True)
         return [self._one(row, query=query, arms=offered) for row, query, offered in questions]
 
     def _one(self, features: Features, *, query: Query, arms: Sequence[ArmName]) -> PolicyOutput:
-        # Weight 0: VW counts the weight of all it is shown, and asking must not change the state.
+        # Weight 0: VW counts the weight of all examples, and a prediction must not change the state.
         examples = [self._shared(features, query=query, weight=0.0), *(self._action(arm, weight=0.0) for arm in arms)]
         with self._lock:
             ranked = self._workspace.predict_one(examples)  # [(index, cost)], best first
@@ -141,21 +145,19 @@ class VowpalWabbit(HasParams):
         return PolicyOutput(pmf=pmf, scores=tuple(scores), facts={"gamma": gamma})
 
     def learn(self, update: Update) -> None:
-        """One step of VW, with the importance weight that the row counts as.
-
-        PolicyFault for what VW takes without a word and is spoilt by: NaN, p of 0 or above 1.
-        """
-        features, p, cost, rows = update.features, update.propensity, -update.reward.value, rows_of(update)
+        """One step of VW with the row's weight. Raises PolicyFault for values that silently damage VW's model."""
+        features, rows = update.features, rows_of(update)
+        p, cost = update.propensity, -update.reward.value
         if features is None or self._dimension not in (None, features.size):
             raise PolicyFault("features are missing or of another length")
-        # VW squares these in float32, and says nothing when they become infinite there. NaN fails every comparison.
+        # VW squares these in float32, where they may silently become infinite. NaN fails every comparison.
         if not (float(np.abs(features).max()) < 1e6 and 0.0 < p <= 1.0 and (1.0 + abs(cost)) / p < 1e15):
             raise PolicyFault(f"VW cannot learn from cost {cost!r} at probability {p!r} with these features")
         if rows == 0.0:
             tally(self.seen, update)
             return
         drawn = self._vw.CBLabel(label=(0, cost, p), weight=rows)
-        # One order for every order of offering, since the sums of float32 depend on it.
+        # Sorted, because float32 sums depend on the order.
         shown = [update.arm] if self.settings.cb_type == "mtr" else sorted({update.arm, *update.arms})
         actions = [self._action(arm, label=drawn if arm == update.arm else None, weight=rows) for arm in shown]
         with self._lock:
@@ -166,12 +168,11 @@ class VowpalWabbit(HasParams):
         tally(self.seen, update)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """VW's model as bytes, with their sha256, the counts, and d."""
+        """The bytes of VW's model, with their sha256, the counts, and d."""
         arrays, facts = counted_state(self.seen)
         with self._lock:
             saved = self._workspace.serialize()
-        # Loading puts VW's own tallies (examples and features shown, predictions among them) back to 0: what is left
-        # depends on the updates alone.
+        # Loading resets VW's counts of examples, features and predictions, so that the state depends only on updates.
         model = self._vw.Workspace(["--quiet"], model_data=saved).serialize()
         arrays["model"] = np.frombuffer(model, dtype=np.uint8)
         sha256 = hashlib.sha256(model).hexdigest()
@@ -179,7 +180,7 @@ class VowpalWabbit(HasParams):
         return arrays, facts if self._columns is None else {**facts, "context": self._columns.state()}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Take over a saved state. The sha256 is checked first: VW may crash on bytes that are not its own."""
+        """Load a saved state. The sha256 is checked first: VW may crash on other bytes."""
         seen, model = restored_counts(facts), arrays.get("model")
         if model is None or len(arrays) != 1 or model.dtype != np.uint8 or model.ndim != 1:
             raise SnapshotError(f"there must be one array, model, uint8 of shape (bytes,), not {sorted(arrays)}")
@@ -197,20 +198,20 @@ class VowpalWabbit(HasParams):
             self.seen, self._mass, self._workspace = seen, facts["mass"], workspace
 
     def _shared(self, features: Features, *, query: Query, weight: float = 1.0) -> Any:
-        """The question: x / sqrt(d), so that with the intercept 1 both parts weigh alike; and its context."""
+        """The question as x / sqrt(d), which has the same length as the intercept 1, and its context."""
         example = self._vw.Example()
         indices = np.arange(_QUESTION, _QUESTION + features.size, dtype=np.uint64)
         scaled = (features.astype(np.float64) / math.sqrt(features.size)).astype(np.float32)
         example["q"].push_many_features(indices, scaled)
         if self._columns is not None:
             columns = self._columns.of(query).astype(np.float32)
-            used = np.flatnonzero(columns)  # as VW leaves zeros out where it reads them
+            used = np.flatnonzero(columns)  # VW leaves out zeros when it reads text
             example["c"].push_many_features(np.uint64(_CONTEXT) + used.astype(np.uint64), columns[used])
         example.set_label(self._vw.CBLabel(shared=True, weight=weight))
         return example
 
     def _action(self, arm: ArmName, *, label: Any = None, weight: float = 1.0) -> Any:
-        """An arm: one feature, which is its intercept and, times the question, all its other weights."""
+        """An arm as a single feature; its weight is the intercept, its products with the question are the others."""
         example = self._vw.Example()
         digest = hashlib.blake2b(arm.encode("utf-8", "surrogatepass"), digest_size=4).digest()
         index = _ARM + int.from_bytes(digest, "big")
@@ -220,8 +221,8 @@ class VowpalWabbit(HasParams):
 
 
 def _squarecb(scores: Sequence[float], *, gamma: float) -> list[float]:
-    """Inverse gap weighting: 1 / (K + gamma * (best - score)), the best arm takes the rest; ties with it share that."""
+    """Inverse gap weighting: 1 / (K + gamma * (best - score)); the best arms share the remaining probability."""
     best, count = max(scores), len(scores)
     pmf = [0.0 if score == best else 1.0 / (count + gamma * (best - score)) for score in scores]
-    rest = (1.0 - math.fsum(pmf)) / sum(score == best for score in scores)
-    return [rest if score == best else p for p, score in zip(pmf, scores, strict=True)]
+    share = (1.0 - math.fsum(pmf)) / sum(score == best for score in scores)
+    return [share if score == best else p for p, score in zip(pmf, scores, strict=True)]

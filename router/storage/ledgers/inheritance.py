@@ -129,8 +129,8 @@ def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> s
     if ids:
         add_stored(connection, decisions.c.id.in_(ids), label=row["label"], moves=moves)
     if len(ids) == size:
-        return ids[-1]
-    return last if more else None
+        return str(ids[-1])
+    return str(last) if more else None
 
 
 def _look_again(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:

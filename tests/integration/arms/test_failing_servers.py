@@ -111,7 +111,7 @@ def searching():
     ("reply", "said"),
     [
         ((503, b"{}"), "refuses the request"),
-        ((401, b'{"error": {"type": "security_exception"}}'), "refuses us"),
+        ((401, b'{"error": {"type": "security_exception"}}'), "refuses the key"),
         ((404, b'{"error": {"type": "index_not_found_exception"}}'), "does not exist"),
         ((200, b'{"hits": {"hits": [{"_id"'), "does not answer"),
         ((200, b'{"hits": {"hits": [...'), "does not answer"),

@@ -136,12 +136,10 @@ def test_padding_does_not_leave_the_models_positions(tiny, monkeypatch):
 
 
 @pytest.mark.models
-def test_features_do_not_depend_on_the_batch(encoder, monkeypatch):
-    """In float32 a question has the same features up to rounding by itself, in a mixed batch and in another order."""
+def test_features_do_not_depend_on_the_order(encoder, monkeypatch):
+    """Questions in several forward passes have the same features in reversed order, within float32 rounding."""
     monkeypatch.setattr(encoder, "_most_questions", 5)
-    alone = np.concatenate([encoder.encode([question]) for question in QUESTIONS])
-    np.testing.assert_allclose(encoder.encode(QUESTIONS), alone, atol=FLOAT32)
-    np.testing.assert_allclose(encoder.encode(QUESTIONS[::-1])[::-1], alone, atol=FLOAT32)
+    np.testing.assert_allclose(encoder.encode(QUESTIONS[::-1])[::-1], encoder.encode(QUESTIONS), atol=FLOAT32)
 
 
 @pytest.mark.models
@@ -281,22 +279,24 @@ def test_missing_parameters_are_a_config_error(tmp_path: Path):
         DistilBertEncoder(str(tmp_path), threads=1)
 
 
-#: A feature of float32 may move by FLOAT32. In int8 a rounding may move an input to the next of 255 levels, and in
-#: bfloat16 sums of another order round to the next of 256 numbers: docs/machines.md states these.
-MOVES = {"float32": FLOAT32, "int8": 0.02, "bfloat16": 0.25}
+#: The largest change of a feature when its question is encoded in another batch; docs/machines.md states it. In int8 a
+#: rounding may move an input to the next of 255 levels. In bfloat16 the products of AMX are added in another order for
+#: more than 32 tokens, which changes the last of 8 bits; other processors add them in one order.
+TOLERANCE = {"float32": FLOAT32, "int8": 0.02, "bfloat16": 0.1}
 
 
-@pytest.mark.parametrize("precision", MOVES)
-def test_features_do_not_move_with_the_batch(precision):
-    """A question by itself and in batches of 2 to 64 has the same features within the precision's tolerance."""
+@pytest.mark.models
+@pytest.mark.parametrize("precision", TOLERANCE)
+def test_features_do_not_change_with_the_batch(precision):
+    """The features of a question in batches of 2 to 64 are those of the single question within the tolerance."""
     encoder = DistilBertEncoder(precision=precision, device="cpu", threads=1)
-    questions = references().questions[:64]
-    alone = np.concatenate([encoder.encode([each]) for each in questions[:16]])
+    questions = [*QUESTIONS, *references().questions[:56]]
+    single = np.concatenate([encoder.encode([question]) for question in questions[:16]])
 
-    for size in (2, 3, 16, 64):
-        together = np.concatenate([encoder.encode(questions[at : at + size]) for at in range(0, 64, size)])
-        assert np.abs(together[:16] - alone).max() <= MOVES[precision], size
-        assert np.abs(together - np.roll(together, 1, axis=0)).max() > 1.0  # other questions have other features
+    for size in (2, 5, 16, 64):
+        together = np.concatenate([encoder.encode(questions[start : start + size]) for start in range(0, 16, size)])
+        assert np.abs(together[:16] - single).max() <= TOLERANCE[precision], size
+    assert np.abs(together - np.roll(together, 1, axis=0)).max() > 1.0  # other questions have other features
 
 
 def test_bytes_give_nearly_the_features_of_float32(encoder):

@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 
 from ragbandit import Router
 from ragbandit.router.config.loading import load
-from ragbandit.router.encoders import weights
+from ragbandit.router.encoders import forward, weights
 from ragbandit.router.encoders.base import HashingEncoder, half_hash
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER
 from ragbandit.router.queue.notifier import MemoryJobs
@@ -127,6 +127,18 @@ def test_a_store_that_began_with_the_stand_in_keeps_it_when_the_hub_comes(store,
         teach(router)
         router.refresh()
         assert goes_on(router, hashed=COUNTED, learned=6)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("features", [{"amx_bf16": True}, {"avx512_vnni": True}, {}])
+def test_a_store_keeps_its_precision(store, monkeypatch, precision, features):
+    """A store verifies and learns with the precision that it began with, whatever `auto` is on this processor."""
+    with store(precision=precision) as router:
+        hashed = teach(router)
+
+    monkeypatch.setattr(forward, "processor_features", lambda: features)
+    with store(precision="auto") as router:
+        assert goes_on(router, hashed=hashed, learned=6)
 
 
 def test_a_store_of_before_says_by_its_features_that_it_began_with_hashing(tmp_path, monkeypatch):

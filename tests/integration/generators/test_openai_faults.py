@@ -130,7 +130,7 @@ def test_log_probabilities_that_are_no_numbers_fail_only_who_asked(logprob):
         done, _ = ask(server, stream=False)
         error, _ = ask(server, stream=False, logprobs=True, request={"want": frozenset({"logprobs"})})
     assert done.text == "Paris"
-    assert "log-probabilities that are no numbers" in error.message
+    assert "log-probabilities that are not numbers" in error.message
 
 
 def test_a_call_that_fails_after_thoughts_is_paid_for():

@@ -303,7 +303,7 @@ def test_a_text_may_be_longer_than_a_window():
 @pytest.mark.parametrize("architecture", ["mamba", "jamba"])
 def test_a_model_unfit_for_batches_is_refused(architecture):
     """A model that keeps more than keys and values is a ConfigError that says why."""
-    with pytest.raises(ConfigError, match="cannot carry this model") as caught:
+    with pytest.raises(ConfigError, match="cannot run this model") as caught:
         LocalGenerator(tiny_writer(architecture), device="cpu", precision="float32", threads=1)
     assert caught.value.field == "generator.model"
 

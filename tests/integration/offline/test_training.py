@@ -92,7 +92,7 @@ def test_questions_add_inductive_labels(run, table, tmp_path):
         ({"--param": "adaptive_rag.batch=0"}, "policy.params.batch"),
         ({"--param": "adaptive_rag.trained=x"}, "policy.params.trained"),
         ({"--param": "adaptive_rag.model=./nowhere"}, "policy.params.model"),
-        ({"--out": "used"}, "out: used is there already"),
+        ({"--out": "used"}, "out: used already exists"),
     ],
 )
 def test_train_refuses_what_it_cannot_use(run, table, tmp_path, changes, named):

@@ -33,7 +33,7 @@ def test_classifier_may_know_more_arms_than_are_offered(name, arms):
     [
         (["single_step", "deep", "wide"], "['deep', 'wide']", "never choose them"),
         (["no_retrieval", "single_step", "multi_step", "wide"], "['wide']", "never choose them"),
-        (["single", "multi"], "['multi', 'single']", "all arms would be alike"),
+        (["single", "multi"], "['multi', 'single']", "it would choose at random"),
     ],
 )
 @pytest.mark.parametrize("inside", [None, "conservative"])

@@ -96,7 +96,7 @@ def test_folder_in_use_is_left_alone(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
     for name in ("used", "file"):
-        with pytest.raises(ConfigError, match="there already"):
+        with pytest.raises(ConfigError, match="already exists"):
             policy.save(tmp_path / name)
     assert [path.name for path in (tmp_path / "used").iterdir()] == ["mine"]
     policy.save(tmp_path / "empty")

@@ -74,7 +74,7 @@ def test_another_encoder_or_another_index_is_refused(encoder, tmp_path):
     """Vectors of another model, and the folder of another retriever, are not searched."""
     build_index(ROWS, tmp_path / "i", encoder=encoder)
     build_bm25(ROWS, tmp_path / "words")
-    with pytest.raises(ConfigError, match="holds vectors of 'tiny:"):
+    with pytest.raises(ConfigError, match="has vectors of 'tiny:"):
         DenseRetriever(tmp_path / "i", encoder=SentenceEncoder(tiny_encoder(1), name="tiny"))
     with pytest.raises(ConfigError, match="has format 2"):
         DenseRetriever(tmp_path / "words", encoder=encoder)

@@ -147,7 +147,7 @@ def test_what_cannot_be_indexed_is_refused(at, name, rows, message):
 def test_other_indexes_are_left_alone(client, at, name):
     """An index that is not ours is neither read nor written."""
     client.indices.create(index=name)
-    with pytest.raises(ConfigError, match="is no index of ours"):
+    with pytest.raises(ConfigError, match="is not made by ragbandit"):
         at(name).build(PASSAGES)
     with pytest.raises(ConfigError, match="has format None"):
         at(name).opened()
@@ -165,7 +165,7 @@ def test_an_index_that_goes_away_fails_the_search(client, at, name):
 def test_meaning_needs_the_encoder_of_the_index(at, name, encoder):
     """Over an index without vectors searching by meaning is refused at the start."""
     at(name).build(PASSAGES)
-    with pytest.raises(ConfigError, match="holds vectors of None"):
+    with pytest.raises(ConfigError, match="has vectors of None"):
         at(name, search="meaning").opened(encoder)
 
 

@@ -86,7 +86,7 @@ def test_a_build_is_whole_or_nothing(make, encoder):
 
     with pytest.raises(KeyboardInterrupt):
         make(index).build(broken(), encoder=encoder)
-    with pytest.raises(ConfigError, match=r"no table of this database.*index build --retriever pgvector"):
+    with pytest.raises(ConfigError, match=r"not a table of this database.*index build --retriever pgvector"):
         make(index).facts()
     linked = Passage(id="u\ud800", title="t", text="a\x00b", url="https://example.com")
     done = []
@@ -135,7 +135,7 @@ def test_a_table_of_yours_is_read_as_it_stands(run, dsn, encoder, monkeypatch):
     run("UPDATE chunks SET document = NULL WHERE id = 2")
     with pytest.raises(ArmFailed, match=r"passage '2' of 'chunks' has no text.*retriever\.fields\.text"):
         found(make_retriever(chosen()), "river")
-    with pytest.raises(ConfigError, match="exists, and is no index of ours"):
+    with pytest.raises(ConfigError, match="exists, and is not made by ragbandit"):
         kind_of(chosen(fields={})).build(lambda: PASSAGES, lambda _: None)
 
 
@@ -152,7 +152,7 @@ def test_what_cannot_serve_is_said(run, make, dsn, encoder, monkeypatch):
     monkeypatch.setenv("PGVECTOR_DSN", dsn)
     cases = [
         ({"dsn_env": "UNSET"}, "dsn_env", "UNSET is not set"),
-        ({"dsn_env": "BROKEN"}, "dsn_env", "no connection string"),
+        ({"dsn_env": "BROKEN"}, "dsn_env", "not a connection string"),
         ({"dsn_env": "DOWN"}, "dsn_env", "PostgreSQL refuses, or does not answer: connection"),
         ({"index": "nothing"}, "index", "index build --retriever pgvector"),
         ({"index": "plain"}, "fields.vector", "of the type real"),

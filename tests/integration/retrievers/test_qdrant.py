@@ -72,7 +72,7 @@ def test_a_build_replaces_what_it_made_when_it_is_whole(make, tmp_path, encoder)
         yield from PASSAGES[:3]
         raise KeyboardInterrupt
 
-    with pytest.raises(ConfigError, match="is no collection of this server"):
+    with pytest.raises(ConfigError, match="is not a collection of this server"):
         make().opened(encoder)
     linked = Passage(id="u\ud800", title="t", text="a\x00b", url="https://example.com")
     meta = make().build([*PASSAGES[:2], linked], encoder=encoder)
@@ -87,12 +87,12 @@ def test_a_build_replaces_what_it_made_when_it_is_whole(make, tmp_path, encoder)
     hits = found(make().opened(encoder), "Vistula\nThe longest river in Poland.")[0]
     assert [hit.passage.id for hit in hits] == ["vistula", "warsaw"]
     assert hits[0].score == pytest.approx(0.0, abs=1e-5)
-    with pytest.raises(ConfigError, match="exists, and is no index of ours"):
+    with pytest.raises(ConfigError, match="exists, and is not made by ragbandit"):
         make("library-a").build(PASSAGES, encoder=encoder)
     yours = QdrantClient(path=str(tmp_path / "qdrant"))
     yours.create_collection("mine-a", vectors_config=models.VectorParams(size=2, distance=models.Distance.DOT))
     yours.close()
-    with pytest.raises(ConfigError, match="'mine-a' exists, and is no index of ours"):
+    with pytest.raises(ConfigError, match="'mine-a' exists, and is not made by ragbandit"):
         make("mine").build(PASSAGES, encoder=encoder)
 
 
@@ -131,7 +131,7 @@ def test_a_collection_of_yours_is_read_as_it_stands(tmp_path, encoder):
         ({"url": "http://me:pa55word@h:99999"}, "url", "is no url"),
     ]
     with every_case() as case, ScriptedHttp(json_reply({"status": {"error": "no"}}, status=401)) as refusing:
-        for given, field, message in [*cases, ({"url": refusing.url}, "api_key_env", "Qdrant refuses us")]:
+        for given, field, message in [*cases, ({"url": refusing.url}, "api_key_env", "Qdrant refuses the key")]:
             with case(message):
                 with pytest.raises(ConfigError, match=message) as caught:
                     make_retriever(chosen(**given))

@@ -116,7 +116,7 @@ def test_one_of_our_arms_can_be_had_twice():
         ({"multi_step": {"templates": {"think_quoted": 4}}}, "arms.multi_step.templates.think_quoted", ["4", "string"]),
         ({"multi_step": {"templates": {"thnk": "x"}}}, "arms.multi_step.templates.thnk", ["think_quoted, read_direct"]),
         ({"no_retrieval": {"templates": {"recall_direct": "x"}}}, "arms.no_retrieval.templates.recall_direct", ["'x'"]),
-        ({"multi_step": [1]}, "arms.multi_step", ["a list is no mapping"]),
+        ({"multi_step": [1]}, "arms.multi_step", ["a list is not a mapping"]),
         ({"own": {"class": "nocolon"}}, "arms.own.class", ["'nocolon'", "package.module:Class"]),
         ({"own": {"class": 5}}, "arms.own.class", ["5", "package.module:Class"]),
         (
@@ -132,7 +132,7 @@ def test_one_of_our_arms_can_be_had_twice():
         ({"own": {"class": here("NamelessArm")}}, "arms.own", ["has no name"]),
         ({"own": {"class": here("StubbornArm")}}, "arms.own", ["calls itself 'mine'"]),
         ({"own": {"class": here("StrangeArm")}}, "arms.own", ["telepathy", "known: completion"]),
-        ({"own": {"class": here("ListingArm")}}, "arms.own", ["has needs ['completion'], which is no set"]),
+        ({"own": {"class": here("ListingArm")}}, "arms.own", ["has needs ['completion'], which is not a set"]),
     ],
 )
 def test_a_wrong_configuration_names_field_value_and_remedy(config, field, words):

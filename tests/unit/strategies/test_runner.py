@@ -572,7 +572,7 @@ def test_an_arm_that_blocked_past_its_seconds_is_exhausted(caplog):
     (line,) = caplog.records
     assert (line.levelname, line.action, line.arm) == ("WARNING", "arm_late", "arm")
     assert line.late_s >= 0.25
-    assert "must await" in line.message
+    assert "must not block" in line.message
 
 
 @pytest.mark.parametrize("budget", [{}, {"seconds": 0.2}])

@@ -75,7 +75,7 @@ def test_facts_come_before_the_traceback():
 def test_the_retriever_is_made_by_its_name(tmp_path):
     """retriever.name picks the maker: bm25 looks for its index; an unknown name lists the known ones."""
     settings = Settings(data_dir=str(tmp_path))
-    with pytest.raises(ConfigError, match="holds no index"):
+    with pytest.raises(ConfigError, match="has no index"):
         make_retriever(settings)
     other = settings.model_copy(update={"retriever": settings.retriever.model_copy(update={"name": "web"})})
     with pytest.raises(

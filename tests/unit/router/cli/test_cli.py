@@ -66,7 +66,7 @@ def whole(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("generator: {name: openai, model: m}", "generator.openai.api_key_env: OpenAI wants a key"),
+        ("generator: {name: openai, model: m}", "generator.openai.api_key_env: OpenAI needs a key"),
         ("generator: {name: openai, model: m, openai: {base_url: '127.0.0.1:9/v1'}}", "generator.openai.base_url: "),
         ("generator: {model: ./nowhere}", "generator.model: no file or folder './nowhere'"),
         ("generator: {model: no/such-model}", "generator.model: found no weights for 'no/such-model'"),

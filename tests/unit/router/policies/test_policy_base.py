@@ -219,7 +219,7 @@ def test_numbers_that_are_not_finite_are_named(number, kind):
     """A saved array with a number that is not finite is refused by its name, before the policy sees it."""
     policy = make_policy("uniform", params={})
     arrays, facts = policy.state()
-    with pytest.raises(SnapshotError, match="weights holds numbers that are not finite"):
+    with pytest.raises(SnapshotError, match="weights has numbers that are not finite"):
         restored(policy, arrays | {"weights": np.array([0, number], dtype=kind)}, facts)
 
 

@@ -176,7 +176,7 @@ def earning(world, *, seed, count):
 
 
 def test_an_honest_report_never_claims_earnings_that_routing_did_not_have():
-    """A report's interval of earnings holds the truth in 95 of 100 worlds, and "earned more" or "less" is never false."""
+    """The interval of earnings contains the truth in 95 of 100 worlds, and "earned more" or "less" is never false."""
     held, claims = 0, []
     for number in range(100):
         found, truth = earning(WORLDS[(0, 2, 7, 8)[number % 4]], seed=number, count=(300, 1_000, 4_000)[number % 3])

@@ -132,7 +132,7 @@ def test_an_output_without_text_fails():
     """It is a failed outcome that names the type."""
     outcome = outcome_of("my_rag:no_text")
     assert outcome.status == "failed"
-    assert "int, in which there is no text" in outcome.error
+    assert "int without text" in outcome.error
 
 
 @pytest.mark.parametrize(

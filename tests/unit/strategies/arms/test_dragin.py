@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as some
 
-from ragbandit.strategies.arms.uncertainty import Dragin, attention_received, is_content, merge_words
+from ragbandit.strategies.arms.uncertainty import Dragin, attention_received, merge_words
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Attention
-from ragbandit.strategies.prompting.passages import sentence_spans
+from ragbandit.strategies.prompting.passages import is_content, sentence_spans
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
 PIECE = re.compile(r"\s*\S+")
@@ -174,7 +174,7 @@ def test_a_generator_that_tells_nothing_is_a_failure(details):
     """Missing details fail the arm by name."""
     outcome = outcome_of(arm(), model(Scripted(text="Toledo.", details=details)))
     assert outcome.status == "failed"
-    assert "told none" in outcome.error
+    assert "returned none" in outcome.error
 
 
 def test_attention_of_the_wrong_shape_is_a_failure():

@@ -139,7 +139,7 @@ def test_a_generator_that_tells_nothing_is_a_failure():
     """A text without log-probabilities fails the arm by name, it is not taken for a sure one."""
     outcome = outcome_of(arm(), model("Spielberg made Jaws."))
     assert outcome.status == "failed"
-    assert "was asked for logprobs and told none" in outcome.error
+    assert "was asked for logprobs and returned none" in outcome.error
 
 
 def test_tokens_that_do_not_spell_the_text_are_noted():

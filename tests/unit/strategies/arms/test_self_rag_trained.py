@@ -128,7 +128,7 @@ def test_judgements_that_were_not_written_are_parse_failures():
 def test_a_gate_that_tells_nothing_searches(silent):
     """If both gate tokens lack a log-probability, or the text is empty, the arm counts it and searches."""
     outcome = outcome_of(arm(passages=1), model(silent, Jaws=reading("Ohio")))
-    assert branches(outcome, "parse_failed") == ["the gate tells neither [Retrieval] nor [No Retrieval]"]
+    assert branches(outcome, "parse_failed") == ["the gate has neither [Retrieval] nor [No Retrieval]"]
     assert outcome.answer == "Ohio"
 
 

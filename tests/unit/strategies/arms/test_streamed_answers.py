@@ -6,11 +6,11 @@ import logging
 import pytest
 
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Query
-from ragbandit.strategies.base import Prompt, Request
+from ragbandit.strategies.base import Prompt, Request, in_words
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import ARMS
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
-from ragbandit.strategies.run import MAX_NOTE, Answer, AnswerStream, in_words
+from ragbandit.strategies.run import MAX_NOTE, Answer, AnswerStream
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import PASSAGES, RecordingReader, generator, run
 from tests.support.arms.arm_runs import made

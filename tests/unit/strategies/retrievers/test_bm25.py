@@ -160,7 +160,7 @@ def test_a_corpus_without_any_title_can_be_searched(tmp_path):
 
 def test_a_missing_index_names_path_and_command(tmp_path):
     """Opening a folder without an index says where it looked and how to build one."""
-    with pytest.raises(ConfigError, match=r"nowhere holds no index .*ragbandit index build .*nowhere"):
+    with pytest.raises(ConfigError, match=r"nowhere has no index .*ragbandit index build .*nowhere"):
         Bm25Retriever(tmp_path / "nowhere")
 
 
@@ -192,7 +192,7 @@ def test_a_failed_build_leaves_the_old_index(folder):
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     """build_index does not replace a folder without an index."""
     (tmp_path / "thesis.txt").write_text("precious")
-    with pytest.raises(ConfigError, match="is no index"):
+    with pytest.raises(ConfigError, match="is not an index"):
         build_index(ROWS, tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "precious"
 

@@ -251,11 +251,11 @@ def test_what_gives_no_text_is_left_out_with_its_reason(tmp_path, caplog):
         "a.pdf": left["a.pdf"],
         "b.txt": "it is not UTF-8: 'utf-8' codec can't decode byte 0xe9 in position 3: unexpected end of data",
         "c.docx": "not one of .txt, .md, .html, .htm, .pdf",
-        "d.txt": "it holds no text",
-        "e.md": "it holds no text",
-        "f.txt": "it is no file",
+        "d.txt": "it has no text",
+        "e.md": "it has no text",
+        "f.txt": "not a file, or a broken link",
         "g": "a link to a folder is not followed",
-        "h.txt": "it is no file",
+        "h.txt": "not a file, or a broken link",
         "i.txt": "it is a link to a file outside of the folder",
         "j.txt": "it has more than 64 MiB",
     }
@@ -267,7 +267,7 @@ def test_what_gives_no_text_is_left_out_with_its_reason(tmp_path, caplog):
 
 def test_a_folder_of_which_nothing_is_left_is_an_error(tmp_path):
     """There is nothing to index, whatever the reason."""
-    with pytest.raises(InvalidInput, match="holds no document"):
+    with pytest.raises(InvalidInput, match="has no document"):
         list(read_corpus(documents(tmp_path, a_txt="  ", b_pdf=b"no pdf")))
 
 

@@ -57,7 +57,7 @@ STRANGER = Hit(passage=Passage(id="stranger", title="", text="t"), score=0.0)
 @pytest.mark.parametrize(
     ("returned", "fault"),
     [
-        (lambda hits: hits[:-1], "was given 9 hits and left out 'p8'"),
+        (lambda hits: hits[:-1], "received 9 hits and left out 'p8'"),
         (lambda hits: (), "left out 'p0', 'p1', 'p2'"),
         (lambda hits: (*hits, hits[-1]), "added 'p8'"),
         (lambda hits: (*hits[:-1], hits[0]), "left out 'p8'"),
@@ -70,9 +70,9 @@ STRANGER = Hit(passage=Passage(id="stranger", title="", text="t"), score=0.0)
         (lambda hits: [replace(hit, score="high") for hit in hits], "returned no hits but"),
         (lambda hits: [replace(hit, score=10**400) for hit in hits], "returned no hits but"),
         (lambda hits: [replace(hit, passage=[hit.passage.id]) for hit in hits], "returned no hits but"),
-        (lambda hits: [replace(hit, score=float("nan")) for hit in hits], "scores that are no numbers or rise"),
-        (lambda hits: [replace(hit, score=float("inf")) for hit in hits], "scores that are no numbers or rise"),
-        (lambda hits: [replace(hit, score=float(n)) for n, hit in enumerate(hits)], "scores that are no numbers"),
+        (lambda hits: [replace(hit, score=float("nan")) for hit in hits], "scores that are not numbers or rise"),
+        (lambda hits: [replace(hit, score=float("inf")) for hit in hits], "scores that are not numbers or rise"),
+        (lambda hits: [replace(hit, score=float(n)) for n, hit in enumerate(hits)], "scores that are not numbers"),
     ],
 )
 def test_a_reranker_that_returns_something_else_is_a_failed_arm(returned, fault):
@@ -87,7 +87,7 @@ def test_a_reranker_that_returns_something_else_is_a_failed_arm(returned, fault)
     with pytest.raises(ArmFailed, match="the reranker odd ") as caught:
         found(RerankedRetriever(MemoryRetriever(ROWS), rerank=Odd()), "river", k=1)
     assert fault in str(caught.value)
-    assert "return every hit that was given" in str(caught.value)
+    assert "return every received hit" in str(caught.value)
 
 
 def test_failures_are_told(caplog):

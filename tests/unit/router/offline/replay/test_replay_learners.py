@@ -209,7 +209,7 @@ def test_refused_rows_are_counted(spy, monkeypatch):
 def test_untrained_policies_are_refused(name, params):
     """A classifier that nobody trained learns nothing from a log: it is refused, not judged as uniform."""
     asked = parse_candidates([name], params={name: params})
-    with pytest.raises(ConfigError, match="is not trained, and learns nothing from a log") as caught:
+    with pytest.raises(ConfigError, match="is not trained, and does not learn from a log") as caught:
         replay(memory_log(lived_rows(10)), candidates=asked)
     assert caught.value.field == (f"{name}.params.trained" if name == "budget" else f"{name}.trained")
     assert "ragbandit policy train" in caught.value.remedy

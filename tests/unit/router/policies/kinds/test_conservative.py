@@ -222,7 +222,7 @@ def test_bad_settings_are_refused():
         with pytest.raises(ConfigError) as caught:
             conservative(**params)
         assert caught.value.field == f"policy.params.{field}"
-    with pytest.raises(ConfigError, match="cannot hold itself"):
+    with pytest.raises(ConfigError, match="cannot wrap itself"):
         make_policy("conservative", params={"incumbent": "x", "policy": "conservative"})
     for harm in (0.0, 1.5, math.nan):
         with pytest.raises(ValueError, match="harm"):

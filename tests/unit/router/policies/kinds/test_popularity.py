@@ -336,7 +336,7 @@ def test_file_that_is_no_table_is_refused(tmp_path, content):
     """A broken table, or one of another format, is a ConfigError of `table` that says what writes one."""
     path = tmp_path / "table.json"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(ConfigError, match="no table of format 1") as caught:
+    with pytest.raises(ConfigError, match="not a table of format 1") as caught:
         Popularity(table=str(path))
     assert caught.value.field == "policy.params.table"
     assert "ragbandit index build" in caught.value.remedy

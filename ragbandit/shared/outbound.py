@@ -19,7 +19,7 @@ def check_address(url: str, *, field: str, remedy: str, query: bool = False) -> 
     """
     fault = _fault(url) or ("it has a query, and paths are added to it" if "?" in url and not query else None)
     if fault is not None:
-        raise ConfigError(f"{shown_address(url)!r} is no url: {fault}", field=field, remedy=remedy)
+        raise ConfigError(f"{shown_address(url)!r} is not a url: {fault}", field=field, remedy=remedy)
 
 
 def check_header_value(value: str, *, what: str, field: str, remedy: str) -> None:
@@ -76,7 +76,7 @@ def _fault(url: str) -> str | None:
     with suppress(ValueError):
         if parts.port != 0:
             return None
-    return "its port is no number from 1 to 65535"
+    return "its port is not a number from 1 to 65535"
 
 
 def retry_after_s(header: str | None) -> float:

@@ -98,6 +98,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /ui/decisions": _READ,
     "GET /ui/decisions/{decision_id}": _READ,
     "POST /ui/decisions/{decision_id}/cancel": Rule("operator"),
+    "POST /ui/decisions/{decision_id}/rating": _LABEL,
     "GET /ui/policies": _OPERATE,
     "GET /ui/policies/{name}": _OPERATE,
     "POST /ui/policies/{name}/{verb}": _COMMAND,

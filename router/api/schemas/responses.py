@@ -103,7 +103,9 @@ ERRORS: Final = errors(ErrorReply, (401, 403, 404, 409, 413, 422, 429, 503))
 #: modules whose classes requests and replies are; the text below a field describes it
 _MODULES: Final = (
     "ragbandit.shared.types.ledger",
+    "ragbandit.router.learning.monitoring.arm_changes",
     "ragbandit.router.storage.ledgers.ledger",
+    "ragbandit.router.reporting.estimates",
     "ragbandit.router.reporting.reading",
     "ragbandit.router.rollouts.overview",
     "ragbandit.router.serving.explanations.explain",

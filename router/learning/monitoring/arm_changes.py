@@ -41,13 +41,14 @@ _KIND: Final = "arm:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmChange:
-    """A declared change: under its name the arm is another one from now on."""
+    """A declared change of an arm."""
 
-    #: number of its entry in the audit log
     number: int
+    """Number of its entry in the audit log."""
     arm: ArmName
-    #: seconds since 1970; later decisions are made by the changed arm
+    """Name of the arm."""
     made_at: float
+    """Time of the change, seconds since 1970; later decisions belong to the changed arm."""
 
 
 def declare_change(

@@ -165,7 +165,7 @@ def test_an_index_that_goes_away_fails_the_search(client, at, name):
 def test_meaning_needs_the_encoder_of_the_index(at, name, encoder):
     """Over an index without vectors searching by meaning is refused at the start."""
     at(name).build(PASSAGES)
-    with pytest.raises(ConfigError, match="has vectors of None"):
+    with pytest.raises(ConfigError, match="holds vectors of None"):
         at(name, search="meaning").opened(encoder)
 
 
@@ -179,7 +179,7 @@ def test_a_server_that_is_down_is_said(caplog):
 @pytest.mark.parametrize("wrong", ["nonsense", "http://me:word@host:99999", "http://me:word@h"])
 def test_a_url_that_is_none_is_refused_before_anybody_is_asked(wrong):
     """A url without scheme, host or possible port is a ConfigError that names the setting and shows no password."""
-    with pytest.raises(ConfigError, match="is no url") as caught:
+    with pytest.raises(ConfigError, match="is not a url") as caught:
         es.ElasticsearchRetriever(wrong, index="any")
     assert caught.value.field == "retriever.url"
     assert "http://host:9200" in caught.value.remedy

@@ -108,7 +108,7 @@ def test_another_encoder_is_refused(before, make_world):
 def test_it_is_migrated_and_learned_again(before, make_world, caplog):
     """It asks for its migration; the ledger is learned once by the new policy, which is said; old rows stay true."""
     database = Database(f"sqlite:///{before / 'ragbandit.db'}")
-    with pytest.raises(StoreError, match=f"schema 0001, this version needs {SCHEMA_REVISION}") as caught:
+    with pytest.raises(StoreError, match=f"schema 0001, this version needs .*{SCHEMA_REVISION}") as caught:
         check_schema(database)
     assert "ragbandit migrate" in caught.value.remedy
     assert migrate(database) == SCHEMA_REVISION

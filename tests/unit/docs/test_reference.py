@@ -44,7 +44,7 @@ def test_a_comment_is_that_of_its_field():
     said = comments(type(Settings().retriever))
     assert said["timeout_s"] == '"elasticsearch", "pgvector", "qdrant": timeout of a request, seconds'
     assert "folder of the index" in said["index"]
-    assert said["index"].endswith('of a collection for "qdrant"')
+    assert said["index"].endswith('"qdrant": collection name')
 
 
 @pytest.mark.parametrize("call", BODIES)

@@ -1,7 +1,7 @@
 """`make isa-matrix`: the tests that compute with torch and numpy, once under each instruction set and thread count.
 
-Libraries choose their loops by what the processor has; each line of the table takes something away from them, or puts
-them beside busy loops. A setting that this processor cannot have is skipped, with the reason.
+Libraries choose their loops by what the processor has; each line of the table disables some instructions, or
+runs busy loops at the same time. A setting that this processor cannot have is skipped, with the reason.
 `python -m benchmarks.isa_matrix [--only AVX2 ...] [TEST FILES]`; the exit code is 1 if a test failed.
 """
 
@@ -52,7 +52,7 @@ class Setting:
     environment: dict[str, str] = field(default_factory=dict)
     #: flags of /proc/cpuinfo without which the setting means nothing here
     needs: tuple[str, ...] = ()
-    #: whether as many busy loops as cores run beside the tests
+    #: whether one busy loop per core runs during the tests
     busy: bool = False
 
 
@@ -129,7 +129,7 @@ def busy_loops(count: int) -> Iterator[None]:
 def main(arguments: Sequence[str] = ()) -> int:
     """Print the table line by line; 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", default=[], help="settings whose name holds one of these words")
+    parser.add_argument("--only", nargs="+", default=[], help="only settings whose names contain one of these words")
     parser.add_argument("files", nargs="*", default=[])
     asked = parser.parse_args(arguments)
     console, flags = Console(width=120), processor_flags()

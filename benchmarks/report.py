@@ -1,9 +1,9 @@
-"""The report against made services whose truth is known: does it name the dollars, the quality and the verdict?
+"""The report on simulated services with known truth: are dollars, quality and verdict right?
 
-Every run is a service that learns: two kinds of questions, arms of known prices and qualities, a holdback, floors, and
+Every run is a learning service: two kinds of questions, arms of known prices and qualities, a holdback, floors, and
 a policy whose share of the cheap arm grows. Some answers are rated, those of one arm more often than those of another.
-The report is looked at again and again; a run is missed where any look's interval does not hold the truth: what always
-the other arm would have cost, and its quality, on these very questions.
+The report is read repeatedly. A run is missed if the interval of any report excludes the truth: the cost and quality
+of always using the other arm on the same questions.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from ragbandit.shared.types import Matrix, Vector
 ARMS = ("premium", "standard", "cheap")
 #: dollars per answer, mean; and their spread, of a lognormal
 DOLLARS, SPREAD = np.array([0.02, 0.004, 0.0004]), 0.5
-#: after so many questions one looks
+#: numbers of questions after which the report is read
 LOOKS = (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000)
 DAY = 86_400.0
 
@@ -93,7 +93,7 @@ class Run:
 
 
 def made(world: World, *, count: int, seed: int) -> Run:
-    """A run of so many questions."""
+    """A run of `count` questions."""
     random = np.random.default_rng(seed)
     kind = np.repeat(random.integers(2, size=-(-count // world.repeats)), world.repeats)[:count]
     kind = kind[random.permutation(count)]
@@ -151,7 +151,7 @@ def looked_at(run: Run, *, looks: Sequence[int], most: int | None) -> Iterator[t
 
 @dataclass(kw_only=True)
 class Score:
-    """What was found of a world, over all runs."""
+    """Results of a world over all runs."""
 
     runs: int = 0
     #: runs in which every interval held
@@ -163,7 +163,7 @@ class Score:
     #: questions at the first look with a verdict, and the last look's widths, relative to premium's cost
     first: list[int] = field(default_factory=list)
     widths: list[tuple[float, float]] = field(default_factory=list)
-    #: what the first run's last look says
+    #: sentence of the last report of the first run
     sentence: str = ""
 
     def add(self, run: Run, *, looks: Sequence[int] = LOOKS, most: int | None = None) -> None:

@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--worlds", choices=["graded", "labels"], default="graded")
     parser.add_argument("--rated", type=float, default=1.0, help="share of the answers that people rate")
     parser.add_argument(
-        "--judge", type=float, default=0.0, help="correlation of a judge's scores of all answers; 0: none"
+        "--judge", type=float, default=0.0, help="correlation of a judge's scores with the quality; 0 without a judge"
     )
     asked = parser.parse_args()
     labels, settings = asked.worlds == "labels", RolloutSettings()

@@ -180,7 +180,7 @@ class Way:
     name: str
     #: policy settings of the service
     policy: Mapping[str, Any]
-    #: candidate; None: the policy of the service by its name; "snapshot": that of three quarters
+    #: candidate; None: the service's policy by name; "snapshot": its snapshot after three quarters
     candidate: str | None = None
     shape: Shape = field(default_factory=Shape)
     plan: Plan = field(default_factory=Plan)
@@ -236,7 +236,7 @@ OTHERS = (
 
 
 def judged(way: Way, *, seed: int, folder: Path) -> tuple[CandidateResult, float]:
-    """What replay says of the candidate in one world, and the true difference on the rows that were judged."""
+    """Replay's result for the candidate in one world, and the true difference on the rated rows."""
     settings = Settings.model_validate({"policy": way.policy, "data_dir": str(folder)})
     world = lived(settings, seed=seed, shape=way.shape, keep=way.candidate == "snapshot")
     name = settings.policy.name if way.candidate is None else way.candidate
@@ -271,7 +271,7 @@ def tallied(way: Way, *, worlds: int, progress: Progress | None = None) -> tuple
 
 
 def main(words: Sequence[str]) -> None:
-    """Print the table, and publish it where that is asked."""
+    """Print the table, and publish it with --publish."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.same_policy", description=__doc__)
     parser.add_argument("--worlds", type=int, default=100)
     parser.add_argument("--publish", action="store_true", help=f"put the table into {WORLDS_PAGE.name}")

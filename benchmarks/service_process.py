@@ -40,7 +40,7 @@ def free_port() -> int:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment without settings of ours: those of whoever runs a measurement must not change it."""
+    """This process's environment without RagBandit's settings, which must not influence a measurement."""
     return {name: value for name, value in os.environ.items() if not name.startswith("RAGBANDIT_")}
 
 
@@ -48,9 +48,8 @@ def environment() -> dict[str, str]:
 def served(
     settings: Mapping[str, Any], *, database: str | None = None, files: Mapping[str, str] | None = None
 ) -> Iterator[ServiceProcess]:
-    """A service with these settings, section -> its fields, which ends with the block.
-
-    database: URL; default SQLite in its data_dir. files: name -> text, beside its configuration. Raises RuntimeError
+    """A service with these settings (section -> its fields) until the end of the block. database: URL; default SQLite
+    in its data_dir. files: name -> text, written next to its configuration. Raises RuntimeError
     with the end of its log where it does not start.
     """
     port = free_port()

@@ -1,11 +1,11 @@
-"""Every arm that the configured model can carry, on the handbook's questions and on the shipped QA questions.
+"""Every arm that the configured model supports, on the handbook's questions and on the shipped QA questions.
 
     python -m benchmarks.strategies --handbook 10 --qa 10 [--publish]
 
-The numbers are questions of each kind: of the handbook by the passages they need, of the QA questions (where they lie
-beside the checkout) by the data set they come from. The sample is fixed, and a larger one holds the smaller ones. The
-arms are run by `ragbandit evaluate`, which keeps every answer: the same command goes on where it was cut off.
-Baseline is `single_step`: Time is in units of its own. `--publish` puts what is printed into docs/benchmarks.md.
+The numbers are questions per kind: in the handbook, a kind is the number of passages needed; the QA questions (if they
+are next to the checkout) have a kind per data set. The sample is fixed, and a larger one contains the smaller ones.
+`ragbandit evaluate` runs the arms and stores every answer, so the same command continues after an interruption. The
+baseline is `single_step`: Time is in units of its time. `--publish` writes the output to docs/benchmarks.md.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Asked:
     name: str
     #: holds questions.jsonl and corpus.jsonl
     folder: Path
-    #: the key of a question that tells its kind
+    #: key of a question's kind
     by: str
 
 
@@ -50,8 +50,8 @@ SETS: Final = (Asked(name="handbook", folder=HERE, by="kind"), Asked(name="qa", 
 def main() -> None:
     """Run what is missing, then print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--handbook", type=int, default=10, help="questions of each kind; 0: none of the handbook")
-    parser.add_argument("--qa", type=int, default=10, help="questions of each data set; 0: none of them")
+    parser.add_argument("--handbook", type=int, default=10, help="questions of each kind; 0 skips the handbook")
+    parser.add_argument("--qa", type=int, default=10, help="questions of each data set; 0 skips the data sets")
     parser.add_argument("--strategy", default="all", metavar="NAME[,NAME...]")
     parser.add_argument("--concurrency", type=int, default=1, help="answers at a time; above 1 Time is that of a crowd")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of indexes and answers")
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def _run(asked: Asked, *, each: int, verb: list[str], data: Path, environment: dict[str, str], console: Console) -> int:
-    """Have `ragbandit evaluate` run the arms on the sample and print what it says; the number of questions."""
+    """Run `ragbandit evaluate` on the sample and print its output. Returns the number of questions."""
     questions = sampled(read_questions(asked.folder / "questions.jsonl"), each=each, by=asked.by)
     data.mkdir(parents=True, exist_ok=True)
     file = data / f"{asked.name}.jsonl"

@@ -1,4 +1,5 @@
-"""Workers: the processes that run arms, learn, and supervise. Imports router and strategies; nobody imports workers.
+"""Workers: the processes that run arms, learn and supervise. They import router and strategies; no other room imports
+them.
 
 cli            the command `ragbandit`: its verbs by name, each loaded when it runs; verbs/ has those of this room
 process        one worker process, from its settings to its end; the supervisor of `ragbandit up`

@@ -28,7 +28,7 @@ from ragbandit.shared.plugins import import_class
 from ragbandit.shared.types import Source
 from ragbandit.strategies.base import Passage
 
-#: characters of a reason that are told: an exception may have the answer in it
+#: most characters of a reason: an exception may contain the answer
 _REASON: Final = 300
 #: longest import of the function's module, seconds
 _START_S: Final = 60.0
@@ -52,7 +52,7 @@ class CheckProcess:
         self._pipe: Connection | None = None
 
     def score(self, *, question: str, answer: str | None, sources: Sequence[Passage | Source]) -> float | None:
-        """What the check says of an answer, a question and its sources. Raises CheckFailed."""
+        """Score of an answer, by its question and sources. Raises CheckFailed."""
         shown = [{name: getattr(each, name) for name in ("id", "title", "text", "url")} for each in sources]
         given = {"answer": answer, "question": question, "sources": shown}
         with self._lock:
@@ -92,7 +92,7 @@ class CheckProcess:
             reply = json.loads(self._pipe.recv_bytes()) if self._pipe.poll(seconds) else None
         except (EOFError, OSError):
             reply = {"error": f"its process ended with status {self.end()}"}
-        except TypeError as error:  # of a date in check_params, for example
+        except TypeError as error:  # for example a date in check_params
             reply = {"error": f"it is given JSON alone: {error}"}
         if reply is None:
             self.end()
@@ -155,13 +155,13 @@ def main() -> None:
 
 
 def _score(value: Any) -> float | None:
-    """Raises ValueError for what is no score."""
+    """Raises ValueError if the value is not a score."""
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))
     if value is None:
         return None
     if isinstance(value, str | bytes) or not 0.0 <= (score := float(value)) <= 1.0:
-        raise ValueError(f"it returned {value!r}, which is no number from 0 to 1, no bool and not None")
+        raise ValueError(f"it returned {value!r}, expected a number from 0 to 1, a bool or None")
     return score
 
 

@@ -52,7 +52,7 @@ class ActiveRun:
     arm: ArmName | None = None
     #: its request as it came, for an arm that passes it on
     chat: Mapping[str, Json] = field(default_factory=dict)
-    #: done once somebody wants it stopped
+    #: done when the run should stop
     stop: "Future[None]" = field(default_factory=Future)
 
 
@@ -93,7 +93,7 @@ class ActiveRuns:
             return list(self._runs)
 
     def most_tries(self) -> int:
-        """The most runs that one of them had before; 0 where nothing is run."""
+        """Largest number of earlier runs among them; 0 if nothing runs."""
         with self._lock:
             return max((run.tries for run in self._runs.values()), default=0)
 
@@ -104,9 +104,8 @@ class ActiveRuns:
 
 
 class Scorer:
-    """Who scores answers in a worker process: the judge, or a check. rule: what decides, with it, what a score means.
-
-    facts: what every score says of it.
+    """A scorer of answers in a worker process: the judge or a check. rule: text that, with it, defines the meaning of a
+    score. facts: facts stored with every score.
     """
 
     def __init__(
@@ -221,7 +220,7 @@ class Context:
         self.health = OutcomePoller(self.store.database, settings=self.settings.health, seconds=budget_s)
 
     def claimed(self) -> list[tuple[Claims, ActiveRuns]]:
-        """What this process claims, and what it has in hand of that."""
+        """Queues this process claims from, and the jobs it is running."""
         scorers: list[Scorer] = [one for one in (self.judging, self.checking) if one is not None]
         return [(self.queue, self.active_runs), *((one.queue.claims, one.active) for one in scorers)]
 

@@ -141,7 +141,7 @@ def run_worker(
         card = card_of(role="worker", threads=at_once, retriever=retrievers)
         busy = lambda: {one.name: one.busy for one in consumers}  # noqa: E731
         running.callback(keep_present(jobs.client, card, busy=busy).close)
-        for routine in routines:  # all at once; `close` waits for them one after the other
+        for routine in routines:  # signal all before `close` waits for each
             running.callback(routine.stop)
         log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
         running.enter_context(beating(heartbeat))
@@ -259,7 +259,7 @@ class Supervisor:
     """The whole service on one machine."""
 
     def __init__(self, loaded: LoadedSettings, *, database: Database | None = None) -> None:
-        """database: the store, opened before; with None nobody watches whether its file stays in its place."""
+        """database: the open store, whose file is watched for removal; None: no watch."""
         self._database = database
         self.settings = settings = loaded.settings
         data = Path(settings.data_dir)
@@ -323,7 +323,7 @@ class Supervisor:
             self._tend()
 
     def _hand_on(self) -> None:
-        """Write what the children read. Nothing of the environment is in it: they have that themselves."""
+        """Write the children's configuration file, without values of the environment, which they inherit."""
         file = self._loaded.file
         origin = "no file" if file is None else ascii(str(file.absolute()))
         head = f"# `ragbandit up` took this over from {origin}: edit that.\n"

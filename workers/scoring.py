@@ -39,7 +39,7 @@ CHECK_PAUSE_S: Final = 60.0
 
 
 def next_score(context: Context, scorer: Scorer | None) -> Callable[[], None] | None:
-    """Claim the answer that has been due longest, if one is; what is to be done with it."""
+    """Claim the answer that is due longest. Returns the function that scores it; None if nothing is due."""
     if scorer is None or scorer.paused:
         return None
     job = scorer.queue.claim(now=time.time())
@@ -50,7 +50,7 @@ def next_score(context: Context, scorer: Scorer | None) -> Callable[[], None] | 
 
 
 def check_answers(context: Context) -> None:
-    """Check all that is due. Raises StoreError: what was not stored is due again when its claim ends."""
+    """Check all due answers. Raises StoreError; results that were not stored are due again when the claim ends."""
     while not context.ending.is_set() and (work := next_score(context, context.checking)):
         work()
 
@@ -111,7 +111,7 @@ def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: "DecisionR
 def _judged(
     context: Context, judging: Judging, job: ScoreJob, *, record: "DecisionRecord", outcome: Outcome
 ) -> Verdict | None:
-    """The judge's verdict; None where this try gives none, which is stored then. What it cost is booked."""
+    """The judge's verdict; None if this attempt fails, which is stored. The cost is booked."""
     query, database, queue = record.decision.query, context.store.database, judging.queue
     stopped = stopped_until(query, settings=context.settings, database=database, now=time.time())
     if stopped is not None:
@@ -152,7 +152,7 @@ def _judged(
 
 
 def _checked(checking: Checking, job: ScoreJob, *, record: "DecisionRecord", outcome: Outcome) -> Verdict | None:
-    """What the check says; None where it says nothing, which is stored then."""
+    """The score of the check; None if it gives no score, which is stored."""
     question, began = record.decision.query.text, time.monotonic()
     try:
         value = checking.process.score(answer=outcome.answer, question=question, sources=outcome.sources)
@@ -167,7 +167,7 @@ def _checked(checking: Checking, job: ScoreJob, *, record: "DecisionRecord", out
 
 
 def feedback_id(kind: str, decision_id: DecisionId, *, rule: str) -> FeedbackId:
-    """The id of a score: a decision has one by each rubric or check, whoever applies it and however often."""
+    """Id of a score: one per decision and rubric or check, however often it is applied."""
     return FeedbackId(f"{kind}-" + sha256(f"{rule}:{decision_id}".encode("utf-8", "replace")).hexdigest()[:32])
 
 

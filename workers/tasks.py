@@ -54,10 +54,11 @@ KEEP_S = 600.0
 
 def next_answer(context: Context) -> Callable[[], None] | None:
     """Claim the decision whose turn it is, if one waits."""
-    # A question that killed its worker may do so again, and what runs beside it then counts a try as well. Where one
-    # more death is the last, one such question runs at a time, so that no other comes to MAX_TRIES with it.
+    # A question that killed its worker may do so again, and the attempt also counts for questions that run with it. If
+    # its next attempt is the last one, only one such question runs at a time, so that no other question reaches
+    # MAX_TRIES with it.
     alone = MAX_TRIES - 1
-    # What waits for a generator that has all it takes is left there: a slow one holds up nothing but its own arms.
+    # Skip questions whose generator is at its limit: a slow generator delays only its own arms.
     full = full_arms(context.arms, running=context.active_runs.arms())
     tries = alone if context.active_runs.most_tries() >= alone else None
     claimed = context.queue.claim(tries=tries, without=full)
@@ -145,7 +146,7 @@ class AnswerJob:
             return self.finish(outcome)
 
     def give_back(self) -> None:
-        """Let another process answer it, since this one ends."""
+        """Release the claim, since this process ends."""
         self.context.queue.give_back(self.decision.id)
         self.context.notifier.request_answers([self.decision.id])
         log.info("not answered, since this process ends; another one takes it", extra=self.facts)
@@ -196,7 +197,7 @@ class AnswerJob:
         )
 
     def _claimed(self, successor: Decision) -> ActiveRun | None:
-        """Claim this decision and return its run; None if another process claims it, also because this process ends."""
+        """Claim this decision and return its run; None if another process claims it, or if this process is ending."""
         context = self.context
         facts = {"action": "failover", "decision": self.decision.id, "arm": self.decision.arm}
         facts |= {"next": successor.arm, "reason": str(link_of(successor.query.request)["reason"])}

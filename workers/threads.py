@@ -42,9 +42,8 @@ def insist(
     ending: threading.Event,
     failed: Callable[[StoreError | SnapshotError], object] | None = None,
 ) -> Reply:
-    """The reply of `work`, which is repeated while the store fails: for so many seconds, and once when `ending` is set.
-
-    failed: called with every error but the last. Raises the last one, StoreError or SnapshotError.
+    """The result of `work`, which is repeated while the store fails, for a limited time, and once more when `ending` is
+    set. failed: called with every error except the last one, which is raised: StoreError or SnapshotError.
     """
     give_up, attempts = time.monotonic() + seconds, 0
     while True:
@@ -111,7 +110,7 @@ class EventLoop:
         return f"{here.filename}:{here.lineno} {here.name}"
 
     def interrupt(self) -> None:
-        """Cancel every coroutine that somebody waits for in `run`; they raise CancelledError there."""
+        """Cancel all coroutines in `run`; they raise CancelledError there."""
         with self._lock:
             awaited = list(self.awaited)
         for waiting in awaited:
@@ -144,10 +143,9 @@ FAREWELL_S: Final = 2.0
 
 @dataclass(kw_only=True)
 class Consumer:
-    """Threads that do the jobs of one queue until told to stop, or with `burst` until there is nothing to do.
-
-    look: finds a job and claims it, or None; told whether a wake-up came. One thread looks at a time. every_s: how
-    often it looks unasked.
+    """Threads that do the jobs of one queue until `stop`, or with `burst` until the queue is empty. look: claims a job,
+    or returns None; its argument is whether a wake-up came. One thread looks at a time. every_s: seconds between looks
+    without a wake-up.
     """
 
     name: str
@@ -281,5 +279,5 @@ class Signals:
 
     @property
     def second(self) -> bool:
-        """Another one came that is not the same sent twice."""
+        """Whether a further signal came that is not a repetition of the first one."""
         return bool(self._came) and self._came[-1] - self._came[0] > SAME_SIGNAL_S

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
         prog="python -m benchmarks.coverage", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=200, help="lives of every kind")
-    parser.add_argument("--places", default=",".join(PLACES), help="these alone, with commas between them")
+    parser.add_argument("--places", default=",".join(PLACES), help="only these, separated by commas")
     parser.add_argument("--jobs", type=int, default=cores())
     parser.add_argument(
         "--publish",

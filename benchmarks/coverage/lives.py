@@ -24,7 +24,7 @@ class Life:
     #: which question was asked; the same number: the same question
     question: npt.NDArray[np.intp]
     features: Matrix
-    #: of the policy that serves, of another one, and what was drawn from: a mixture of both, or the first alone
+    #: pmf of the serving policy, of another one, and of the draw: a mixture of both, or the first one
     champion: Matrix
     candidate: Matrix
     pmf: Matrix
@@ -32,7 +32,7 @@ class Life:
     #: the reward of the arm drawn, 0 or 1, whether anybody rated it or not, and its chance to be 1 for every arm
     reward: Vector
     chance: Matrix
-    #: somebody rated it
+    #: whether it was rated
     rated: npt.NDArray[np.bool_]
 
     def part(self, rows: npt.NDArray[np.bool_] | slice) -> "Life":
@@ -77,7 +77,7 @@ def life(kind: Kind, *, seed: int, weight: float = 0.0, decisions: int = DECISIO
     count = kind.questions or decisions
     x = random.standard_normal((count, SIZE))
     chance = 1.0 / (1.0 + np.exp(-(random.normal(0.6, 0.8, 3) + x @ random.normal(0.0, 0.5, (SIZE, 3)))))
-    if kind.questions is not None:  # each has its own answers, which its features do not tell
+    if kind.questions is not None:  # every question has its own answers, which its features do not determine
         chance = random.random((count, 3))
     question = np.arange(decisions) if kind.questions is None else random.integers(count, size=decisions)
     x, chance = x[question], chance[question]

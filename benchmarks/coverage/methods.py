@@ -1,7 +1,8 @@
 """Coverage of the intervals: how often they hold the truth, how wide they are, and the effect of looking repeatedly.
 
-Five made worlds whose truth is known; every run draws a log and makes every interval at 95 %. Baselines, on the same
-logs: the percentile bootstrap of Open Bandit Pipeline and the intervals of vw-estimators, where these are installed.
+There are five simulated worlds with known truth; every run draws a log and computes every interval at 95
+%. Baselines on the same logs are the percentile bootstrap of Open Bandit Pipeline and the intervals of vw-estimators,
+if these are installed.
 """
 
 import argparse
@@ -82,7 +83,7 @@ class World:
     rewards: Interval
     #: shape (CONTEXTS, SIZE)
     features: Matrix
-    #: of shape (CONTEXTS, ARMS), as the rest: the logging policy, the candidate, another candidate
+    #: logging policy, candidate and another candidate; all arrays have the shape (CONTEXTS, ARMS)
     pmf: Matrix
     candidate: Matrix
     rival: Matrix
@@ -90,7 +91,7 @@ class World:
     price: Matrix
 
     def log(self, count: int, *, seed: int) -> Rows:
-        """So many rows, drawn anew for every seed."""
+        """Draw `rows` rows with this seed."""
         random = np.random.default_rng(seed)
         at = random.integers(CONTEXTS, size=count)
         action = (self.pmf[at].cumsum(axis=1)[:, :-1] < random.random((count, 1))).sum(axis=1)
@@ -285,7 +286,7 @@ def baselines(world: World, rows: Rows) -> Found:
             found[f"obp bootstrap, {name}"] = (ends[0], ends[1]), value
     for name, kind in (("Cressie-Read", "cressieread"), ("sequence (anytime)", "cs")):
         if (module := _module(f"estimators.bandits.{kind}")) is not None:
-            # Of rewards in [0, 1]: negative ones are said not to work.
+            # For rewards in [0, 1]; negative ones are documented not to work.
             made = module.Interval(**({"wmax": world.largest} if kind == "cressieread" else {}))
             scaled = (rows.reward - least) / (most - least)
             for chance, reward, wish in zip(rows.drawn(rows.pmf), scaled, rows.drawn(rows.candidate), strict=True):
@@ -319,9 +320,8 @@ def shares(number: int, *, count: int, seeds: Sequence[int], others: int = 0) ->
 
 
 def missed(number: int, *, seeds: Sequence[int], usual: Sequence[str] = USUAL) -> Mapping[str, list[bool]]:
-    """True where the interval left out the truth at any of LOOKS, for every run of world `number`.
-
-    usual: those of the intervals for one look that are looked at as often.
+    """For every run of world `number`, whether the interval excludes the truth at any of LOOKS. usual: the same for
+    intervals that are valid for a single look.
     """
     world, found = worlds()[number], dict[str, list[bool]]()
     for seed in seeds:

@@ -28,7 +28,7 @@ from ragbandit.router.rollouts.guardrails import GUARDRAILS
 from ragbandit.router.rollouts.verdicts import Evidence, facts_of
 from ragbandit.shared.types import ArmName, PolicyLabel, PolicyVersion
 
-#: decisions after which somebody looks
+#: numbers of decisions after which the interval is checked
 LOOKS: Final = tuple(range(100, DECISIONS + 1, 100))
 #: mean dollars of an answer of each arm
 DOLLARS: Final = np.array([0.02, 0.004, 0.0004])
@@ -62,7 +62,7 @@ class Line:
     name: str
     #: 0 to 1
     confidence: float
-    #: the promise holds at every look, else at one alone
+    #: whether the promise holds at every look, or at a single one
     every_look: bool
 
 
@@ -83,7 +83,7 @@ class Tally:
 
     @classmethod
     def of(cls, looks: Sequence[Look], *, every_look: bool) -> "Tally":
-        """Of one life. The looks of a line that promises nothing of a second look are lines beside each other."""
+        """Results of one life. The looks of a line that is valid for a single look are separate lines."""
         printed = [look for look in looks if look.printed]
         last = [look for look in (looks[-1:] if every_look else looks) if look.printed]
         return cls(
@@ -95,7 +95,7 @@ class Tally:
         )
 
     def keeps(self, line: Line) -> bool:
-        """The line's promise is kept, but for chance: three standard errors."""
+        """Whether the line keeps its promise up to three standard errors."""
         held, count = (self.always, self.ever) if line.every_look else (self.covered, self.printed)
         slack = 3.0 * math.sqrt(line.confidence * (1.0 - line.confidence) * count)
         return held >= line.confidence * count - slack
@@ -302,7 +302,7 @@ def report(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
 
 
 def _scores(lived: Life, random: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Of a judge who scores two thirds of the answers: half of its scores are right, the others those of any answer."""
+    """Scores of a judge for two thirds of the answers; half of them are right, half are random."""
     scores = np.where(random.random(len(lived.reward)) < 0.5, lived.reward, random.permutation(lived.reward))
     scores[random.random(len(scores)) < 1 / 3] = np.nan
     return scores
@@ -341,7 +341,7 @@ PLACES: Final[Mapping[str, Place]] = {
 
 
 def tallies(place: str, *, kind: str, seeds: Sequence[int]) -> Mapping[Line, Tally]:
-    """Every line of a place on so many lives of a kind."""
+    """Every line of a place on `runs` lives of a kind."""
     found: dict[Line, Tally] = {}
     for seed in seeds:
         for line, looks in PLACES[place](KINDS[kind], seed).items():

@@ -1,13 +1,13 @@
-"""A board of worlds: what policies earn where they were not chosen, with many labels and with few.
+"""A board of worlds: rewards of policies on tables that they were not tuned on, with many labels and with few.
 
     python -m benchmarks.worlds                                              # or: make boards
     python -m benchmarks.worlds --policies mba,linucb --modes cold --labelled 1 --seeds 2 --picture board.png
 
-A world is a table of --tables (routing/*.jsonl and worlds/*.jsonl in it, beside the checkout where there is one), the
-handbook's table, a made one (benchmarks/worlds/made.py), or one truth of a grid of arms (grids.py: --worlds grids
---policies mba:apart,mba; `:apart` behind a policy: it is not told what the arms are made of). A pass asks at most 1,200
-questions, and at most 80 % of a table, one after the other; the greedy choice after it is judged on the rest. Weight of
-cost: .05, of Llama tables .015.
+A world is a table in --tables (routing/*.jsonl and worlds/*.jsonl; default: the folder next to the checkout), the
+handbook's table, a simulated one (benchmarks/worlds/made.py), or one truth of a grid of arms (grids.py: --worlds grids
+--policies mba:apart,mba; the suffix `:apart` hides the arms' facts from a policy). A pass asks at most 1,200 questions,
+and at most 80 % of a table, one by one; the greedy choice after it is evaluated on the rest. The cost weight is .05, or
+.015 for Llama tables.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--policies", type=_words, default=("mba", "linucb", "vw"), metavar="NAME[,NAME...]")
     options.add_argument("--tables", type=Path, default=ROOT.parent / "shared" / "data", help="folder of tables")
-    options.add_argument("--worlds", type=_words, default=(), help="these alone; 'made': all made ones; 'grids'")
+    options.add_argument("--worlds", type=_words, default=(), help="only these; 'made': all made worlds; 'grids'")
     options.add_argument("--modes", type=_words, default=MODES, help=f"of {', '.join(MODES)}")
     options.add_argument("--labelled", type=_shares, default=(1.0, 0.3, 0.05), help="shares of answers, X[,X...]")
     options.add_argument("--seeds", type=int, default=4)
@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--first", type=int, default=0, help="decisions at the beginning that are all labelled")
     options.add_argument("--judge", type=_chance, help="correlation of a judge's scores of all decisions; 0: noise")
-    options.add_argument("--bought", action="store_true", help="the judge's scores praise the worst arm alone")
+    options.add_argument("--bought", action="store_true", help="the judge's scores favour the worst arm")
     options.add_argument("--late", type=int, default=0, help="decisions that are made before a label comes")
     options.add_argument(
         "--favoured", choices=("", BEST, DEAREST), default="", help="others are labelled a quarter as often"
@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str]) -> None:
-    """Play what is asked for and print the board."""
+    """Run the requested passes and print the board."""
     options = parser()
     asked = options.parse_args(arguments)
     if unknown := sorted(set(asked.modes) - set(MODES)):

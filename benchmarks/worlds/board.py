@@ -34,7 +34,7 @@ _worlds: dict[str, World] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Board:
-    """What was asked for and what came of it."""
+    """The requested passes and their results."""
 
     worlds: Sequence[World]
     #: what full information could gain over the best fixed arm, by world
@@ -71,7 +71,7 @@ def gathered(folder: Path, *, names: Sequence[str], encoder: str | None, data: P
 
 
 def _all(folder: Path) -> Iterator[tuple[str, tuple[str, ...], Callable[[], World]]]:
-    """Name, names of groups that it is in, how it is made; "" is the group that is played where none is named."""
+    """(name, its groups, function that makes it); "" is the default group."""
     for name in WORLDS:
         yield name, ("", "made"), partial(_made, name)
     for name in GRIDS:

@@ -1,8 +1,8 @@
 """Worlds whose arms are made of parts: every choice of a model, a retriever and a depth is an arm of its own.
 
-The chance of an arm to be right on a kind of questions is the kind's difficulty, the effects of its parts, alike and by
-kind, and something of its own; where the structure is wrong, arms are unrelated although facts are declared. Each truth
-is another draw of the effects, over the same questions. Costs of parts multiply; the dearest arm costs three steps.
+An arm's probability of a right answer is the sum of the kind's difficulty, the effects of its parts (overall and per
+kind), and an effect of the arm. With a wrong structure the arms are unrelated although facts are declared. Each truth
+is another draw of the effects for the same questions. Costs of parts multiply; the most expensive arm costs 3 steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class Grid:
     useless: int | None = None
     #: standard deviation of effects of pairs of parts
     pairs: float = 0.0
-    #: of arms; None: the usual
+    #: number of arms; None: the default
     own: float = _ARM
     #: arms are unrelated
     unrelated: bool = False

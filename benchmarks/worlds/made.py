@@ -76,7 +76,7 @@ _WORDS: Final[Mapping[str, Sequence[str]]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
-    """What a world is made of."""
+    """Definition of a world."""
 
     #: steps of every arm
     cost: Mapping[str, float]
@@ -93,13 +93,13 @@ _THREE: Final = {"cheap": 0.1, "standard": 0.5, "premium": 5.0}
 _ELEVEN: Final = {f"arm{number:02d}": 0.2 * number for number in range(11)}
 
 WORLDS: Final[Mapping[str, Made]] = {
-    # one question in seven, for which the cheap arm is as good as the dear one
+    # one question in seven, for which the cheap arm is as good as the expensive one
     "needle": Made(cost={"cheap": 0.2, "premium": 5.0}, lookup=(0.95, 0.95), reason=(0.03, 0.95), lookups=0.15),
-    # half need the dear arm, half need none
+    # half of the questions need the expensive arm, half need no retrieval
     "two kinds": Made(cost=_THREE, lookup=(0.95, 0.95, 0.95), reason=(0.1, 0.55, 0.95)),
     # nothing to choose
     "null": Made(cost=dict.fromkeys(("a", "b", "c"), 1.0), lookup=(0.55, 0.55, 0.55), reason=(0.55, 0.55, 0.55)),
-    # a dear arm that is nearly the best fixed one, and a declared context that tells the kinds apart
+    # an expensive arm that is nearly the best fixed one, and a declared context that separates the kinds
     "stuck": Made(
         cost={"cheap": 0.08, "standard": 0.4, "premium": 4.0},
         lookup=(0.9, 0.91, 0.93),
@@ -111,7 +111,7 @@ WORLDS: Final[Mapping[str, Made]] = {
     ),
     # the middle arm is simply best
     "one best": Made(cost=_THREE, lookup=(0.6, 0.85, 0.87), reason=(0.5, 0.75, 0.77)),
-    # the dear arm is worth nothing
+    # the expensive arm never pays
     "cheap equal": Made(cost={"cheap": 0.2, "premium": 5.0}, lookup=(0.8, 0.8), reason=(0.7, 0.7)),
     # many arms of which one is best and some are close
     "eleven arms": Made(
@@ -119,13 +119,13 @@ WORLDS: Final[Mapping[str, Made]] = {
         lookup=(0.5, 0.52, 0.48, 0.55, 0.6, 0.58, 0.78, 0.7, 0.66, 0.62, 0.72),
         reason=(0.3, 0.36, 0.28, 0.4, 0.35, 0.45, 0.58, 0.5, 0.48, 0.46, 0.6),
     ),
-    # the rival of the dear arm is the best fixed one, and the dear arm is worth its price on half of the questions
+    # a rival of the expensive arm is the best fixed one, and the expensive arm pays on half of the questions
     "dear incumbent": Made(cost={"cheap": 0.2, "premium": 5.0}, lookup=(0.9, 0.92), reason=(0.55, 0.9)),
 }
 
 
 def questions_of(rows: int) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """So many questions, always the same, and the sentence that each is made of, 0 to 7."""
+    """`count` fixed questions, and the number (0 to 7) of the sentence that each is made from."""
     random, sentences = np.random.default_rng(3), (*_LOOKUP, *_REASON)
     which = random.integers(len(sentences), size=rows)
     texts = []

@@ -26,7 +26,7 @@ READ: Final = (100, 300, 1000)
 WHOLE, AFTER = "whole pass", "after"
 #: points of the picture's curves
 CURVE: Final = (25, 50, 75, 100, 150, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200)
-#: a world counts in the share of what full information could gain where that is more
+#: smallest gain of full information for a world to count in the share
 WORTH: Final = 0.012
 DRAWS: Final = 400
 _FOLDS, _NEIGHBOURS, _RIDGES = 10, (10, 30, 100), (1.0, 10.0)
@@ -49,7 +49,7 @@ class Estimate:
 
 
 def mean_of(estimates: Sequence[Estimate]) -> Estimate:
-    """Their mean; the worlds are given, so the error is that of passes and questions alone."""
+    """Mean over worlds; the worlds are fixed, so the error contains only passes and questions."""
     value = math.fsum(one.value for one in estimates) / len(estimates)
     return Estimate(value=value, draws=np.mean([one.draws for one in estimates], axis=0))
 
@@ -72,7 +72,7 @@ class Measured:
     #: least ratio to the incumbent's reward over prefixes of 100 questions or more, and the passes below 1 - harm
     worst_prefix: float | None
     harmed: float
-    #: AFTER, over what full information could gain; None where that is too little
+    #: AFTER divided by the gain of full information; None if this gain is too small
     share: float | None
     #: mean of a pass
     labels: float

@@ -30,7 +30,7 @@ ASKED: Final = 0.8
 #: ways to begin: with nothing, and held back to an arm
 COLD, BEST, DEAREST = "cold", "best", "dearest"
 MODES: Final = (COLD, BEST, DEAREST)
-#: behind the name of a policy: it is not told what the arms are made of
+#: suffix of a policy's name: the policy does not get the arms' facts
 APART: Final = ":apart"
 #: where labels favour an arm: by how much the others' chance to be labelled is less
 DISFAVOURED: Final = 0.25
@@ -44,7 +44,7 @@ class World:
     table: LabelledTable
     weight: float
     context: Mapping[str, Json] = field(default_factory=dict)
-    #: what the arms are made of
+    #: facts of the arms
     facts: Mapping[ArmName, Mapping[str, Json]] = field(default_factory=dict)
     features: FeatureRows | None = None
     encoder_hash: str = ""
@@ -53,7 +53,7 @@ class World:
 
     @cached_property
     def rewards(self) -> Matrix:
-        """Of every row and arm, shape (n, arms)."""
+        """Rewards of every row and arm, shape (n, arms)."""
         reward = Settings().reward
         bounds = (reward.minimum, reward.maximum)
         return rewards_of(self.table, weight=self.weight, price=reward.cost["steps"], bounds=bounds)
@@ -73,7 +73,7 @@ class World:
         return self.dearest if mode == DEAREST else self.best
 
     def has(self, mode: str) -> bool:
-        """Whether this way to begin is another than the ones before: the dearest arm may be the best."""
+        """Whether this start differs from the others: the most expensive arm may be the best one."""
         return mode != DEAREST or self.dearest != self.best
 
 
@@ -152,7 +152,7 @@ class ConditionedLearning(Learning):
         return super().step(place)
 
     def learn(self, decision: Decision, *, quality: float, steps: float) -> None:
-        """Learn it, or keep it until its time."""
+        """Learn the update now, or store it until it is due."""
         if chance_of(decision.id, what="wrong") < self._conditions.wrong:
             quality = 1.0 - quality
         # a label that is not late is learned before the next decision, which is the one of number steps

@@ -51,5 +51,5 @@ def upgrade() -> None:
     _first().create_all(op.get_bind())
     for statement in _APPEND_ONLY[op.get_bind().dialect.name]:
         op.execute(statement)
-    # Alembic's own table of one row: which code may use the database, beside its revision.
+    # Alembic's table of one row, with a second column: the oldest code that may use the database.
     op.add_column("alembic_version", Column("code_from", String(32)))

@@ -1,4 +1,4 @@
-"""The ledger: decisions made when a row was appended, where an arm began anew, how far its policy has learned."""
+"""The ledger: number of decisions when a row was appended, restarts of arms, and progress of its policy."""
 
 from ragbandit.migrations import add
 

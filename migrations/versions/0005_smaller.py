@@ -28,7 +28,7 @@ def upgrade() -> None:
 
 
 def _note_archived(connection: Connection) -> None:
-    """Write down which updates lie in files of the archive: `verify` tells them from rows that somebody deleted."""
+    """Record which updates are in archive files, so that `verify` can distinguish them from deleted rows."""
     if not inspect(connection).has_table("archive_segments"):
         return
     rows: Any = connection.execute(select(column("spans")).select_from(table("archive_segments"))).scalars()

@@ -1,4 +1,4 @@
-"""Surrogates of a rating: what a judge or an event says of a decision that a person rated, too."""
+"""Surrogates of a rating: scores of a judge or an event for a decision that a person rated."""
 
 from ragbandit.migrations import add
 

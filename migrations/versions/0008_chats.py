@@ -1,4 +1,4 @@
-"""Chats that arms pass on as they came: the request until it is answered, and what a model replied beside the text."""
+"""Chats of arms of the class `model`: the request until it is answered, and the model's reply besides the text."""
 
 from ragbandit.migrations import add
 

@@ -90,7 +90,7 @@ def with_configuration(error: InvalidInput, *, arms: Sequence[str]) -> InvalidIn
 def outcome_body(
     *, seconds: float, error: BaseException | None = None, fields: Mapping[str, object]
 ) -> dict[str, object]:
-    """Fields of an outcome. Steps of a failed run default to 0; those of an answer must be reported if they are priced.
+    """Fields of an outcome. Steps of a failed run default to 0; an answer must report its steps if they are priced.
 
     seconds: duration of the run
     error: exception of the run; None if it succeeded
@@ -128,7 +128,7 @@ class ReportedRun:
     An exception in the block is reported as a failed outcome.
 
     client: the client that reports
-    decision_id: id of the decision; None: nothing is reported
+    decision_id: id of the decision; nothing is reported if it is None
     outcome_of: converts `value`, which the block sets, to fields of the outcome
     """
 

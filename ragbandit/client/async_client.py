@@ -187,7 +187,7 @@ class AsyncClient:
         outcome_of: Report | None = None,
         default_arm: str | None = None,
     ) -> RoutedArms[Awaitable[ArmRun[_Value]]]:
-        """Functions of yours to route among: `arms(question)` chooses one, runs it and reports its outcome.
+        """Route among your own functions: `arms(question)` chooses one, runs it and reports its outcome.
 
         functions: for each arm that the service has with `run_by: caller`, a function of the question. outcome_of: from
         what a function returned to fields of /v1/outcomes (answer, steps, cost); None: text is the answer. Seconds are

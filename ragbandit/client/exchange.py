@@ -146,7 +146,7 @@ class Call:
     path: str
     params: Mapping[str, float | str] | None = None
     body: bytes | None = None
-    #: time limit, seconds; None: that of the connection
+    #: time limit, seconds; None: the connection's limit
     limit_s: float | None = None
     #: whether a successful reply is returned with its body unread
     stream: bool = False

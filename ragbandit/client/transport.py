@@ -47,7 +47,7 @@ class SyncTransport:
     def run(self, function: Callable[[str], _Value], question: str) -> _Value:
         """The result of a function of the user."""
         result = function(question)
-        if inspect.iscoroutine(result):  # of a function that does not look like one
+        if inspect.iscoroutine(result):  # a function that does not look async may return a coroutine
             result.close()
             raise InvalidInput("the arm is async, and Client awaits nothing", field="arms", remedy="use AsyncClient")
         return result
@@ -154,7 +154,7 @@ class EventReader:
         try:
             data = json.loads(fields[b"data"])
         except ValueError as error:
-            raise RagBanditError("/v1/answer sent an event that is no JSON") from error
+            raise RagBanditError("/v1/answer sent an event that is not JSON") from error
         if name == "error":
             raise refused(ReceivedReply(status=500, headers={}, body=fields[b"data"]), path="/v1/answer")
         self._ended = self._ended or name == "outcome"

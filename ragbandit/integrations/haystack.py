@@ -49,7 +49,7 @@ class BanditRouter(_ClientComponent):
     """
 
     def __init__(self, arms: Sequence[str], *, url: str | None = None, default_arm: str | None = None) -> None:
-        # Not by super(): the decorator makes the class anew.
+        # super() would fail, because the decorator replaces the class.
         _ClientComponent.__init__(self, url=url, default_arm=default_arm)
         self.arms = list(arms)
         component.set_output_types(self, decision=dict[str, Any], decision_id=str, **dict.fromkeys(self.arms, str))

@@ -95,7 +95,7 @@ def check_values(kind: type[Any], *, given: Mapping[str, Any], where: str) -> di
     checked: dict[str, Any] = {}
     for name, value in given.items():
         if name not in known:
-            # The value stays out of the message: it may be a key that somebody put in the wrong place.
+            # The message does not contain the value, which may be a misplaced key.
             raise ConfigError("unknown parameter", field=f"{where}.{name}", remedy=known_choices(known, given=name))
         try:
             checked[name] = known[name].validate_python(value, strict=True)

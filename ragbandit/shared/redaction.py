@@ -193,9 +193,8 @@ def credentials_in(value: object, *, field: str) -> str | None:
 
 
 def without_keys(text: str, *, secrets: Iterable[str]) -> str:
-    """Replace these secrets, and everything that looks like a key of OpenAI or RagBandit, by "[key]".
-
-    secrets: keys and values of headers; also their parts of 8 or more characters, and the last word, are replaced.
+    """Replace these secrets, and all keys that look like OpenAI's or RagBandit's, by "[key]". secrets: keys and values
+    of headers; their last word and all parts of 8 or more characters are replaced too.
     """
     hidden = {piece for secret in secrets for piece in _pieces(secret)}
     if hidden:

@@ -1,4 +1,4 @@
-"""Models of torch, for whoever loads one: the device, the precision, quiet loading, and linear layers laid out once.
+"""Helpers for torch models: device, precision, quiet loading, and packed linear layers.
 
 Importing this module imports no torch; its functions do.
 """
@@ -67,11 +67,10 @@ def load_model(kind: str, folder: Path, *, field: str, **options: object) -> Any
 
 
 def packed_linear(weight: "Tensor", bias: "Tensor | None", *, rows: int) -> "Callable[[Tensor], Tensor] | None":
-    """Make x -> x @ weight.T + bias with the weight laid out once for oneDNN, for about so many rows; or None.
-
-    torch lays an ordinary weight out anew, or badly, at every call: for one question, or one token, that is most of the
-    time. The operations are those torch's own compiler uses, not a public interface; so their result is checked here.
-    None where they are missing or differ, or the weight is on a card.
+    """Returns x -> x @ weight.T + bias with the weight packed once for oneDNN, for about `rows` rows; or None. torch
+    packs an ordinary weight at every call, which takes most of the time for one question or token. The operations are
+    those of torch's compiler, not a public interface, so their result is checked here. None if they are missing or
+    differ, or if the weight is on a GPU.
     """
     import torch
 

@@ -61,7 +61,7 @@ async def outcome_of(
     generator_: Generator | None = None,
     reader: AnswerReader | None = None,
 ) -> Outcome:
-    """One run of an arm with scripted parts where none are given."""
+    """Run an arm once, with scripted parts by default."""
     return await run_strategy(
         strategy,
         query=Query(id=DecisionId("d1"), text=question),
@@ -181,7 +181,7 @@ def check_heeds_the_cap_on_seconds(make_strategy: MakeStrategy) -> None:
 
 
 def check_keeps_what_it_knows_at_the_deadline(make_strategy: MakeStrategy) -> None:
-    """If the deadline passes in the last call, the answer is what the arm knew or had just been told."""
+    """If the deadline passes in the last call, the answer is the latest draft or the model's last text."""
     calls = run(make_strategy(), generator_=LateGenerator("So the answer is: Ohio.")).cost.llm_calls
     outcome = run(
         make_strategy(), budget=Budget(seconds=60), generator_=LateGenerator("So the answer is: Ohio.", calls=calls)
@@ -246,9 +246,8 @@ def check_lets_cancellation_through(make_strategy: MakeStrategy) -> None:
 
 
 def check_takes_any_question(make_strategy: MakeStrategy) -> None:
-    """Empty, one-word, braced, foreign and very long questions, and an empty corpus, all give outcomes.
-
-    Where the model has room for a question of 10,000 words it is answered; where it has none the error names it.
+    """Empty, one-word, braced, foreign and very long questions, and an empty corpus, give outcomes. A question of
+    10,000 words is answered if it fits into the context; otherwise the error names the question.
     """
     for question in ("", "{question} {passages} %s {}", "北京在哪里", "a\n\n[body]\nb"):
         assert run(make_strategy(), question=question).status == "answered"
@@ -299,9 +298,8 @@ class RecordingReader:
 
 
 def check_what_it_gives_out_is_its_answer(make_strategy: MakeStrategy) -> None:
-    """Text given to a reader while it is written begins the answer, whatever the model writes and whatever ends it.
-
-    Somebody who reads along changes nothing about the outcome, and is told in a line what the arm does.
+    """Streamed text is the beginning of the answer, whatever the model writes and however it ends. A reader does not
+    change the outcome, and gets notes of one line.
     """
     texts = (
         None,

@@ -16,7 +16,7 @@ from ragbandit.strategies.generators.text_feed import Attention, Token
 
 
 class HangingGenerator(ScriptedGenerator):
-    """Never answers and heeds no deadline."""
+    """Never answers and ignores the deadline."""
 
     async def complete(self, request: Request) -> Completion:  # noqa: ARG002 the signature of every Generator
         """Sleep for an hour."""

@@ -46,17 +46,18 @@ class Reply:
     cut: bool = False
     #: end a stream after half of its parts as if that were all
     short: bool = False
-    #: send one byte every so many seconds: no single read times out, and the answer does not come
+    #: seconds between single bytes: no read times out, and the answer does not come
     drip_s: float | None = None
     #: wait before every part of a stream
     part_s: float = 0.0
     #: takes the place of what a completion, or a part of a stream, has under these names; a mapping is added to the one
     #: that is there: {"model": "another", "choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": 3}}}
     changes: Mapping[str, Any] = field(default_factory=dict)
-    #: more of the message, such as {"tool_calls": [...]}, and why it ends where that is no ordinary end
+    #: further fields of the message, such as {"tool_calls": [...]}; finish: the finish reason, if it is not the usual
+    #: one
     message: Mapping[str, Any] = field(default_factory=dict)
     finish: str | None = None
-    #: heed max_tokens and stop strings, and send log-probabilities to those who ask
+    #: whether max_tokens, stop strings and requests for log-probabilities are obeyed
     obedient: bool = True
 
 

@@ -52,7 +52,7 @@ _ODD_NAMES = (
 
 
 def made_offers(*, seed: int = 0) -> list[tuple[ArmName, ...]]:
-    """One to six distinct arms each, some that were learned and some that were not, in any order."""
+    """One to six distinct arms per question, learned and unknown ones, in any order."""
     rng = np.random.default_rng(seed)
     names = [*ARMS, *map(ArmName, _ODD_NAMES)]
     offers = [tuple(names[at] for at in rng.permutation(len(names))[: rng.integers(1, 7)]) for _ in range(25)]
@@ -179,7 +179,7 @@ def check_pmf_follows_the_order(make: Make) -> None:
 
 
 def check_counts_what_it_learned(make: Make) -> None:
-    """The state says how many updates made it; `seen` says of which arms, and comes back with a snapshot."""
+    """The state has the number of updates, and `seen` the numbers per arm; both are restored from a snapshot."""
     assert make().state()[1]["updates"] == 0
     assert not any(make().seen.values())
     updates = made_updates(13)
@@ -218,7 +218,7 @@ def check_learns_on_after_restore(make: Make) -> None:
 
 
 def check_restored_policies_share_nothing(make: Make) -> None:
-    """Of two policies restored from the same arrays, one learns without the other noticing."""
+    """Two policies restored from the same arrays are independent: one learns, and the other does not change."""
     arrays, facts = taught(make, made_updates(20)).state()
     arrays = {name: array.copy() for name, array in arrays.items()}
     learner, server = make(), make()
@@ -321,12 +321,12 @@ def check_weight_zero_teaches_nothing(make: Make) -> None:
 
 
 def _weighing(rows: float, update: Update) -> Update:
-    """The update, its reward counting as so many rows."""
+    """The update with another sample weight of its reward."""
     return replace(update, reward=replace(update.reward, sample_weight=rows))
 
 
 def check_refuses_a_broken_state(make: Make) -> None:
-    """A state with NaN, another shape, a missing array, or counts that are none is refused with SnapshotError."""
+    """A state with NaN, a wrong shape, a missing array or invalid counts is refused with SnapshotError."""
     arrays, facts = taught(make, made_updates(20)).state()
     states = [(broken, facts) for broken in _broken(arrays)]
     states += [(arrays, facts | counts) for counts in ({"updates": -1}, {"updates": None}, {"seen": {ARMS[0]: 1}})]

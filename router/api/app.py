@@ -127,7 +127,7 @@ def operators_app(app: FastAPI) -> FastAPI:
 
 @asynccontextmanager
 async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
-    """What belongs to the event loop of one app, beside its Router."""
+    """Objects of an app that belong to its event loop."""
     state, router = app.state, app.state.router
     server = router.settings.server
     state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
@@ -199,8 +199,8 @@ async def _docs() -> Response:
         swagger_css_url="/docs/assets/swagger-ui.css",
         swagger_favicon_url="/docs/assets/favicon-32x32.png",
     )
-    # No frame: "Try it out" on an open service would be two clicks of whoever reads another site. Swagger UI begins
-    # with a script in the page, and sets styles itself.
+    # The page may not be framed: on an open service another site could trick a reader into "Try it out". Swagger UI
+    # needs an inline script and inline styles.
     (script,) = re.findall(rb"<script>(.*?)</script>", bytes(page.body), flags=re.DOTALL)
     hashed = base64.b64encode(hashlib.sha256(script).digest()).decode()
     own = f"script-src 'self' 'sha256-{hashed}'; style-src 'self' 'unsafe-inline'; "
@@ -208,7 +208,7 @@ async def _docs() -> Response:
     return page
 
 
-#: of every app of this process
+#: shared by all apps of this process
 _ROUTES: Final[tuple[BaseRoute, ...]] = (
     *(route for module in (decisions, openai, feedback, policies, operations) for route in module.endpoints.routes),
     mcp.ROUTE,
@@ -235,8 +235,8 @@ def _with_peer(app: FastAPI) -> ASGIApp:
 class HttpServer(uvicorn.Server):
     """uvicorn's server.
 
-    operators: that of server.admin_port, run as long as this one is, on a thread and an event loop of its own, whatever
-    load this one has; listener: on which it runs.
+    operators: the server on server.admin_port, which runs on its own thread and event loop as long as this one.
+    listener: socket of this server.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto") -
     operators, listener = None, None
     if settings.admin_port is not None:
         listener = bound(settings.admin_host, settings.admin_port)
-        listener.listen()  # who connects before the thread runs waits for it
+        listener.listen()  # clients that connect before the thread runs wait for it
         app.state.port, app.state.admin_port = "public", listener.getsockname()[1]
         operators = HttpServer(operators_app(app), settings=settings, loop=loop)
     return HttpServer(app, settings=settings, loop=loop, operators=operators, listener=listener)

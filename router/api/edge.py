@@ -33,7 +33,7 @@ from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.api")
 
-#: reads a plain request without FastAPI; None: it is not plain, and FastAPI has the words for what is wrong with it
+#: fast path for simple requests; returns None to hand the request to FastAPI, which also reports what is wrong with it
 Direct = Callable[[Request], Awaitable[Response | None]]
 
 #: paths that are asked all the time and are no traffic
@@ -60,7 +60,7 @@ class NoUpgrade(InvalidInput):
 
 
 class Edge:
-    """Around the app: `app` is what FastAPI does with a request. direct: "METHOD /path" -> what is asked before it."""
+    """ASGI middleware around the FastAPI app. direct: "METHOD /path" -> fast path that is tried first."""
 
     def __init__(self, app: ASGIApp, *, state: State, direct: Mapping[str, Direct]) -> None:
         self.app = app
@@ -140,11 +140,11 @@ class _Exchange:
         self.limit: int = getattr(state.router.settings.server, self.rule.largest)
         self._seen = 0
         self._read: list[bytes] = []
-        #: of the reply; 0 until it begins
+        #: status of the reply; 0 until it begins
         self.status = 0
-        #: of the reply, beside its own
+        #: headers added to the reply
         self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
-        #: the path of the route that replies, where that is known before the app has looked for it
+        #: path of the route, if it is known before the app has matched it; else None
         self.route: str | None = None
         if is_openai_path(path):
             scope[SHAPE] = openai_error
@@ -247,7 +247,7 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
 
 
 def _sent_trace(scope: Scope) -> Mapping[str, str]:
-    """The caller's W3C headers. One that is sent twice counts as none."""
+    """The caller's W3C headers; a repeated header is ignored."""
     sent = {name: Headers(scope=scope).getlist(name) for name in ("traceparent", "tracestate")}
     return {name: values[0] for name, values in sent.items() if len(values) == 1}
 

@@ -40,11 +40,11 @@ class _Endpoint:
         manager = required_module("mcp.server.streamable_http_manager", extra="mcp").StreamableHTTPSessionManager
         largest = scope["app"].state.router.settings.server.max_body_bytes
         exchange = manager(server, stateless=True, max_request_body_size=largest)
-        async with exchange.run():  # of one request: nothing is kept between two
+        async with exchange.run():  # session of one request; no state is kept between requests
             await exchange.handle_request(scope, whole, send)
 
 
-#: of the app
+#: MCP server of the app
 ROUTE: Final = Route(MCP, _Endpoint(), methods=["POST"])
 
 
@@ -108,7 +108,7 @@ class _Progress:
 
     def __init__(self, context: "Context") -> None:
         self._context, self._events, self._count = context, EventReader(), 0
-        #: of the stream; {} until it is there
+        #: headers of the stream; {} until it begins
         self.outcome: dict[str, Any] = {}
 
     async def tell(self, body: bytes) -> None:

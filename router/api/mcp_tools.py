@@ -1,4 +1,4 @@
-"""MCP tools: the endpoints that agents call, in the words of the OpenAPI document, over HTTP and on pipes."""
+"""MCP tools: the endpoints for agents, described as in the OpenAPI document, over HTTP and on pipes."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -81,7 +81,7 @@ TOOLS: Final[Mapping[str, Row]] = {
         "Why an arm was chosen for a question, with what probability, what the answer took, and what was learned.",
     ),
 }
-#: for programs, and not for agents, whose every call is longer by what a schema says
+#: keys for programs; agents pay for every word of a schema in every call
 _LEFT_OUT: Final = ("idempotency-key", "sticky_turns", "stream")
 #: keywords that an agent needs; what does not fit a pattern is refused in our words
 _KEPT: Final = ("type", "description", "enum", "const", "default", "minimum", "maximum")
@@ -181,7 +181,7 @@ _CALL: Final = Call(method="POST", path=MCP)
 
 async def serve_pipes(connection: Connection) -> None:
     """Hand every call on to the service's own /mcp, until the agent closes the pipe."""
-    # Of silence: in a long call the service sends a comment every 15 seconds.
+    # timeout of silence: in a long call the service sends a comment every 15 seconds
     timeout = httpx2.Timeout(connection.timeout_s, connect=connection.connect_timeout_s)
     async with httpx2.AsyncClient(headers=connection.pool()["headers"], timeout=timeout) as http:
 

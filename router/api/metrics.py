@@ -161,7 +161,7 @@ class Metrics:
         self.unseen = count("ragbandit_replies_unseen", text)
         text = "Answers by another arm in place of one that failed, by that arm and how it failed."
         self.failovers = count("ragbandit_failovers", text, ["arm", "reason"])
-        #: of the event loops of this process; their counts are shown too
+        #: metrics of the event loops of this process, which are shown too
         self.limiters: list[RateLimiter] = []
         self._router = router
 
@@ -205,7 +205,7 @@ def _rates(limiters: Sequence[RateLimiter]) -> Iterator[Metric]:
 
 
 def _process(router: Router) -> Iterator[Metric]:
-    """What this process counts beside its requests, and its queues; nothing outside it is asked."""
+    """Counters of this process other than requests, and its queues; read without calls to other systems."""
     yield from _policy(router)
     if isinstance(encoder := router.encoder, CachingEncoder):
         yield counter("ragbandit_feature_cache_hits", "Questions whose features were in memory.", encoder.hits)

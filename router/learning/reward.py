@@ -74,9 +74,8 @@ def _f1(prediction: list[str], gold: list[str]) -> float:
 
 
 def containment(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
-    """1.0 if the prediction contains the words of a gold answer in one piece, else 0.0.
-
-    Unlike the papers' Acc, a bare substring, it does not find "no" in "north", nor an empty gold in every prediction.
+    """1.0 if the prediction contains the words of a gold answer consecutively, else 0.0. Unlike the papers' Acc, a
+    substring test, it does not find "no" in "north", nor an empty gold answer everywhere.
     """
     text = f" {' '.join(words(prediction))} "
     return float(any(f" {' '.join(answer)} " in text for answer in map(words, gold) if answer))

@@ -40,7 +40,7 @@ class Quarantine:
     number: int
     #: "key:PUBLIC_ID", "tenant:NAME", "role:NAME" or "rater:NAME"
     source: str
-    #: of when the feedback came in, seconds since the epoch; None: no bound
+    #: upper bound of the time of receipt, seconds since 1970; None: no bound
     since: float | None
     until: float | None
     #: the ledger that had learned from it, and the one that is learned without
@@ -49,7 +49,7 @@ class Quarantine:
     reason: str
     actor: str
     made_at: float
-    #: None: it is in force
+    #: None if it is in force
     lifted_at: float | None
 
     def covers(self, received_at: float) -> bool:
@@ -120,7 +120,7 @@ def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) ->
 def raters_lately(ledger: Ledger, *, decisions: int, among: int, limit: int) -> list[dict[str, Any]]:
     """Source, rater and API key of the feedback on the newest judged decisions, with how much each sent and when last.
 
-    decisions: at most so many, among the newest updates of the ledger. limit: of those that sent most.
+    decisions: number of newest judged decisions that are read. limit: most sources, those with most feedback.
     """
     learned = select(updates.c.decision_id).where(
         updates.c.policy == ledger.label, updates.c.source == "explicit", updates.c.sample_weight > 0
@@ -157,7 +157,7 @@ class KeyDirectory:
             self._names.setdefault(self.newest(key.public_id), set()).update((key.public_id, key.name))
 
     def newest(self, public_id: str) -> str:
-        """The key that this one was rotated to in the end; itself where it was not."""
+        """The last successor of a rotated key; the key itself if it was not rotated."""
         seen = {public_id}
         while (key := self._keys.get(public_id)) and key.replaced_by is not None and key.replaced_by not in seen:
             public_id = key.replaced_by
@@ -184,11 +184,10 @@ def matches(name: str, sources: Collection[str]) -> bool:
 
 
 def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str, float]) -> float:
-    """What a feedback's weight is multiplied by, >= 0; with 0 it is stored and not learned from.
+    """Factor on the weight of a feedback, >= 0; with 0 it is stored, but not learned.
 
-    Of several names that match, the closest to the person counts: rater, then key, role, tenant; of one kind the
-    longest. Where none matches it is 1, but 0 for scores of a model that come from another system: no operator has
-    looked at that model yet.
+    If several names match, the closest to the person counts: rater, then key, role, tenant; within a kind the longest
+    name. Without a match it is 1, or 0 for scores of another system's model, which no operator has checked yet.
     """
     names = [name for name in configured if matches(name, sources)]
     if names:
@@ -211,7 +210,7 @@ _CLASSES: Final[tuple[JudgedBy, ...]] = get_args(JudgedBy)
 
 
 def class_of(item: Feedback) -> JudgedBy:
-    """How far a judgement is trusted: what a model says is a model's word, whatever its kind."""
+    """The class of a judgement; scores of a model are in the class "judge", whatever their kind."""
     if item.source in ("judge", "event"):
         return "judge" if item.source == "judge" else "event"
     return "label" if item.source in ("code", "label") or item.kind in ("label", "reward") else "human"

@@ -29,13 +29,13 @@ from ragbandit.shared.types import DecisionId, PolicyLabel
 
 log = logging.getLogger("ragbandit.jobs")
 
-#: the one channel; its name stays as it was, so that processes of different releases hear each other
+#: the channel; its name never changes, so that processes of different releases can communicate
 CHANNEL = "ragbandit:news"
 #: how often the thread looks whether to end, seconds
 LOOK_S: Final = 0.25
 #: pause before Redis is tried again, seconds
 PAUSE_S: Final = 1.0
-#: a listener that is not subscribed for that long is told of: at its start, and after an outage, it takes a moment
+#: seconds without a subscription after which a listener counts as failed; subscribing takes a moment
 GRACE_S: Final = 3.0
 #: a listener that has been at one notification for that long is stuck, seconds
 STUCK_S: Final = 15.0
@@ -73,7 +73,7 @@ class Listener:
         self._routine = Routine("listen to notifications", self._receive, every_s=PAUSE_S).start()
 
     def fault(self) -> str | None:
-        """Why notifications do not arrive now; None: they do."""
+        """Why notifications do not arrive; None if they arrive."""
         silent_s = time.monotonic() - self._turn_at
         if not self._subscribed and silent_s > GRACE_S:
             return "the listener is not subscribed to notifications, and tries again every second"
@@ -106,7 +106,7 @@ class Listener:
         notification = published.decode("ascii", "replace")
         try:
             self._handle(notification)
-        except Exception as error:  # of whoever handles it: the listener must live on
+        except Exception as error:  # raised by the handler; the listener must go on
             facts = {"action": "listen", "notification": notification, "reason": str(error)}
             log.warning("a notification was not handled; polling finds the same in the database", extra=facts)
 
@@ -117,7 +117,7 @@ WAKE_UPS: Final = {"answer": "ragbandit-answer", "learn": "ragbandit-learn"}
 _KEEP_S: Final = 86_400
 #: most wake-ups that wait for answer workers: a question that is asked again wakes again, and Redis has no other cap
 MAX_WAKE_UPS: Final = 10_000
-#: what a learner said of a store that fails is known that long, seconds; it tries more often than that
+#: time for which a learner's report of a failing store is valid, seconds; it tries more often
 LEARNER_FAULT_S: Final = 60
 #: longest text of that, characters
 _MAX_FAULT: Final = 1000

@@ -16,7 +16,7 @@ Reply = TypeVar("Reply")
 
 #: the queue as the router needs it
 Jobs: TypeAlias = "RedisJobs | MemoryJobs"
-#: a failed notification is told by /ready that long, seconds
+#: time for which /ready reports a failed notification, seconds
 FAULT_S: Final = 60.0
 
 
@@ -27,7 +27,7 @@ class Notifier:
         self._jobs = jobs
         #: notifications that did not reach Redis, those among them that were not tried
         self.failed_notifications = 0
-        #: what was to be done -> when it failed last (time.monotonic) and why; not there once it succeeds
+        #: notification -> (time.monotonic() of its last failure, reason); removed when it succeeds
         self._failures: dict[str, tuple[float, str]] = {}
 
     def notify_learner(self) -> None:
@@ -48,7 +48,7 @@ class Notifier:
         self.attempt(send, what="cancel answers")
 
     def fault(self) -> str | None:
-        """What failed when it was last tried, within FAULT_S, and why; None: nothing."""
+        """(notification, reason) of a failure within the last FAULT_S; None without one."""
         failures = list(self._failures.items())
         recent = [f"cannot {what}: {why}" for what, (at, why) in failures if time.monotonic() < at + FAULT_S]
         return "; ".join(recent) or None
@@ -104,7 +104,7 @@ class MemoryJobs:
         self.published.append(notification)
 
     def listen(self, handle: Callable[[str], None]) -> "Listener | None":
-        """None: nothing ever arrives, and whoever uses it polls."""
+        """None: no notifications arrive, so users poll."""
         del handle
         return None
 
@@ -114,7 +114,7 @@ class MemoryJobs:
         return {"answer": len(self.enqueued), "learn": self.notified}
 
     def workers(self) -> list[WorkerState]:
-        """None: jobs are done by whoever reads what is enqueued."""
+        """None: the readers of the queue do the jobs."""
         self._check()
         return []
 

@@ -21,9 +21,9 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 import ragbandit
 from ragbandit.router.telemetry.routines import Routine
 
-#: a process that has not said so for that long is not listed, seconds
+#: time after its last sign of life for which a process is listed, seconds
 KEPT_S: Final = 45.0
-#: how often it says so, seconds
+#: time between two signs of life, seconds
 RENEW_S: Final = 5.0
 #: processes that are listed at most
 MAX_LISTED: Final = 1000
@@ -31,7 +31,7 @@ MAX_LISTED: Final = 1000
 MAX_THREADS: Final = 500
 #: sorted set: key of a card -> when it was renewed, by the clock of Redis
 _LIST: Final = "ragbandit:processes"
-#: packages whose versions are told, where they are installed
+#: packages whose versions are reported, if installed
 _PACKAGES: Final = ("numpy", "redis", "rq", "sqlalchemy", "torch", "transformers")
 
 _Queue = Annotated[str, StringConstraints(max_length=20)]
@@ -50,7 +50,7 @@ class ProcessCard:
     #: threads by queue, and how many of them are at work; of a worker
     threads: Mapping[_Queue, int] = field(default_factory=dict)
     busy: Mapping[_Queue, int] = field(default_factory=dict)
-    #: of ragbandit
+    #: version of ragbandit
     version: str
     #: package -> version, "python" among them
     packages: Mapping[str, str]
@@ -100,7 +100,7 @@ def keep_present(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[s
     from redis.exceptions import RedisError  # here, since a library without Redis loads this module
 
     def renew() -> None:
-        with contextlib.suppress(RedisError, OSError):  # whoever works with Redis logs the outage
+        with contextlib.suppress(RedisError, OSError):  # the users of Redis log the outage
             say(client, replace(card, busy=busy()))
 
     def leave() -> None:
@@ -144,12 +144,12 @@ def say(client: Any, card: ProcessCard) -> None:
 
 
 def present(client: Any) -> list[ProcessCard]:
-    """The cards of the processes that are there, by host and id; what is no card is left out. Raises RedisError."""
+    """Cards of the running processes, ordered by host and id; invalid entries are skipped. Raises RedisError."""
     keys = client.zrange(_LIST, 0, MAX_LISTED - 1)
     texts = client.mget(keys) if keys else []
     cards = []
     for text in filter(None, texts):
-        with contextlib.suppress(ValidationError):  # of another version, or of a stranger
+        with contextlib.suppress(ValidationError):  # written by another release or another program
             cards.append(_CARD.validate_json(text))
     return sorted(cards, key=lambda card: (card.host, card.pid))
 

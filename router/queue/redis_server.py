@@ -139,8 +139,8 @@ PAUSE_S = 2.0
 class Outage(StoreOutage):
     """The state of this process's connections to Redis, shared by all of them. Safe to use from several threads.
 
-    expected: whether somebody configured a Redis, or one ran at the start. Not reaching one that nobody expects is
-    logged at DEBUG until it was reached once, any other outage is a WARNING.
+    expected: whether Redis is configured, or ran at the start. Failing to reach an unexpected one is logged at DEBUG
+    until it was reached once; any other outage is a WARNING.
     """
 
     def __init__(self, *, expected: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Streams: answers on their way from the worker that writes them to whoever reads them, through Redis.
+"""Streams: pieces of an answer on their way from a worker to its readers, through Redis.
 
 A decision that somebody reads along has three keys: that it is wanted, how many runs have begun to write, and the
 stream. An entry has the id <attempt>-<number>: attempts are the runs of the arm, one after another where a worker has
@@ -38,7 +38,7 @@ MAX_ENTRIES: Final = 256
 MAX_PIECE: Final = 4096
 #: a stream is kept that long after its last entry, seconds
 KEEP_S: Final = 60
-#: that somebody wants to read along is known that long, seconds
+#: time for which a reader's request is stored, seconds
 WANTED_S: Final = 3600
 
 #: fields of an entry
@@ -54,7 +54,7 @@ def stream_key(decision_id: str) -> str:
 
 
 def wanted_key(decision_id: str) -> str:
-    """It is there if somebody wants to read along."""
+    """Key that exists while there is a reader."""
     return f"ragbandit:stream-wanted:{decision_id}"
 
 
@@ -86,7 +86,7 @@ class AnswerWriter:
         self.linked = linked
         #: whether a piece of the answer was given out
         self.has_content = False
-        #: number of this run among those that have written; 0: nobody reads along yet
+        #: number of this run among those that have written; 0 while there is no reader
         self.attempt = 0
         self.broken = False
         #: entries written
@@ -95,7 +95,7 @@ class AnswerWriter:
 
     @property
     def reading(self) -> bool:
-        """True if somebody reads along."""
+        """Whether there is a reader."""
         return self.attempt > 0 and not self.broken
 
     def note(self, text: str) -> None:
@@ -107,19 +107,19 @@ class AnswerWriter:
         self._take(self, TEXT, piece)
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
-        """Take what a message has beside its text."""
+        """Add a piece of the message other than text."""
         self._take(self, DELTA, json.dumps(delta))
 
 
 class StreamWriter:
-    """The thread, started with the first run that somebody reads along. Safe to use from several threads."""
+    """The thread, started with the first run that has a reader. Thread-safe."""
 
     def __init__(self, client: "redis.Redis", *, outage: Outage) -> None:
         self._client = client
         self._outage = outage
         self._open: dict[DecisionId, AnswerWriter] = {}
         self._lock = threading.Lock()
-        #: what was taken, in its order; None ends the thread
+        #: pieces in order; None ends the thread
         self._taken: SimpleQueue[tuple[AnswerWriter, bytes, str] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -160,7 +160,7 @@ class StreamWriter:
                 del self._open[writer.decision_id]
 
     def close(self) -> None:
-        """Write what was taken, and end the thread; waits for at most 2 s."""
+        """Write the remaining pieces and end the thread; waits at most 2 s."""
         self._taken.put(None)
         if self._thread is not None:
             self._thread.join(2)
@@ -222,7 +222,7 @@ def _append(entries: list[tuple[bytes, str]], kind: bytes, text: str) -> None:
 MAX_STREAMS: Final = 1000
 #: entries that are held for a caller who is slower than the arm; one further behind gets the rest whole
 MAX_HELD: Final = MAX_ENTRIES
-#: the notification that somebody wants to read along is this and the id
+#: prefix of the notification about a reader; the decision's id follows
 STREAM_NEWS: Final = "stream"
 #: longest wait for new entries, and most of them that are read at once; a stream that comes is read after the wait
 WAIT_MS: Final = 50
@@ -256,7 +256,7 @@ class ReadStream:
         return self._entries.popleft() if self._entries else None
 
     def put(self, at: tuple[int, int], piece: StreamEvent) -> None:
-        """Take an entry of the stream in; one that does not follow the last one ends it."""
+        """Append an entry. An entry out of order ends the stream."""
         if self.lost or at <= self.last:
             return
         follows = at == (self.last[0], self.last[1] + 1) or (at[0] > self.last[0] and at[1] == 1)

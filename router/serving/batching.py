@@ -34,7 +34,7 @@ class QueueState:
     """State of one queue, and its counts since the start."""
 
     waiting: int
-    #: of an item that would come now, seconds
+    #: expected wait of a new item, seconds
     expected_wait_s: float
     #: items that were not taken in, by reason: "wait", "count", "tenant"
     refused: Mapping[str, int]
@@ -56,7 +56,7 @@ class BatchTime:
         self._spread = self._together = 0.0
 
     def record(self, seconds: float, *, size: int) -> None:
-        """A batch of so many items took so long. The first WARM_UP batches are not counted."""
+        """Record the duration of a batch with `size` items. The first WARM_UP batches are skipped."""
         self._batches += 1
         if self._batches <= WARM_UP:
             return
@@ -82,7 +82,7 @@ class TenantCounts(dict[str, int]):
     """Tenant -> how many of its items there are, >= 1: one that has none takes no room."""
 
     def add(self, tenant: str, more: int) -> None:
-        """So many items more, or less."""
+        """Add `more` (may be negative) to the tenant's count; remove the entry at 0."""
         if count := self.get(tenant, 0) + more:
             self[tenant] = count
         else:
@@ -129,12 +129,12 @@ class MicroBatcher(Generic[Item, Result]):
         self._work, self._limit, self._limits, self._after = work, limit, limits, after
         self._expire_s, self._clock = expire_s, clock
         self._queue: deque[_Waiting[Item, Result]] = deque()
-        #: of the batches so far
+        #: durations of the batches so far
         self.batch_time = BatchTime()
-        #: when the batch that runs began, and its size; None: none runs
+        #: start time and size of the running batch; None while idle
         self._running: tuple[float, int] | None = None
         self._by_tenant = TenantCounts()
-        # The tenant that asked last, and the last other one: the two that tell whether there are several.
+        # The last tenant and the last other tenant; they show whether several tenants ask.
         self._latest, self._other = ("", -math.inf), ("", -math.inf)
         self._refused = {"wait": 0, "count": 0, "tenant": 0}
         self._dropped = {"gone": 0, "expired": 0}
@@ -179,7 +179,7 @@ class MicroBatcher(Generic[Item, Result]):
         return futures
 
     def check_admission(self) -> None:
-        """Whether one more item may wait, whoever sends it; a refusal is counted. Raises Overloaded."""
+        """Raises Overloaded if no further item may wait, and counts the refusal."""
         limits = self._limits
         with self._changed:
             waiting, wait_s = len(self._queue), self._expected_wait_s()
@@ -266,7 +266,7 @@ class MicroBatcher(Generic[Item, Result]):
                     self._running = None
 
     def _next_batch(self) -> "list[_Waiting[Item, Result]] | None":
-        """The next items that somebody still waits for; None: closed, and nothing is left."""
+        """The next items whose callers still wait; None after close, if nothing is left."""
         batch: list[_Waiting[Item, Result]] = []
         expired: list[_Waiting[Item, Result]] = []
         with self._changed:

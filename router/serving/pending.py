@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: most decisions whose answers are asked for together
 MAX_BATCH = 64
-#: decisions that are looked up in one poll, beside those that a caller waits for
+#: most further decisions per poll, in addition to those with a waiting caller
 POLLED = 500
 #: a decision without an outcome holds its place for that long, seconds: by then its arm, its worker and the recovery
 #: loop have had their time many times over
@@ -67,7 +67,7 @@ class InlineRuns(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what runs here, so that another process answers it."""
+        """Release the runs of this process, so that another process answers them."""
         ...
 
 
@@ -192,9 +192,8 @@ class PendingAnswers:
             self.answered(self._store.with_outcome(others))
 
     def deliver(self, outcomes: Mapping[str, Outcome | StoreError]) -> None:
-        """Give these outcomes to the callers that wait for them; one that cannot be read is their error.
-
-        Who waits for a decision whose arm failed goes on waiting for the one that answers in its place.
+        """Pass outcomes to the waiting callers; an unreadable one raises its error there. After a failed arm the caller
+        goes on waiting for the decision that replaces it.
         """
         moved = self._moved(outcomes)
         self.answered(outcomes)
@@ -281,12 +280,12 @@ _CLOSED = "cancelled by the caller after it had closed unanswered"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cancellation:
-    """State of a decision that somebody wants cancelled."""
+    """State of a decision whose cancellation was requested."""
 
     decision_id: DecisionId
     #: whether it ended by being cancelled; None while a worker has still to end it
     cancelled: bool | None
-    #: of its outcome; None while there is none
+    #: status of its outcome; None without one
     status: OutcomeStatus | None
 
 

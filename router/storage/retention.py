@@ -133,7 +133,7 @@ class Retention:
         return last, len(ids)
 
     def _not_needed(self, connection: Connection, ids: Sequence[str]) -> list[str]:
-        """The decisions among these whose rows nothing needs."""
+        """Those of these decisions whose rows are no longer needed."""
         new = [and_(updates.c.policy == label, updates.c.seq > seq) for label, seq in self._last_seqs.items()]
         needed = {
             tables.waiting: (),

@@ -1,6 +1,6 @@
 """Tracing by OpenTelemetry's SDK, sent by OTLP over HTTP.
 
-Where to is told by OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT and so on). The providers are this
+OpenTelemetry's own variables set the receiver (OTEL_EXPORTER_OTLP_ENDPOINT and so on). The providers are this
 package's own and not the process's global ones: a library that is instrumented elsewhere does not find them.
 """
 

@@ -26,7 +26,7 @@ from ragbandit.workers.wiring.generators import check_generator, make_generator
 
 log = logging.getLogger("ragbandit.judge")
 
-#: letters of question, answer and passage that the judge's model must have room for beside the rubric
+#: characters of question, answer and passage that must fit into the judge's context in addition to the rubric
 _LEAST_CHARS: Final = 400
 
 
@@ -72,9 +72,8 @@ class JudgeOfArm:
 
 
 def check_judge(settings: Settings, *, fetch: bool) -> None:
-    """Refuse prompts that no judge could use, and a judge that no worker here could make, without loading a model.
-
-    fetch: as of `check_generator`. Raises ConfigError.
+    """Raises ConfigError if a prompt is unusable, or if the judge cannot be made on this host. Loads no model. fetch:
+    see `check_generator`.
     """
     template, chosen = judge_templates(settings.judge.templates)[RUBRIC], settings.judge.generator
     if chosen is None:

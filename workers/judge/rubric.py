@@ -30,7 +30,7 @@ from ragbandit.strategies.prompting.prompts import Template, fit
 
 #: name of the template
 RUBRIC: Final = "rubric"
-#: criterion -> what the judge is told of it
+#: criterion -> its description in the prompt
 CRITERIA: Final[Mapping[str, str]] = {
     "supported": "what the ANSWER states follows from the PASSAGES. 1: all of it. 0.5: the main point, not all of the "
     "rest. 0: the main point is not in them, or they contradict it.",
@@ -104,7 +104,7 @@ class JudgedAnswer:
 
     question: str
     answer: str
-    #: empty: there is nothing to support it by
+    #: empty: no passage can support it
     passages: tuple[Passage, ...] = ()
     #: gold answers; empty: nobody told
     reference: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ def mark_of(decision_id: str, *, attempt: int, secret: bytes) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptMaker:
-    """Makes prompts of a rubric for one model, with so much of the material as the settings say."""
+    """Makes the prompts of a rubric for one model; the settings limit the material."""
 
     settings: JudgeSettings
     template: Template
@@ -164,7 +164,7 @@ class PromptMaker:
         return self.prompt(replace(material, passages=()), mark=mark, again=again)
 
     def showing(self, *, passage_words: int, text_chars: int) -> "PromptMaker":
-        """The same with so much of each passage, and of question, answer and reference."""
+        """A copy with other limits for each passage, and for question, answer and reference."""
         update = {"passage_words": passage_words, "text_chars": text_chars}
         return replace(self, settings=self.settings.model_copy(update=update))
 
@@ -222,7 +222,7 @@ def _apart(text: str, *, mark: str) -> str:
 
 
 def addresses_judge(text: str) -> bool:
-    """Whether a text seems to talk to whoever grades it: a plain attempt, in English or by a chat's control words."""
+    """Whether a text seems to address its grader: an obvious attempt in English, or control words of a chat."""
     apart = unicodedata.normalize("NFKD", text.translate(_LOOK_ALIKE))
     letters = "".join(sign for sign in apart if not unicodedata.combining(sign))
     seen = " ".join(_UNSEEN.sub("", letters).split())
@@ -233,7 +233,7 @@ def parsed_scores(text: str, *, criteria: Sequence[str]) -> Mapping[str, Score]:
     """The scores in a judge's reply, one for each criterion.
 
     The reply is one JSON object; a code fence around it, and thoughts in <think> before it, are passed over. Raises
-    UnreadableReply for anything else: a refusal, a missing criterion, what is no number or outside 0 to 1.
+    UnreadableReply for anything else: a refusal, a missing criterion, a score that is not a number from 0 to 1.
     """
     if len(text) > _LONGEST_REPLY:
         raise UnreadableReply(f"it has more than {_LONGEST_REPLY} characters")
@@ -302,9 +302,8 @@ class QuizModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quiz:
-    """Questions about one gold text with their reference answers, in one order.
-
-    Raises InvalidInput where these do not belong together, or where no question has an answer in the gold text.
+    """Questions about one gold text and their reference answers, in the same order. Raises InvalidInput if their
+    numbers differ, or if no question has an answer in the gold text.
     """
 
     questions: tuple[str, ...]
@@ -334,7 +333,7 @@ QUIZ_MEASURES: Final = ("answered", "word_precision", "word_recall", "word_f1")
 def chinese_words() -> Cut:
     """Jieba's word cutter. Raises ConfigError where the package is not installed."""
     jieba: Any = required_module("jieba", extra="crud", field="cut")
-    jieba.setLogLevel(logging.WARNING)  # it tells standard error how it loads its dictionary
+    jieba.setLogLevel(logging.WARNING)  # it prints the loading of its dictionary to standard error
     cut: Cut = jieba.lcut
     return cut
 

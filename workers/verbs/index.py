@@ -40,7 +40,7 @@ def build(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build an index from a corpus. Until it is whole, the one that is there is searched."""
+    """Build an index from a corpus. The old index is used until the new one is complete."""
     settings = _settings(config, retriever=retriever, index_name=index_name)
     show(build_index(settings, corpus=corpus, popularity=popularity), as_json=as_json)
 

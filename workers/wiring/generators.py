@@ -55,7 +55,7 @@ def make_generator(settings: GeneratorSettings, *, section: str = "generator") -
     """
     with errors_of(section, kind="generator"):
         generator = _loaded(settings, section=section)
-        if settings.prices_by_model and settings.name != "openai":  # which knows what calls cost that broke off
+        if settings.prices_by_model and settings.name != "openai":  # it records the cost of failed calls
             generator = PricedGenerator(generator, price=settings.prices_by_model[settings.model])
         if settings.cache is not None:
             generator = CachedGenerator(generator, folder=settings.cache, version=generator_version(settings))
@@ -81,9 +81,8 @@ def _loaded(settings: GeneratorSettings, *, section: str) -> Generator:
 
 
 def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -> int | None:
-    """Threads of a local model in one of the answer workers of a host; None: one per core, where it is alone.
-
-    Several models that each use every core wait for each other's threads. models: of one worker.
+    """Torch threads of a local model in one of several answer workers; None (one per core) for a single one. Models
+    that all use every core wait for each other. models: local models per worker.
     """
     at_once = max(workers.answer, 1) * models
     return None if at_once <= 1 else max(1, cores // at_once)
@@ -95,16 +94,15 @@ def model_name(settings: GeneratorSettings) -> str:
 
 
 def generator_version(settings: GeneratorSettings) -> str:
-    """The settings that decide what is answered at what price, as JSON: those of speed and patience are not in it.
-
-    Stored answers are found by this text, so a new setting may join it only where it changes what is answered.
+    """The settings that influence answers or their prices, as JSON, without those of speed and timeouts. Stored answers
+    are found by this text, so a new setting may be added only if it changes answers.
     """
     beside: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), "openai": _PATIENCE}
     facts = settings.model_dump(mode="json", exclude=beside)
     return json.dumps(facts | {"token_prices": settings.prices_by_model, "context_tokens": settings.known_context})
 
 
-#: settings that change how fast an answer comes, or which requests come, and not what it says
+#: settings that change the speed or the choice of requests, but not the answers
 _SPEED = ("cache", "threads", "max_batch", "script_word_s", "supports")
 
 
@@ -127,7 +125,7 @@ def check_generator(chosen: GeneratorSettings, *, fetch: bool) -> None:
                 fetching.submit(resolve, chosen.model, setting="generator.model").result()
             except RagBanditError:
                 raise
-            except Exception as error:  # of whatever reads a file that somebody made
+            except Exception as error:  # raised by a parser of a user's file
                 fault, remedy = f"cannot be made ready: {type(error).__name__}: {error}", "give another file or folder"
                 message = f"{chosen.model!r} {fault}"
                 if isinstance(error, BrokenProcessPool):
@@ -143,9 +141,8 @@ def _begin_fetching() -> None:
 
 
 def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator | None) -> int:
-    """Questions that one worker process works on at once with this generator: as wanted, else as many as it takes.
-
-    generator: of these settings; None: it is not asked.
+    """Parallel questions of a worker process with this generator: the setting, else the generator's own number.
+    generator: the generator of these settings; None: its number is unknown.
     """
     if wanted is not None:
         return wanted
@@ -163,7 +160,7 @@ log = logging.getLogger("ragbandit.arms")
 class WorkerArm:
     """An arm that our workers run, as the settings have it."""
 
-    #: of its class, "class" among them
+    #: params of its class, including "class"
     params: Mapping[str, object] = field(default_factory=dict)
     #: the names of its generator and its retriever
     generator: str = DEFAULT
@@ -171,7 +168,7 @@ class WorkerArm:
 
     @property
     def named(self) -> dict[str, Json]:
-        """The names that are not the default: facts of the arm, beside its params."""
+        """Names of the generator and retriever that are not the default; they are facts of the arm."""
         names = {"generator": self.generator, "retriever": self.retriever}
         return {kind: name for kind, name in names.items() if name != DEFAULT}
 
@@ -211,9 +208,8 @@ def _names(arm: str, given: Mapping[str, object], *, settings: Settings) -> dict
 
 
 def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[ArmName, tuple[WorkerArm, Strategy]]:
-    """The arms, and those that cascades among them ask, each checked against what its own generator offers.
-
-    Nothing is loaded. Raises ConfigError as `make_arms`, and as `parts_of_cascade`.
+    """Make the arms and the parts of cascades, each checked against its generator's abilities. Loads nothing. Raises
+    ConfigError like `make_arms` and `parts_of_cascade`.
     """
     made: dict[ArmName, tuple[WorkerArm, Strategy]] = {}
     todo = dict(arms)
@@ -285,7 +281,7 @@ def check_arms(settings: Settings) -> None:
 
 
 def hints(settings: Settings) -> tuple[str, ...]:
-    """Sentences about settings that can be used and most likely do not do what was meant."""
+    """Warnings about valid settings that are probably mistakes."""
     if not settings.worker_arms:
         return ()
     arms, texts = worker_arms(settings), list[str]()

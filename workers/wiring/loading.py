@@ -51,16 +51,16 @@ class LoadedArm:
     most_runs: int
     #: the generator and the retriever that the arm names: outcomes record them among its params
     named: Mapping[str, Json] = field(default_factory=dict)
-    #: of the generator's settings: see `generator_version`
+    #: version of the generator's settings: see `generator_version`
     version: str = ""
 
     def made_by(self, budget: Budget) -> Mapping[str, Json]:
-        """What its outcomes say of it."""
+        """Facts about the arm that each of its outcomes stores (`Outcome.made_by`)."""
         parts = {"retriever": self.retriever, "generator": self.generator, "named": self.named}
         return made_by(self.strategy, budget=budget, **parts)  # type: ignore[arg-type] # each of its own type
 
 
-#: what every generator offers that answers at all
+#: abilities of every working generator
 _EVERY: Final[frozenset[Need]] = frozenset({"completion", "stop", "chat"})
 
 
@@ -105,9 +105,8 @@ class ArmLoader:
     def _bind(
         self, name: str, loaded: Mapping[ArmName, LoadedArm], *, bound: set[str], within: tuple[str, ...]
     ) -> None:
-        """Give a cascade its parts, its check and its judge, and before that those among its parts theirs.
-
-        bound: the cascades that have them, which this one joins. within: those that this one is a part of.
+        """Bind a cascade to its parts, check and judge, after the cascades among its parts. bound: the cascades that
+        are bound; this one is added. within: the cascades that contain this one.
         """
         cascade = loaded[ArmName(name)].strategy
         if not isinstance(cascade, Cascade) or name in bound:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: the setting, for messages
 _RERANK = "retriever.rerank"
 
-#: the passages, anew at every call; a number of passages done -> None
+#: function that reads the passages again at every call; reports the number of passages done
 Rows = Callable[[], Iterable[Passage]]
 CountDone = Callable[[int], None]
 Facts = dict[str, Json]
@@ -181,7 +181,7 @@ def index_folder(settings: Settings, *, name: str | None = None) -> Path:
 
 
 def _bm25(settings: Settings) -> Kind:
-    from ragbandit.strategies.retrievers import bm25  # bm25s and its numbers are loaded by whoever searches
+    from ragbandit.strategies.retrievers import bm25  # the searching process loads bm25s and its arrays
 
     folder = index_folder(settings)
     return Kind(

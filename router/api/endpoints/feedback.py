@@ -67,9 +67,8 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
 async def label_queue(
     request: Request, n: Annotated[int, QueryParameter(ge=1, le=100, description="Answers at most.")] = 20
 ) -> Response:
-    """Answers whose label would teach most, chosen by `learning.labels_per_day`.
-
-    Judge each by `POST /v1/feedback` with `"source": "label"`. The arm is left out, so that nobody judges by it.
+    """Answers whose labels teach most, chosen by `learning.labels_per_day`. Judge each by `POST /v1/feedback` with
+    `"source": "label"`. The arm is not shown, so that it cannot influence the judgement.
     """
     router, tenant = router_of(request), caller_of(request).tenant
     records = await reads_of(request).run(lambda: router.store.label_queue(tenant=tenant, limit=n))

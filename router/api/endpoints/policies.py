@@ -58,9 +58,9 @@ class VerbBody(ReasonBody):
     revision: int | None = Field(default=None, ge=1, le=10**15)
     """The revision that was seen: 409 if it was changed meanwhile."""
     weight: float | None = Field(default=None, gt=0, le=0.5)
-    """Of `canary`: the share of its pmf in what is served; null: the first of `rollout.steps`."""
+    """`canary`: share of its pmf in the served pmf; null: the first of `rollout.steps`."""
     force: bool = False
-    """Of `promote`: whatever the evidence says. It is marked."""
+    """`promote`: promote against the evidence; noted in the reason and in the audit log."""
 
 
 @endpoints.get(
@@ -104,7 +104,7 @@ async def kill(body: KillBody, request: Request) -> Response:
 
 @endpoints.post("/v1/policies/unkill", summary="Take the kill switch back", responses=_SWITCHED)
 async def unkill(body: ReasonBody, request: Request) -> Response:
-    """Deactivate the kill switch: champion and candidates continue where they were."""
+    """Turn the kill switch off: champion and candidates continue in their states."""
     return JsonReply(await _done(request, verbs.unkill, body))
 
 

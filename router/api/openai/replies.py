@@ -214,7 +214,7 @@ class Facts(TypedDict):
     passages: list[dict[str, Any]]
     """The passages that the answer saw: `id`, `title`, `url` and `score` in the search that found it."""
     failover: dict[str, Any] | None
-    """Of an answer by another arm in place of one that failed: `first`, the decision that was drawn; `arm`, which
+    """Present if another arm answered because the drawn one failed: `first`, the decision that was drawn; `arm`, which
     failed; `reason`; `attempt`, from 2. null: the drawn arm answered."""
 
 

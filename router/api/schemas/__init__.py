@@ -1,1 +1,1 @@
-"""Schemas of the HTTP interface: requests, replies, their limits, and what is said about them."""
+"""Schemas of the HTTP interface: requests, replies, limits and descriptions."""

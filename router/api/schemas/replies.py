@@ -100,7 +100,7 @@ def route_json(decision: Decision, *, seconds: float) -> RouteReply:
 
 
 def answer_json(decision: Decision, outcome: Outcome, *, seconds: float, saved: float | None = None) -> AnswerReply:
-    """A decision that was just made, and its outcome. saved: in dollars; None: it is not known."""
+    """A new decision and its outcome. saved: savings in dollars; None if unknown."""
     known: SavedFields = {} if saved is None else {"saved": saved}
     return {**route_json(decision, seconds=seconds), **filled(OutcomeFields, outcome), **known}
 

@@ -58,9 +58,8 @@ def wanted(what: str) -> GetPydanticSchema:
 
 
 def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | None = None) -> InvalidInput:
-    """An error of pydantic as InvalidInput.
-
-    skip: parts at the start of its location that are no fields ("body", "query"). content_type: the request's header.
+    """Convert an error of pydantic to InvalidInput. skip: parts at the start of its location that are not fields
+    ("body", "query"). content_type: the request's header.
     """
     kind, sent = fault["type"], fault.get("input")
     field = ".".join(map(str, fault["loc"][skip:])) or "body"
@@ -103,7 +102,7 @@ def limits(*schemas: dict[str, Any], **keywords: Any) -> FieldInfo:
     return FieldInfo(json_schema_extra=extra)
 
 
-#: a character that is no space (str.isspace) and can be stored
+#: a character that can be stored and is not white space (str.isspace)
 _VISIBLE: Final = r"[^\u0000\u0009-\u000d\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 _NO_NUL: Final = r"[^\u0000]*"
 
@@ -276,7 +275,7 @@ class RouteBody(RequestBody):
     """In place of `cost_weight`: {"quality": 0.9}, the cheapest arms that reach this share of the best arm's expected
     quality, or a mean of questions with this aim: {"steps": 1.8}, {"dollars": 0.004} or {"seconds": 2}."""
     failover: bool | None = None
-    """Of /v1/answer, false: no other arm answers if the drawn one fails; else as the setting `server.failover` has
+    """`/v1/answer`: if false, no other arm answers when the drawn one fails; else as the setting `server.failover` has
     it."""
 
 
@@ -314,7 +313,7 @@ class FeedbackBody(RequestBody):
     rating: Rating = None
     """A user's judgement of the answer: true, false, or a number on `scale`."""
     scale: Scale = "0-1"
-    """Of a number in `rating`: "0-1" or "1-5"."""
+    """Scale of a number in `rating`: "0-1" or "1-5"."""
     reward: Amount = None
     """The reward itself, cost included."""
     event: Event = None
@@ -362,14 +361,14 @@ class OutcomeBody(RequestBody):
     answer: Annotated[Text, limits(STORABLE, maxLength=MAX_TEXT)] = None
     """The answer; a label is compared with it. A blank one is wrong by every label."""
     steps: Annotated[int | float, wanted("a finite number"), limits(_FROM_0)] = 0.0
-    """Rounds of search and generation; by default the reward charges them alone, and a cost is refused without them."""
+    """Rounds of search and generation; by default only these are charged, and a cost without them is refused."""
     cost: Annotated[
         dict[str, Annotated[int | float, wanted("a finite number")]],
         limits(properties=_COSTS, additionalProperties=False),
     ] = Field(default_factory=dict)
     """What else it used, by the names of Cost, for example dollars."""
     stop_reason: Annotated[str, limits(STORABLE, maxLength=64)] = ""
-    """Why it stopped, in a word of yours."""
+    """Why it stopped, in a word."""
     error: Annotated[Text, limits(STORABLE)] = None
     """What failed; of a longer text the first 20,000 characters are kept."""
 

@@ -33,9 +33,9 @@ class JsonReply(JSONResponse):
         return json_of(content)
 
 
-#: of JSON-RPC's codes for errors of the server's own one that MCP leaves free
+#: a code of JSON-RPC for server errors that MCP does not use
 _SERVER_ERROR: Final = -32050
-#: key of an ASGI scope: how the errors of this request are written, where that is another way than ours
+#: ASGI scope key: function that formats the errors of this request, if it has a format of its own
 SHAPE: Final = "ragbandit.errors"
 Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
 
@@ -70,7 +70,7 @@ def error_json(error: RagBanditError) -> ErrorReply:
 
 
 def error_item(error: BaseException) -> ErrorReply:
-    """The error of an item of a batch. Raises what is none of ours."""
+    """Error body of one batch item. Re-raises errors that are not RagBanditError."""
     if isinstance(error, RagBanditError):
         return error_json(error)
     raise error
@@ -129,7 +129,7 @@ def _classes() -> Mapping[str, object]:
 
 @cache
 def field_texts() -> Mapping[str, Mapping[str, str]]:
-    """Class -> field -> the text below it, those of its base classes too."""
+    """Class -> field -> the text below the field, including fields of base classes."""
     texts: dict[str, dict[str, str]] = {}
     for module in map(import_module, _MODULES):
         for node in ast.parse(inspect.getsource(module)).body:
@@ -156,7 +156,7 @@ def describe(api: dict[str, Any]) -> dict[str, Any]:
     for name, schema in api["components"]["schemas"].items():
         for field, text in field_texts().get(name, {}).items():
             shape = schema["properties"][field]
-            if "$ref" in shape:  # OpenAPI 3.0 ignores what stands beside a reference
+            if "$ref" in shape:  # OpenAPI 3.0 ignores other keys next to a reference
                 shape["allOf"] = [{"$ref": shape.pop("$ref")}]
             shape["description"] = text
         if is_dataclass(_classes().get(name)):  # its defaults are for those who make it: a reply has every field

@@ -65,7 +65,7 @@ class KeyRing:
         self.known: Known | None = None
 
     async def in_force(self) -> KeysInForce:
-        """The keys as they were at most a second ago. Raises NotReady while the database does not tell."""
+        """The keys of at most a second ago. Raises NotReady if the database cannot be read."""
         known = self.known
         if known is None or time.monotonic() - known.at > MAX_AGE_S:
             try:
@@ -124,7 +124,7 @@ class PageSessions:
         self._reading = asyncio.Lock()
 
     async def read(self, headers: Headers) -> str | None:
-        """The public id of the key that a request is logged in with; None: it is not, or no more, or at another store.
+        """Public id of the key behind the login cookie; None if the cookie is missing, expired, or from another store.
 
         Raises StoreError.
         """
@@ -183,7 +183,7 @@ def check_site(headers: Headers, *, method: str) -> None:
     sites, origins, hosts = (headers.getlist(name) for name in ("sec-fetch-site", "origin", "host"))
     if any(site not in ("same-origin", "none") for site in sites):
         raise _foreign(f"from a page of another site (Sec-Fetch-Site: {sites[0]:.40})", field="Sec-Fetch-Site")
-    # A browser tells no origin of a form on a page without referrers; that it is ours it says all the same.
+    # On a page without referrers a browser sends no Origin with a form, but Sec-Fetch-Site is still sent.
     if not origins or (origins == ["null"] and sites == ["same-origin"]):
         return
     if len(origins) > 1 or len(hosts) != 1 or _address(origins[0]) != hosts[0].lower():
@@ -198,7 +198,7 @@ def check_form(path: str, headers: Headers) -> None:
     check_site(headers, method="POST")
     if needs_session(path, headers) and "origin" not in headers and "sec-fetch-site" not in headers:
         remedy = "send it from that page, or send the key in the header Authorization"
-        raise Forbidden("nothing says that a page of this service sends this form", field="Origin", remedy=remedy)
+        raise Forbidden("the form did not come from a page of this service", field="Origin", remedy=remedy)
 
 
 def _foreign(message: str, *, field: str) -> Forbidden:
@@ -210,7 +210,7 @@ def _foreign(message: str, *, field: str) -> Forbidden:
 
 
 def _address(origin: str) -> str:
-    """Host and port of an Origin; of "null" and what is no URL the empty text."""
+    """Host and port of an Origin; "" for "null" and invalid URLs."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -315,7 +315,9 @@ class Gate:
         return caller_with(key)
 
     def _by_proxy(self, peer: tuple[str, int] | None, headers: Headers) -> Caller | None:
-        """The person whom a trusted proxy has signed in, with a role; None: none, or the request is not the proxy's."""
+        """The person signed in by a trusted proxy, with a role; None without one, or if the request is not from the
+        proxy.
+        """
         server = self._server
         if server.trusted_header is None or peer is None:
             return None
@@ -352,7 +354,7 @@ class Gate:
         return key
 
     def _refuse(self, scope: Scope, caller: Caller, *, path: str, roles: frozenset[Role]) -> None:
-        """Raises Forbidden, but for what the app has no endpoint for: it has the words for that."""
+        """Raises Forbidden, except for paths without an endpoint, which the app reports itself."""
         if not roles and not any(route.matches(scope)[0] is Match.FULL for route in scope["app"].routes):
             return
         needed = ", ".join(sorted(roles)) or "no role that there is"

@@ -18,9 +18,8 @@ from ragbandit.shared.types import ArmName, Caller, Json, RunBy
 
 
 def tenant_of(caller: Caller, *, given: str | None) -> str:
-    """The tenant of a question. given: what the body says, None if it says nothing.
-
-    Raises Forbidden where a key of one tenant asks for another.
+    """The tenant of a question. given: tenant in the body, None without one. Raises Forbidden if a key of one tenant
+    names another.
     """
     if caller.tenant is None:
         return "default" if given is None else given
@@ -50,7 +49,7 @@ def permitted_arms(
 
 
 def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettings]) -> bool:
-    """Whether the caller may choose the arm of a question: its scope `forced` says so, else where no budget holds."""
+    """Whether the caller may choose the arm of a question: the scope `forced`, else whether no budget applies."""
     allowed = caller.scopes.get("forced")
     if isinstance(allowed, bool):
         return allowed
@@ -58,10 +57,9 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
 
 
 def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> None:
-    """Raises Forbidden where the caller chooses the arm: by its name, or by staying longer on one that was drawn.
-
-    chooses: it names some of the arms that it could get. Naming all of them, or all that callers run, leaves the choice
-    open.
+    """Raises Forbidden if the caller chooses the arm, by name or by a longer sticky session, without the right to do
+    so. chooses: whether the request names only some of the possible arms. Naming all of them, or all arms that callers
+    run, leaves the choice open.
     """
     if chooses:
         raise Forbidden(
@@ -96,7 +94,7 @@ def _narrowed(
 
 
 def noted_prices(request: Request, *, tenant: str) -> dict[str, Json]:
-    """What the caller's key and the tenant say of prices, to be noted in a question's `request`; {} for nothing."""
+    """Cost weights of the caller's key and tenant, to be stored in a question's `request`; {} without any."""
     terms = price_terms(caller_of(request).scopes, tenant=tenant, settings=router_of(request).settings)
     return {TERMS: terms} if terms else {}
 
@@ -115,9 +113,8 @@ async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:
 
 
 async def check_owner(request: Request, decision_id: str, *, field: str = "decision_id") -> None:
-    """Raises NotFound, as for an id that no decision has, where the caller may not know of this decision.
-
-    field: the parameter that names it, for InvalidInput where it is no id.
+    """Raises NotFound if the caller may not see this decision, as for an unknown id. field: name of the parameter, for
+    InvalidInput if the id is invalid.
     """
     if await strangers(request, [checked_id(decision_id, field=field)]):
         raise unknown_decision()

@@ -34,7 +34,7 @@ _FAILURES: Final = (RedisError, OSError, TimeoutError)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:
-    """What a caller is told of its limit."""
+    """State of a caller's limit, for headers and errors."""
 
     limit: int
     remaining: int
@@ -66,9 +66,8 @@ _parsed = lru_cache(maxsize=1000)(parse)
 
 
 def rate_of(caller: Caller, *, rates: Mapping[str, str]) -> RateLimitItem | None:
-    """The rate that holds for a caller; None: none does.
-
-    That of its key (the scope "rate"), else of its role, else "default"; without keys "open", else "default".
+    """The rate limit of a caller; None without one. It is the scope "rate" of the key, else the rate of the role, else
+    "default"; without keys "open", else "default".
     """
     own = caller.scopes.get("rate") if caller.scopes else None
     text = own if isinstance(own, str) else rates.get(caller.role or "open", rates.get("default"))

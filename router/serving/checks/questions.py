@@ -235,7 +235,7 @@ def _check_conversation(query: Query) -> None:
 
 
 def check_message(message: object) -> None:
-    """Raises InvalidInput for what is no Message that can be stored; it may be blank: an assistant may say nothing."""
+    """Raises InvalidInput if a Message is invalid or cannot be stored; its text may be blank."""
     checked_type(message, Message, field="messages", wanted="a list of messages")
     assert isinstance(message, Message)
     if message.role not in _ROLES:

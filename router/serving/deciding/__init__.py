@@ -1,1 +1,1 @@
-"""Deciding: a batch of questions becomes committed decisions, by the champion and by candidates beside it."""
+"""Deciding: a batch of questions becomes committed decisions of the champion and the candidates."""

@@ -1,6 +1,5 @@
-"""Deciding with versions: candidates are asked beside the champion, canaries are mixed in, a thrown switch pins an arm.
-
-`served.py` in router/rollouts says what the facts of a decision then hold.
+"""Deciding with versions: candidates give pmfs in addition to the champion, canaries are mixed in, and the kill switch
+pins an arm. router/rollouts/served.py describes the facts of such decisions.
 """
 
 import math
@@ -41,7 +40,7 @@ class AskedCandidate:
     pending: "Future[Any] | str"
 
     def arms_of(self, question: Question) -> tuple[ArmName, ...]:
-        """The arms over which it gave its pmf."""
+        """The arms of its pmf."""
         return question.arms + tuple(arm for arm in question.added if arm in self.candidate.added)
 
 
@@ -172,9 +171,8 @@ def pinned_output(arms: Sequence[ArmName]) -> PolicyOutput:
 
 
 def pinned(decision: Decision, *, control: PolicyControl, settings: Settings) -> Decision:
-    """The decision for the pinned arm; where the question does not allow it, for the fallback.
-
-    As with turns that stay: one arm was offered, with probability 1, and it was no draw of the policy.
+    """The decision for the pinned arm, or for the fallback if the question does not allow it. As for turns that stay,
+    one arm is offered with probability 1, and the policy draws nothing.
     """
     wanted = str(control.arm)
     arm = ArmName(wanted) if wanted in decision.arms else fallback_arm(settings.policy.fallback, arms=decision.arms)

@@ -16,9 +16,9 @@ from ragbandit.shared.types import ArmName, PolicyControl, PolicyVersion, RunBy
 
 log = logging.getLogger("ragbandit.versions")
 
-#: after so many faults one after the other a candidate is left out
+#: number of consecutive faults after which a candidate is skipped
 FAULTS_IN_A_ROW: Final = 5
-#: for so long, seconds
+#: time for which it is skipped, seconds
 LEFT_OUT_S: Final = 30.0
 
 _Work = Callable[[], Any]
@@ -50,10 +50,8 @@ class CandidateRunner:
         return any(one is not None and not one.done() for one in (self._pending, self._loading))
 
     def loaded(self, load: _Work, *, wait_s: float) -> Any:
-        """What `load` gives, which runs on this thread, however long it takes. Raises what it raises, and NotReady
-        while it has not come back; then ask again.
-
-        wait_s: how long what is asked for the first time is waited for.
+        """The result of `load`, which runs on this thread. Raises its exception, and NotReady while it runs; then try
+        again. wait_s: longest wait in the first call.
         """
         if self._loading is None:
             if self.busy:
@@ -150,7 +148,7 @@ class Candidate:
     """A version in shadow or canary, as it can be asked here."""
 
     version: PolicyVersion
-    #: None: it is not loaded, and cannot be asked
+    #: None if it is not loaded
     serving: Serving | None
     #: why it is not loaded
     unloaded: str | None
@@ -172,7 +170,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiveVersions:
-    """The switch and the candidates, as of one revision."""
+    """The kill switch and the candidates of one revision."""
 
     control: PolicyControl
     #: the canary first, then those in shadow, the oldest first
@@ -185,7 +183,7 @@ class LiveVersions:
 
     @property
     def added(self) -> tuple[ArmName, ...]:
-        """Arms that candidates alone offer."""
+        """Arms that only candidates offer."""
         return tuple(dict.fromkeys(arm for one in self.candidates for arm in one.added))
 
     def added_for(self, run_by: RunBy) -> tuple[ArmName, ...]:

@@ -31,7 +31,7 @@ class Question:
     #: arms that the caller (or its key) and `run_by` allow
     allowed: tuple[ArmName, ...]
 
-    #: weight of cost that it is served at; None: that of the reward setting
+    #: cost weight of the decision; None: reward.weight
     cost_weight: float | None = None
     #: the champion's arms, of those allowed
     arms: tuple[ArmName, ...] = ()
@@ -39,7 +39,7 @@ class Question:
     excluded: tuple[ArmName, ...] = ()
     #: every allowed arm fails, so all of them are offered
     fail_open: bool = False
-    #: arms that candidates alone offer
+    #: arms that only candidates offer
     added: tuple[ArmName, ...] = ()
     #: why the turn has the arm of an earlier draw
     stay: Stay | None = None
@@ -89,8 +89,8 @@ def offer_arms(
                 question.stay, question.arms = stay, (stay.arm,)
 
 
-#: the key of a query's `request` with what its key and its tenant say of prices: {"cost_weight": the default,
-#: "cost_weights": [least, largest], "narrowed_by": "key" or "tenant"}, each where there is one
+#: key of a query's `request` with the cost weights of key and tenant: {"cost_weight": default, "cost_weights": [least,
+#: largest], "narrowed_by": "key" or "tenant"}; all are optional
 TERMS: Final = "prices"
 #: the key of a query's `request` with the factor (>= 1) that its caller's budgets put on its weight of cost
 BUDGET_FACTOR: Final = "budget_factor"
@@ -105,7 +105,7 @@ def budget_factor(query: Query) -> float:
 
 
 def price_terms(scopes: Mapping[str, Json], *, tenant: str, settings: Settings) -> dict[str, Json]:
-    """What a key with these scopes and its tenant say of prices; {} for nothing."""
+    """Cost weights of a key with these scopes and of its tenant; {} without any."""
     given = settings.tenant(tenant)
     terms = {name: scopes.get(name, getattr(given, name)) for name in _OWN}
     if terms["cost_weights"] is not None:
@@ -118,7 +118,7 @@ def price_terms(scopes: Mapping[str, Json], *, tenant: str, settings: Settings) 
 
 
 def with_terms(query: Query, *, settings: Settings) -> Query:
-    """The query, which says what its tenant says of prices where the edge has not noted it with its key's."""
+    """Add the cost weights of the tenant to a query, if the edge has not added those of key and tenant."""
     if not settings.tenants or TERMS in query.request:
         return query
     terms = price_terms({}, tenant=query.tenant, settings=settings)
@@ -126,7 +126,7 @@ def with_terms(query: Query, *, settings: Settings) -> Query:
 
 
 def terms_of(query: Query) -> Mapping[str, Json]:
-    """What was noted of its key's and its tenant's prices: rows may hold anything."""
+    """The stored cost weights of key and tenant; {} if the row is damaged."""
     terms = query.request.get(TERMS)
     return terms if isinstance(terms, Mapping) else {}
 
@@ -172,10 +172,11 @@ def served_weight(
         raise InvalidInput(message, field=field, remedy=remedy)
     if is_usual and factor == 1.0:  # an aim, and no frontier yet
         return None
-    return min(weight + (factor - 1.0) * max(weight, usual), MAX_WEIGHT)  # below the usual one it rises as that
+    # Weights below the default grow by the same amount as the default would.
+    return min(weight + (factor - 1.0) * max(weight, usual), MAX_WEIGHT)
 
 
-#: aim at a mean -> the term of cost that it is a mean of, where that has another name
+#: aim at a mean -> its cost term, if that has another name
 _TERMS: Final = {"seconds": "seconds_total"}
 
 

@@ -49,17 +49,18 @@ class RouteService:
         settings = serving.settings
         self.store = store
         self.encoder = encoder
-        #: chooses decisions for the label queue; None: nobody labels
+        #: chooses decisions for the label queue; None if labelling is off
         self.labels: LabelSampler | None = None
         self.take_over(serving)
         self.clock = clock
         #: what is live of versions, asked before each batch
         self.live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
-        #: of the policy in use, by which aims become weights; None: not known yet
+        #: cost-quality frontier of the live policy, which turns aims into cost weights; None until the first one is
+        #: loaded
         self.frontier: Frontier | None = None
-        #: of the store, which the seeds of draws are made with; read by `start`
+        #: secret of the store for the seeds of draws; read by `start`
         self.secret: bytes | None = None
-        # Both counts are written by the batcher's thread alone; others read them without a lock.
+        # Only the batcher's thread writes these counts; others read them without a lock.
         #: decisions made by the fallback since the start
         self.faults = 0
         #: questions that were offered all arms because none of theirs was healthy
@@ -136,7 +137,7 @@ class RouteService:
         return self._poller.breaker.healths(self.arms, now=self.clock())
 
     def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
-        """The committed decision of each question; of one that was decided before, that one, or a Conflict."""
+        """Decide and commit new questions. A repeated id gets its stored decision, or Conflict if it differs."""
         named = [DecisionId(str(one.query.id)) for one in batch if NAMED_ID in one.query.request]
         standing = self.store.decisions_by_id(named) if named else {}
         fresh = [one for one in batch if one.query.id not in standing]
@@ -151,7 +152,7 @@ class RouteService:
         ]
 
     def _stored(self, decided: Sequence[Decision]) -> list[Decision | RagBanditError]:
-        """Commit decisions, and claim in the same transaction those that this process answers itself."""
+        """Commit decisions; those that this process answers are claimed in the same transaction."""
         if self.inline is None:
             return self.store.add_decisions(decided)
         claims = self.inline.claim(decided)
@@ -178,7 +179,7 @@ class RouteService:
         settings = serving.settings
         queries = [one.query for one in questions]
         features = self.encoder.encode([query.text for query in queries])  # (n, d)
-        is_pinned = live.control.killed == "arm"  # whoever pins an arm has the last word, whatever its health
+        is_pinned = live.control.killed == "arm"  # a pinned arm is used even if the circuit breaker suspended it
         if is_pinned:
             for question in questions:
                 question.arms = question.allowed
@@ -218,7 +219,7 @@ class RouteService:
         return [self._finished(one, rebuilding=rebuilding) for one in questions]
 
     def _finished(self, question: Question, *, rebuilding: bool) -> Decision:
-        """The decision with what is to be noted of it; faults and fail-opens are counted and logged."""
+        """Add facts to the decision; count and log faults and fail-opens."""
         decision = question.decision
         assert decision is not None
         if decision.fault is not None:
@@ -248,7 +249,7 @@ class RouteService:
 
 
 def _notes(question: Question, *, rebuilding: bool) -> dict[str, Json]:
-    """What is kept with a decision of how its arms came to be those."""
+    """Facts about how the offered arms were chosen, stored with the decision."""
     notes: dict[str, Json] = {} if question.stay is None else {STICKY: question.stay.facts}
     if question.label:
         notes[LABEL_QUEUE] = dict(question.label)

@@ -1,1 +1,1 @@
-"""Following: what the database says, snapshots and versions, is loaded and decides here."""
+"""Following: new snapshots and versions are found in the database and loaded into this process."""

@@ -40,7 +40,7 @@ class SnapshotFollower:
         #: the policy that has learned nothing; snapshots of another algorithm or other params are not used
         self.fresh = policy_of(settings)
         self.encoder_hash = encoder.hash if "features" in self.fresh.needs else ""
-        #: what was found last
+        #: last finding
         self.serving = Serving(policy=self.fresh, version="", last_seq=0, settings=settings)
         #: seconds from feedback to this router's policy, of the newest updates
         self.lags: deque[float] = deque(maxlen=LAGS)

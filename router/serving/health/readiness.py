@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Reply = TypeVar("Reply")
 
-#: what a part that works says
+#: message of a part that works
 OK = "ok"
 #: the part whose check also says what stands in the way of notifications
 REDIS = "redis"
@@ -40,7 +40,7 @@ RETRY_S = 1.0
 REPLY_S = 2.0
 #: a write of the service's own work that failed counts for that long, however small writes fare, seconds
 FAULT_S = 5.0
-#: rows of processes that have not tried for so long are deleted, seconds
+#: age at which rows of processes are deleted, seconds
 FORGOTTEN_S = 3600.0
 #: how the names of these rows begin
 _ROW = "ready:"
@@ -71,7 +71,7 @@ class TrialWrites:
 def _tried(check: Callable[[], object]) -> "Future[str]":
     """Whether a check, on a thread of its own, finds what it looks for: OK, or what is wrong."""
     result: Future[str] = Future()
-    result.set_running_or_notify_cancel()  # one who stops waiting must not cancel it for others
+    result.set_running_or_notify_cancel()  # a caller that stops waiting must not cancel it for others
 
     def run() -> None:
         try:
@@ -125,7 +125,7 @@ class Readiness:
         for name, (began, result) in list(self._tries.items()):
             states[name] = result.result() if result.done() else f"no reply for {time.monotonic() - began:.1f} s"
         if states.get(LEARNER) == OK:
-            del states[LEARNER]  # no learner has said that it fails: that does not say that one runs
+            del states[LEARNER]  # no learner reported an error; that does not prove that one is running
         serving = None if self._serving is None else self._serving()
         if serving is not None and serving.rebuilding:
             states["policy"] = f"rebuilding: {serving.version} decides until the policy is learned again"
@@ -151,7 +151,7 @@ class LagPercentiles:
 class RouterState:
     """State of one router and of the ledger behind it, read at one time."""
 
-    #: of the ledger, from the database
+    #: state of the ledger, from the database
     ledger: Status
     #: name of the ledger
     label: str
@@ -162,7 +162,7 @@ class RouterState:
     serving_last_seq: int
     #: the configured policy is being learned again from the ledger, and another one decides meanwhile
     rebuilding: bool
-    #: of the arms on offer, as of the last poll of the outcomes
+    #: state of the offered arms at the last poll of outcomes
     arms: tuple[ArmHealth, ...]
     #: since the start: decisions made by the fallback because the policy broke its contract
     faults: int

@@ -152,7 +152,7 @@ def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
 
 
 def hold(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
-    """An open file that names this process, which holds it until it ends. Raises ConfigError if another one does."""
+    """An open file, locked by this process until it ends. Raises ConfigError if another process has the lock."""
     opened = append_private(file)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

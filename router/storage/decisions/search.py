@@ -58,7 +58,7 @@ class SearchRow:
     #: None: there is no outcome
     status: OutcomeStatus | None
     state: DecisionState
-    #: None: nothing was learned
+    #: None if it is not learned
     reward: float | None
     seq: int | None
 
@@ -146,7 +146,7 @@ class SessionTurn:
     arm: ArmName
     #: the arms that its caller, or its key, allowed; None: all
     allowed: frozenset[ArmName] | None
-    #: the decision that drew the arm: this one, or the one that this one stayed with
+    #: id of the decision that drew the arm: this decision, or an earlier one of a sticky session
     first: DecisionId
     #: its place since that draw, from 1
     turn: int
@@ -155,7 +155,7 @@ class SessionTurn:
 
 
 def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], SessionTurn]:
-    """(session, tenant) -> its newest turn, of those that have one. Raises StoreError."""
+    """(session, tenant) -> newest turn, if there is one. Raises StoreError."""
     turns: dict[tuple[str, str], SessionTurn] = {}
     with database.read() as connection:
         for session, tenant in sorted(sessions):

@@ -34,7 +34,7 @@ class LedgerBatch:
     closed: list[ClosedDecision] = field(default_factory=list)
     #: decisions that wait on, since none of the feedback that was read with them may be learned
     idle: list[JoinedDecision] = field(default_factory=list)
-    #: what the ledger knows of its arms from now on, JSON; None: as before
+    #: new versions of the ledger's arms as JSON; None if they have not changed
     arms: str | None = None
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class LedgerBatch:
             raise Conflict(f"the ledger ends at {end}, not at {self.updates[0].seq - 1}")
         here = waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done)
         if len(take_out(connection, *here, moves=moves)) != len(self.done):
-            raise Conflict("a decision of this batch was closed by somebody else")
+            raise Conflict("another learner has already closed a decision of this batch")
         answer_queue.remove(connection, self.done, running=False)
         closed = [{"policy": self.label, "made_at": self.now, **asdict(closure)} for closure in self.closed]
         for table, rows in ((updates, self.rows), (closures, closed)):

@@ -57,7 +57,7 @@ NAMED_ID: Final = "named_id"
 STICKY: Final = "sticky"
 #: fact of a decision: its probability of being put into the label queue, and whether it was
 LABEL_QUEUE: Final = "label_queue"
-#: fact of a decision: the pmf of a candidate version (rollouts/served.py)
+#: fact of a decision: the pmf of a candidate version
 CANDIDATE: Final = "candidate"
 #: fact of a decision made by the kill switch, {"arm": the pinned arm}; it was not drawn by the policy
 KILLED: Final = "killed"

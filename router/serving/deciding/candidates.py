@@ -1,5 +1,5 @@
 """Deciding with versions: candidates give pmfs in addition to the champion, canaries are mixed in, and the kill switch
-pins an arm. router/rollouts/served.py describes the facts of such decisions.
+pins an arm.
 """
 
 import math

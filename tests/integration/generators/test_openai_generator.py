@@ -210,7 +210,7 @@ def test_after_close():
         ({"token_prices": {"other": (1.0, 1.0)}}, {}, "token_prices", None),
         ({}, {"OPENAI_API_KEY": "hunter2\n"}, "api_key_env", "OPENAI_API_KEY holds"),
         ({"headers": {"X-Team": "blue", "x-api-key": "hunter2\nkey"}}, {}, "headers", "the value of x-api-key holds"),
-        ({"base_url": None}, {"OPENAI_BASE_URL": "http://me:hunter2@host:99999/v1"}, "OPENAI_BASE_URL", "is no url"),
+        ({"base_url": None}, {"OPENAI_BASE_URL": "http://me:hunter2@host:99999/v1"}, "OPENAI_BASE_URL", "is not a url"),
     ],
 )
 def test_wrong_options(options, environment, field, said, monkeypatch):

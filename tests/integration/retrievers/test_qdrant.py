@@ -128,7 +128,7 @@ def test_a_collection_of_yours_is_read_as_it_stands(tmp_path, encoder):
         ({"fields": {"text": "page_content"}}, "fields.vector", "to one of: dense"),
         ({"fields": {"vector": "dense"}}, "fields.text", "page_content, metadata"),
         ({"model": tiny_encoder(), "url": "http://127.0.0.1:9"}, "url", "Qdrant does not answer"),
-        ({"url": "http://me:pa55word@h:99999"}, "url", "is no url"),
+        ({"url": "http://me:pa55word@h:99999"}, "url", "is not a url"),
     ]
     with every_case() as case, ScriptedHttp(json_reply({"status": {"error": "no"}}, status=401)) as refusing:
         for given, field, message in [*cases, ({"url": refusing.url}, "api_key_env", "Qdrant refuses the key")]:

@@ -79,7 +79,7 @@ def test_what_a_check_says_is_a_number_or_nothing():
 
     says = [("say 1", 1.0), ("say True", 1.0), ("say False", 0.0), ("say .5", 0.5), ("say None", None)]
     says += [("sources", 0.3), ("question", 1.0), ("extra", 0.25), ("count", 0.1), ("count", 0.2)]
-    wrong = [(f"say {value}", "is no number from 0 to 1") for value in ("2", "-.1", "float('nan')", "'1'")]
+    wrong = [(f"say {value}", "expected a number from 0 to 1") for value in ("2", "-.1", "float('nan')", "'1'")]
     wrong += [("say [1]", "TypeError"), ("raise", "LookupError: no such word")]
     wrong += [("exit", "its process ended"), ("quit", "its process ended")]
     with every_case() as case:

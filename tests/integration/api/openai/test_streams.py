@@ -126,8 +126,9 @@ def test_the_service_fails_in_mid_stream(http, in_pieces, error):
     assert code == ("not_ready" if isinstance(error, TimeoutError) else "internal")
 
 
-def test_a_client_that_goes_away(http, service):
+def test_a_client_that_goes_away(http, service, monkeypatch):
     """A client that hangs up in mid-stream leaves nothing that waits for its answer."""
+    monkeypatch.setattr("ragbandit.router.api.openai.endpoints.HOLD_S", 0.2)
     with http.stream("POST", "/v1/chat/completions", json=BODY) as reply:
         key = reply.headers["x-ragbandit-decision-id"]
         assert service.router.answers.is_awaited(key)

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 from ragbandit.router.api.ui.rendering import STATIC
 from ragbandit.router.queue.presence import WorkerState
@@ -98,9 +99,11 @@ def test_what_was_earned_is_told(service, visit):
     browser.page("/ui?time=century", status=422)
 
 
-def test_charts_of_the_first_hour_have_a_point_a_minute(service, visit):
+def test_charts_of_the_first_hour_have_a_point_a_minute(service, visit, monkeypatch):
     """Before the second hour the charts count minutes; reward, quality and shares are those of the rows."""
-    browser, now = visit(service), time.time()
+    browser = visit(service)
+    now = time.time() // 3600 * 3600 - 1800.0  # half past an hour, so that all decisions are in the same hour
+    monkeypatch.setattr("ragbandit.router.api.ui.operation.time", SimpleNamespace(time=lambda: now))
     for minute in (9, 4, 4, 1):
         service.router.service.clock = lambda at=now - 60.0 * minute: at
         answered(service, rating=1.0 if minute == 9 else 0.5)

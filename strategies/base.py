@@ -275,7 +275,10 @@ _raised: Counter[tuple[str, str, str]] = Counter()
 
 
 def log_exception(error: BaseException, *, of: str, action: str, **facts: str) -> None:
-    """Log an exception of a user's class (`of`): with its traceback, then the count at every power of two."""
+    """Log an exception of a user's class: the first time with its traceback, then its count at powers of two.
+
+    of: description of the class.
+    """
     place = traceback.extract_tb(error.__traceback__, limit=-1)[-1]
     key = of, type(error).__qualname__, f"{place.filename}:{place.lineno}"
     if len(_raised) >= MOST_EXCEPTIONS:

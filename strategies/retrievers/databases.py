@@ -47,7 +47,8 @@ class DatabaseRetriever(Retriever):
     _encoder: "SentenceEncoder | None"
 
     def __init__(self, *, index: str, fields: Mapping[str, str] | None = None, label: str | None = None) -> None:
-        self.index, self.fields, self._label = index, dict(fields or {}), label or self.kind
+        self.index, self.fields = index, dict(fields or {})
+        self._label = label or self.kind
         self.name = f"{self._label}:{index}"
         # Own threads, so that a hanging server does not block all threads of the event loop.
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=f"ragbandit-{self.kind}")

@@ -301,7 +301,6 @@ def _hub_is_off() -> bool:
 
 
 def _reachable(endpoint: str) -> bool:
-    """Whether a server answers at the hub's address within _REACH_SECONDS."""
     import httpx
 
     answers: list[int] = []

@@ -198,7 +198,6 @@ class Http(ParamsArm[HttpParams]):
         return httpx.Response(response.status_code, headers=headers, content=bytes(read))
 
     def _broken(self, error: Exception, *, timeout: float) -> ServerFailed:
-        """The error of an attempt without a reply, with its remedy."""
         failure, remedy = failure_of_error(error), _LOG_REMEDY
         message = f"{type(error).__name__}: {error}"
         if failure.kind == "timeout":
@@ -209,7 +208,6 @@ class Http(ParamsArm[HttpParams]):
         return self._failed(f"cannot be asked: {self._hidden(message)}", failure=failure, remedy=remedy)
 
     def _read(self, response: httpx.Response) -> object:
-        """The JSON of a reply. Raises ServerFailed."""
         status, unreadable = response.status_code, Failure(kind="unreadable")
         if not response.is_success:
             failure = failure_of_status(status, headers=response.headers) if status >= 400 else unreadable
@@ -224,7 +222,6 @@ class Http(ParamsArm[HttpParams]):
         return ServerFailed(f"{self._shown} {message}", failure=failure, remedy=remedy)
 
     def _checked(self, body: object) -> PipelineReply:
-        """The reply. Raises ArmFailed naming the field."""
         try:
             return PipelineReply.model_validate(body)
         except ValidationError as error:
@@ -236,7 +233,6 @@ class Http(ParamsArm[HttpParams]):
             raise ServerFailed(message, field=f"arms.{self.name}", failure=Failure(kind="unreadable")) from None
 
     def _shown_reply(self, response: httpx.Response) -> str:
-        """The status and the beginning of the body."""
         text = response.text
         body = self._hidden(server_message(text) if text.lstrip().startswith("<") else " ".join(text.split()))
         return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")

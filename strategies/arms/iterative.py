@@ -342,7 +342,6 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         return [text for text in proposed if text not in repeated]
 
     async def _search(self, questions: Sequence[str], *, run: Run, pool: PassagePool) -> Sequence[Passage]:
-        """Search with the questions. Returns the new passages of the pool."""
         query, most = "\n".join(questions), self._params.query_characters
         if most is not None and len(query) > most:
             run.note_branch("query_cut", f"to {most} of {len(query)} characters")

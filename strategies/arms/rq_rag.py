@@ -162,7 +162,6 @@ class RqRag(PromptedArm[RqRagParams]):
         return PathAnswer(answer=answer_in(done.text, style=self._params.style), confidence=mean_logprob(done))
 
     async def _decide(self, question: str, *, node: _Node, run: Run) -> str:
-        """Ask for the next action, one of _ACTIONS."""
         most, fields = self._params.decide_tokens, {"question": question, "tried": _listed(node.queries)}
         done = await self._ask("decide", fields, run=run, max_tokens=most, passages=node.passages, stop=("\n",))
         action = parsed_label(done.text, labels=_ACTIONS)

@@ -268,7 +268,6 @@ class OpenAiGenerator(Generator):
 
 
 def _details(reading: "Reading") -> dict[str, Any]:
-    """The requested parts of a reply besides the text."""
     if reading.request.chat is not None:
         return {"reply": {"message": reading.message.whole, "finish_reason": reading.finish}}
     tokens = (Token(text=text, logprob=logprob) for text, logprob in reading.tokens)

@@ -127,7 +127,6 @@ def read_details(
 
 @contextmanager
 def _eager(model: PreTrainedModel) -> Iterator[None]:
-    """The model with eager attention, for one pass."""
     default = model.config._attn_implementation  # noqa: SLF001 - transformers documents this name
     model.set_attn_implementation("eager")
     try:

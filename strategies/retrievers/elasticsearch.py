@@ -175,7 +175,6 @@ class ElasticsearchRetriever(DatabaseRetriever):
         self._client.close()
 
     def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
-        """The client's error with the server's reason and a remedy."""
         if isinstance(error, BulkIndexError):
             item: dict[str, Any] = next(iter(error.errors[0].values()))
             status, body, refused = item.get("status"), item, f"the passage {str(item.get('_id'))[:80]!r}"

@@ -378,7 +378,7 @@ def test_wanting_what_the_generator_does_not_offer_fails_before_the_call():
         await run.complete(PROMPT, purpose="p", max_tokens=3, want=frozenset({"entropy"}))
 
     outcome = ended(Own(look))
-    assert "wants entropy, which scripted does not offer" in outcome.error
+    assert "needs entropy, which scripted does not offer" in outcome.error
     assert outcome.cost.llm_calls == 0
 
 

@@ -63,7 +63,7 @@ class DatabaseRetriever(Retriever):
                 self._read()
             model = self.meta.get("model", encoder and encoder.name)
             if encoder is not None and (self.width not in (None, encoder.width) or model != encoder.name):
-                fault = f"holds vectors of {model!r} of {self.width} numbers, and {encoder.name!r} has {encoder.width}"
+                fault = f"has vectors of {model!r} with {self.width} numbers, and {encoder.name!r} has {encoder.width}"
                 raise self._unusable(fault, field="model", remedy="set retriever.model to the model of these vectors")
         except ConfigError:
             self._disconnect()

@@ -159,7 +159,7 @@ def test_what_cannot_serve_is_said(run, make, dsn, encoder, monkeypatch):
         ({"index": "wide", "fields": {"text": "body"}}, "fields.text", "one of its columns: id, text, embedding"),
         ({"index": "wide", "fields": {"url": "link"}}, "fields.url", "has no column 'link'"),
         ({"index": "wide", "search_by": "hnsw"}, "search_by", 'CREATE INDEX ON "wide" USING hnsw'),
-        ({"index": "wide"}, "model", "of 3 numbers, and"),
+        ({"index": "wide"}, "model", "with 3 numbers, and"),
         ({"index": "other"}, "model", "set retriever.model to the model of these vectors"),
     ]
     with every_case() as case:

@@ -1,4 +1,4 @@
-"""What the real small model tells beside its text, against transformers' own forward pass; and its sampling."""
+"""Details of the small local model, compared with transformers' own forward pass, and its sampling."""
 
 import asyncio
 import math
@@ -48,7 +48,7 @@ def forward(generator, told):
 
 
 def test_asking_changes_nothing(generator, told):
-    """The text and its tokens are the same whether anything else is asked or not, and nothing unasked is told."""
+    """Requested details do not change the text or its tokens, and only requested details are returned."""
     plain = complete(generator, max_tokens=6)
     assert (plain.text, plain.completion_tokens, plain.details) == (told.text, told.completion_tokens, {})
     assert set(told.details) == ALL
@@ -110,7 +110,7 @@ WORDS = Prompt(instructions="", body="w3 w14 w15")
 
 
 def test_sampling_follows_the_seed(tiny):
-    """One seed gives one text, other seeds others; hardly any temperature, or one token to choose from, is greedy."""
+    """The same seed gives the same text; a temperature near 0, or top_k=1, is greedy."""
 
     def text(**how):
         return complete(tiny, WORDS, max_tokens=16, sampling=Sampling(**how)).text
@@ -124,7 +124,7 @@ def test_sampling_follows_the_seed(tiny):
 
 
 def test_trained_tokens(tiny):
-    """Named tokens are told of at every place; a token that the model does not have is refused."""
+    """The log-probabilities of named tokens are returned at every place; an unknown token is refused."""
     assert "trained_tokens" in tiny.capabilities
     told = complete(tiny, WORDS, want=frozenset({"trained_tokens", "logprobs"}))
     assert 1 <= len(told.details["trained_tokens"]) == len(told.details["logprobs"])

@@ -97,7 +97,7 @@ def test_log_probabilities_are_those_of_the_decoder():
 
 
 def test_sampling_follows_the_seed():
-    """One seed gives one text, and other seeds others."""
+    """The same seed gives the same text, and other seeds give others."""
     texts = [
         together(writer("t5"), [asked(WORDS[2], sampling=Sampling(temperature=1.5, seed=n % 4))]) for n in range(8)
     ]
@@ -106,7 +106,7 @@ def test_sampling_follows_the_seed():
 
 
 def test_attention_and_hidden_states_are_not_offered(tmp_path):
-    """An arm that needs what only a causal model tells is refused when it is loaded, by its name."""
+    """An arm that needs details of a causal model is refused by name when it is loaded."""
     assert writer("t5").capabilities == {"completion", "stop", "logprobs", "entropy"}
     section = {"model": tiny_writer("t5"), "device": "cpu", "precision": "float32", "threads": 1}
     build_index([Passage(id="a", title="A", text="one passage")], tmp_path / "index")

@@ -1,4 +1,4 @@
-"""The Elasticsearch retriever against a real server: ELASTICSEARCH_URL, or the one beside the checkout."""
+"""The Elasticsearch retriever against a real server: ELASTICSEARCH_URL, or the local one."""
 
 import itertools
 import json
@@ -108,7 +108,7 @@ def test_scores_of_title_and_text_add_and_ties_keep_the_order(at, name):
 
 
 def test_a_build_replaces_what_it_made_when_it_is_whole(at, name, monkeypatch):
-    """One that was cut off changes nothing, and the next one begins anew; facts hold the corpus' sha256."""
+    """An interrupted build changes nothing, and the next build starts again; facts contain the corpus' sha256."""
     monkeypatch.setattr(databases, "BATCH", 2)
 
     def broken():
@@ -170,7 +170,7 @@ def test_meaning_needs_the_encoder_of_the_index(at, name, encoder):
 
 
 def test_a_server_that_is_down_is_said(caplog):
-    """Nobody listening is a ConfigError at the start, naming the setting; the client logs no traceback beside it."""
+    """A server that does not answer is a ConfigError at the start, with the setting and without a logged traceback."""
     with pytest.raises(ConfigError, match=r"retriever\.url: Elasticsearch does not answer"):
         es.ElasticsearchRetriever("http://127.0.0.1:9", index="any").opened()
     assert not caplog.records

@@ -59,7 +59,7 @@ def make(run, dsn):
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_contract(exact, make, encoder, monkeypatch):
-    """Every vector compared, or the graph: the contract of retrievers, but for NUL, which no PostgreSQL text holds."""
+    """Exact and approximate search follow the contract of retrievers, except for NUL, which PostgreSQL cannot store."""
     signs = Passage(id="signs", title="", text=PASSAGES[3].text.replace("\x00", "\ufffd"))
     monkeypatch.setattr(retriever_checks, "PASSAGES", (*PASSAGES[:3], signs))
     built = {}
@@ -77,7 +77,7 @@ def test_contract(exact, make, encoder, monkeypatch):
 
 
 def test_a_build_is_whole_or_nothing(make, encoder):
-    """One that was cut off leaves what was there; the next one replaces it; NUL and half pairs are replaced."""
+    """An interrupted build keeps the old index; the next one replaces it; NUL and half surrogate pairs are replaced."""
     index = next(NAMES)
 
     def broken():

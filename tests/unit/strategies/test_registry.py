@@ -64,7 +64,7 @@ def test_the_door_is_sorted_and_true():
 
 
 def test_arms_come_in_the_order_of_the_configuration():
-    """Every configured arm is made under its name, with defaults where nothing is given."""
+    """Every configured arm is made under its name, with defaults for missing params."""
     arms = make_arms({"single_step": {"passages": 7}, "no_retrieval": None, "multi_step": {}}, capabilities=EVERYTHING)
     assert list(arms) == ["single_step", "no_retrieval", "multi_step"]
     assert [arm.name for arm in arms.values()] == list(arms)
@@ -73,7 +73,7 @@ def test_arms_come_in_the_order_of_the_configuration():
 
 
 def test_every_registered_arm_can_be_made_bare():
-    """Each arm of the registry needs no param, but for those that must be told where to ask."""
+    """No arm of the registry needs a param, except arms that need an address or an object."""
     bare = {name: {} for name in ARMS} | {"http": {"url": "http://localhost:9"}}
     bare["callable"] = {"object": "json:JSONDecoder.decode"}  # also what stands in a class
     bare["cascade"] = {"first": "a", "then": "b", "empty": True}

@@ -309,7 +309,7 @@ def test_a_failed_search_is_in_the_trace(retriever, seconds, ended_by, error):
 
 
 def test_a_call_that_hangs_is_counted_and_in_the_trace():
-    """A model that heeds no deadline is cut off: one call, no tokens, and a CallFailed that says so."""
+    """A model that ignores the deadline is cut off: one call, no tokens, and a CallFailed with the reason."""
 
     class Hanging(ScriptedGenerator):
         async def complete(self, request):
@@ -498,7 +498,7 @@ def test_an_arm_that_asks_for_rounds_again_and_again_is_ended_by_its_rounds():
 
 
 def test_an_arm_that_was_refused_a_round_may_read_and_answer():
-    """The first refusal is an answer to a question: what was found may still be read, as often as the arm likes."""
+    """After the first refusal the arm may still read the passages found, as often as it likes."""
 
     async def reading(run):
         said = [run.begin_round(cap=9), run.rounds_over, run.begin_round(cap=9), run.rounds_over]

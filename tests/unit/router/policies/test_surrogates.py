@@ -1,4 +1,4 @@
-"""Scores beside ratings: how far each source is believed, and the posterior with its rows against one linear solve."""
+"""Calibration of scores by ratings, and the posterior of their rows compared with one linear solve."""
 
 from dataclasses import replace
 
@@ -88,7 +88,7 @@ def test_scale_of_an_honest_source_is_its_regression_on_the_ratings():
 
 @pytest.mark.parametrize(("score", "most"), [(noise, 0.05), (bought, 0.0)])
 def test_source_that_tells_nothing_ends_without_weight(score, most):
-    """Scores that are noise, or praise one arm alone, count as good as nothing, those of before too."""
+    """Scores that are noise, or favour one arm, get almost no weight, also for rows already learned."""
     rows = scored(made_updates(900), score, rated=0.2)
     heads = heads_after(rows)
     assert heads._surrogates["judge"].scale.share <= most

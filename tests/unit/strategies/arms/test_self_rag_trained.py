@@ -107,7 +107,7 @@ def test_every_kind_of_judgement_can_decide(better):
 
 
 def test_missing_tokens_count_as_nothing_and_are_named():
-    """A token the model does not tell has probability 0; the trace names it."""
+    """A token without a log-probability has probability 0, and the trace names it."""
     only_full = {name: value for name, value in PLAIN.items() if name != "[Partially supported]"}
     text = said("[Relevant]Ohio[Fully supported][Utility:5]", told=only_full, logprob=0.0)
     outcome = outcome_of(arm(passages=1), model(first({"[Retrieval]": -5.0}), Jaws=text))
@@ -126,7 +126,7 @@ def test_judgements_that_were_not_written_are_parse_failures():
 
 @pytest.mark.parametrize("silent", [said("Toledo", told={}), said("", told={})])
 def test_a_gate_that_tells_nothing_searches(silent):
-    """Where neither gate token is told, or nothing was written, that is counted and the arm searches."""
+    """The arm searches, and counts a parse failure, if no gate token has a log-probability, or the text is empty."""
     outcome = outcome_of(arm(passages=1), model(silent, Jaws=reading("Ohio")))
     assert branches(outcome, "parse_failed") == ["the gate has neither [Retrieval] nor [No Retrieval]"]
     assert outcome.answer == "Ohio"
@@ -204,7 +204,7 @@ def test_a_group_of_the_wrong_size_is_refused():
 
 @given(some.dictionaries(some.sampled_from("abcd"), some.floats(-2000, 0)), some.permutations("abcd"))
 def test_shares_add_up_to_one_whatever_the_order(logprobs, names):
-    """Shares are in 0..1, add up to 1 if any name is told, follow their names, and grow with the log-probability."""
+    """Shares are in 0..1, add up to 1 if a name has a log-probability, and grow with it."""
     shares = dict(zip(names, share(logprobs, names=names), strict=True))
     straight = dict(zip("abcd", share(logprobs, names="abcd"), strict=True))
     assert sum(shares.values()) == pytest.approx(1.0 if logprobs else 0.0)

@@ -72,9 +72,9 @@ def test_the_best_arm_hangs_on_the_context(name, best):
 
 @pytest.mark.parametrize("size", [16, 256])
 def test_a_context_that_separates_two_kinds_is_used_within_sixty_labels(size):
-    """Arms of .8 and .3 that change places with a declared context: after 60 labels the better one has over 85 %.
+    """If arms of .8 and .3 swap with a declared context, the better one gets over 85 % after 60 labels.
 
-    Over 20 streams on average, among features that tell nothing; after 20 labels it has more than 70 %.
+    Mean over 20 streams with uninformative features; after 20 labels it gets more than 70 %.
     """
     shares, (plain,) = {20: [], 60: []}, made_updates(1, size=size)
     for seed in range(20):

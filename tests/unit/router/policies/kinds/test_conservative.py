@@ -162,7 +162,7 @@ def test_the_tally_is_unbiased():
 
 
 def test_imported_rows_lose_nothing():
-    """What a table or another router's log says of the arms is known, and no slack is spent on it."""
+    """Rows of a table or of another router's log count as outcomes, and cost no slack."""
     imported = Shortfall(INCUMBENT, harm=0.05)
     for _ in range(50):
         for arm, reward in zip(ARMS, (0.0, 0.7, 0.1), strict=True):
@@ -209,7 +209,7 @@ def test_a_share_is_at_most_what_is_allowed():
 
 
 def test_bad_settings_are_refused():
-    """An incumbent that is no arm, harm that is no share, and a policy that holds itself, each with its field."""
+    """An unknown incumbent, an invalid harm, and a policy that wraps itself are refused, each with its field."""
     with pytest.raises(ConfigError, match="'singel_step' is not among the arms") as caught:
         check_policy(Settings(policy={"incumbent": "singel_step"}))
     assert (caught.value.field, "single_step" in caught.value.remedy) == ("policy.incumbent", True)
@@ -230,7 +230,7 @@ def test_bad_settings_are_refused():
 
 
 def test_rows_of_elsewhere_are_no_decisions_of_here():
-    """`decided` counts a warm start's rows as well; each row here stands for the decisions that were made here."""
+    """`decided` also counts rows of a warm start; learned rows represent only decisions made here."""
     warm, cold = Shortfall(INCUMBENT, harm=0.05), Shortfall(INCUMBENT, harm=0.05)
     for _ in range(500):
         warm.learn(replace(row(INCUMBENT, 0.7), imported=True, decided=500))

@@ -37,8 +37,8 @@ def reference_net():
 def test_learns_as_the_authors_loop_does(loss):
     """After 25 updates all outputs equal those of the authors' training loop, to 1e-5.
 
-    The loop: transformers' net, torch's AdamW, the linear schedule, and the mean squared error to the net's outputs with
-    the reward in place of the drawn arm's output.
+    The loop: transformers' net, torch's AdamW, the linear schedule, and the mean squared error to the net's outputs
+    with the reward in place of the drawn arm's output.
     """
     import torch
     from transformers import get_scheduler

@@ -179,7 +179,7 @@ def test_a_server_that_is_down_is_said(caplog):
 @pytest.mark.parametrize("wrong", ["nonsense", "http://me:word@host:99999", "http://me:word@h"])
 def test_a_url_that_is_none_is_refused_before_anybody_is_asked(wrong):
     """A url without scheme, host or possible port is a ConfigError that names the setting and shows no password."""
-    with pytest.raises(ConfigError, match="is no(t a)? url") as caught:
+    with pytest.raises(ConfigError, match=r"is no(t a)? url") as caught:
         es.ElasticsearchRetriever(wrong, index="any")
     assert caught.value.field == "retriever.url"
     assert "http://host:9200" in caught.value.remedy

@@ -50,11 +50,11 @@ class Hit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """The text sent to a model. Chat models get system, user and the start of their turn; others the three joined."""
+    """A prompt for a model. Chat models get its parts as turns, other models get them joined."""
 
     instructions: str
     body: str
-    #: the first words of the model's own answer, for continuing a text
+    #: first words of the model's answer, which it continues
     prefix: str = ""
     #: earlier messages, the oldest first; see ragbandit.strategies.generators.text_feed for how a model gets them
     history: tuple[Message, ...] = ()
@@ -62,25 +62,25 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """Sampling of tokens, instead of taking the likeliest. Raises InvalidInput for a number out of its range."""
+    """Random sampling of tokens instead of greedy decoding. Raises InvalidInput for a number out of its range."""
 
     temperature: float  #: above 0, finite
-    seed: int  #: the same seed, request and generator give the same text, as far as the generator can
-    top_p: float = 1.0  #: least set of likeliest tokens whose probability reaches this, above 0; 1.0 is all
-    top_k: int = 0  #: that many likeliest tokens; 0 is all
+    seed: int  #: equal seeds, requests and generators give equal texts, if the generator supports it
+    top_p: float = 1.0  #: sample from the most probable tokens that together have this probability, above 0
+    top_k: int = 0  #: sample from this many most probable tokens; 0 for all
 
     def __post_init__(self) -> None:
-        fit = {"temperature": 0 < self.temperature < math.inf, "top_p": 0 < self.top_p <= 1, "top_k": self.top_k >= 0}
-        if wrong := [name for name, right in fit.items() if not right]:
+        valid = {"temperature": 0 < self.temperature < math.inf, "top_p": 0 < self.top_p <= 1, "top_k": self.top_k >= 0}
+        if wrong := [name for name, is_valid in valid.items() if not is_valid]:
             raise InvalidInput(f"{getattr(self, wrong[0])!r} is out of range", field=f"sampling.{wrong[0]}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One call to a model. A generator ignores fields that it does not use: later fields break no implementation."""
+    """A call to a model. Generators ignore fields that they do not support, so that new fields can be added."""
 
     prompt: Prompt
-    #: tokens of the answer at most
+    #: most tokens of the answer
     max_tokens: int
     #: the text ends before the first of these
     stop: tuple[str, ...] = ()
@@ -88,35 +88,35 @@ class Request:
     deadline: float | None = None
     #: capabilities to use for `Completion.details`
     want: frozenset[Need] = frozenset()
-    #: None: greedy
+    #: None for greedy decoding
     sampling: Sampling | None = None
-    #: takes the text piece by piece while it is written, without any part of a stop string (see generators.text_feed).
-    #: It is awaited, so that a slow reader slows the writer; a cancelled call has taken its piece. None if there is no
-    #: reader. A generator that does not stream need not call it
+    #: receives the text piece by piece, without parts of a stop string (see generators.text_feed); None without a
+    #: reader. It is awaited, so that a slow reader slows the writer; a cancelled call counts as delivered. Generators
+    #: that do not stream need not call it
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
     #: messages and parameters of a chat completion, by OpenAI's names, sent in place of all fields above except the
     #: deadline; `details` then has "reply": {"message": its fields besides the content, "finish_reason"}. None if the
     #: prompt is sent
     chat: Mapping[str, Json] | None = None
-    #: another arm answers if this call fails: it is not tried again
+    #: whether another arm answers if this call fails; the call is not repeated then
     has_successor: bool = field(default=False, compare=False)
-    #: takes the fields of a chat's pieces besides the text, as `sink`
+    #: like `sink`, for the fields of a chat's pieces besides the text
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """The text of a model, with its cost; `text` holds neither the prompt nor the stop string."""
+    """The text of a model, with its cost; `text` contains neither the prompt nor the stop string."""
 
     text: str
-    #: read by the model: 0 if the deadline passed before it began
+    #: 0 if the deadline passed before the model began to read
     prompt_tokens: int
     completion_tokens: int
     #: "stop": the model or a stop string ended it; "length": max_tokens; "deadline": time ran out
     finish: Literal["stop", "length", "deadline"]
     #: results of `Request.want`, by need; see ragbandit.strategies.generators.text_feed
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
-    #: price of this call, 0.0 where the model has none
+    #: price of this call; 0.0 for a model without prices
     dollars: float = 0.0
     #: seconds of the original call if the answer comes from a cache, else None
     seconds: float | None = None
@@ -137,7 +137,7 @@ def seconds_until(deadline: float | None) -> float | None:
 
 
 async def at_once(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Result]:
-    """The results of the calls, made at the same time, in their order. The first error ends the others."""
+    """Make the calls concurrently. Returns their results in order. The first error cancels the other calls."""
 
     async def result_of(call: Callable[[], Awaitable[Result]]) -> Result:
         return await call()
@@ -151,7 +151,7 @@ async def at_once(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Resu
 
 
 class OutOfBudget(Exception):
-    """A cap of the budget was reached during a run; the runner makes an Outcome of it."""
+    """A cap of the budget was reached during a run; the runner turns it into an outcome."""
 
     def __init__(self, cap: str) -> None:
         self.cap = cap
@@ -171,11 +171,11 @@ class PromptTooLong(ArmFailed):
 
 
 class QuestionTooLong(PromptTooLong):
-    """It would fit without its question: the arm works, the caller asked too much."""
+    """The prompt would fit without the question: the question is too long, not the arm's prompt."""
 
 
 class RequestRefused(ServerFailed):
-    """The server refuses a chat that was passed on as its caller sent it: another request would be answered."""
+    """The server refuses a chat that was passed on as its caller sent it; other requests may succeed."""
 
 
 @runtime_checkable
@@ -192,11 +192,11 @@ class Retriever(Protocol):
         """
 
     async def close(self) -> None:
-        """Give back connections and threads, if there are any, when no call is under way; a second time nothing."""
+        """Release connections and threads; not called while a search runs. A second call does nothing."""
         return
 
 
-#: tokens for which prompts are packed, and answers allowed, if a generator's context is not known
+#: assumed context, in tokens, of a generator whose context is unknown
 PACKED_TOKENS: Final = 8192
 
 
@@ -212,16 +212,13 @@ class Generator(Protocol):
     context_tokens: int | None
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Tokens of the prompt with its chat template: exact or an upper bound. Called on the event loop, often."""
+        """Tokens of the prompt with its chat template, exact or an upper bound. Called often, on the event loop."""
 
     async def complete(self, request: Request) -> Completion:
-        """The prompt's continuation, greedy unless the request has a sampling.
-
-        Raises ArmFailed if the model cannot answer, CallBroke if that cost tokens; for deadlines see `Request`.
-        """
+        """Continue the prompt. Raises ArmFailed if the model cannot answer, CallBroke if a failed call cost tokens."""
 
     async def close(self) -> None:
-        """Give back connections and threads, when no call is under way. A second time does nothing."""
+        """Release connections and threads; not called while a call runs. A second call does nothing."""
 
 
 #: note for the user -> purposes of the model calls that it describes; the note for other purposes is "thinking"
@@ -245,7 +242,7 @@ def in_words(purpose: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The error in words for traces, outcomes and HTTP replies, without secrets; a foreign error is shortened."""
+    """The error as text for traces, outcomes and HTTP replies, without secrets; errors of libraries are shortened."""
     if isinstance(error, RagBanditError | OutOfBudget):
         return without_secrets(str(error))
     if isinstance(error, asyncio.CancelledError):
@@ -259,7 +256,7 @@ logger = logging.getLogger("ragbandit.arms")
 
 
 def _redact_traceback(record: logging.LogRecord) -> bool:
-    """The record's traceback as text without secrets; handlers get no exception object to print it from again."""
+    """Replace the record's traceback by text without secrets, and remove the exception, which handlers would print."""
     if record.exc_info:
         record.exc_text = without_secrets(logging.Formatter().formatException(record.exc_info))
         record.exc_info = None
@@ -268,14 +265,17 @@ def _redact_traceback(record: logging.LogRecord) -> bool:
 
 logger.addFilter(_redact_traceback)
 
-#: different exceptions that are counted
+#: most different exceptions that are counted
 MOST_EXCEPTIONS = 1000
-#: (`of`, exception, its place) -> how often it was raised in this process
+#: (`of`, exception, its place) -> number of times that it was raised in this process
 _raised: Counter[tuple[str, str, str]] = Counter()
 
 
 def log_exception(error: BaseException, *, of: str, action: str, **facts: str) -> None:
-    """Log an exception of a user's class (`of`): with its traceback, then the count at every power of two."""
+    """Log an exception of a user's class: the first time with its traceback, then its count at powers of two.
+
+    of: description of the class.
+    """
     place = traceback.extract_tb(error.__traceback__, limit=-1)[-1]
     key = of, type(error).__qualname__, f"{place.filename}:{place.lineno}"
     if len(_raised) >= MOST_EXCEPTIONS:

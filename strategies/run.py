@@ -141,57 +141,57 @@ NO_SPANS: Final = Spans()
 
 @dataclass(kw_only=True, slots=True)
 class Run:
-    """One question's run through an arm: its only access to retriever and model, with cost, trace and budget.
+    """The run of an arm on a question: its access to retriever and model, with cost, trace and budget.
 
-    Every call that began is in the cost, and has one event in the trace: Retrieved, Generated, or CallFailed.
-    An arm searches only within a round that it began: steps are part of the reward.
+    Every call is part of the cost, and has an event in the trace: Retrieved, Generated, or CallFailed. An arm may
+    search only after `begin_round`, because the reward counts rounds as steps.
     """
 
-    #: the whole question, with id, context, tenant and the budget as it was asked for
+    #: the question with id, context, tenant and the requested budget
     query: Query
     retriever: Retriever
     generator: Generator
-    #: the caps in force
+    #: caps in force
     budget: Budget
     spans: Spans = NO_SPANS
     stream: AnswerStream = field(default_factory=AnswerStream)
     started: float = field(default_factory=time.monotonic)
     trace: list[TraceEvent] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
-    #: another arm answers if this one fails before its first content: no call is tried again
+    #: whether another arm answers if this one fails before its first text; calls are not repeated then
     has_successor: bool = False
     #: best answer so far, used if the budget ends the arm
     draft: str | None = None
     #: "reply" of the last chat, see `Request.chat`
     reply: Mapping[str, Json] = field(default_factory=dict)
-    #: text of the last call if the deadline cut it short, else ""; an arm may make a draft of it
+    #: text of the last call if the deadline cut it short, else ""; may become the draft
     partial: str = ""
-    #: passages that the model was shown, in this order
+    #: passages shown to the model, in order, by id
     shown: dict[str, Passage] = field(default_factory=dict, init=False)
-    #: passage -> its score in the search that found it first
+    #: id of a passage -> its score in the first search that returned it
     scores: dict[str, float] = field(default_factory=dict, init=False, repr=False)
-    #: why the last begin_round was refused, None if it was not
+    #: reason why the last begin_round was refused; None if it was allowed
     _refused: Literal["cap", "budget"] | None = field(default=None, init=False, repr=False)
 
     @property
     def deadline(self) -> float | None:
-        """time.monotonic() at which the seconds run out, or None."""
+        """The time.monotonic() value at which the budget's seconds run out; None without this cap."""
         return None if self.budget.seconds is None else self.started + self.budget.seconds
 
     @property
     def rounds_over(self) -> bool:
-        """True once the budget has refused a round: an arm that goes on without searching looks here first."""
+        """Whether the budget has refused a round; further calls of begin_round raise OutOfBudget."""
         return self._refused == "budget"
 
     @property
     def used(self) -> Mapping[str, Any]:
-        """How much of each cap is used up so far; seconds are the clock's."""
+        """Cap -> amount used so far, for all caps except seconds."""
         tokens = self.cost.prompt_tokens + self.cost.completion_tokens
         rounds = sum(isinstance(event, Round) for event in self.trace)
         return {"passages": self.cost.passages, "tokens": tokens, "dollars": self.cost.dollars, "rounds": rounds}
 
     def begin_round(self, *, cap: int) -> bool:
-        """Begin a retrieve-and-generate round; False if `cap`, the arm's own, or the budget's rounds are used up.
+        """Begin a round of retrieval and generation. False if the arm's `cap` or the budget's rounds are used up.
 
         Raises OutOfBudget("rounds") if the budget has refused a round before.
         """
@@ -200,7 +200,7 @@ class Run:
         return self._refused is None
 
     def may_begin_round(self, *, cap: int) -> bool:
-        """The result that `begin_round` would have, without a step: the round's query may still be missing."""
+        """The result that `begin_round` would have; for arms that first need a query for the round."""
         if self.rounds_over:
             raise OutOfBudget("rounds")
         done = self.used["rounds"]
@@ -211,15 +211,15 @@ class Run:
         return self._refused is None
 
     def note_branch(self, rule: str, value: object) -> None:
-        """Write down a branch taken."""
+        """Record a branch in the trace."""
         self.trace.append(Branch(rule=rule, value=str(value)))
 
     def tell(self, text: str) -> None:
-        """Give the reader a note on what the arm is doing, in a few words for a user."""
+        """Send the reader a short note about the arm's current step."""
         self.stream.note(text)
 
     def passage_cap(self, cap: int) -> int:
-        """The smaller of the arm's own cap and the budget's."""
+        """The smaller of the arm's cap and the budget's cap."""
         return cap if self.budget.passages is None else min(cap, self.budget.passages)
 
     def show(self, passages: int) -> None:
@@ -231,15 +231,15 @@ class Run:
             raise OutOfBudget("passages")
 
     def note_shown(self, passages: Iterable[Passage]) -> None:
-        """Record the passages that a prompt shows: they are the outcome's sources, and count as by `show`."""
+        """Record the passages of a prompt: they become sources of the outcome, and are counted by `show`."""
         for passage in passages:
             self.shown.setdefault(passage.id, passage)
         self.show(len(self.shown))
 
     def add_cost(self, cost: Cost) -> None:
-        """Add a cost outside this run, for example of the arm's own model; seconds_total is measured.
+        """Add a cost from outside this run, for example of the arm's own model. seconds_total is measured anyway.
 
-        Raises OutOfBudget, after counting, for the first cap of `used` above the budget.
+        Raises OutOfBudget, after counting, for the first cap that is exceeded.
         """
         self.cost += cost
         for cap, used in self.used.items():
@@ -248,10 +248,10 @@ class Run:
                 raise OutOfBudget(cap)
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """Search and account for it.
+        """Search, and record cost and trace.
 
-        Raises OutOfBudget("seconds"), and ("rounds") after the budget has refused a round; ArmFailed before the first
-        round, or after the arm's own cap has refused one.
+        Raises OutOfBudget("seconds"), OutOfBudget("rounds") after the budget has refused a round, and ArmFailed before
+        the first round, or after the arm's cap has refused a round.
         """
         self._check_time()
         self._check_round()
@@ -288,16 +288,17 @@ class Run:
         sampling: Sampling | None = None,
         final: Settle | None = None,
     ) -> Completion:
-        """Generate and account for it. max_tokens: reduced to what the budget leaves.
+        """Call the model, and record cost and trace.
 
-        final: of the call that writes the answer, the function from its text to the answer, which a reader gets while
-        the text grows. See `Settle`; without such a function, the reader gets the answer at its end.
+        max_tokens: most tokens; reduced to the remaining budget.
+        final: for the call that writes the answer, the function from its text to the answer, see `Settle`. The reader
+        gets the answer while the text grows; without `final`, at the end of the run.
         Raises OutOfBudget("seconds"), with the text so far in `partial`, ("tokens") or ("dollars"); ArmFailed if the
         prompt does not fit the model, or if the generator lacks a capability.
         """
         self._check_call()
         if missing := sorted(want - self.generator.capabilities):
-            message = f"the call for {purpose} wants {', '.join(missing)}, which {self.generator.name} does not offer"
+            message = f"the call for {purpose} needs {', '.join(missing)}, which {self.generator.name} does not offer"
             raise ArmFailed(message, remedy="declare it in the arm's needs, so that this is found at the start")
         request = Request(
             prompt=prompt,
@@ -312,9 +313,9 @@ class Run:
         return await self._called(request, purpose=purpose, max_tokens=max_tokens)
 
     async def chat(self, sent: Mapping[str, Json], *, prompt: Prompt, max_tokens: int | None) -> Completion:
-        """Pass a chat completion on as its caller sent it, and account for it; its fields are in `reply`.
+        """Pass a chat completion on as its caller sent it, and record cost and trace. `reply` gets the reply's fields.
 
-        prompt: the same as text, for counts and traces. max_tokens: sent if the caller names no limit, unless None.
+        prompt: the chat as text, for counts and traces. max_tokens: limit if the caller sets none; None for no limit.
         Raises as `complete`; the budget of tokens is checked only before the call.
         """
         self._check_call()
@@ -338,7 +339,7 @@ class Run:
         return done
 
     async def _called(self, request: Request, *, purpose: str, max_tokens: int) -> Completion:
-        """The completion of a request, accounted for. max_tokens: the arm's, before the budget reduced them."""
+        """Complete a request, and record cost and trace. max_tokens: of the arm, before the budget reduced it."""
         self.tell(in_words(purpose))
         began = time.monotonic()
         try:
@@ -351,7 +352,7 @@ class Run:
             raise
         spent = time.monotonic() - began
         if done.seconds is not None:
-            # The clock goes on as if the call had been made: a cache must not make an arm look faster than it is.
+            # The clock is set as if the call had been made: a cache must not make an arm look faster than it is.
             self.started -= done.seconds - spent
             self.note_branch("response_cached", purpose)
         self._account(done, purpose=purpose, seconds=spent if done.seconds is None else done.seconds)
@@ -399,13 +400,13 @@ class Run:
         self.trace.append(Generated(purpose=purpose, text=done.text, seconds=seconds, **tokens))
 
     def _account_failure(self, error: BaseException, *, purpose: str, began: float, cost: Cost) -> None:
-        """`cost` is the one call; its seconds go where they belong."""
+        """Add a failed call to cost and trace. cost: the call without its seconds."""
         spent = time.monotonic() - began
         self.cost += cost + (Cost(seconds_generate=spent) if cost.llm_calls else Cost(seconds_retrieve=spent))
         self.trace.append(CallFailed(purpose=purpose, error=error_text(error), seconds=spent))
 
     def _check_call(self) -> None:
-        """Raises OutOfBudget if no call of the model may begin."""
+        """Raise OutOfBudget if no call of the model may begin."""
         self.partial = ""
         self._check_time()
         if self.budget.dollars is not None and self.cost.dollars >= self.budget.dollars:
@@ -435,15 +436,12 @@ class Answer:
 
 
 class Strategy(Protocol):
-    """One way of answering. Made once per process; `answer` is called for many questions at a time."""
+    """A way of answering. There is one instance per process; `answer` is called concurrently."""
 
     name: ArmName
     needs: frozenset[Need]
-    #: the settings it was made with, after defaults
+    #: params, including defaults
     params: Mapping[str, Json]
 
     async def answer(self, question: str, *, run: "Run") -> Answer:
-        """Answer one question with what `run` offers.
-
-        OutOfBudget and ArmFailed pass through: the runner turns them into Outcomes with the cost so far.
-        """
+        """Answer a question by calls of `run`. Let OutOfBudget and ArmFailed pass: they become outcomes."""

@@ -38,13 +38,13 @@ from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStream, Run, Spans, Strategy
 
-#: seconds after the deadline at which a hanging arm is cancelled; a generator returns within them, with its tokens
+#: seconds from the deadline until a hanging arm is cancelled; generators return within this time, with their tokens
 GRACE_SECONDS = 0.25
 #: default of the characters of a source's text that are stored, and those of its title
 SOURCE_CHARS = 2000
 #: characters of a stop reason that are kept
 STOP_REASON_LENGTH = 64
-#: error of an arm whose question the caller cancelled
+#: error text of a question that its caller cancelled
 CANCELLED_ERROR = "cancelled by the caller"
 
 
@@ -166,9 +166,10 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
                     f"the arm {strategy.name} returned {answer!r:.200}",
                     remedy="return a ragbandit.strategies.run.Answer of two strings",
                 )
-        if run.deadline is not None and (late := time.monotonic() - run.deadline) > GRACE_SECONDS:
+        late_s = 0.0 if run.deadline is None else time.monotonic() - run.deadline
+        if late_s > GRACE_SECONDS:
             # The event loop was blocked, or the arm caught its cancellation.
-            extra = {"action": "arm_late", "arm": strategy.name, "late_s": round(late, 2)}
+            extra = {"action": "arm_late", "arm": strategy.name, "late_s": round(late_s, 2)}
             logger.warning("an arm returned after its time limit; it must not block the event loop", extra=extra)
             return _End(status="exhausted", answer=answer.text, stop_reason="budget_seconds")
         return _End(status="answered", answer=answer.text, stop_reason=answer.stop_reason)

@@ -235,7 +235,6 @@ def _read(file: Path, *, dimension: int) -> dict[bytes, FeatureRows]:
 
 
 def _write(file: Path, cached: dict[bytes, FeatureRows]) -> None:
-    """Replace the file atomically."""
     keys = np.array([np.frombuffer(key, dtype=np.uint8) for key in cached])
     features = np.array(list(cached.values()), dtype=np.float32)
     try:

@@ -249,11 +249,11 @@ class Projection:
     def features(self, readings: Array, sketch: Array, *, counts: Wide, dimension: int) -> npt.NDArray[np.float32]:
         """The features of questions from their readings, (n, labels), their sketch and their lexical counts."""
         place = self._placed(readings, counts=counts)
-        near = np.exp(-self.narrow * _distances(place, self.anchors))  # (n, m)
-        kinds = _products(near, self.whiten) * self.whiten.dtype.type(np.sqrt(KINDS * dimension))
+        kernel = np.exp(-self.narrow * _distances(place, self.anchors))  # (n, m)
+        kinds = _products(kernel, self.whiten) * self.whiten.dtype.type(np.sqrt(KINDS * dimension))
         lengths = place[:, readings.shape[1] : readings.shape[1] + LENGTHS]
-        apart = lengths * self.anchors.dtype.type(np.sqrt(LENGTH * dimension / LENGTHS) / _WEIGHT)
-        return np.concatenate([kinds, sketch, apart], axis=1).astype(np.float32)
+        lengths = lengths * self.anchors.dtype.type(np.sqrt(LENGTH * dimension / LENGTHS) / _WEIGHT)
+        return np.concatenate([kinds, sketch, lengths], axis=1).astype(np.float32)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The fields by name, for safetensors."""
@@ -303,12 +303,12 @@ def fitted(
     counted = np.clip((counts - surface_mean) * surface_scale, -_FAR * _WEIGHT, _FAR * _WEIGHT)
     # Held-out readings, so that new questions have the same distribution as the anchors.
     positions = np.concatenate([held_out, counted], axis=1)
-    apart = _distances(positions, positions)
-    narrow = _NARROW / np.median(apart[~np.eye(count, dtype=bool)])
-    kernel = np.exp(-narrow * apart[:anchors, :anchors]) + 1e-4 * np.eye(anchors)
+    distances = _distances(positions, positions)
+    narrow = _NARROW / np.median(distances[~np.eye(count, dtype=bool)])
+    kernel = np.exp(-narrow * distances[:anchors, :anchors]) + 1e-4 * np.eye(anchors)
     random = np.random.default_rng(seed)
     order = random.permutation(size)
-    # z's squared length is 1 on average; so is its sketch's, and (1 - KINDS) d is the sketch's share.
+    # The squared length of z is 1 on average; the sketch's is (1 - KINDS) * d.
     signs = random.choice(np.array([-1.0, 1.0]), size) * np.sqrt((1.0 - KINDS) * dimension / size)
     scaled = directions / (spread[:, None] * np.sqrt(size))
     arrays = {

@@ -373,8 +373,8 @@ def _pool(states: "Tensor") -> "Tensor":
     import torch
 
     real = states.float()
-    both = torch.stack([real[:, :, 0], real.mean(2)], dim=2)  # (layers, B, 2, width)
-    return both.transpose(0, 1).flatten(1)
+    pooled = torch.stack([real[:, :, 0], real.mean(2)], dim=2)  # (layers, B, 2, width)
+    return pooled.transpose(0, 1).flatten(1)
 
 
 def _masked_pool(states: "Tensor", *, real: "Tensor", lengths: "Tensor") -> "Tensor":

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 #: lowest and highest input of every layer, shape (layers, 2)
 Ranges = npt.NDArray[np.float64]
 
-#: levels of an input, and the largest weight
+#: levels of an input
 _LEVELS: Final = 255
+#: largest weight
 _LARGEST: Final = 127
 #: Ranges are widened to multiples of 1/32 of their power of two, so that processors that round differently agree.
 _STEPS: Final = 32
@@ -37,7 +38,8 @@ class Int8Linear:
     def __init__(self, weight: "Tensor", bias: "Tensor", *, gelu: bool = False) -> None:
         import torch
 
-        self._torch, self._weight, self._bias, self._gelu = torch, weight, bias, gelu
+        self._torch, self._gelu = torch, gelu
+        self._weight, self._bias = weight, bias
         #: lowest and highest input so far
         self.lowest = self.highest = 0.0
         self._run = self._measured
@@ -79,7 +81,7 @@ class Int8Linear:
         return result
 
     def _emulated(self, x: "Tensor") -> "Tensor":
-        """The same in float32: products of integers, which are exact or nearly so."""
+        """As `_multiplied`, by float32 products of the same integers."""
         inputs = self._quantized(x).floor_().sub_(self._zero)
         products = self._torch.nn.functional.linear(inputs, self._weight)
         return self._activated(self._torch.addcmul(self._bias, products, self._scales * self._step))
@@ -92,7 +94,7 @@ class Int8Linear:
         return self._torch.nn.functional.gelu(x) if self._gelu else x
 
     def _is_exact(self) -> bool:
-        """False on processors whose 16-bit sums of byte products overflow: AVX2 without VNNI."""
+        """Whether oneDNN's result is right. Its 16-bit sums overflow on AVX2 without VNNI."""
         torch = self._torch
         largest = torch.full((2, self._weight.shape[1]), (_LEVELS - self._zero) * self._step)
         largest[1, ::2] = -self._zero * self._step
@@ -101,7 +103,7 @@ class Int8Linear:
 
 
 def rounded_range(lowest: float, highest: float) -> tuple[float, float]:
-    """The range of a layer's inputs, widened to few digits."""
+    """Widen the range of a layer's inputs to numbers with few digits."""
     return -_rounded_up(-lowest), _rounded_up(highest)
 
 
@@ -118,6 +120,6 @@ def ranges_of(layers: "list[Int8Linear]") -> Ranges:
 
 
 def set_ranges(layers: "list[Int8Linear]", ranges: "npt.NDArray[Any]") -> None:
-    """Let all layers compute in 8 bits. ranges: of `ranges_of`."""
+    """Make all layers compute in 8 bits. ranges: the result of `ranges_of`."""
     for layer, (lowest, highest) in zip(layers, ranges.tolist(), strict=True):
         layer.set_range(lowest, highest)

@@ -233,10 +233,10 @@ def _check_name(name_or_path: str, *, setting: str) -> None:
 
 
 def _not_found(name: str, failures: Sequence[str], *, setting: str) -> ConfigError:
-    alike, without = did_you_mean(name, _WHEELS), ""
+    guess, hint = did_you_mean(name, _WHEELS), ""
     if setting == "encoder.model":
-        alike, without = did_you_mean(name, ("hashing", *_WHEELS)), "; hashing needs no model"
-    remedy = f"{alike}give the path of a downloaded model, or make the hub reachable and unset HF_HUB_OFFLINE{without}"
+        guess, hint = did_you_mean(name, ("hashing", *_WHEELS)), "; hashing needs no model"
+    remedy = f"{guess}give the path of a downloaded model, or make the hub reachable and unset HF_HUB_OFFLINE{hint}"
     return ConfigError(f"found no weights for {name!r}: {'; '.join(failures)}", field=setting, remedy=remedy)
 
 
@@ -301,7 +301,6 @@ def _hub_is_off() -> bool:
 
 
 def _reachable(endpoint: str) -> bool:
-    """Whether a server answers at the hub's address within _REACH_SECONDS."""
     import httpx
 
     answers: list[int] = []

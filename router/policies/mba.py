@@ -175,8 +175,8 @@ class MbaRag(RidgePolicy):
     def learn(self, update: Update) -> None:
         """Learn a row in the heads and in the change test of its arm. Raises as AveragedHeads does."""
         super().learn(update)
-        arm, rows, predicted = update.arm, self.counted, update.reward.value - self.missed
-        if rows > 0.0 and self._changes.learn(arm, self.residual, predicted=predicted, rows=rows):
+        arm, predicted = update.arm, update.reward.value - self.missed
+        if self.counted > 0.0 and self._changes.learn(arm, self.residual, predicted=predicted, rows=self.counted):
             super().restart(arm)
             self.alarms[arm] = self.alarms.get(arm, 0) + 1
 

@@ -299,7 +299,6 @@ class Heads:
         return errors, spread
 
     def _add(self, part: _Part) -> None:
-        """Add the newest rows to the sums of their arms."""
         for arm, source in sorted({(row.arm, row.source) for row in part.newest}):
             newest = [row for row in part.newest if (row.arm, row.source) == (arm, source)]
             z, rows = np.array([row.z for row in newest]), np.array([row.rows for row in newest])
@@ -337,7 +336,6 @@ class Heads:
             self._parts |= dict.fromkeys(together, part)
 
     def _solve(self, part: _Part) -> None:
-        """Compute the posterior from the sums."""
         size = self._size
         precision = np.kron(np.linalg.inv(self._kernel(part.arms, part.arms)), np.diag(1.0 / self._variances(size)))
         drawn = np.concatenate([self._prior_samples(arm, size=size) for arm in part.arms], axis=1) @ precision

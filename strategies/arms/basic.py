@@ -169,9 +169,9 @@ class MultiStep(PromptedArm[MultiStepParams]):
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Interleave, then read."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
-        ended = await self._gather_by_thinking(question, run=run, pool=pool)
-        run.note_branch("chain_ended", ended)
-        return finished(await self._read(question, run=run, pool=pool), ended)
+        stop_reason = await self._gather_by_thinking(question, run=run, pool=pool)
+        run.note_branch("chain_ended", stop_reason)
+        return finished(await self._read(question, run=run, pool=pool), stop_reason)
 
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
         """Fill the pool. Returns the stop reason of the chain."""

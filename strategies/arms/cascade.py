@@ -245,7 +245,7 @@ class Cascade(ParamsArm[CascadeParams]):
             return "it is empty"
         if params.abstains and _abstains(text, forms=self._forms):
             return "it abstains"
-        if any(isinstance(other, Answer) and not agree(text, other.text) for other in others):
+        if any(isinstance(answer, Answer) and not agree(text, answer.text) for answer in others):
             name = params.differs_from if isinstance(params.differs_from, str) else "differs_from"
             return f"{name} says something else"
         if params.logprob is None:

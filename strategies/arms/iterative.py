@@ -103,7 +103,7 @@ class React(PromptedArm[ReactParams]):
         """Take turns until finish[...], else answer by `unfinished`."""
         library = _Library(pool=PassagePool(cap=run.passage_cap(self._params.passages)))
         turns: list[str] = []
-        ended, unreadable = "max_turns", 0
+        stop_reason, unreadable = "max_turns", 0
         while len(turns) < self._params.turns:
             thought, action = await self._think(question, turns=turns, run=run)
             run.draft = (extract_answer(thought) if has_answer(thought) else thought) or run.draft
@@ -111,15 +111,15 @@ class React(PromptedArm[ReactParams]):
                 return finished(extract_answer(action.argument), "finished")
             unreadable = unreadable + 1 if action is None else 0
             if unreadable > 1:
-                ended = "no_action"
+                stop_reason = "no_action"
                 break
             observation = await self._observe(action, run=run, library=library)
             if observation is None:
-                ended = "budget_rounds"
+                stop_reason = "budget_rounds"
                 break
             turns.append(_turn(len(turns) + 1, thought=thought, action=action, observation=observation))
-        run.note_branch("turns_ended", ended)
-        return await self._answer_unfinished(question, ended=ended, run=run, library=library)
+        run.note_branch("turns_ended", stop_reason)
+        return await self._answer_unfinished(question, stop_reason=stop_reason, run=run, library=library)
 
     async def _think(self, question: str, *, turns: Sequence[str], run: Run) -> tuple[str, Action | None]:
         """Ask for a thought and an action. Asks for the action again if it cannot be parsed."""
@@ -177,15 +177,15 @@ class React(PromptedArm[ReactParams]):
         others = dict.fromkeys(passage.title for passage in passages if passage.title != best.title)
         return f"{best.title}: {' '.join(sentences)}" + (f" (See also: {'; '.join(others)})" if others else "")
 
-    async def _answer_unfinished(self, question: str, *, ended: str, run: Run, library: "_Library") -> Answer:
+    async def _answer_unfinished(self, question: str, *, stop_reason: str, run: Run, library: "_Library") -> Answer:
         if self._params.unfinished == "nothing":
-            return Answer(text="", stop_reason=ended)
+            return Answer(text="", stop_reason=stop_reason)
         if self._params.unfinished == "thought":
-            return finished(run.draft or "", ended)
+            return finished(run.draft or "", stop_reason)
         if not library.pool.passages:
             most, cap = self._params.passages_per_search, self._params.turns + 1
             await gather_once(run, query=question, pool=library.pool, k=most, cap=cap)
-        return finished(await self._read(question, run=run, pool=library.pool), ended)
+        return finished(await self._read(question, run=run, pool=library.pool), stop_reason)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -286,10 +286,10 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Take notes, then answer from them."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
-        note, ended = await self._take_notes(question, run=run, pool=pool)
-        run.note_branch("notes_ended", ended)
+        note, stop_reason = await self._take_notes(question, run=run, pool=pool)
+        run.note_branch("notes_ended", stop_reason)
         fields = {"question": question, "notes": note or "none"}
-        return finished(await self._read(question, run=run, fields=fields), ended)
+        return finished(await self._read(question, run=run, fields=fields), stop_reason)
 
     async def _take_notes(self, question: str, *, run: Run, pool: PassagePool) -> tuple[str, str]:
         """Returns (best note, stop reason of the updates)."""
@@ -342,7 +342,6 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         return [text for text in proposed if text not in repeated]
 
     async def _search(self, questions: Sequence[str], *, run: Run, pool: PassagePool) -> Sequence[Passage]:
-        """Search with the questions. Returns the new passages of the pool."""
         query, most = "\n".join(questions), self._params.query_characters
         if most is not None and len(query) > most:
             run.note_branch("query_cut", f"to {most} of {len(query)} characters")

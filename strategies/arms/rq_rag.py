@@ -106,9 +106,9 @@ class RqRag(PromptedArm[RqRagParams]):
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         if self._params.tree:
             return await self._answer_by_tree(question, run=run, pool=pool)
-        node, ended = await self._follow(question, run=run, pool=pool)
-        run.note_branch("path_ended", ended)
-        return finished(await self._read(question, run=run, passages=node.passages), ended)
+        node, stop_reason = await self._follow(question, run=run, pool=pool)
+        run.note_branch("path_ended", stop_reason)
+        return finished(await self._read(question, run=run, passages=node.passages), stop_reason)
 
     async def _follow(self, question: str, *, run: Run, pool: PassagePool) -> tuple[_Node, str]:
         """Returns (last node of the path, stop reason)."""
@@ -129,14 +129,14 @@ class RqRag(PromptedArm[RqRagParams]):
         nodes = [_Node()]
         answers = [await self._answer_node(question, node=nodes[0], run=run)]
         run.draft = answers[0].answer or None
-        ended = "max_depth"
+        stop_reason = "max_depth"
         branches = ((node, action) for node in nodes for action in _REFINEMENTS)
         for node, action in branches:
             # Breadth first: after a node that is too deep, all others are too.
             if node.depth >= self._params.depth:
                 break
             if not run.may_begin_round(cap=self._most_rounds):
-                ended = "budget_rounds"
+                stop_reason = "budget_rounds"
                 break
             child = await self._refine(question, action=action, node=node, run=run, pool=pool)
             if child is not None:
@@ -144,8 +144,8 @@ class RqRag(PromptedArm[RqRagParams]):
                 answers.append(await self._answer_node(question, node=child, run=run))
                 run.draft = chosen_answer(answers, choose=self._params.choose) or run.draft
         answer = chosen_answer(answers, choose=self._params.choose)
-        run.note_branch("tree_ended", f"{ended} with {len(answers)} answers")
-        return finished(answer, ended)
+        run.note_branch("tree_ended", f"{stop_reason} with {len(answers)} answers")
+        return finished(answer, stop_reason)
 
     async def _answer_node(self, question: str, *, node: _Node, run: Run) -> PathAnswer:
         # A partial answer becomes the draft only if no other path has a whole one.
@@ -162,7 +162,6 @@ class RqRag(PromptedArm[RqRagParams]):
         return PathAnswer(answer=answer_in(done.text, style=self._params.style), confidence=mean_logprob(done))
 
     async def _decide(self, question: str, *, node: _Node, run: Run) -> str:
-        """Ask for the next action, one of _ACTIONS."""
         most, fields = self._params.decide_tokens, {"question": question, "tried": _listed(node.queries)}
         done = await self._ask("decide", fields, run=run, max_tokens=most, passages=node.passages, stop=("\n",))
         action = parsed_label(done.text, labels=_ACTIONS)

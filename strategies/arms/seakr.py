@@ -113,9 +113,9 @@ class Seakr(PromptedArm[SeakrParams]):
         """Answer in one hop, or in several."""
         pool = LatestPool(run, cap=self._params.passages)
         hop = self._single if self._params.hops == "single" else self._multi
-        answer, ended = await hop(question, run=run, pool=pool)
+        answer, stop_reason = await hop(question, run=run, pool=pool)
         run.draft = answer or run.draft
-        return finished(answer, ended)
+        return finished(answer, stop_reason)
 
     async def _single(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
         """Returns (answer, stop reason)."""
@@ -136,8 +136,8 @@ class Seakr(PromptedArm[SeakrParams]):
         """Returns (answer, stop reason)."""
         sentences: list[str] = []
         evidence: list[Passage] = []
-        ended = await self._chain(question, sentences=sentences, evidence=evidence, run=run, pool=pool)
-        run.note_branch("chain_ended", ended)
+        stop_reason = await self._chain(question, sentences=sentences, evidence=evidence, run=run, pool=pool)
+        run.note_branch("chain_ended", stop_reason)
         fields = {"question": question, "thoughts": " ".join(sentences)}
         prompts = [self._prompt("conclude", fields, run=run)]
         if evidence:
@@ -145,7 +145,7 @@ class Seakr(PromptedArm[SeakrParams]):
         answers = await self._doubted(prompts, purpose="read", run=run, settle=extract_answer)
         candidates = [answer for answer in answers if answer.text.lower() not in _UNKNOWN] or answers
         best = _least_doubtful(candidates)
-        return "" if best is None else candidates[best].text, ended
+        return "" if best is None else candidates[best].text, stop_reason
 
     async def _chain(
         self, question: str, *, sentences: list[str], evidence: list[Passage], run: Run, pool: LatestPool
@@ -204,12 +204,12 @@ class Seakr(PromptedArm[SeakrParams]):
     def _query(self, question: str, *, proposal: Completion, sentences: Sequence[str], run: Run) -> str:
         """The content words of the proposal that are sure, or occur in the question or in the last sentence."""
         tokens = sentence_tokens(proposal, run=run)
-        near = {word.strip(".,;:!?\"'").lower() for word in f"{question} {' '.join(sentences[-1:])}".split()}
+        context = {word.strip(".,;:!?\"'").lower() for word in f"{question} {' '.join(sentences[-1:])}".split()}
         chosen = []
         for word in merge_words([token.text for token in tokens]):
             likelihood = min(math.exp(tokens[number].logprob) for number in word.tokens)
             bare = word.text.strip(".,;:!?\"'")
-            if is_content(bare) and (likelihood >= self._params.sure or bare.lower() in near):
+            if is_content(bare) and (likelihood >= self._params.sure or bare.lower() in context):
                 chosen.append(bare)
         if not chosen:
             run.note_branch("query_fallback", "no word is sure: the question is searched")
@@ -238,7 +238,7 @@ class Seakr(PromptedArm[SeakrParams]):
             "purpose": purpose,
             "max_tokens": self._params.sentence_tokens if think else self._params.max_tokens,
             "stop": ("\n",),
-            "want": frozenset({"logprobs"} if purpose == "think" else ()),
+            "want": frozenset[Need]({"logprobs"}) if purpose == "think" else frozenset(),
         }
         return await together([partial(run.complete, prompt, **settings) for prompt in prompts], run=run)
 

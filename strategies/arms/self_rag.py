@@ -85,7 +85,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
         relevant: list[Passage] = []
         draft = ""
         tried: list[str] = []
-        while (ended := await self._begin_round(question, tried=tried, run=run, graded=graded)) is None:
+        while (stop_reason := await self._begin_round(question, tried=tried, run=run, graded=graded)) is None:
             new = await self._find(question, query=tried[-1], run=run, graded=graded)
             relevant += new
             if new:
@@ -93,11 +93,11 @@ class SelfRag(PromptedArm[SelfRagParams]):
                 draft = written or draft
                 if supported and await self._grade("useful", {"question": question, "answer": written}, run=run):
                     return Answer(text=written, stop_reason="answered")
-        run.note_branch("rounds_ended", ended)
+        run.note_branch("rounds_ended", stop_reason)
         if not relevant:
             draft = await self._read(question, run=run)
-            ended = "no_relevant_passage" if tried else ended
-        return finished(draft, ended)
+            stop_reason = "no_relevant_passage" if tried else stop_reason
+        return finished(draft, stop_reason)
 
     async def _begin_round(self, question: str, *, tried: list[str], run: Run, graded: PassagePool) -> str | None:
         """Begin a round with a new query, the last of `tried`. Returns the reason if none can begin, else None."""
@@ -129,7 +129,8 @@ class SelfRag(PromptedArm[SelfRagParams]):
         before, fields = len(graded.passages), {"question": question}
         await gather(run, query=query, pool=graded, k=self._params.passages_per_round)
         grade = partial(self._grade, "relevant", fields, run=run)
-        return [each for each in graded.passages[before:] if await grade(passages=[each], about=each.id)]
+        new = graded.passages[before:]
+        return [passage for passage in new if await grade(passages=[passage], about=passage.id)]
 
     async def _write(self, question: str, *, run: Run, relevant: Sequence[Passage]) -> tuple[str, bool]:
         """Answer from the relevant passages. Returns (answer, may be "", whether the passages support it)."""

@@ -161,21 +161,21 @@ class LookaheadArm(PromptedArm[Ahead]):
         """Write, then take the announced answer or ask for it."""
         pool = LatestPool(run, cap=self._params.passages)
         sentences: list[str] = []
-        ended = ""
-        while not ended and len(sentences) < self._params.sentences:
+        stop_reason = ""
+        while not stop_reason and len(sentences) < self._params.sentences:
             new, at_end = await self._next(question, sentences=sentences, run=run, pool=pool)
             sentences += new[: self._params.sentences - len(sentences)]
             run.draft = (extract_answer(sentences[-1]) if new else "") or run.draft
             if has_answer(" ".join(sentences)):
-                ended = "answer_found"
+                stop_reason = "answer_found"
             elif not new:
-                ended = self.nothing_new
+                stop_reason = self.nothing_new
             elif at_end:
-                ended = "model_ended"
-        ended = ended or "max_sentences"
-        run.note_branch("text_ended", ended)
+                stop_reason = "model_ended"
+        stop_reason = stop_reason or "max_sentences"
+        run.note_branch("text_ended", stop_reason)
         answer = await self._conclude(question, thoughts=" ".join(sentences), run=run, pool=pool)
-        return finished(answer, ended)
+        return finished(answer, stop_reason)
 
     @abstractmethod
     async def _next(

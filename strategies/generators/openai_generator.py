@@ -232,7 +232,9 @@ class OpenAiGenerator(Generator):
 
     def _dollars(self, used: Tokens, *, model: str | None) -> float:
         prices = self._options.token_prices
-        return used.dollars(prices[model if model is not None and model in prices else self.name]) if prices else 0.0
+        if not prices:
+            return 0.0
+        return used.dollars(prices[self.name if model is None or model not in prices else model])
 
     def _failed(self, error: Exception, *, reading: "Reading") -> ArmFailed:
         tries = f" after {reading.attempts} attempts" if reading.attempts > 1 else ""
@@ -271,7 +273,6 @@ class OpenAiGenerator(Generator):
 
 
 def _details(reading: "Reading") -> dict[str, Any]:
-    """The requested parts of a reply besides the text."""
     if reading.request.chat is not None:
         return {"reply": {"message": reading.message.whole, "finish_reason": reading.finish}}
     tokens = (Token(text=text, logprob=logprob) for text, logprob in reading.tokens)
@@ -386,9 +387,11 @@ class Reading(ModelReply):
         """End the text at a stop string or at its maximum length, if the server does not."""
         end, longest = first_stop(self.text, self.request.stop), _LONGEST_TOKEN * self.request.max_tokens
         if end is not None:
-            self.text, self.finish, self.ended = self.text[:end], "stop", True
+            self.text, self.finish = self.text[:end], "stop"
+            self.ended = True
         elif self.parts > _RUNAWAY * (self.request.max_tokens + 4) or len(self.text) > longest:
-            self.text, self.finish, self.ended = self.text[:longest], "length", True
+            self.text, self.finish = self.text[:longest], "length"
+            self.ended = True
 
 
 def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:

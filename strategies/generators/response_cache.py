@@ -120,7 +120,6 @@ def _read(file: Path) -> Completion | None:
 
 
 def _write(done: Completion, *, file: Path) -> None:
-    """Store the completion, or log why that failed."""
     try:
         stored = json.dumps(asdict(done))
         file.parent.mkdir(mode=0o700, exist_ok=True)

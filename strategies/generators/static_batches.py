@@ -127,7 +127,6 @@ def read_details(
 
 @contextmanager
 def _eager(model: PreTrainedModel) -> Iterator[None]:
-    """The model with eager attention, for one pass."""
     default = model.config._attn_implementation  # noqa: SLF001 - transformers documents this name
     model.set_attn_implementation("eager")
     try:
@@ -212,7 +211,8 @@ class Batches:
         is_finished: Callable[[SequenceState], bool],
         start: Callable[[], None],
     ) -> None:
-        self._model, self._max_batch, self._is_finished = model, max_batch, is_finished
+        self._model, self._max_batch = model, max_batch
+        self._is_finished = is_finished
         self._waiting: deque[SequenceState] = deque()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate", initializer=start)
 
@@ -281,7 +281,8 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
     def __init__(
         self, model: PreTrainedModel, *, batch: Sequence[SequenceState], is_finished: Callable[[SequenceState], bool]
     ) -> None:
-        self._model, self._batch, self._is_finished = model, batch, is_finished
+        self._model, self._batch = model, batch
+        self._is_finished = is_finished
         self._open = dict(enumerate(batch))
         self._width = max(len(text.ids) for text in batch)
         # Created without the model's configuration, so that layers with a sliding window keep all keys and values.

@@ -200,7 +200,6 @@ def _front_matter(text: str) -> tuple[str, str]:
 
 
 def _heading(text: str) -> str:
-    """The first heading of level 1, without markup; "" without one."""
     tokens = required_module("markdown_it", extra="documents").MarkdownIt("commonmark").parse(text)
     titles = (
         _plain(inside)

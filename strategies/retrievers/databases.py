@@ -47,7 +47,8 @@ class DatabaseRetriever(Retriever):
     _encoder: "SentenceEncoder | None"
 
     def __init__(self, *, index: str, fields: Mapping[str, str] | None = None, label: str | None = None) -> None:
-        self.index, self.fields, self._label = index, dict(fields or {}), label or self.kind
+        self.index, self.fields = index, dict(fields or {})
+        self._label = label or self.kind
         self.name = f"{self._label}:{index}"
         # Own threads, so that a hanging server does not block all threads of the event loop.
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=f"ragbandit-{self.kind}")
@@ -62,7 +63,7 @@ class DatabaseRetriever(Retriever):
                 self._read()
             model = self.meta.get("model", encoder and encoder.name)
             if encoder is not None and (self.width not in (None, encoder.width) or model != encoder.name):
-                fault = f"holds vectors of {model!r} of {self.width} numbers, and {encoder.name!r} has {encoder.width}"
+                fault = f"has vectors of {model!r} with {self.width} numbers, and {encoder.name!r} has {encoder.width}"
                 raise self._unusable(fault, field="model", remedy="set retriever.model to the model of these vectors")
         except ConfigError:
             self._disconnect()

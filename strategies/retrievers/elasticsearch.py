@@ -144,14 +144,16 @@ class ElasticsearchRetriever(DatabaseRetriever):
             documents = [_document(passage, number=next(numbers)) for passage in passages]
             for document, vector in zip(documents, [] if vectors is None else vectors.tolist(), strict=False):
                 document["vector"] = vector
-            actions = ({"_index": building, "_id": row["id"], "_source": row} for row in documents)
-            bulk(client, actions, max_retries=5, initial_backoff=1, max_chunk_bytes=_BULK_BYTES)
+            writes = ({"_index": building, "_id": row["id"], "_source": row} for row in documents)
+            bulk(client, writes, max_retries=5, initial_backoff=1, max_chunk_bytes=_BULK_BYTES)
         facts |= {"format": FORMAT, "settings": {"analyzer": "english", "k1": 1.2, "b": 0.75}}
         client.indices.put_settings(index=building, settings={"refresh_interval": None})
         client.indices.put_mapping(index=building, meta={"ragbandit": {**facts, "complete": True}})
         client.indices.refresh(index=building)
-        moves: list[dict[str, Any]] = [{"add": {"index": building, "alias": self.index}}]
-        client.indices.update_aliases(actions=[*moves, *([{"remove_index": {"index": live}}] if live else [])])
+        actions: list[dict[str, Any]] = [{"add": {"index": building, "alias": self.index}}]
+        if live:
+            actions.append({"remove_index": {"index": live}})
+        client.indices.update_aliases(actions=actions)
 
     def _places(self, client: Elasticsearch) -> tuple[str | None, str]:
         """Returns (index behind the alias or None, name of the index to fill). Deletes what an old build left there."""
@@ -173,7 +175,6 @@ class ElasticsearchRetriever(DatabaseRetriever):
         self._client.close()
 
     def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
-        """The client's error with the server's reason and a remedy."""
         if isinstance(error, BulkIndexError):
             item: dict[str, Any] = next(iter(error.errors[0].values()))
             status, body, refused = item.get("status"), item, f"the passage {str(item.get('_id'))[:80]!r}"

@@ -126,7 +126,8 @@ class CurrentIndex(Retriever):
     """The newest index in a folder that can be opened: after a build the next search opens the new one."""
 
     def __init__(self, folder: Path, *, reader: Callable[[], FolderRetriever]) -> None:
-        self._file, self._reader, self._lock = folder / META, reader, threading.Lock()
+        self._file, self._reader = folder / META, reader
+        self._lock = threading.Lock()
         self._version = self._version_now()
         self._index = reader()
         self.name = self._index.name

@@ -71,7 +71,8 @@ class _PassageWord:
 
 def count_mentions(passages: Iterable[Passage]) -> dict[str, Json]:
     """Count the mentions for the table. Raises InvalidInput without passages, for example from a pipe read before."""
-    mentions, capital, plain = Counter[str](), Counter[str](), Counter[str]()
+    mentions: Counter[str] = Counter()
+    capital, plain = Counter[str](), Counter[str]()
     titles, count = set[str](), 0
     for passage in passages:
         count += 1

@@ -160,7 +160,6 @@ class PgvectorRetriever(DatabaseRetriever):
         self._engine.dispose()
 
     def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
-        """The error without the statement and its values."""
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
         remedy = "check that the server runs, that the variable has its address, and that its user may read the table"
         return kind(f"PostgreSQL refuses, or does not answer: {reason}", field="retriever.dsn_env", remedy=remedy)

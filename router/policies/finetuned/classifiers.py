@@ -399,8 +399,8 @@ class MultiLabel(TableClassifier):
         """Binary cross-entropy over known entries, and the share of these on the right side of 1/2."""
         from torch.nn.functional import binary_cross_entropy_with_logits
 
-        known = ~targets.isnan()
-        outputs, targets = outputs[known], targets[known]
+        has_target = ~targets.isnan()
+        outputs, targets = outputs[has_target], targets[has_target]
         sides = (outputs > 0.0) == (targets > 0.5)
         return binary_cross_entropy_with_logits(outputs, targets), sides.float().mean()
 

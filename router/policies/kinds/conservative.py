@@ -117,7 +117,6 @@ class Shortfall:
         return self.harm * max(abs(self._mean_at(weight)), _LEAST_SCALE * spread)
 
     def _mean_at(self, weight: float | None) -> float:
-        """The incumbent's mean reward at a weight of cost."""
         return (self._quality - (self._price if weight is None else weight) * self._cost) / self._weight
 
     @property
@@ -358,5 +357,4 @@ def _lower_values(values: Sequence[float], deviations: Matrix, *, incumbent: int
 
 
 def _exponential(exponent: float) -> float:
-    """exp(exponent) - 1, without overflow."""
     return math.expm1(min(exponent, _MOST_EXPONENT))

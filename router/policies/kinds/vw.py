@@ -195,7 +195,8 @@ class VowpalWabbit(HasParams):
             self._columns.restore(facts["context"])
         self._dimension = facts["dimension"]
         with self._lock:
-            self.seen, self._mass, self._workspace = seen, facts["mass"], workspace
+            self.seen, self._mass = seen, facts["mass"]
+            self._workspace = workspace
 
     def _shared(self, features: Features, *, query: Query, weight: float = 1.0) -> Any:
         """The question as x / sqrt(d), which has the same length as the intercept 1, and its context."""

@@ -115,7 +115,7 @@ def searching():
         ((404, b'{"error": {"type": "index_not_found_exception"}}'), "does not exist"),
         ((200, b'{"hits": {"hits": [{"_id"'), "does not answer"),
         ((200, b'{"hits": {"hits": [...'), "does not answer"),
-        ((200, b"{}"), "an unexpected reply"),
+        ((200, b"{}"), "sent an unexpected reply"),
         (None, "does not answer"),
     ],
     ids=["busy", "refused", "gone", "half_json", "cut", "other_json", "down"],

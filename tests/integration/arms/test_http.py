@@ -110,7 +110,7 @@ def test_what_will_not_get_better_is_not_tried_again(reply):
 
 
 def test_the_conversation_is_sent_along():
-    """A remote pipeline gets the earlier messages in the form of a chat; a single question has none."""
+    """A remote pipeline gets earlier messages in the form of a chat; a single question has no such field."""
     said = Message(role="user", text="I like vampires."), Message(role="assistant", text="So do I.")
     with Pipeline(ok(GOOD), ok(GOOD)) as pipeline:
         run(pipeline.url, messages=said)
@@ -277,7 +277,7 @@ def test_secrets_that_a_refusal_repeats_are_in_no_error(status, monkeypatch):
     ],
 )
 def test_secrets_that_a_wrong_reply_repeats_are_in_no_error(body, monkeypatch):
-    """Errors show a wrong field, an invalid name, a part of a cookie and an escaped value without secrets."""
+    """An error hides secrets in a field of the wrong type, an unknown name, a part of a cookie and an escaped value."""
     monkeypatch.setenv("MY_TOKEN", "Bearer topsecretkey123")
     monkeypatch.setenv("MY_COOKIE", "session=c00kievalue; other=x")
     monkeypatch.setenv("MY_QUOTED", "zzq\"wwv's\\kkj")

@@ -196,7 +196,7 @@ def test_a_damaged_projection_is_fitted_again(tiny, tmp_path, caplog):
 
 
 def test_the_recipe_is_that_of_earlier_releases():
-    """Existing ledgers go on: the part of the hash about arithmetic changes only with a new recipe, here v3."""
+    """The recipe in the hash, here v3, is that of earlier releases, so that existing ledgers go on."""
     assert hashlib.sha256(_RECIPE.encode()).hexdigest() == (
         "32dae4ace652085b108a3c5c59547d23240545941e330fb9d6d5ee7817235147"
     )
@@ -205,7 +205,7 @@ def test_the_recipe_is_that_of_earlier_releases():
 @pytest.mark.models
 @pytest.mark.parametrize("text", ["", " ", "x" * 1_000_000, "word " * 200_000, "😀" * 300, "这" * 300, "\ud800 hi\x00"])
 def test_any_text_costs_max_tokens_at_most(encoder, monkeypatch, text):
-    """A bounded part of empty, huge, foreign and broken texts is read, and the features are finite."""
+    """The encoder reads a bounded part of an empty, huge, foreign or broken text, and its features are finite."""
     read = []
 
     class Tokenizer:

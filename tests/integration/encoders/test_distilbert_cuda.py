@@ -34,7 +34,7 @@ def test_features_are_those_of_a_processor(card):
 
 
 def test_features_do_not_depend_on_the_batch(card):
-    """A question has the same features by itself and among 600, in their order."""
+    """A question has the same features in a single call and among 600 others, in their order."""
     together = card.encode(QUESTIONS)
     alone = np.concatenate([card.encode([question]) for question in QUESTIONS[:20]])
     np.testing.assert_allclose(together[:20], alone, atol=1e-3)

@@ -89,7 +89,7 @@ def test_a_store_that_began_without_torch_keeps_its_encoder_when_torch_comes(sto
     assert "the encoder is hashing: style and words, without a model, since no_such_package is not" in caplog.text
     without_torch(hidden=False)
     assert "encoder.model: auto is hashing: the store began with it" in command.run("validate").output
-    assert encoder_of(load("config.yaml").settings).hash == COUNTED  # as in a replay
+    assert encoder_of(load("config.yaml").settings).hash == COUNTED  # the encoder that replays use
     with store() as router:
         assert goes_on(router, hashed=COUNTED, learned=6)
     status = command.run("status").output
@@ -100,7 +100,7 @@ def test_a_store_that_began_without_torch_keeps_its_encoder_when_torch_comes(sto
 
 
 def test_a_store_that_began_with_the_stand_in_keeps_it_when_the_hub_comes(store, without_torch, tmp_path):
-    """The encoder is found by its column or, in an older store, by the features; without torch the start is refused."""
+    """A store keeps the stand-in, with and without the column that records it; without torch the start is refused."""
     with store() as router:
         hashed = teach(router)
         told = origin(router)
@@ -121,7 +121,7 @@ def test_a_store_that_began_with_the_stand_in_keeps_it_when_the_hub_comes(store,
     with pytest.raises(ConfigError) as caught:
         store()
     assert f"; the store began with {DEFAULT_ENCODER}; {requirements.CHANGE})" in str(caught.value)
-    with store(label="next", model="hashing") as router:  # words of the message
+    with store(label="next", model="hashing") as router:  # the remedy of the message
         router.learn()
         assert router.encoder.hash == COUNTED
         teach(router)

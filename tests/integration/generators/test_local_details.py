@@ -1,4 +1,4 @@
-"""Token details of the real small model against transformers' own forward pass; and its sampling."""
+"""Details of the small local model, compared with transformers' own forward pass, and its sampling."""
 
 import asyncio
 import math
@@ -48,7 +48,7 @@ def forward(generator, told):
 
 
 def test_asking_changes_nothing(generator, told):
-    """Text and tokens do not depend on the requested details, and no other details are returned."""
+    """Requested details do not change the text or its tokens, and only requested details are returned."""
     plain = complete(generator, max_tokens=6)
     assert (plain.text, plain.completion_tokens, plain.details) == (told.text, told.completion_tokens, {})
     assert set(told.details) == ALL
@@ -124,7 +124,7 @@ def test_sampling_follows_the_seed(tiny):
 
 
 def test_trained_tokens(tiny):
-    """Log-probabilities of named tokens are returned at every position; an unknown token is refused."""
+    """The log-probabilities of named tokens are returned at every place; an unknown token is refused."""
     assert "trained_tokens" in tiny.capabilities
     told = complete(tiny, WORDS, want=frozenset({"trained_tokens", "logprobs"}))
     assert 1 <= len(told.details["trained_tokens"]) == len(told.details["logprobs"])

@@ -154,7 +154,7 @@ def test_the_event_loop_stays_free(generator):
 
 
 def test_a_prompt_too_long_fails(generator):
-    """A prompt that does not fit together with max_tokens raises ArmFailed with both numbers."""
+    """A prompt that does not fit with the requested tokens is ArmFailed, with both numbers."""
     with pytest.raises(ArmFailed, match="2048"):
         complete(generator, LONG, max_tokens=2000)
 

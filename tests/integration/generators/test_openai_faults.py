@@ -24,7 +24,7 @@ from tests.support.servers.openai_calls import CAPITAL, ask, wait_until
 pytestmark = pytest.mark.timeout(60)
 
 
-#: name -> (behaviour of the server, part of the error message)
+#: name -> (action of the server, part of the error)
 FAULTS = {
     "429": (Reply(status=429, text="slow down"), "status 429"),
     "503": (Reply(status=503, text="busy"), "status 503"),
@@ -221,7 +221,7 @@ def test_no_pause_outlasts_the_deadline():
     assert seconds < 5
 
 
-#: messages of OpenAI and vLLM, of older versions of vLLM, and of llama.cpp
+#: replies of OpenAI and vLLM, of older versions of vLLM, and of llama.cpp
 LONG_PROMPTS = [
     Reply(status=400, code="context_length_exceeded", text="This model takes 10 tokens."),
     Reply(status=400, body=b'{"object": "error", "message": "The maximum context length is 10 tokens.", "code": 400}'),

@@ -1,4 +1,4 @@
-"""The generator "openai": its requests, its use of replies, and what it refuses at the start."""
+"""The generator "openai": its requests, its reading of replies, and its checks at the start."""
 
 import asyncio
 
@@ -91,7 +91,7 @@ def test_prefix_in_the_user_turn():
 
 @pytest.mark.parametrize(("prefix", "told"), [("assistant", False), ("continue", True)])
 def test_prefix_as_the_models_own_turn(prefix, told):
-    """A server that continues texts gets the prefix as the assistant's message; "continue" uses vLLM's parameters."""
+    """A server that continues texts gets the prefix as an assistant message, with vLLM's flags for "continue"."""
     with ScriptedServer(["the north"]) as server:
         done, _ = ask(server, PREFIXED, prefix=prefix)
         body = sent(server)

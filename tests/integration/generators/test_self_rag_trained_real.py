@@ -60,7 +60,7 @@ def outcome_of(generator, **params):
 
 
 def test_every_reflection_token_is_told_at_every_place(generator):
-    """For every written token the model returns the log-probabilities of all reflection tokens by name."""
+    """The model returns the log-probability of every reflection token at each written token, by name."""
     prompt = Prompt(instructions="", body=QUESTION)
     wanted = frozenset({"logprobs", "trained_tokens"})
     told = asyncio.run(generator.complete(Request(prompt=prompt, max_tokens=6, want=wanted))).details

@@ -97,7 +97,7 @@ def test_log_probabilities_are_those_of_the_decoder():
 
 
 def test_sampling_follows_the_seed():
-    """The same seed gives the same text, and other seeds give other texts."""
+    """The same seed gives the same text, and other seeds give others."""
     texts = [
         together(writer("t5"), [asked(WORDS[2], sampling=Sampling(temperature=1.5, seed=n % 4))]) for n in range(8)
     ]

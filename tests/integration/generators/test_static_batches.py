@@ -62,7 +62,7 @@ def asked(words, *, max_tokens=LONGEST, **options):
 
 
 async def answered(generator, requests, *, waits=None, cancelled=None):
-    """Results of the calls; None for those that were cancelled after their number of seconds."""
+    """The result of each call; None for calls that are cancelled after the given seconds."""
 
     async def call(number, request):
         await asyncio.sleep(waits[number] if waits else 0)
@@ -126,7 +126,7 @@ moments = st.sampled_from([0, 0, 0.002, 0.01])
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(data=st.data(), requests=st.lists(calls, min_size=1, max_size=9))
 def test_a_text_is_the_same_alone_and_among_others(architecture, data, requests):
-    """A greedy text equals that of transformers, whatever other calls start, end or are cancelled meanwhile."""
+    """A greedy text equals transformers' own text, whichever other calls start, end and are cancelled meanwhile."""
     count = len(requests)
     waits = data.draw(st.lists(moments, min_size=count, max_size=count))
     cancelled = data.draw(st.lists(st.sampled_from([None, None, None, 0, 0.005]), min_size=count, max_size=count))
@@ -140,7 +140,7 @@ def test_a_text_is_the_same_alone_and_among_others(architecture, data, requests)
 
 
 def test_what_is_told_is_the_same_among_others():
-    """Log-probabilities, entropies, attention and states of a text do not depend on the other texts in the batch."""
+    """Log-probabilities, entropies, attention and states of a text do not depend on the other texts of its batch."""
     want = frozenset({"logprobs", "entropy", "attention", "hidden_states"})
     requests = [asked(SHARED[start : 2 * start + 3], want=want if start % 2 else frozenset()) for start in range(8)]
     alone = [together(writer("llama"), [request])[0] for request in requests]
@@ -232,7 +232,7 @@ def test_pieces_join_to_the_text(text, data):
 
 
 def test_a_deadline_ends_its_own_row(monkeypatch):
-    """A text whose time is over is returned as far as it is written, and the others go on."""
+    """A text returns its written part at its deadline, and the other texts of the batch go on."""
     generator = writer("gpt2", rows=3)
     forward = generator._model.forward
 
@@ -278,7 +278,7 @@ def test_cancelling_frees_the_model(monkeypatch):
 
 
 def test_closing_lets_texts_end():
-    """Calls accepted before close are answered; later calls raise ArmFailed."""
+    """Calls that were accepted before `close` are answered; later calls are ArmFailed."""
     generator = LocalGenerator(tiny_writer("gpt2"), device="cpu", precision="float32", threads=1, max_batch=1)
 
     async def close_amid():
@@ -294,7 +294,7 @@ def test_closing_lets_texts_end():
 
 
 def test_a_text_may_be_longer_than_a_window():
-    """A model with a window of 64 tokens writes longer texts like transformers, also in a batch with a shorter one."""
+    """A model with a window of 64 tokens writes longer texts as transformers does, also in batches."""
     requests = [asked(SHARED), asked([*SHARED, *SHARED[:25]]), asked([*SHARED, *SHARED])]
     found = together(writer("mistral"), requests)
     assert [done.text for done in found] == [expected("mistral", request)[0] for request in requests]

@@ -59,7 +59,7 @@ def test_a_reply_that_is_not_streamed_comes_in_one_piece():
 
 
 def test_a_reply_that_breaks_off_fails_and_is_paid():
-    """Streamed text cannot be taken back, so a broken stream fails the call, and the error has its cost."""
+    """A stream that breaks after its first text fails the call, and the error contains the cost."""
     with ScriptedServer([Reply(text=TEXT, cut=True), TEXT]) as server:
         failed, pieces = pieces_of(server)
         assert isinstance(failed, CallBroke)

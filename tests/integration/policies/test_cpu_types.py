@@ -42,9 +42,7 @@ def sums_of(policy):
 
 
 def test_policies_are_the_same_with_other_loops():
-    """Without AVX2 and AVX512, and with BLAS for an old processor, everything is the same up to rounding. Every policy
-    that runs on numpy has the same outputs and states to 1e-9.
-    """
+    """Without AVX2 and AVX512, and with BLAS's loops for an old processor, policies differ by at most 1e-9."""
     code = "import json\nfrom tests.integration.policies.test_cpu_types import said\nprint(json.dumps(said()))"
     there, here = json.loads(printed_with_other_loops(code)), said()
     for case, rows in here.items():

@@ -31,7 +31,7 @@ def test_examples_are_not_the_defaults(name):
         if each.name == "context":
             assert schema_of(context_maker(name)())
             continue
-        if each.name == "revision":  # format of a state; there is only one
+        if each.name == "revision":  # has only one valid value
             continue
         assert each.name in EXAMPLES[name], f"{name}.{each.name} has no example"
         assert EXAMPLES[name][each.name] != each.default, f"{name}.{each.name} is tested at its default"
@@ -39,7 +39,7 @@ def test_examples_are_not_the_defaults(name):
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_every_param_with_an_arms_name_is_checked(name):
-    """`arms_named` returns every arm named in a policy's params, except those for training."""
+    """`arms_named` lists every param that holds the name of an arm, except the params of training."""
     policy = make_policy(name, params=EXAMPLES[name])
     given = {key for key, value in EXAMPLES[name].items() if isinstance(value, str) and value in ARMS}
     assert given <= set(policy.arms_named)

@@ -1,4 +1,4 @@
-"""The LLM as selector, through the real openai client, against a server with scripted replies and failures."""
+"""The LLM as selector, with the real openai client against a server whose replies and failures are scripted."""
 
 import asyncio
 import json
@@ -148,7 +148,7 @@ def test_failures_play_the_fallback(replies, name):
     "first", [Reply(status=429, retry_after=0.5), Reply(status=503), Reply(text='{"choice": 1}', cut=True)]
 )
 def test_what_passes_is_tried_again(first):
-    """A busy server, or one that hung up, is asked once more after its Retry-After; the second answer counts."""
+    """A server that is busy or hangs up is asked once more, not earlier than it allows; its second answer counts."""
     began = time.monotonic()
     with ScriptedServer([first, '{"choice": 3}']) as server:
         output = word_of(llm_of(server))
@@ -158,7 +158,7 @@ def test_what_passes_is_tried_again(first):
 
 
 def test_deadline_ends_every_wait():
-    """A silent server, or one that sends single bytes, causes a timeout; the other questions are answered."""
+    """A server that is silent, or sends single bytes, is a timeout; the other questions of the batch are answered."""
     silent, dripping = Reply(text='{"choice": 1}', seconds=60.0), Reply(text='{"choice": 1}', drip_s=0.05)
     with ScriptedServer({"silent": silent, "dripping": dripping, "": '{"choice": 2}'}) as server:
         policy = llm_of(server, timeout_s=3.0)
@@ -191,7 +191,7 @@ def test_no_more_than_allowed_are_asked_at_once():
 
 
 def test_answers_belong_to_their_questions():
-    """Every question gets its own answer in any order of replies, whatever the other questions' arms are."""
+    """Every question gets its own answer, whatever the order of the replies and the other offered arms."""
 
     def reply(body):
         asked = body["messages"][-1]["content"]

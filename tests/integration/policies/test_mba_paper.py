@@ -35,8 +35,10 @@ def reference_net():
 
 @pytest.mark.parametrize("loss", ["paper", "code"])
 def test_learns_as_the_authors_loop_does(loss):
-    """After 25 updates all outputs equal those of the authors' loop to 1e-5: the net of transformers, AdamW of torch,
-    the linear schedule, and the mean squared error against the net's outputs with the drawn arm's reward inserted.
+    """After 25 updates all outputs equal those of the authors' training loop, to 1e-5.
+
+    The loop: transformers' net, torch's AdamW, the linear schedule, and the mean squared error to the net's outputs
+    with the reward in place of the drawn arm's output.
     """
     import torch
     from transformers import get_scheduler

@@ -48,7 +48,7 @@ def section(name):
 
 
 def rows(text):
-    """The cells of a table's rows, without its head."""
+    """The cells of a table's rows, without the head."""
     lines = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| p")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
@@ -74,7 +74,7 @@ def glance(name):
 
 
 def params_of(name):
-    """The fields of a policy's params dataclass, except the schema, which comes from `context:`."""
+    """The fields of the params dataclass of a policy, without the schema, which `context:` sets."""
     module, _, attribute = POLICIES[name].partition(":")
     found = [
         kind
@@ -170,7 +170,7 @@ def test_the_table_says_who_keeps_quality_and_cost_apart(name, shown):
 @pytest.mark.parametrize("least", [False, True], ids=["as shown", "by default"])
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_logged_facts_are_named(name, least, shown):
-    """A policy's section describes what the policy logs; only wrappers describe logs of another policy."""
+    """The section of a policy describes its logged facts; only wrappers describe the facts of other policies."""
     body, _ = section(name)
     policy = taught(shown(name, least=least), made_updates(10))
     arms = ARMS if policy.deterministic else ARMS[:1]
@@ -230,7 +230,7 @@ def test_the_policy_of_your_own_serves(way, my_policies, install, make_world):  
 
 
 def test_a_changed_policy_is_replayed_before_the_start(make_world, monkeypatch, tmp_path):
-    """With changed params a router begins with the previous policy, and uses its own after the documented replay."""
+    """After a change of params a router starts with the previous policy, and uses the new one after the replay."""
     world = make_world()
     world.judged(12)
     world.learn()

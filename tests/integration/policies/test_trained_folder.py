@@ -88,7 +88,7 @@ def test_damaged_folder_is_refused(tmp_path, what):
 
 
 def test_folder_in_use_is_left_alone(tmp_path):
-    """Saving to a folder with files raises a ConfigError and changes nothing; an empty folder is filled."""
+    """Saving to an existing file or folder is a ConfigError and changes nothing; an empty folder is filled."""
     policy = adaptive()
     policy.fit(rows_by_word(10))
     (tmp_path / "used").mkdir()

@@ -66,7 +66,7 @@ def alone(folder, query, texts, *, tokens=PAIR_TOKENS):
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("architecture", PAIR_MODELS)
 def test_scores_are_those_of_each_pair_alone(architecture, told, monkeypatch):
-    """Batches and padding change no score, for any kind of position embeddings and any source of their number."""
+    """Batches and padding do not change a score, for every kind of positions."""
     monkeypatch.setattr(sentences, "_PAIRS", 4)
     folder = tiny_cross_encoder(architecture, told=told)
     scores = CrossEncoder(folder).score(QUERY, TEXTS)
@@ -96,7 +96,7 @@ def test_equal_scores_keep_the_order_given(encoder):
 @pytest.mark.parametrize("query", ["", "dracula " * 20, "北京 " * 200, "who" * 900])
 @pytest.mark.parametrize("architecture", ["bert"])
 def test_a_question_longer_than_the_model_is_cut(query, architecture):
-    """The longer of question and passage is cut, so that passages still differ; a short passage is read completely."""
+    """The longer of question and passage is cut, so that passages still differ; a short passage is read whole."""
     folder, texts = tiny_cross_encoder(architecture), ["the river", "who wrote the film", "paris is the capital " * 90]
     scores = CrossEncoder(folder).score(query, texts)
     assert scores.tolist() == pytest.approx(alone(folder, query, texts), abs=1e-5)
@@ -180,7 +180,7 @@ def other_config(file, *, left_out="", **changed):
 
 
 BAD, NO_HEAD = "cannot be used", "has no weights for classifier.bias, which would be random"
-#: fault of the folder -> (function that causes it, part of the error message)
+#: fault of the folder -> (function that causes it, part of the error)
 DAMAGES = {
     "no config": (lambda folder: (folder / "config.json").unlink(), BAD),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), BAD),

@@ -111,7 +111,7 @@ def with_pooling(folder, settings):
 
 
 def test_the_folder_says_how_vectors_are_pooled(encoder, tmp_path):
-    """Pooling is the mean over the tokens, or the first token if the folder configures it; others are refused."""
+    """The pooling is the mean over the tokens, or the first token if the folder sets it; others are refused."""
     mean = SentenceEncoder(with_pooling(tmp_path / "mean", {"pooling_mode_mean_tokens": True}))
     first = SentenceEncoder(with_pooling(tmp_path / "first", {"pooling_mode_cls_token": True}))
     assert mean.encode(["where born"]) == pytest.approx(encoder.encode(["where born"]))

@@ -59,7 +59,7 @@ def make(run, dsn):
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_contract(exact, make, encoder, monkeypatch):
-    """Exact and graph search meet the contract of retrievers, except NUL, which PostgreSQL texts cannot contain."""
+    """Exact and approximate search follow the contract of retrievers, except for NUL, which PostgreSQL cannot store."""
     signs = Passage(id="signs", title="", text=PASSAGES[3].text.replace("\x00", "\ufffd"))
     monkeypatch.setattr(retriever_checks, "PASSAGES", (*PASSAGES[:3], signs))
     built = {}
@@ -77,7 +77,7 @@ def test_contract(exact, make, encoder, monkeypatch):
 
 
 def test_a_build_is_whole_or_nothing(make, encoder):
-    """An interrupted build keeps the old index; the next build replaces it; NUL and lone surrogates are replaced."""
+    """An interrupted build keeps the old index; the next one replaces it; NUL and half surrogate pairs are replaced."""
     index = next(NAMES)
 
     def broken():
@@ -159,7 +159,7 @@ def test_what_cannot_serve_is_said(run, make, dsn, encoder, monkeypatch):
         ({"index": "wide", "fields": {"text": "body"}}, "fields.text", "one of its columns: id, text, embedding"),
         ({"index": "wide", "fields": {"url": "link"}}, "fields.url", "has no column 'link'"),
         ({"index": "wide", "search_by": "hnsw"}, "search_by", 'CREATE INDEX ON "wide" USING hnsw'),
-        ({"index": "wide"}, "model", "of 3 numbers, and"),
+        ({"index": "wide"}, "model", "with 3 numbers, and"),
         ({"index": "other"}, "model", "set retriever.model to the model of these vectors"),
     ]
     with every_case() as case:

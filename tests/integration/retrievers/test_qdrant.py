@@ -46,7 +46,7 @@ class Rounded(QdrantRetriever):
 
 
 def test_contract(tmp_path, encoder, monkeypatch):
-    """The contract of retrievers, except NUL, which vector databases store as U+FFFD."""
+    """The retriever follows the contract of retrievers, except for NUL, which vector databases store as U+FFFD."""
     signs = Passage(id="signs", title="", text=PASSAGES[3].text.replace("\x00", "\ufffd"))
     monkeypatch.setattr(retriever_checks, "PASSAGES", (*PASSAGES[:3], signs))
     built, folders = {}, (tmp_path / str(number) for number in itertools.count())

@@ -73,7 +73,7 @@ def test_arms_come_in_the_order_of_the_configuration():
 
 
 def test_every_registered_arm_can_be_made_bare():
-    """No registered arm needs a param, except arms that need an address or a function."""
+    """No arm of the registry needs a param, except arms that need an address or an object."""
     bare = {name: {} for name in ARMS} | {"http": {"url": "http://localhost:9"}}
     bare["callable"] = {"object": "json:JSONDecoder.decode"}  # also what stands in a class
     bare["cascade"] = {"first": "a", "then": "b", "empty": True}

@@ -49,7 +49,7 @@ def test_an_installed_arm_is_configured_by_its_name(shout):
 
 
 def test_an_installed_arm_is_among_the_known(shout):
-    """Errors and the list of known arms contain it together with the built-in arms."""
+    """Errors and the list of known arms include the name of an installed arm."""
     assert set(known_arms()) == {*ARMS, "shout"}
     assert ", shout, single_step" in str(refused({"shuot": {}}))
     assert ", shout, single_step" in str(refused({}))

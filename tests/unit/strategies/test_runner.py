@@ -309,7 +309,7 @@ def test_a_failed_search_is_in_the_trace(retriever, seconds, ended_by, error):
 
 
 def test_a_call_that_hangs_is_counted_and_in_the_trace():
-    """A model that ignores the deadline is cut off: one call, no tokens, and a CallFailed in the trace."""
+    """A model that ignores the deadline is cut off: one call, no tokens, and a CallFailed with the reason."""
 
     class Hanging(ScriptedGenerator):
         async def complete(self, request):
@@ -378,7 +378,7 @@ def test_wanting_what_the_generator_does_not_offer_fails_before_the_call():
         await run.complete(PROMPT, purpose="p", max_tokens=3, want=frozenset({"entropy"}))
 
     outcome = ended(Own(look))
-    assert "wants entropy, which scripted does not offer" in outcome.error
+    assert "needs entropy, which scripted does not offer" in outcome.error
     assert outcome.cost.llm_calls == 0
 
 
@@ -498,7 +498,7 @@ def test_an_arm_that_asks_for_rounds_again_and_again_is_ended_by_its_rounds():
 
 
 def test_an_arm_that_was_refused_a_round_may_read_and_answer():
-    """After the first refused search the passages so far may still be read, any number of times."""
+    """After the first refusal the arm may still read the passages found, as often as it likes."""
 
     async def reading(run):
         said = [run.begin_round(cap=9), run.rounds_over, run.begin_round(cap=9), run.rounds_over]

@@ -28,7 +28,7 @@ def test_batches_get_the_features_of_their_texts(batches, entries):
 
 
 def test_the_question_not_asked_for_longest_is_given_up():
-    """If two of three questions fit, the least recently used one is removed."""
+    """A cache of two questions keeps the repeated one when a third arrives."""
     inner = CountingEncoder()
     encoder = CachingEncoder(inner, entries=2)
     for text in ("a", "b", "a", "c", "a", "b"):

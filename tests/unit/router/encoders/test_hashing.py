@@ -42,14 +42,14 @@ def test_a_question_is_encoded_alike_alone_and_among_others():
 
 
 def test_squared_lengths_are_the_shares():
-    """Shares of the squared length: words 1 - KINDS, kinds at most KINDS, the two lengths LENGTH on average."""
+    """Words have the share 1 - KINDS of the length d, kinds at most KINDS, the two lengths LENGTH; case is ignored."""
     encoder, known = HashingEncoder(256), references().questions
     squares = encoder.encode(known).astype(np.float64) ** 2 / 256
     kinds, words, lengths = (part.sum(axis=1) for part in np.split(squares, [160, 254], axis=1))
     assert words == pytest.approx(np.full(len(known), 1.0 - KINDS), rel=1e-5)
     assert kinds.max() < KINDS * 1.0001
     assert kinds.mean() > 0.5 * KINDS
-    assert lengths.mean() == pytest.approx(LENGTH, rel=0.05)  # except lengths clipped at three deviations
+    assert lengths.mean() == pytest.approx(LENGTH, rel=0.05)  # except lengths that are clipped at three deviations
     nothing, some, other = (row[160:254] for row in encoder.encode(["?!", "a red Boat", "Boat, A RED"]))
     assert not nothing.any()
     assert np.array_equal(some, other)

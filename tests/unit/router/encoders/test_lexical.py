@@ -50,7 +50,7 @@ def counted(text):
             {
                 "log words": math.log(6),
                 "log characters": math.log(30),
-                "capitalised words": math.log(4),  # the words of: Tom's, "Born, Older", More
+                "capitalised words": math.log(4),  # Tom's, "Born, Older", More
                 "share capitalised": 3 / 5,
                 "question mark": 1.0,
                 "capital first": 1.0,

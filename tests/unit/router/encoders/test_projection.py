@@ -104,7 +104,7 @@ def test_every_line_of_the_file_is_labelled():
 
 
 def test_no_question_stands_twice():
-    """A question gives the same words in any case, with any punctuation and spaces."""
+    """No question of the file occurs twice, ignoring case, punctuation and spaces."""
     plain = ["".join(filter(str.isalnum, row["question"].casefold())) for row in rows_of_the_file()]
     assert len(set(plain)) == len(plain)
 
@@ -131,7 +131,7 @@ def test_labels_are_read_as_documented(known):
 
 
 def test_held_out_readings_do_not_know_their_own_label():
-    """On random states, as many as rows, held-out readings find nothing, while readings of the fitted rows would."""
+    """Held-out readings of random states do not predict the labels, while readings of the fit itself do."""
     rng = np.random.default_rng(1)
     z = rng.standard_normal((400, 800)) / np.sqrt(800)
     columns = (rng.random((400, 3)) < 0.4).astype(float)
@@ -175,13 +175,13 @@ def by_hand(projection, state, *, text, dimension):
     count = dimension - len(near) - LENGTHS
     for at, entry in enumerate(projection.order):
         found[len(near) + at % count] += p["signs"][at] * (state[entry] - p["mean"][entry]) * p["inverse"][entry]
-    # The first two features are words and characters in standard deviations, with half the weight of a reading.
+    # The first two counts, words and characters, in standard deviations; the weight of a count is a half.
     found[-LENGTHS:] = np.clip(counts, -1.5, 1.5)[:LENGTHS] / 0.5 * np.sqrt(LENGTH * dimension / LENGTHS)
     return found
 
 
 def test_features_are_those_by_loops(made):
-    """Readings, kernel at the anchors, whitening and sketch, one question at a time, in float64, to .005."""
+    """Readings, kernel at the anchors, whitening and sketch equal those of a loop in float64, to .005."""
     projection, dimension = made
     states = states_of(NEW[:12])
     rows = features_of(projection, states, counts=lexical_counts(NEW[:12]), dimension=dimension)

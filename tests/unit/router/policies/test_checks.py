@@ -36,7 +36,7 @@ def test_a_mistyped_arm_is_refused(name, params, field):
 
 
 def test_the_arm_of_a_holdback():
-    """The fallback must be one of the arms; with an incumbent it must be the incumbent."""
+    """The holdback's arm must be configured; with an incumbent it must be the incumbent."""
     check_policy(Settings.model_validate({"policy": {"holdback": {"arm": "single_step"}, "incumbent": "single_step"}}))
     for policy, message in (
         ({"holdback": {"arm": "single_stepp"}}, "is not among the arms"),
@@ -49,7 +49,7 @@ def test_the_arm_of_a_holdback():
 
 @pytest.mark.parametrize(("name", "params", "field"), MISTYPED, ids=lambda value: str(value)[:30])
 def test_replay_refuses_a_mistyped_arm(name, params, field):
-    """A candidate that learns from the log is checked before anything is learned, and the error has its name."""
+    """A candidate that learns from the log is checked before anything is learned, and the error names the candidate."""
     (candidate,) = parse_candidates([name], params={name: params})
     with pytest.raises(ConfigError, match="'typo' is not among the arms") as caught:
         check_candidate(candidate, arms=ARMS)

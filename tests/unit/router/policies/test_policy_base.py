@@ -122,7 +122,7 @@ def test_a_broken_policy_keeps_the_floors():
     ],
 )
 def test_who_plays_for_a_broken_policy(fallback, arms, played):
-    """The fallback arm is the named one, else single_step; if it is not offered, the first arm."""
+    """The named fallback plays, or single_step without a name; if it is not offered, the first arm plays."""
     drawn = draw(ValueError("no"), arms=arms, floor=0.0, fallback=fallback, seed=5)
     assert arms[drawn.index] == played
     assert drawn.pmf[drawn.index] == 1.0
@@ -224,7 +224,7 @@ def test_numbers_that_are_not_finite_are_named(number, kind):
 
 
 def test_all_but_the_strictly_likeliest_arm_are_explored():
-    """Every one of equally likely arms counts as explored; the only offered arm does not."""
+    """A draw among arms with equal probability explores; the only offered arm does not."""
     for pmf, explored in (
         ((1 / 3, 1 / 3, 1 / 3), (True, True, True)),
         ((0.5, 0.3, 0.2), (False, True, True)),

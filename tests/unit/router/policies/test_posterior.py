@@ -186,9 +186,7 @@ def test_number_that_cannot_be_learned_is_refused(name, number):
 
 
 def test_noise_fades_too():
-    """When the noise falls from .4 to .1, a memory of 100 rows finds .1; without a memory the estimate is a mean of
-    both.
-    """
+    """If noise of .4 is followed by noise of .1, a memory of 100 rows estimates .1; without it, a mean of both."""
     rng = np.random.default_rng(3)
     rows = [
         row_of(rng.standard_normal(SIZE), quality=0.5 + (0.4 if i < 1000 else 0.1) * rng.standard_normal(), weight=0.0)

@@ -136,7 +136,7 @@ def test_samples_have_the_posteriors_covariance(memory, restarts):
 
 
 def test_an_arm_that_nobody_tried_has_the_prior():
-    """An unseen arm has the prior's width; its first mean is .5 minus the cost of the other arms."""
+    """An arm without rows has the prior's width, and the value .5 minus the mean first cost of the other arms."""
     heads, nothing = learned(heads_of(pairs=32), rows_of(60, arms=ARMS[:2])), np.zeros(SIZE, dtype=np.float32)
     means, deviations = heads.sampled(nothing, arms=[ArmName("newcomer")], weight=0.1)
     first = [next(u.reward.cost for u in rows_of(60, arms=ARMS[:2]) if u.arm == arm) for arm in ARMS[:2]]
@@ -174,7 +174,7 @@ def test_asking_changes_nothing(memory):
 
 
 def test_order_of_arms_does_not_matter():
-    """Means and samples of an arm do not depend on its position or on the other offered arms."""
+    """An arm's means and samples do not depend on its position or on the other offered arms."""
     heads, x = learned(heads_of(), rows_of(70)), made_features(9, size=SIZE)
     arms = (*ARMS, ArmName("newcomer"))
     means, deviations = heads.sampled(x, arms=arms, weight=0.1)

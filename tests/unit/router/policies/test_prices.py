@@ -30,9 +30,7 @@ def at_price(policy, weight):
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_question_at_its_own_weight(name):
-    """A question with a cost weight gets the pmf of a policy learned at that weight; scores are quality - weight *
-    cost.
-    """
+    """A question's own weight gives the output of a policy with that weight; scores are quality - weight * cost."""
     policy = taught(lambda: make_policy(name, params={}), rows(weight=0.05))
     for weight in (0.0, 0.3):
         served = at_price(policy, weight)

@@ -1,4 +1,4 @@
-"""Restart of an arm: its effect in every policy; nothing else changes."""
+"""Restart of a changed arm: its effect on each policy, and that nothing else changes."""
 
 import itertools
 from dataclasses import replace
@@ -46,7 +46,7 @@ def predicted(policy, arm) -> float:
 
 
 def test_old_rows_count_for_little():
-    """After a restart a few rows outweigh hundreds of earlier ones of this arm, anywhere in a block, also twice."""
+    """After a restart, few rows outweigh hundreds of earlier ones of this arm, at any place of a block."""
     with every_case() as case:
         for kind, count in itertools.product(RIDGE, (64, 97)):
             with case(kind, count):
@@ -81,9 +81,7 @@ def test_a_row_begins_arms_anew():
 
 @pytest.mark.parametrize("inside", ["mba", "vw", "linucb"])
 def test_an_incumbent_begins_anew(inside):
-    """After a change of the incumbent no other arm is tried until the incumbent has outcomes again; losses stay
-    counted.
-    """
+    """After the restart of an incumbent no other arm is tried until it has outcomes; losses are kept."""
     if inside == "vw":
         pytest.importorskip("vowpal_wabbit_next")
     policy = make_policy("conservative", params={"policy": inside, "incumbent": ONE, "harm": 0.2})
@@ -110,7 +108,7 @@ def test_an_incumbent_begins_anew(inside):
 
 
 def test_other_policies():
-    """A policy that cannot restart an arm is not changed."""
+    """A policy without restarts goes on without a change."""
     uniform = make_policy("uniform", params={})
     restart(uniform, ONE)
     assert set(pmf_of(uniform).values()) == {1 / 3}

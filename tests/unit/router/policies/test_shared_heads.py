@@ -154,7 +154,7 @@ def test_facts_that_say_nothing_are_refused(facts):
 
 
 def test_an_arm_of_good_parts_is_tried_first():
-    """Among two new arms mba prefers the one whose model was right more often."""
+    """Among two new arms mba draws the arm whose model has been right more often."""
     facts = {"a": {"m": "good"}, "b": {"m": "bad"}, "c": {"m": "good"}, "d": {"m": "bad"}}
     policy = make_policy("mba", params={"facts": facts})
     for update in made_updates(300, arms=("a", "b")):

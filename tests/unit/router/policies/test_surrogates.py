@@ -1,4 +1,4 @@
-"""Surrogate scores: the trust in each source, and the posterior with their rows against one linear solve."""
+"""Calibration of scores by ratings, and the posterior of their rows compared with one linear solve."""
 
 from dataclasses import replace
 

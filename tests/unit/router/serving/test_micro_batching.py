@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ragbandit.router.config.server import ServerSettings
+from ragbandit.router.serving import batching
 from ragbandit.router.serving.batching import MicroBatcher
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded
 from tests.support.examples import steady
@@ -79,6 +80,21 @@ def test_groups_form_under_load():
         assert [reply.result(10) for reply in replies] == [f"{i}!" for i in range(16)]
     assert len(gate.groups) == 2
     assert sorted(gate.groups[1]) == list(range(16))
+
+
+def test_callers_that_were_answered_join_the_next_batch(monkeypatch):
+    """A caller that submits again after its reply shares a batch with the caller that waited meanwhile."""
+    monkeypatch.setattr(batching, "GATHER_SHARE", 1e9)
+    monkeypatch.setattr(batching, "MAX_GATHER_S", 20.0)
+    gate = Gate()
+    with grouped(gate) as made:
+        first = blocked(made, gate)
+        waiting = made.submit("waiting")
+        gate.opened.set()
+        assert first.result(10) == "first"
+        again = made.submit("again")
+        assert (waiting.result(10), again.result(10)) == ("waiting", "again")
+    assert gate.groups == [["first"], ["waiting", "again"]]
 
 
 @pytest.mark.parametrize("alone", [True, False])

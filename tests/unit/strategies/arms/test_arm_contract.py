@@ -105,7 +105,7 @@ def test_every_arm_keeps_the_contract(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_caps_on_rounds_and_passages_end_none_of_our_arms(name):
-    """Every arm checks the budget before a call and answers with what it has, also if every text makes it search."""
+    """Caps on rounds and passages end no arm early: each arm checks them before it spends."""
     budgets = [Budget(rounds=1, passages=1)]
     budgets += [cap for allowed in (0, 1, 2) for cap in (Budget(rounds=allowed), Budget(passages=allowed))]
     texts = (None, "Jaws was born somewhere. " * 3, "Jaws was born near " * 50, "Action 1: search[jaws]")

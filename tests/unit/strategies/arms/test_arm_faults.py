@@ -24,7 +24,7 @@ from tests.unit.strategies.arms.test_arm_contract import CASES
 
 
 def test_a_question_beyond_the_model_is_no_fault_of_the_arm():
-    """The reason is "question_too_long" if the question fills the model's context, and "error" if the arm fills it."""
+    """The stop reason is "question_too_long" if the question fills the model, and "error" if the arm's prompt does."""
     for name, settings in CASES:
         long = run(made(name, **settings), question="long " * 5_000)
         narrow = run(made(name, **settings), generator_=generator(context_tokens=3))

@@ -40,7 +40,7 @@ def test_single_step_searches_the_cleaned_question_and_reads():
 
 
 def test_a_question_of_question_words_skips_the_search():
-    """If cleaning leaves no query, the search is skipped and noted in the trace, and the round still counts."""
+    """An empty cleaned query skips the search; the trace records it, and the round still counts."""
     outcome = outcome_of(SingleStep(), ["x"], question="What is")
     assert queries(outcome) == []
     assert branches(outcome, "search_skipped") == ["the query is empty after cleaning"]
@@ -151,7 +151,7 @@ def test_the_draft_of_multi_step_survives_the_budget():
     ],
 )
 def test_what_the_reader_had_written_at_the_deadline_is_the_draft(arm, answers, draft):
-    """The text of an interrupted reader is the answer if it contains one; otherwise the earlier draft stays."""
+    """The text of an interrupted reader becomes the answer if it is usable; else the earlier draft stays."""
     outcome = outcome_of(arm, LateGenerator(*answers, calls=len(answers)), seconds=60)
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_seconds", draft)
     assert purposes(outcome)[-1] in ("answer", "read", "think")
@@ -168,7 +168,7 @@ def test_what_the_reader_had_written_at_the_deadline_is_the_draft(arm, answers, 
     ],
 )
 def test_presets_give_the_numbers_of_the_paper(arm, expected):
-    """A preset sets Adaptive-RAG's numbers, and explicit values override it."""
+    """A preset sets Adaptive-RAG's numbers, and an explicit value wins."""
     assert {name: arm.params[name] for name in expected} == expected
 
 

@@ -80,7 +80,7 @@ chain, pipeline, number, no_text = Chain(), Pipeline(), 7, (lambda _question: 7)
 
 @pytest.fixture(autouse=True)
 def my_rag(monkeypatch):
-    """This file, used as a module next to a configuration."""
+    """This file as a module in the folder of a configuration."""
     monkeypatch.setitem(sys.modules, "my_rag", sys.modules[__name__])
 
 

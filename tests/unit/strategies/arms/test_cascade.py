@@ -1,4 +1,4 @@
-"""Cascades: conditions, cost of both runs, notes to the reader, and invalid configurations."""
+"""Cascades: conditions on the first answer, cost of both runs, notes to the reader, and bad configurations."""
 
 import asyncio
 
@@ -213,7 +213,7 @@ def test_a_cascade_needs_a_condition():
 
 
 def test_log_probabilities_must_be_told():
-    """`bind` refuses a model without log-probabilities, and an arm that calls other models."""
+    """A model without log-probabilities is refused by `bind`, and so is an arm that asks other models."""
     able = ScriptedGenerator({"": "x"}, capabilities={"completion", "stop", "logprobs"})
     for first in ("Shelley", Part(cascade("Shelley", empty=True), able, NoRetriever())):
         with pytest.raises(ConfigError, match="returns no log-probabilities"):

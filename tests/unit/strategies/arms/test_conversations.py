@@ -48,7 +48,7 @@ def asked(name, *, history):
 # An http arm has no prompt of ours; self_rag_trained has the form that its weights were trained on, and no other.
 @pytest.mark.parametrize("name", sorted(set(ARMS) - {"http", "callable", "cascade", "self_rag_trained"}))
 def test_every_arm_shows_the_conversation_where_it_answers(name):
-    """The prompt of the answer contains the conversation; no search query contains a word of it."""
+    """The prompt of the final answer contains earlier messages; searches do not."""
     outcome, model = asked(name, history=HISTORY)
     shown = [prompt.history for prompt in model.prompts]
     searched = " ".join(event.query for event in outcome.trace if isinstance(event, Retrieved))
@@ -95,7 +95,7 @@ def test_the_oldest_turns_make_room_before_any_passage_does():
 
 
 def test_losses_of_the_conversation_are_in_the_trace():
-    """A model with a small context gets fewer messages, and the trace records what was left out."""
+    """A model with a small context gets fewer messages, and the trace records the dropped ones."""
     long = (Message(role="user", text="word " * 5000), Message(role="assistant", text="Yes."))
     outcome, _ = asked("single_step", history=long)
     told = [event.value for event in outcome.trace if isinstance(event, Branch) and event.rule == "prompt_budget"]

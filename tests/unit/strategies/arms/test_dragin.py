@@ -17,8 +17,9 @@ TEXT = "Spielberg came from Toledo. He"
 
 
 def telling(text, *, doubts=(), looks=(), keys=None):
-    """An answer whose tokens attend to themselves, except `looks`: (written word, key word, weight). With equal shares,
-    the value of a word is its entropy: 0.5, or that in `doubts`.
+    """An answer whose tokens attend to themselves, except for `looks`: (written word, key word, weight).
+
+    With equal shares, the value of a word is its entropy: 0.5, or its entry in `doubts`.
     """
     doubts = dict(doubts)
 
@@ -89,7 +90,7 @@ def test_uncertain_words_are_not_searched_themselves():
 
 
 def test_a_mark_of_the_model_after_the_question_is_not_searched():
-    """A word of the question that merges with a control token of the prompt is cut at the end of the question."""
+    """A query ends at the question's end, also if a control token follows without a space."""
     keys = ["Where", " is", " Jaws", "?", "<|end|>", " So"]
     generator = model(
         telling("Toledo.", doubts={"Toledo.": 9.0}, looks=[("Toledo.", "Jaws", 0.3)], keys=keys), "It is so.", "Ohio"

@@ -17,7 +17,7 @@ ENDED = "So the answer is: Ohio."
 
 
 def said(text, *, unlikely=(), p=0.1):
-    """A text whose tokens are certain, except these words."""
+    """A text with certain tokens, except for the named words."""
     pieces = re.findall(r"\s*\S+", text)
     return Scripted(
         text=text,
@@ -69,7 +69,7 @@ def test_only_the_first_sentence_is_looked_at():
 
 
 def test_white_space_is_kept_in_the_query_and_no_reason_to_search():
-    """A white-space token separates words of a query, and its probability is ignored."""
+    """A token of only white space separates words of a query, and its probability does not count."""
     spaced = (Token(text="In", logprob=0.0), Token(text=" ", logprob=-9.0), Token(text="1975.", logprob=0.0))
     ahead = Scripted(text="In 1975.", details={"logprobs": spaced})
     always = outcome_of(arm(theta=0.0, sentences=1), model(ahead, said("In 1975. x"), "Ohio"))
@@ -84,7 +84,7 @@ def test_theta_of_zero_always_searches():
 
 
 def test_a_fully_masked_sentence_falls_back_to_the_question():
-    """If every token is masked, the question itself is searched again, which the trace records."""
+    """If every token is masked the question is searched again, and the trace records it."""
     ahead = said("Toledo. He", unlikely=["Toledo.", "He"])
     outcome = outcome_of(arm(sentences=1), model(ahead, said(SURE), "Ohio"))
     assert queries(outcome) == ["the maker of Jaws from?"] * 2
@@ -92,7 +92,7 @@ def test_a_fully_masked_sentence_falls_back_to_the_question():
 
 
 def test_the_passages_of_a_search_replace_those_before():
-    """The second draft uses only the passages of the second search; the cost counts all of them, as the budget does."""
+    """The second call sees only passages of the second search; the budget counts all shown passages."""
     script = [said("Cincinnati, Ohio, surely. He", unlikely=["surely."]), said(SURE), "Ohio"]
     generator = model(*script)
     outcome = outcome_of(arm(sentences=1, passages=1), generator)

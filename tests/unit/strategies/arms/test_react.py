@@ -100,9 +100,7 @@ def test_react_says_what_is_allowed():
 
 
 def test_react_ends_after_two_turns_without_an_action():
-    """After two consecutive turns without an action the model is not asked again; an action in between resets the
-    count.
-    """
+    """A model without an action in two successive turns is not asked a third time; an action resets the count."""
     never = outcome_of(React(turns=7), ["hm"] * 4 + ["Ohio"])
     between = outcome_of(React(turns=3), ["hm", "hm", "Action: search[Jaws]", "hm", "hm", "Ohio"])
     assert purposes(never) == ["think", "repair", "think", "repair", "read"]
@@ -133,7 +131,7 @@ def test_react_calls_an_empty_answer_empty():
 
 
 def test_react_ends_when_the_rounds_of_the_budget_are_used_up():
-    """A search beyond the budget ends the turns, and the reader answers from the passages so far."""
+    """A search beyond the budget ends the turns, and the reader answers from the passages found."""
     script = ["Action: search[Jaws]", "Action: search[Spielberg]", "Cincinnati"]
     one, none = outcome_of(React(), script, rounds=1), outcome_of(React(), [script[0], "Ohio"], rounds=0)
     assert queries(one) == ["Jaws"]
@@ -150,7 +148,7 @@ def test_react_stops_the_model_before_it_writes_the_library_s_lines():
 
 
 def test_react_keeps_its_latest_thought_as_draft():
-    """If the budget ends the arm, the answer is the latest thought, or the answer announced in it."""
+    """If the budget ends the arm, the draft is the answer announced in the latest thought, or the thought."""
     script = ["The answer is Ohio.\nAction: search[Jaws]", "x\nAction: finish[y]"]
     free = outcome_of(React(), ScriptedGenerator(script))
     outcome = outcome_of(React(), script, tokens=free.cost.prompt_tokens // 2)

@@ -101,7 +101,7 @@ def test_an_unsure_answer_is_read_from_the_surest_passage():
 
 
 def test_a_reading_without_words_does_not_count():
-    """A passage with an answer is preferred to passages without one; if none has one, the first answer stays."""
+    """A passage with an answer wins over passages without one; without any answer the first one stays."""
     some_words = outcome_of(single(), Model({"Spielberg:": ("", 0.0), "Jaws:": ("Ohio", 3.0), "": ("Paris", 5.0)}))
     no_words = outcome_of(single(), Model({"Spielberg:": ("", 0.0), "Jaws:": ("", 0.0), "": ("Paris", 5.0)}))
     assert (some_words.answer, some_words.stop_reason) == ("Ohio", "best_passage")

@@ -126,7 +126,7 @@ def test_judgements_that_were_not_written_are_parse_failures():
 
 @pytest.mark.parametrize("silent", [said("Toledo", told={}), said("", told={})])
 def test_a_gate_that_tells_nothing_searches(silent):
-    """If both gate tokens lack a log-probability, or the text is empty, the arm counts it and searches."""
+    """The arm searches, and counts a parse failure, if no gate token has a log-probability, or the text is empty."""
     outcome = outcome_of(arm(passages=1), model(silent, Jaws=reading("Ohio")))
     assert branches(outcome, "parse_failed") == ["the gate has neither [Retrieval] nor [No Retrieval]"]
     assert outcome.answer == "Ohio"
@@ -204,7 +204,7 @@ def test_a_group_of_the_wrong_size_is_refused():
 
 @given(some.dictionaries(some.sampled_from("abcd"), some.floats(-2000, 0)), some.permutations("abcd"))
 def test_shares_add_up_to_one_whatever_the_order(logprobs, names):
-    """Shares are in [0, 1], sum to 1 if a token has a log-probability, and grow with it."""
+    """Shares are in 0..1, add up to 1 if a name has a log-probability, and grow with it."""
     shares = dict(zip(names, share(logprobs, names=names), strict=True))
     straight = dict(zip("abcd", share(logprobs, names="abcd"), strict=True))
     assert sum(shares.values()) == pytest.approx(1.0 if logprobs else 0.0)

@@ -35,7 +35,7 @@ def test_a_long_answer_is_given_out_word_by_word(name):
 
 @pytest.mark.parametrize("name", STREAMING)
 def test_a_short_answer_is_given_when_it_is_there(name):
-    """A line that may still end with "the answer is" is not streamed before its end."""
+    """A line that may still announce "the answer is" is not streamed before its end."""
     listener = RecordingReader()
     outcome = run(made(name), reader=listener, generator_=generator(text="Ohio. No, the answer is Utah."))
     assert listener.pieces == []
@@ -57,7 +57,7 @@ def test_notes_are_plain_lines():
 
 
 def test_nobody_reading_costs_nothing():
-    """Without a reader the generator has no sink, and no notes are sent."""
+    """Without a reader the generator has no sink, and no note is sent."""
     listener, asked = RecordingReader(), generator(text=PARAGRAPHS)
     listener.reading = False
     run(made("single_step", preset="chat"), reader=listener, generator_=asked)

@@ -101,7 +101,7 @@ def test_half_an_answer_is_not_kept(tmp_path):
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"text": "x"}', '{"details": {}, "colour": 1}', "\udcff"])
 def test_a_broken_file_is_made_anew(broken, tmp_path, caplog):
-    """An invalid cache file is logged and replaced by a valid one."""
+    """A damaged file is logged, and replaced by a good one."""
     cached = CachedGenerator(ScriptedGenerator({"": "In the harbour."}), folder=tmp_path)
     complete(cached)
     (file,) = files(tmp_path)
@@ -112,7 +112,7 @@ def test_a_broken_file_is_made_anew(broken, tmp_path, caplog):
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, caplog):
-    """If the cache cannot be written, the answer is returned and a warning is logged."""
+    """If the folder cannot be written, the answer is returned, and the failure is logged."""
     folder = tmp_path / "answers"
     cached = CachedGenerator(ScriptedGenerator({"": "x"}), folder=folder)
     key = request_key(REQUEST, generator="scripted", version="")
@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, caplog):
 
 
 def test_questions_are_not_written(tmp_path):
-    """The folder contains only answers, readable only by their owner, and no questions or temporary files."""
+    """The folder has only answers, readable only by their owner, and neither questions nor temporary files."""
     complete(CachedGenerator(ScriptedGenerator(["In the harbour."]), folder=tmp_path / "answers"))
     (file,) = files(tmp_path)
     assert "ferry" not in file.read_text()

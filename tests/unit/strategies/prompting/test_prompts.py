@@ -120,7 +120,7 @@ def test_an_override_may_be_a_file(tmp_path):
     "given", ["my.md", "my prompt", "[body]{passages}{question}", "tp/my", "a\x00b", "x" * 5000, "."]
 )
 def test_one_line_that_is_no_file_is_said_to_be_none(given, tmp_path, monkeypatch):
-    """A text of one line is a path, since a template has two lines or more; the error names the missing file."""
+    """A template has at least two lines: a single line is a path, and the error names the missing file."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
         own_template(given)

@@ -193,8 +193,8 @@ def test_long_documents_are_cut_without_losing_a_word(tmp_path):
         ("---\ndate: 2024-05-01\n...\n# City\n\nParis.", "City", "# City\n\nParis."),
         ("---\ntitle: [a, b]\n---\nParis.", "d", "Paris."),
         ("---\n---\nParis.", "d", "Paris."),
-        # not front matter: invalid YAML, text between two rules (also if it parses as a mapping), a blank line before
-        # it, an unclosed rule, a rule further down
+        # without front matter: broken YAML, text between two rules, also if it reads as a mapping, a blank line before
+        # it, a rule without an end, a rule further down
         ("---\ntitle: a: b\n---\n\n# City", "City", "---\ntitle: a: b\n---\n\n# City"),
         ("---\nParis.\n\n---\n\nRome.", "d", "---\nParis.\n\n---\n\nRome."),
         ("---\nNote: read this.\n\n---\n\nRome.", "d", "---\nNote: read this.\n\n---\n\nRome."),

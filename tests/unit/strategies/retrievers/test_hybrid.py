@@ -60,7 +60,7 @@ def test_a_passage_deep_in_both_lists_may_come_first():
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_search_fails_if_one_fails(failing):
-    """An exception of either retriever is raised."""
+    """The error of either retriever is raised."""
     pair = [MemoryRetriever(PASSAGES, fail_at=[1] if failing == number else []) for number in range(2)]
     with pytest.raises(ArmFailed, match="the retriever fails at search 1"):
         found(HybridRetriever(pair[0], second=pair[1]), "river")

@@ -162,7 +162,7 @@ def test_the_tally_is_unbiased():
 
 
 def test_imported_rows_lose_nothing():
-    """A warm start by a table or an imported log is evidence that costs no slack."""
+    """Rows of a table or of another router's log count as outcomes, and cost no slack."""
     imported = Shortfall(INCUMBENT, harm=0.05)
     for _ in range(50):
         for arm, reward in zip(ARMS, (0.0, 0.7, 0.1), strict=True):
@@ -209,7 +209,7 @@ def test_a_share_is_at_most_what_is_allowed():
 
 
 def test_bad_settings_are_refused():
-    """An unknown incumbent, an invalid harm, and a policy with its own holdback raise errors that name the field."""
+    """An unknown incumbent, an invalid harm, and a policy that wraps itself are refused, each with its field."""
     with pytest.raises(ConfigError, match="'singel_step' is not among the arms") as caught:
         check_policy(Settings(policy={"incumbent": "singel_step"}))
     assert (caught.value.field, "single_step" in caught.value.remedy) == ("policy.incumbent", True)
@@ -230,7 +230,7 @@ def test_bad_settings_are_refused():
 
 
 def test_rows_of_elsewhere_are_no_decisions_of_here():
-    """`decided` also counts the rows of a warm start; rows of this service count as its own decisions."""
+    """`decided` also counts rows of a warm start; learned rows represent only decisions made here."""
     warm, cold = Shortfall(INCUMBENT, harm=0.05), Shortfall(INCUMBENT, harm=0.05)
     for _ in range(500):
         warm.learn(replace(row(INCUMBENT, 0.7), imported=True, decided=500))

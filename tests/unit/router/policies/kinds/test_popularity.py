@@ -76,7 +76,7 @@ def word_of(policy, text, arms=ARMS):
     ],
 )
 def test_passages_that_mention_a_key(key, passages):
-    """Every key counts the passages that mention it, each passage once; only names are keys."""
+    """Every key counts the passages that mention it, once per passage; words that are not names are not keys."""
     passages_of = count_mentions([*PASSAGES, Passage(id="6", title="", text="All rivers flow, and some film it.")])[
         "mentions"
     ]
@@ -162,7 +162,7 @@ def test_entities_of_a_question(tmp_path, text, found):
     ],
 )
 def test_long_question_is_read_up_to_a_length(text, found):
-    """Only the first READ characters of a question are read, up to the last complete word."""
+    """Only the first READ characters of a question are searched, up to the last whole word."""
     table = PopularityTable(format=1, mentions={"obama": 50.0}, common=frozenset(), words=5)
     assert table.entities(text) == found
 
@@ -278,7 +278,7 @@ def test_ties_retrieve():
 
 
 def test_row_without_a_reward_is_refused():
-    """A reward of NaN raises a PolicyFault, and nothing changes."""
+    """A reward that is not a number is a PolicyFault, and changes nothing."""
     policy = taught(lambda: Popularity(table=TABLE), made_updates(5))
     before = sha_of(policy)
     row = made_updates(1, first=6)[0]

@@ -165,7 +165,7 @@ def test_an_index_that_goes_away_fails_the_search(client, at, name):
 def test_meaning_needs_the_encoder_of_the_index(at, name, encoder):
     """Over an index without vectors searching by meaning is refused at the start."""
     at(name).build(PASSAGES)
-    with pytest.raises(ConfigError, match="holds vectors of None"):
+    with pytest.raises(ConfigError, match="vectors of None"):
         at(name, search="meaning").opened(encoder)
 
 

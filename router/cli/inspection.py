@@ -71,7 +71,9 @@ _MEANINGS: Final = {
 }
 
 
-def status(label: LabelOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def status(
+    label: LabelOption = None, show_all: AllOption = False, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
     """What routing earned, counts, learning lag, health of each arm, and each fault with its remedy.
 
     Read from the database, and from Redis if it is used: no service need run. Exit code 1 with a problem. --json
@@ -97,15 +99,23 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             reply = plain(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding))
             print_json(reply | {"findings": [asdict(one) for one in findings]})
         else:
-            facts = _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
-            facts |= {"findings": [f"{one.severity} {one.line}" for one in findings]} if findings else {}
+            facts: dict[str, object] = {"routing": [month.sentence]}  # a list, so that one screen shows all of it
+            if findings:
+                facts["findings"] = [f"{finding.severity} {finding.line}" for finding in findings]
+            budgets = budget_lines(ledger.database, settings, now=now)
+            if budgets:
+                facts["budgets"] = budgets
+            facts |= {"policy": ledger.label} | _champion(ledger, settings=settings)
+            if state.learning is not None:
+                facts["learning"] = state.learning.line
+            facts |= _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
             origin = origin_in(ledger.database, label=ledger.label)
-            facts |= {"encoder": _encoder(origin)} if origin is not None else {}
-            lines = budget_lines(ledger.database, settings, now=now)
-            facts |= {"budgets": lines} if lines else {}
-            learned = {} if state.learning is None else {"learning": state.learning.line}
-            lead = {"routing": month.sentence, "policy": ledger.label}
-            show(lead | _champion(ledger, settings=settings) | learned | facts, as_json=False)
+            if origin is not None:
+                facts["encoder"] = _encoder(origin)
+            if show_all:
+                show(facts, as_json=False)
+            else:
+                show_screen(facts, more="--all prints everything")
         if is_problem(findings):
             raise typer.Exit(1)
 

@@ -178,10 +178,11 @@ def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
 _SCREEN: Final = (24, 80)
 
 
-def show_screen(facts: Mapping[str, Any], *, more: str) -> None:
-    """Facts for people on one screen: lines are wrapped, long values cut. more: how to see the rest."""
+def show_screen(facts: Mapping[str, Any], *, more: str, whole: Collection[str] = ()) -> None:
+    """Facts for people on one screen: lines are wrapped, long texts cut, except `whole`. more: how to see the rest."""
+    cut = {key: _cell(value)[:_EXCERPT] for key, value in facts.items() if isinstance(value, str) and key not in whole}
     with console.capture() as shown:
-        _tell({key: _cell(value)[:_EXCERPT] if isinstance(value, str) else value for key, value in facts.items()})
+        _tell({**facts, **cut})
     most, width = _SCREEN
     lines = [part for line in shown.get().splitlines() for part in textwrap.wrap(line, width) or [""]]
     for line in [*lines[: most - 1], more]:

@@ -99,7 +99,7 @@ def status(
             reply = plain(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding))
             print_json(reply | {"findings": [asdict(one) for one in findings]})
         else:
-            facts: dict[str, object] = {"routing": [month.sentence]}  # a list, so that one screen shows all of it
+            facts: dict[str, object] = {"routing": month.sentence}
             if findings:
                 facts["findings"] = [f"{finding.severity} {finding.line}" for finding in findings]
             budgets = budget_lines(ledger.database, settings, now=now)
@@ -115,7 +115,7 @@ def status(
             if show_all:
                 show(facts, as_json=False)
             else:
-                show_screen(facts, more="--all prints everything")
+                show_screen(facts, more="--all prints everything", whole=("routing",))
         if is_problem(findings):
             raise typer.Exit(1)
 

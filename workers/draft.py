@@ -16,8 +16,9 @@ from rich.markup import escape
 
 from ragbandit.router.cli.console import errors
 from ragbandit.router.config.settings import Settings
+from ragbandit.shared import formats
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
-from ragbandit.shared.formats import did_you_mean, number, one_line
+from ragbandit.shared.formats import did_you_mean, one_line
 from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.strategies.arms.external import CallableArm
 from ragbandit.workers.model_lists import MOST_NAMED, OPENAI, USUAL_PORTS, Model, ModelServer, find_server
@@ -223,10 +224,7 @@ def cost_unit(here: Surroundings, *, prices: Prices) -> str:
 
 def worth(preference: str, *, unit: str) -> str:
     """What a right answer is worth, in words."""
-    amount = 1.0 / WEIGHTS[preference][unit]
-    if unit == "dollars":
-        return f"{number(100.0 * amount)} cent{'' if amount == 0.01 else 's'}"
-    return f"{number(amount)} {'seconds' if unit == 'seconds_total' else unit}"
+    return formats.worth(1.0 / WEIGHTS[preference][unit], unit)
 
 
 def parsed_price(text: str) -> dict[str, float]:

@@ -118,6 +118,31 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.3g} s"
 
 
+#: unit -> its singular
+_ONE: Final = {"steps": "step", "right answers": "right answer", "units of cost": "unit of cost"}
+
+
+def money(value: float | None, unit: str) -> str:
+    """An amount with its unit, a minus before the sign: `$310`, `-$1.25`, `5,310 steps`, `1 step`, `2.5 h`."""
+    if value is None:
+        return number(None)
+    minus, size = "-" if value < 0 else "", abs(value)
+    if unit == "seconds":
+        return minus + duration(size)
+    if unit != "dollars":
+        text = number(size)
+        return f"{minus}{text} {_ONE.get(unit, unit) if text == '1' else unit}"
+    return f"{minus}${size:,.0f}" if size >= 100 else f"{minus}${size:.2f}" if size >= 1 else f"{minus}${number(size)}"
+
+
+def worth(amount: float, term: str) -> str:
+    """The worth of a right answer in a cost term: `5 cents`, `$2.00`, `20 steps`, `2.5 h`."""
+    if term == "dollars" and amount < 1.0:
+        cents = number(100.0 * amount)
+        return f"{cents} {'cent' if cents == '1' else 'cents'}"
+    return money(amount, term.removesuffix("_total"))
+
+
 def moment(seconds: float | None) -> str:
     """A time in seconds since 1970 as `2026-11-20 14:00:00 UTC`; a dash if it is out of range."""
     text = iso_time(seconds)

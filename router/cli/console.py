@@ -14,7 +14,6 @@ from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from textwrap import wrap
 from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
@@ -183,10 +182,22 @@ def show_screen(facts: Mapping[str, Any], *, more: str, whole: Collection[str] =
     cut = {key: _cell(value)[:_EXCERPT] for key, value in facts.items() if isinstance(value, str) and key not in whole}
     with console.capture() as shown:
         _tell({**facts, **cut})
-    most, width = _SCREEN
-    lines = [part for line in shown.get().splitlines() for part in textwrap.wrap(line, width) or [""]]
-    for line in [*lines[: most - 1], more]:
+    lines = [part for line in shown.get().splitlines() for part in textwrap.wrap(line, _SCREEN[1]) or [""]]
+    for line in [*lines[: _SCREEN[0] - 1], more]:
         console.say(line)
+
+
+def show_paragraphs(texts: Iterable[str], *, show_all: bool) -> None:
+    """Print texts of others, wrapped to the terminal; without `show_all` those that fit into one screen."""
+    room: float = math.inf if show_all else _SCREEN[0] - 2  # the line about --all, and the prompt
+    for text in texts:
+        lines = textwrap.wrap(one_line(text), console.width, subsequent_indent="  ")
+        room -= len(lines)
+        if room < 0:
+            console.say("More: --all")
+            return
+        for line in lines:
+            console.say(line)
 
 
 def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) -> None:
@@ -294,23 +305,6 @@ def fitting(table: Table, *, console: Console) -> Table | Group:
 
 def _text(cell: object) -> str:
     return cell.plain if isinstance(cell, Text) else Text.from_markup(str(cell)).plain
-
-
-#: lines of a usual terminal
-SCREEN_LINES: Final = 24
-
-
-def show_paragraphs(texts: Iterable[str], *, most: int | None) -> None:
-    """Print texts of others wrapped to the terminal, as far as they fit into `most` lines; None prints all."""
-    room = math.inf if most is None else most - 2  # the line about --all, and the prompt
-    for text in texts:
-        lines = wrap(one_line(text), console.width, subsequent_indent="  ")
-        room -= len(lines)
-        if room < 0:
-            console.say("More: --all")
-            return
-        for line in lines:
-            console.say(line)
 
 
 class VerbGroup(NamedTuple):

@@ -21,7 +21,6 @@ from ragbandit.router.api.findings import (
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
 from ragbandit.router.api.security.budgets import budget_lines
 from ragbandit.router.cli.console import (
-    SCREEN_LINES,
     AllOption,
     ConfigOption,
     JsonOption,
@@ -339,6 +338,6 @@ def report(
         for title, lines in words.tables(result)[1:]:
             paragraphs += [f"{title} {'; '.join(words.cells(line, result.unit))}" for line in lines]
         paragraphs += result.notes
-    show_paragraphs(paragraphs, most=None if show_all else SCREEN_LINES)
+    show_paragraphs(paragraphs, show_all=show_all)
     if html is not None:
         console.print(f"written to {html}", markup=False)

@@ -34,7 +34,6 @@ from ragbandit.router.reporting.words import (
     QualityWord,
     difference,
     earned_words,
-    money,
     price_of,
     sample_words,
     saved,
@@ -45,7 +44,7 @@ from ragbandit.router.storage.rows.outcome_rows import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import NOT_TRIED, pace
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.formats import NOTHING, decimal, duration, number, percent, roughly
+from ragbandit.shared.formats import NOTHING, decimal, duration, money, number, percent, roughly
 from ragbandit.shared.types import Vector
 
 #: quality per question that may be lost where two are called as good: of right answers 95 in 100 stay, as is usual

@@ -6,7 +6,7 @@ from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.reporting.estimates import Comparison
 from ragbandit.router.reporting.reading import Line, Report, Sample, Unit
 from ragbandit.shared.confidence_sequences import NOT_TRIED
-from ragbandit.shared.formats import counted, decimal, duration, moment, number, percent
+from ragbandit.shared.formats import counted, decimal, duration, moment, money, number, percent, worth
 
 QualityWord = Literal["better", "as good", "worse"]
 CostWord = Literal["cheaper", "same cost", "more expensive"]
@@ -36,10 +36,8 @@ def price_of(reward: RewardSettings | None) -> Price | None:
     (term, price), *others = charged.items()
     if others:
         term, price = "units of cost", 1.0
-    unit, amount = term.removesuffix("_total"), 1.0 / (reward.weight * price)
-    is_cents = unit == "dollars" and amount < 1.0
-    worth = f"{number(100.0 * amount)} {'cent' if amount == 0.01 else 'cents'}" if is_cents else money(amount, unit)
-    return Price(amount, unit, f"a right answer is worth {worth}")
+    amount = 1.0 / (reward.weight * price)
+    return Price(amount, term.removesuffix("_total"), f"a right answer is worth {worth(amount, term)}")
 
 
 def tells_nothing(comparison: Comparison) -> bool:
@@ -109,23 +107,6 @@ def period_of(report: Report, *, now: float) -> str:
 def amount(mean: float | None, questions: int, unit: str) -> str:
     """A mean per question over so many questions, in all."""
     return money(None if mean is None else mean * questions, unit)
-
-
-#: unit -> its singular
-_ONE: Final = {"steps": "step", "right answers": "right answer", "units of cost": "unit of cost"}
-
-
-def money(value: float | None, unit: str) -> str:
-    """An amount with its unit, a minus before the sign: `$310`, `-$1.25`, `5,310 steps`, `1 step`, `2.5 h`."""
-    if value is None:
-        return number(None)
-    minus, size = "-" if value < 0 else "", abs(value)
-    if unit == "seconds":
-        return minus + duration(size)
-    if unit != "dollars":
-        text = number(size)
-        return f"{minus}{text} {_ONE.get(unit, unit) if text == '1' else unit}"
-    return f"{minus}${size:,.0f}" if size >= 100 else f"{minus}${size:.2f}" if size >= 1 else f"{minus}${number(size)}"
 
 
 def saved(cost: Comparison, n: int, unit: Unit) -> str:

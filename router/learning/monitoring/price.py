@@ -14,7 +14,7 @@ import numpy as np
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import serves_prices
-from ragbandit.shared.formats import number
+from ragbandit.shared.formats import number, worth
 from ragbandit.shared.types import ArmName, Matrix
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ def proposal(price: Price, *, reward: "RewardSettings") -> str:
         return f"{expensive} costs more than {cheap} and is right less often: no weight pays for it"
     if price.proposed <= 0.0:
         return f"so far nothing says that {expensive} is worth its cost"
-    worth = _worth(price.proposed, prices=reward.cost)
-    begin = f"if you do not know your price, begin with weight {number(price.proposed, 2)} ({worth})"
+    proposed_worth = _worth(price.proposed, prices=reward.cost)
+    begin = f"if you do not know your price, begin with weight {number(price.proposed, 2)} ({proposed_worth})"
     if price.verdict is None:
         return begin
     side, fixed = "high" if price.weight > price.proposed else "low", price.best_fixed
@@ -138,11 +138,7 @@ def proposal(price: Price, *, reward: "RewardSettings") -> str:
 
 def _worth(weight: float, *, prices: Mapping[str, float]) -> str:
     """What a right answer is worth at a weight above 0, in each term that has a price."""
-    amounts = [(term, 1.0 / (weight * price)) for term, price in prices.items() if price > 0.0]
-    words = [
-        f"{number(100.0 * worth)} cents" if term == "dollars" and worth < 1.0 else f"{number(worth)} {term}"
-        for term, worth in amounts
-    ]
+    words = [worth(1.0 / (weight * price), term) for term, price in prices.items() if price > 0.0]
     return f"a right answer is worth {' or '.join(words)}"
 
 

@@ -13,7 +13,7 @@ from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import exploration, line_of, report_of
 from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.errors import NotFound
-from ragbandit.shared.formats import counted, roughly
+from ragbandit.shared.formats import counted, money, roughly
 from tests.support.cases import every_case
 
 DAY = 86_400.0
@@ -223,7 +223,7 @@ def test_rests_of_rounding_and_single_counts():
     found = report_of(even, SCOPE, policy=PolicySettings(), against="premium")
     assert found.total.cost.difference == 0.0
     assert "saved 0 steps, " in found.sentence
-    assert (words.money(1.0, "steps"), words.money(0.0, "dollars")) == ("1 step", "$0")
+    assert (money(1.0, "steps"), money(0.0, "dollars")) == ("1 step", "$0")
     assert [roughly(count) for count in (0.2, 1_250, 36_966, 98_000, 4e5, 7e8)] == [
         "about 1", "about 1,000", "tens of thousands", "hundreds of thousands", "hundreds of thousands", "millions"
     ]  # fmt: skip

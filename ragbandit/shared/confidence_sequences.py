@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import counted, roughly
 from ragbandit.shared.types import Matrix, Vector
 
 Choices = npt.NDArray[np.intp]
@@ -203,7 +204,7 @@ class Tried:
         """Message why no interval is printed; None if there is enough data."""
         if self.enough:
             return None
-        counts = f"{self.draws:,} {'draw' if self.draws == 1 else 'draws'}, {self.judged:,} judged"
+        counts = f"{counted(self.draws, 'draw')}, {self.judged:,} judged"
         return f"{NOT_TRIED}: {counts}; {self.needed} effective rows needed, {self._forecast}"
 
     @property
@@ -211,11 +212,9 @@ class Tried:
         """Number of further questions needed at the rate so far, as text."""
         lacking = self.needed - self.effective
         if not 0.0 < lacking <= _FARTHEST * self.effective:
-            return "no end in sight at this rate"
-        more = max(1, math.ceil(lacking * self.questions / self.effective))
-        unit = 10 ** max(0, len(str(more)) - 2)  # a forecast is no more precise than two digits
-        more = -(-more // unit) * unit
-        return f"about {more:,} {'question' if more == 1 else 'questions'} more at this rate"
+            return "at this rate it will not be known"
+        more = roughly(lacking * self.questions / self.effective)
+        return f"{more} more {'question' if more == 'about 1' else 'questions'} at this rate"
 
 
 #: fewest answers with a rating and a judge's score for a slope; at this number the slope counts half

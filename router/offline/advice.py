@@ -50,7 +50,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.reporting.report import FEWEST_TO_FIX, WORTH
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import number
+from ragbandit.shared.formats import number, roughly
 from ragbandit.shared.types import ArmName, Matrix, TableRow, Vector, finite_json
 
 Kind = Literal["route", "fix", "not enough", "wrong log"]
@@ -444,7 +444,8 @@ def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> st
     more = max(more, FEWEST_TO_FIX - questions)
     if more > _FARTHEST:
         return "it is too close to the limit to settle with a realistic number of labelled questions"
-    return f"about {max(1, math.ceil(more)):,} more labelled questions decide it"
+    count = roughly(more)
+    return f"{count} more labelled {'question decides' if count == 'about 1' else 'questions decide'} it"
 
 
 def _control(

@@ -351,7 +351,7 @@ def _missing(
     times = ((comparison.high - comparison.low) / (2.0 * half)) ** 2 if half > 0.0 else math.inf
     more = questions * (times - 1.0)
     if not times < _FARTHEST:
-        return "the difference is too small to settle: no end in sight at this rate"
+        return "the difference is too small to settle at this rate"
     seconds = max(more, 1.0) / pace(questions, first=0.0, until=86_400.0 * days)
     size = next((size for size in (86_400.0, 3_600.0, 60.0) if seconds >= 2.0 * size), 1.0)
     wait = duration(float(f"{seconds / size:.0e}") * size)

@@ -49,7 +49,7 @@ from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, pace
-from ragbandit.shared.formats import number, percent, roughly
+from ragbandit.shared.formats import counted, number, percent, roughly
 from ragbandit.shared.types import MAX_WEIGHT, ArmName, Decision, Outcome
 
 LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
@@ -166,8 +166,9 @@ class Diagnosis:
 
     def _need(self, arm: ArmName) -> str:
         one = self.arms[arm]
-        judged = f"has {self.judged[arm]:,} judged answers and " if arm in self.judged else ""
-        wait = "none are expected" if one.questions is None else f"{_about(one.questions, ' of')} questions"
+        judged = f"has {counted(self.judged[arm], 'judged answer')} and " if arm in self.judged else ""
+        noun = "question" if one.questions == 1 else "questions"
+        wait = "none are expected" if one.questions is None else f"{_about(one.questions, ' of')} {noun}"
         return f"{judged}needs {'about ' * (one.labels < _EXACT)}{_about(one.labels)} more ({wait} at this rate)"
 
 

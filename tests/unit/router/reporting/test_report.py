@@ -67,7 +67,7 @@ def test_what_is_missing_is_a_forecast():
     missing = line(UNTRIED, comparison(*CHEAPER)).missing
     assert missing.startswith("quality: not tried enough: 600 draws, 500 judged")
     missing = line(comparison(-0.0401, 0.4399), comparison(-0.1, 0.1)).missing
-    assert "cost: the difference is too small to settle: no end in sight" in missing
+    assert "cost: the difference is too small to settle at this rate" in missing
 
 
 def test_the_sentence():

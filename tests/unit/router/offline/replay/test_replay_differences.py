@@ -155,6 +155,6 @@ def test_few_effective_rows_give_no_verdict():
     assert found.weights.effective_rows == pytest.approx(6.0)
     assert (found.verdict, found.difference.low) == ("cannot tell", None)
     assert found.missing == (
-        "not tried enough: 6 draws, 6 judged; 10 effective rows needed, about 400 questions more at this rate. "
+        "not tried enough: 6 draws, 6 judged; 10 effective rows needed, about 400 more questions at this rate. "
         "They are missing for fixed:deep: a larger policy.floor or policy.harm draws its arms more often"
     )

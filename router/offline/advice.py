@@ -395,13 +395,14 @@ def concluded(advice: Advice, *, gain: EstimateWithInterval) -> Advice:
     """With the verdict and its sentence. gain: over the best fixed arm."""
     worth, control = advice.ask.worth, advice.control
     verdict: Kind = "not enough"
+    value = "what learned routing is worth is not known yet"
     if gain.interval is not None:
         (low, high), chance = gain.interval, control is not None and control.value >= gain.value  # by permuted outcomes
         fixed = high < worth and advice.questions >= FEWEST_TO_FIX
         verdict = "route" if low > 0.0 and not chance else "fix" if fixed else "not enough"
+        size = f"{gain.value:+.3f} ({low:+.3f} to {high:+.3f})"
+        value = f"learned routing is worth {size} a question over always {advice.best}"
     verdict = "fix" if advice.ask.alone else "not enough" if advice.untried and verdict == "fix" else verdict
-    interval = "" if gain.low is None else f" ({gain.low:+.3f} to {gain.high:+.3f})"
-    value = f"learned routing is worth {gain.value:+.3f}{interval} a question over always {advice.best}"
     if verdict == "fix":
         why = "every other arm left the race" if advice.ask.alone else f"{value}, less than {worth:g}"
         words = f"always {advice.best}: {why}; do not route"

@@ -506,6 +506,9 @@ def test_any_number_of_arms_fits_on_one_screen():
         assert "…" not in pages[True]
         assert (pages[True].count("0.700 (0.600 to 0.800)"), pages[True].count("note: ")) == (count + 1, 9)
     assert "too close" in concluded(replace(advice, ask=Ask(worth=0.0)), gain=even).sentence  # nothing to divide by
+    unknown = concluded(advice, gain=EstimateWithInterval(value=0.0)).sentence
+    assert unknown.startswith("not enough: what learned routing is worth is not known yet; ")
+    assert "always" not in unknown
 
 
 def test_an_arm_that_is_best_somewhere_stays():

@@ -101,12 +101,15 @@ def test_a_database_needs_its_own_client_alone(retriever, missing):
 
 #: loaded with httpx; `idna` and `typing_extensions` among its packages
 WITH_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "sniffio", "typing_extensions"}
+#: loaded at every start of a Python that has them, as Debian's has
+AT_EVERY_START = {"sitecustomize", "usercustomize"}
 
 
 def named(name):
     """The packages, other than Python's own, that a fresh process has loaded after `from ragbandit import name`."""
     packages = {module.partition(".")[0] for module in imported(f"ragbandit:{name}")[0]}
-    return {each for each in packages - set(sys.stdlib_module_names) if not each.startswith("_")}
+    foreign = packages - set(sys.stdlib_module_names) - AT_EVERY_START
+    return {package for package in foreign if not package.startswith("_")}
 
 
 def test_client_needs_httpx_alone():

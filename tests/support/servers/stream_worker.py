@@ -4,7 +4,7 @@ import json
 import time
 from functools import partial
 
-from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.jobs import CHANNEL, RedisJobs, connect
 from ragbandit.router.queue.streams import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -17,6 +17,7 @@ from ragbandit.workers.context import Context
 from ragbandit.workers.process import consumer_of
 from ragbandit.workers.threads import EventLoop
 from tests.support.arms.loaded_arms import loaded_arms
+from tests.support.waiting import until
 
 
 class StreamWorker:
@@ -36,7 +37,11 @@ class StreamWorker:
             loop=EventLoop(),
             streams=StreamWriter(self.jobs.client, outage=self.jobs.outage),
         )
+        client = self.jobs.client
+        ((_, listeners),) = client.pubsub_numsub(CHANNEL)
         self._listener = self.jobs.listen(partial(housekeeping.handle_notification, self.context))
+        # A reader that comes before the worker listens gets the answer whole.
+        until(lambda: client.pubsub_numsub(CHANNEL)[0][1] > listeners)
         self._routines = housekeeping.routines_of(self.context)
         self._consumer = consumer_of("answer", self.context, threads=at_once)
         self._consumer.every_s = 0.05  # instead of wake-ups

@@ -328,7 +328,7 @@ from ragbandit.strategies.run import Answer
 from ragbandit.shared.types import Cost
 
 class Arm:
-    needs = frozenset()
+    needs, generates = frozenset(), False
     dollars, retrieves = 0.01, False
     def __init__(self, *, name, **_): self.name, self.params = name, {}
     async def answer(self, question, *, run):

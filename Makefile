@@ -31,11 +31,11 @@ lint: install
 WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile
 
-# One process collects first, and so compiles what is imported: else each process that tests would compile every file.
-# The linters run beside the tests, which often wait; what they find is printed at the end.
+# The linters run in the background, and their output is printed at the end. One process collects before the tests
+# begin, and so compiles what is imported: else each process that tests would compile every file.
 test: install
-	@$(BIN)/python -m pytest -qq --collect-only tests >/dev/null 2>&1; \
-		nice -n 10 $(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
+	@nice -n 10 $(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
+		$(BIN)/python -m pytest -qq --collect-only tests >/dev/null 2>&1; \
 		$(PYTEST) tests/acceptance tests/integration tests/unit --no-loadscope-reorder; tests=$$?; \
 		wait $$lint; lint=$$?; cat $(VENV)/lint.log; exit $$((tests || lint))
 

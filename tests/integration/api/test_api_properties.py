@@ -104,7 +104,7 @@ def run(strategy, check, *, examples: int) -> None:
 
 def test_requests_of_the_document(operations):
     """No request is answered with a 5xx or off the document; what fits it is taken, and what does not is refused."""
-    each = max(3, min(50, WANTED // (2 * len(operations))))
+    each = max(2, min(50, WANTED // (2 * len(operations))))
     counts, failures = Counter(), {}
 
     def check(case):

@@ -91,6 +91,7 @@ def test_an_incumbent_holds_a_pass_back():
 # -------------------------------------------------------------------------------------------------------------- board
 
 
+@pytest.mark.slow
 def test_a_board_from_the_command(tmp_path, capsys):
     """One world, two policies: the tables, the JSON and the picture; processes change nothing."""
     files = tmp_path / "board.json", tmp_path / "board.png"

@@ -73,7 +73,7 @@ def test_arms_that_are_alike_have_alike_shares():
         assert np.min(shares) > 0.2 / count
 
 
-@pytest.mark.parametrize("arms", [2, 11])
+@pytest.mark.parametrize("arms", [2, pytest.param(11, marks=pytest.mark.slow)])
 def test_it_ends_at_the_better_arm(arms):
     """Where one arm pays .7 and the others .5, its probability grows with the rows, to 95 % after 200 of each arm."""
     names, right = [ArmName(f"arm {number}") for number in range(arms)], {}
@@ -210,7 +210,7 @@ def test_alarm_is_silent_where_nothing_changes(chance):
     assert [policy.age(arm) for arm in quiet] == [policy.seen[arm] for arm in quiet]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_alarm_rings_when_rewards_are_swapped(seed):
     """Arms that pay .8 and .2 change places after 1,500 rows: within 60 rows of each its alarm rings, once."""
     for arm in (ARMS[0], ARMS[2]):

@@ -97,7 +97,7 @@ async def run_strategy(
         has_successor=has_successor,
     )
     end = await _unless_stopped(_end_of(strategy, question=query.text, run=run), stop=stop)
-    end = _as_kept(end, given=stream.given, arm=strategy.name)
+    end = _as_kept(end, given=stream.delivered, arm=strategy.name)
     trace = tuple(run.trace)
     return Outcome(
         decision_id=DecisionId(query.id),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from ragbandit.shared.text_forms import answer_words
 from ragbandit.strategies.arms.prompted import Count, PromptedArm, ReaderParams, preset_table
-from ragbandit.strategies.arms.steps import answer_in, finished, gather, mean_logprob, partial_kept, stops_of
+from ragbandit.strategies.arms.steps import answer_in, finished, gather, keep_partial, mean_logprob, stops_of
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, parsed_items, parsed_label
 from ragbandit.strategies.run import Answer, Run
@@ -149,7 +149,7 @@ class RqRag(PromptedArm[RqRagParams]):
 
     async def _answer_node(self, question: str, *, node: _Node, run: Run) -> PathAnswer:
         # A partial answer becomes the draft only if no other path has a whole one.
-        with partial_kept(run, style=self._params.style) if run.draft is None else nullcontext():
+        with keep_partial(run, style=self._params.style) if run.draft is None else nullcontext():
             done = await self._ask(
                 "read",
                 {"question": question},

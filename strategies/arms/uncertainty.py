@@ -16,7 +16,7 @@ from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm, Share, preset_table
-from ragbandit.strategies.arms.steps import finished, gather, partial_kept
+from ragbandit.strategies.arms.steps import finished, gather, keep_partial
 from ragbandit.strategies.base import Completion, Hit, Need, Passage
 from ragbandit.strategies.generators.text_feed import Attention, Token
 from ragbandit.strategies.prompting.passages import (
@@ -195,7 +195,7 @@ class LookaheadArm(PromptedArm[Ahead]):
     ) -> Completion:
         """Continue the text up to the end of the line. purpose: a "look_ahead" includes the model's uncertainty."""
         fields = {"question": question, "thoughts": " ".join(sentences)}
-        with partial_kept(run, style="reasoned"):
+        with keep_partial(run, style="reasoned"):
             return await self._ask(
                 "write",
                 fields,

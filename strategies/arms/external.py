@@ -128,7 +128,7 @@ class Http(ParamsArm[HttpParams]):
 
     After a broken connection, or a status of 408, 409, 425, 429 or 5xx, the call is repeated after a random, growing
     pause, which is at least the server's Retry-After. Other statuses except 2xx, invalid replies and a Retry-After
-    above 30 s are failures. Of failed attempts only the seconds are known and counted.
+    above 30 s are failures. Only the seconds of failed attempts are known and counted.
     """
 
     retrieves: ClassVar[bool] = False

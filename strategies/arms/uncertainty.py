@@ -61,7 +61,7 @@ class Word:
 
 def merge_words(tokens: Sequence[str]) -> list[Word]:
     """Join tokens, and split the text into words at white space. A token with parts of two words belongs to both."""
-    token_at = [number for number, token in enumerate(tokens) for _ in token]  # of every character
+    token_at = [number for number, token in enumerate(tokens) for _ in token]  # token of every character
     return [
         Word(text=match[0], tokens=tuple(dict.fromkeys(token_at[slice(*match.span())])), begin=match.start())
         for match in _WORD.finditer("".join(tokens))
@@ -235,7 +235,7 @@ class Dragin(LookaheadArm[DraginParams]):
 
     The value of a word is the share of the sentence's attention that the word receives, times its entropy, times the
     number of words in the sentence (section 3.1 of the paper). A content word with a value above `theta` triggers a
-    search. (The authors' code tests for content after the trigger, so a stop word can trigger a search without a
+    search. (In the authors' code this test comes after the trigger, so a stop word can trigger a search without a
     query.) The query has the words of question and text that receive most attention from the triggering words. It is
     the question if the model's tokens do not contain the question, or if no word has attention ("query_fallback"). One
     sentence is written with the passages, then the arm writes ahead again. A text without a trigger is accepted whole.
@@ -263,7 +263,7 @@ class Dragin(LookaheadArm[DraginParams]):
             if self._begin_search(run):
                 query = self._query(question, done=done, hits=hits, thoughts=" ".join(sentences), run=run)
                 await gather(run, query=query, pool=pool, k=self._params.passages)
-                done = await self._write(question, sentences=[*sentences, *new], run=run, purpose="write", pool=pool)
+                done = await self._write(question, sentences=list(sentences) + new, run=run, purpose="write", pool=pool)
                 return new + sentences_in(first_sentence(done.text)), False
         new = sentences_in(done.text)
         return new, done.finish == "stop" and len(new) < room

@@ -95,7 +95,7 @@ def _draw(logits: Tensor, *, sampling: Sampling, dice: torch.Generator) -> Tenso
         warpers.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1.0:
         warpers.append(TopPLogitsWarper(sampling.top_p))
-    scores = logits.float().cpu()[None]  # on the processor, so that all devices draw the same token
+    scores = logits.float().cpu()[None]  # on the CPU, so that every device draws the same token
     shares = torch.softmax(warpers(None, scores - scores.amax()), dim=-1)
     return torch.multinomial(shares[0], 1, generator=dice)[0]
 

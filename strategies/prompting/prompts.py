@@ -345,14 +345,14 @@ def shown_prompt(
     The trace records everything that was removed as "prompt_budget". Raises as `fit`.
     """
     pool, passages = showing.get("pool"), showing.get("passages")
-    if passages is None:
-        passages = () if pool is None else pool.passages
+    if passages is None and pool is not None:
+        passages = pool.passages
     fitted = fit(
         template,
         fields=fields,
         generator=run.generator,
         max_tokens=max_tokens,
-        passages=passages,
+        passages=passages or (),
         passage_words=showing.get("passage_words", 350),
         history=run.query.messages if showing.get("conversation") else (),
     )

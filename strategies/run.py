@@ -119,10 +119,7 @@ NoteCompletion = Callable[[Completion], None]
 
 
 class Spans:
-    """Traces the calls of a run. This base class does nothing.
-
-    Each method returns a context manager that encloses the call; an exception in its block is the call's failure.
-    """
+    """Traces the calls of a run. Each method returns a context manager for the call. This base class does nothing."""
 
     def searching(self, query: str, *, k: int, retriever: Retriever) -> AbstractContextManager[NoteHits]:
         """Trace a search."""

@@ -291,19 +291,13 @@ class _LogprobRecorder(GeneratorAround):
         return self._completions[-1]
 
     def mean_of(self, answer: str) -> float:
-        """Mean log-probability of the latest completion that contains the answer: later calls may only grade it.
-
-        If no completion contains the answer, the latest one is used. -inf without completions.
-        """
+        """Mean log-probability of the latest completion that contains the answer, or of the latest; -inf if none exists."""
         with_answer = [done for done in self._completions if answer in done.text]
         return next(map(mean_logprob, reversed(with_answer or self._completions)), -math.inf)
 
 
 async def _ask_part(part: Part, *, question: str, run: Run, stream: AnswerStream, drafts: bool = True) -> Answer:
-    """Ask one arm within the remaining budget. Its cost and trace are added to `run`, even if the arm raises.
-
-    drafts: whether the arm's draft becomes the draft of `run`.
-    """
+    """Ask one arm within the remaining budget. Adds its cost and trace to `run`, and its draft if `drafts` is True."""
     with _sub_run(run, generator=part.generator, retriever=part.retriever, stream=stream) as sub_run:
         try:
             return await part.strategy.answer(question, run=sub_run)

@@ -124,7 +124,7 @@ def accounted(reply: PipelineReply, *, run: Run) -> Answer:
 
 
 class Http(ParamsArm[HttpParams]):
-    """Calls a pipeline over HTTP. The stop reason is that of the reply, by default "answered".
+    """Calls a pipeline over HTTP. The reply names the stop reason, by default "answered".
 
     After a broken connection, or a status of 408, 409, 425, 429 or 5xx, the call is repeated after a random, growing
     pause, which is at least the server's Retry-After. Other statuses except 2xx, invalid replies and a Retry-After

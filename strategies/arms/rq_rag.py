@@ -205,10 +205,7 @@ def _joined(queries: Sequence[str]) -> str:
 
 
 def chosen_answer(answers: Sequence[PathAnswer], *, choose: Choice) -> str:
-    """The answer with the highest confidence, or the most frequent one; "" if no path has an answer.
-
-    Among equal answers the last one is chosen, because its path has the most passages.
-    """
+    """Choose the most confident or the most frequent answer, the last one among equals; "" if no path has an answer."""
     candidates = [path for path in reversed(answers) if path.answer]
     votes = Counter(tuple(answer_words(path.answer)) for path in candidates)
     if not candidates:

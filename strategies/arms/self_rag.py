@@ -315,10 +315,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
 
 
 def share(logprobs: Mapping[str, float], *, names: Sequence[str]) -> list[float]:
-    """Probabilities of the named tokens within their group, from 0 to 1, with the sum 1.
-
-    A token without a log-probability, or with -inf, has probability 0. If no token has one, all are 0.
-    """
+    """Share of each token in their total probability; 0 for a token without log-probability, or if no token has one."""
     values = [logprobs.get(name, -math.inf) for name in names]
     highest = max(values)
     if highest == -math.inf:

@@ -124,10 +124,7 @@ def finished(answer: str, reason: str) -> Answer:
 
 
 def mean_logprob(done: Completion) -> float:
-    """Mean log-probability of the text's tokens; -inf if the generator returned none.
-
-    Tokens after a stop string do not count. The perplexity of the text is exp(-mean).
-    """
+    """Mean log-probability of the text's tokens, without those after a stop string; -inf if there are none."""
     values: list[float] = []
     written = 0
     for token in cast(tuple[Token, ...], done.details.get("logprobs", ())):

@@ -198,13 +198,11 @@ class LookaheadArm(PromptedArm[Ahead]):
             )
 
     async def _conclude(self, question: str, *, thoughts: str, run: Run, pool: PassagePool) -> str:
-        """Take the answer from the thoughts. If there is none, let the model continue "So the answer is"; may give "".
-
-        The answer becomes the draft. DRAGIN's and SeaKR's evaluations ask in the same way if a text has no answer.
-        """
+        """Take the answer from the thoughts, or let the model continue "So the answer is". It becomes the draft."""
         answer = extract_answer(thoughts) if has_answer(thoughts) else ""
         if not answer:
             fields = {"question": question, "thoughts": thoughts}
+            # DRAGIN's and SeaKR's evaluations ask in the same way if a text has no answer.
             return await self._read(question, run=run, use="conclude", fields=fields, pool=pool)
         run.draft = answer
         return answer
@@ -335,10 +333,7 @@ def attention_received(attention: Attention) -> Floats:
 
 
 def _values(words: Sequence[Word], *, received: Floats, entropy: Floats) -> Floats:
-    """Value of each word of a sentence: share of the attention that it receives x entropy x number of words.
-
-    The attention of a word is the sum over its tokens, and its entropy is their mean, as in the authors' code.
-    """
+    """Value of each word: its share of the attention (sum over tokens) x entropy (mean) x number of words."""
     shares = np.array([received[list(word.tokens)].sum() for word in words], dtype=np.float64)
     doubts = np.array([entropy[list(word.tokens)].mean() for word in words], dtype=np.float64)
     total = shares.sum()

@@ -103,10 +103,7 @@ def _draw(logits: Tensor, *, sampling: Sampling, dice: torch.Generator) -> Tenso
 def read_details(
     model: PreTrainedModel, *, past: Cache, tokens: Sequence[int], want: frozenset[Need]
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Compute attention of the last layer, shape (heads, written, read + written), and states of the last token.
-
-    past: keys and values of the tokens that were read. tokens: the written tokens. Returns need -> array.
-    """
+    """Need -> array, see text_feed. past: keys and values of the prompt. tokens: the written tokens."""
     ids = torch.tensor([tokens], device=model.device)
     with _eager(model):
         output = model(

@@ -123,10 +123,7 @@ def parsed_template(text: str, *, name: str) -> Template:
 
 
 def templates_digest(arm: object) -> str | None:
-    """Digest of the arm's templates, 12 hexadecimal digits; None for an arm without templates.
-
-    Templates are found in attributes of the arm, and in attributes that are mappings.
-    """
+    """Digest, 12 hexadecimal digits, of all templates in the attributes of an arm; None for an arm without templates."""
     templates: set[Template] = set()
     for value in getattr(arm, "__dict__", {}).values():
         parts = value.values() if isinstance(value, Mapping) else (value,)

@@ -14,7 +14,7 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.shared.outbound import check_address
 from ragbandit.shared.types import Json
-from ragbandit.strategies.base import Hit, Passage
+from ragbandit.strategies.base import Hit
 from ragbandit.strategies.retrievers.databases import Batches, DatabaseRetriever, Distance
 
 #: field -> default key of the payload; a dot in a key leads into an object
@@ -92,11 +92,12 @@ class QdrantRetriever(DatabaseRetriever):
         reply = self._client.query_points(
             self.index, query=vector.tolist(), using=self._using or None, limit=k, **chosen
         )
-        return [Hit(passage=self._passage_at(point), score=self._sign * point.score) for point in reply.points]
-
-    def _passage_at(self, point: "models.ScoredPoint | models.Record") -> Passage:
-        values = {field: _value(point.payload, key) for field, key in self._keys.items()}
-        return self._passage({"id": point.id, **values})
+        hits = []
+        for point in reply.points:
+            values = {field: _value(point.payload, key) for field, key in self._keys.items()}
+            passage = self._passage({"id": point.id, **values})
+            hits.append(Hit(passage=passage, score=self._sign * point.score))
+        return hits
 
     def _count(self) -> int:
         return int(self._client.count(self.index, exact=True).count)

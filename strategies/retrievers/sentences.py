@@ -49,10 +49,7 @@ class SentenceEncoder:
         self.name = f"{name or self._folder.name}:{weights_sha256(self._folder)[:12]}"
 
     def encode(self, texts: Sequence[str], *, batch: int = 32) -> npt.NDArray[np.float32]:
-        """Returns vectors of length 1, shape (texts, width). Safe to call from several threads.
-
-        Texts of similar length share a batch, which keeps padding small.
-        """
+        """Vectors of length 1, shape (texts, width). Thread-safe. Texts of similar length share a batch."""
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         with self._lock, torch.inference_mode():
             for indices in _by_length(texts, batch=batch):

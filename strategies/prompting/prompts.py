@@ -123,7 +123,7 @@ def parsed_template(text: str, *, name: str) -> Template:
 
 
 def templates_digest(arm: object) -> str | None:
-    """Digest, 12 hexadecimal digits, of all templates in the attributes of an arm; None for an arm without templates."""
+    """Digest, 12 hexadecimal digits, of all templates in the attributes of an arm; None if it has no templates."""
     templates: set[Template] = set()
     for value in getattr(arm, "__dict__", {}).values():
         parts = value.values() if isinstance(value, Mapping) else (value,)

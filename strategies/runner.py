@@ -205,7 +205,7 @@ async def _run_until_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future
 
 
 def _checked_end(end: _End, *, delivered: str, arm: str) -> _End:
-    """Make a failure of a too long answer, and use the text that the reader has received if the budget ran out."""
+    """Turn a too long answer into a failure. If the budget ran out, use the text that the reader has received."""
     if end.status == "exhausted" and not (end.answer or "").startswith(delivered):
         end = replace(end, answer=delivered)
     answer = end.answer or ""

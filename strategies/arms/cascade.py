@@ -291,7 +291,7 @@ class _LogprobRecorder(GeneratorAround):
         return self._completions[-1]
 
     def mean_of(self, answer: str) -> float:
-        """Mean log-probability of the latest completion with this answer, or of the latest one; -inf if there is none."""
+        """Mean log-probability of the latest completion with this answer, or of the latest one; -inf without one."""
         with_answer = [done for done in self._completions if answer in done.text]
         return next(map(mean_logprob, reversed(with_answer or self._completions)), -math.inf)
 

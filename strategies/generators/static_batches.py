@@ -48,7 +48,7 @@ _CHUNK: Final = 512
 
 #: needs that are computed from the distribution of every token
 _PROBABILITIES: Final[frozenset[Need]] = frozenset({"logprobs", "entropy", "trained_tokens"})
-#: smallest temperature in computations
+#: smaller temperatures are raised to this value
 _COLDEST: Final = 1e-6
 
 

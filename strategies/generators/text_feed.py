@@ -27,7 +27,7 @@ class TextFeed:
         self._sink = request.sink
         self._stops = tuple(filter(None, request.stop))
         self._began = time.monotonic()
-        #: seconds until the first piece of a growing text; None before it
+        #: seconds until the first piece was sent; None before that
         self.first_s: float | None = None
         #: text that was passed to the sink, even if the sink raised
         self.delivered = ""
@@ -49,7 +49,7 @@ class TextFeed:
 
     async def _send(self, text: str, *, is_whole: bool) -> None:
         before = self.delivered
-        is_shorter = before.startswith(text) and not is_whole  # a second attempt, shorter than the first so far
+        is_shorter = before.startswith(text) and not is_whole  # a second attempt that is still shorter than the first
         if self._sink is None or text == before or is_shorter:
             return
         if not text.startswith(before):

@@ -184,7 +184,7 @@ def _markdown(path: Path) -> tuple[str, str]:
 def _front_matter(text: str) -> tuple[str, str]:
     """Returns (title or "", text after the front matter)."""
     match = _FRONT_MATTER.match(text)
-    if match is None or _BLANK_LINE.search(match[1]):  # paragraphs between two rules; "Note: read this." is YAML too
+    if match is None or _BLANK_LINE.search(match[1]):  # text with a blank line is not front matter, even if it is YAML
         return "", text
     try:
         # This loader reads every scalar as text, for example the titles 1984 and 2024-05-01.

@@ -126,7 +126,7 @@ class PgvectorRetriever(DatabaseRetriever):
         else:
             limits["hnsw__ef_search"] = min(_CANDIDATES[1], max(_CANDIDATES[0], 2 * k))
         has_vector = f"{_quoted(self._names['vector'])} IS NOT NULL"
-        order = "far, id" if self.exact else "far"  # the graph has no second order
+        order = "far, id" if self.exact else "far"  # an HNSW index cannot order by a second column
         with self._begin(**limits) as ask:
             rows = ask(f"{self._rows} WHERE {has_vector} ORDER BY {order} LIMIT %s", (vector, k)).mappings().all()
         best = 1.0 if self.distance == "cosine" else 0.0

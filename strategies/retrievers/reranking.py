@@ -73,7 +73,7 @@ class RerankedRetriever(Retriever):
     def _checked(self, ranked: object, *, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
         """Check the ranked hits, and make floats of their scores: numpy's numbers cannot be written as JSON."""
         try:
-            result = tuple(Hit(passage=hit.passage, score=float(hit.score)) for hit in ranked)  # type: ignore[attr-defined]  # see except
+            result = tuple(Hit(passage=hit.passage, score=float(hit.score)) for hit in ranked)  # type: ignore[attr-defined]  # the except handles it
             before, after = Counter(hit.passage for hit in hits), Counter(hit.passage for hit in result)
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise self._failed(f"returned no hits but {ranked!r:.200}") from error
@@ -184,6 +184,6 @@ class NoRetriever(Retriever):
     name = "none"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """Raises ArmFailed."""
+        """Always raises ArmFailed."""
         del query, k
         raise ArmFailed("the arm searched, and its class says retrieves = False", remedy="remove that from the class")

@@ -81,7 +81,6 @@ class Request:
     """A call to a model. Generators ignore fields that they do not support, so that new fields can be added."""
 
     prompt: Prompt
-    #: most tokens of the answer
     max_tokens: int
     #: the text ends before the first of these
     stop: tuple[str, ...] = ()

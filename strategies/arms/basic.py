@@ -135,7 +135,6 @@ class MultiStepParams(ReaderParams):
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
     #: prompt for a sentence of the chain: quote from the passages, or reason as in the paper
     think: Literal["quoted", "reasoned"] = "quoted"
-    #: most rounds of search and thought
     rounds: Count = 3
     #: passages searched for in each round
     passages_per_round: Count = 2
@@ -232,7 +231,6 @@ class _TwoStages(PromptedArm[NoteParams]):
     kind = NoteParams
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Search, write, read."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         text = ""

@@ -96,7 +96,6 @@ class JudgePart(Protocol):
     """The judge of a cascade: makes the prompt that asks for a score, and reads the score from the reply."""
 
     generator: Generator
-    #: most tokens of a reply
     max_tokens: int
 
     def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
@@ -286,7 +285,6 @@ class _LogprobRecorder(GeneratorAround):
         self._completions: list[Completion] = []
 
     async def complete(self, request: Request) -> Completion:
-        """Complete the request with log-probabilities, and keep the completion."""
         self._completions.append(await self._generator.complete(replace(request, want=request.want | {"logprobs"})))
         return self._completions[-1]
 

@@ -62,13 +62,11 @@ class ReactParams(ReaderParams):
     unfinished: Literal["read", "thought", "nothing"] = "read"
     #: most turns; a turn is a thought with an action
     turns: Count = 4
-    #: passages per search
     passages_per_search: Count = 3
     #: most passages of all searches together; the first ones are kept
     passages: Count = 8
     #: most sentences of the best passage in an observation
     sentences: Count = 2
-    #: most tokens of one thought with its action
     turn_tokens: Count = 64
 
     presets: ClassVar = preset_table(
@@ -242,11 +240,9 @@ class AdaptiveNoteParams(PassageParams):
     keep: Literal["better", "every"] = "better"
     #: most distinct passages of all rounds together (the paper's RP)
     passages: Count = 6
-    #: passages searched for in each round
     passages_per_round: Count = 3
     #: most characters of a query that is made of the new questions; None for no limit
     query_characters: Count | None = None
-    #: most tokens of a note
     note_tokens: Count = 96
     #: most tokens of the two new questions together
     question_tokens: Count = 48

@@ -42,7 +42,6 @@ class PromptParams(ArmParams):
     presets have the numbers of the arm's paper ("flan" and "gpt" are Adaptive-RAG's).
     """
 
-    #: most tokens of the answer
     max_tokens: Count = 32
     #: replacements of prompts: name of a template -> its text, or the path of a file
     templates: dict[str, str] = field(default_factory=dict)
@@ -60,7 +59,6 @@ class PassageParams(PromptParams):
 class ReaderParams(PassageParams):
     """Params of every arm that ends with a reader: a call that answers from passages."""
 
-    #: form of the answer
     style: Style = "direct"
 
 

@@ -33,7 +33,6 @@ class RqRagParams(ReaderParams):
     depth: Count = 1
     #: most queries of a decomposition or disambiguation
     queries: Count = 3
-    #: passages searched for with each query
     passages_per_query: Count = 2
     #: most passages of all searches together; the first ones are kept
     passages: Count = 6

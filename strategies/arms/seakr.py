@@ -39,7 +39,6 @@ class SeakrParams(PassageParams):
     alpha: Annotated[float, Field(gt=0.0)] = 1e-3
     #: layer whose states are compared; 0 is the embedding, None the middle layer
     layer: Whole | None = None
-    #: samples per prompt
     samples: Annotated[int, Field(ge=2)] = 4
     #: temperature, top_p and top_k of the samples; a top_k of 0 is for all tokens
     temperature: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
@@ -51,7 +50,6 @@ class SeakrParams(PassageParams):
     passages: Count = 3
     #: most passages that the chain keeps (multi)
     kept_passages: Count = 3
-    #: most sentences of the chain (multi)
     sentences: Count = 3
     #: probability from which a word is sure (multi)
     sure: Share = 0.9

@@ -37,13 +37,10 @@ class SelfRagParams(ReaderParams):
     rewrites: Whole = 1
     #: most further answers in a round if the passages do not support the first answer
     regenerations: Whole = 1
-    #: passages searched for in each round
     passages_per_round: Count = 3
     #: most passages that are graded in all rounds together
     passages: Count = 6
-    #: most tokens of a grade
     grade_tokens: Count = 6
-    #: most tokens of a rewritten question
     query_tokens: Count = 32
 
     presets: ClassVar = preset_table(

@@ -126,7 +126,6 @@ class LookaheadParams(PassageParams):
 
     #: most sentences of the text (the papers limit its tokens instead)
     sentences: Count = 3
-    #: most searches
     rounds: Count = 2
     #: passages per search; each search replaces the passages of the previous one
     passages: Count = 2
@@ -217,9 +216,7 @@ class DraginParams(LookaheadParams):
     preset: Literal["small", "llama2_2wiki", "llama2_hotpot"] = "small"
     #: the arm searches if the value of a word (see Dragin) is above this
     theta: Annotated[float, Field(ge=0.0)] = 1.0
-    #: most words of a query
     query_words: Count = 12
-    #: most tokens per call
     text_tokens: Count = 48
     presets: ClassVar = preset_table(
         "sentences passages theta query_words rounds text_tokens",

@@ -131,7 +131,7 @@ class OpenAiGenerator(Generator):
             return True
         try:
             async with asyncio.timeout(remaining_s) as limit, self._free:
-                reply.asked = True
+                reply.was_sent = True
                 async with asyncio.timeout(self._first_piece_s(reply.request)) as silence:
                     await self._read(reply, feed=feed, silence=silence)
         except RagBanditError:
@@ -169,7 +169,7 @@ class OpenAiGenerator(Generator):
                             await feed.grow(reply.text_without_prefix())
                         if reply.delta and reply.request.delta_sink is not None:
                             await reply.request.delta_sink(reply.delta)
-                        if reply.ended:
+                        if reply.has_enough:
                             return
                 return
             except Exception as error:
@@ -204,7 +204,7 @@ class OpenAiGenerator(Generator):
 
     def _usage(self, reply: "PartialReply") -> Tokens:
         """Tokens of the call, estimated if the server did not report them; 0 if no request was sent."""
-        if not reply.asked:
+        if not reply.was_sent:
             return Tokens(read=0, written=0)
         read = sum(map(estimated_tokens, plain_parts(reply.request.prompt)))
         beyond_text = math.ceil((reply.size - len(reply.text)) / _BYTES_PER_TOKEN)
@@ -333,14 +333,13 @@ class PartialReply(ModelReply):
     def __init__(self, request: Request, *, dropped: str = "") -> None:
         super().__init__(uses_functions="functions" in (request.chat or {}))
         self.request, self.dropped = request, dropped
-        #: whether a request was sent
-        self.asked = False
+        self.was_sent = False
         #: number of requests sent, of values in the reply, and of values with text
         self.attempts = self.values = self.parts = 0
         #: seconds until the first value of a stream
         self.first_s: float | None = None
-        #: whether the answer is complete, so that the rest of the stream is not read
-        self.ended = False
+        #: True if the rest of the stream must not be read
+        self.has_enough = False
 
     @property
     def has_begun(self) -> bool:
@@ -388,10 +387,10 @@ class PartialReply(ModelReply):
         end, longest = first_stop(self.text, self.request.stop), _LONGEST_TOKEN * self.request.max_tokens
         if end is not None:
             self.text, self.finish = self.text[:end], "stop"
-            self.ended = True
+            self.has_enough = True
         elif self.parts > _RUNAWAY * (self.request.max_tokens + 4) or len(self.text) > longest:
             self.text, self.finish = self.text[:longest], "length"
-            self.ended = True
+            self.has_enough = True
 
 
 def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:

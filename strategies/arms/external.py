@@ -290,10 +290,7 @@ class CallableArm(ParamsArm[CallableParams]):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        path, where = self._params.object, f"arms.{self.name}.object"
-        if not path:
-            raise ConfigError("no object is named", field=where, remedy=_REMEDY)
-        self._call, self._method = asked_by(import_class(path, where=where), shown=path, where=where)
+        self._call, self._method = self._callable(where=f"arms.{self.name}.object")
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Return the object's answer. Raises ArmFailed for an output without text.
@@ -310,6 +307,12 @@ class CallableArm(ParamsArm[CallableParams]):
         run.draft = text
         run.show(len(getattr(output, "source_nodes", ())))
         return Answer(text=text, stop_reason="answered" if text else "empty_answer")
+
+    def _callable(self, *, where: str) -> tuple[Callable[[Any], Any], str]:
+        """Import the configured object; see `asked_by`. Subclasses may get the object from elsewhere."""
+        if not self._params.object:
+            raise ConfigError("no object is named", field=where, remedy=_REMEDY)
+        return asked_by(import_class(self._params.object, where=where), shown=self._params.object, where=where)
 
     async def _output(self, question: str, *, run: Run) -> object:
         argument = self._input(question, run=run)

@@ -231,7 +231,7 @@ class Dragin(LookaheadArm[DraginParams]):
     The value of a word is the share of the sentence's attention that the word receives, times its entropy, times the
     number of words in the sentence (section 3.1 of the paper). A content word with a value above `theta` triggers a
     search. (In the authors' code this test comes after the trigger, so a stop word can trigger a search without a
-    query.) The query has the words of question and text that receive most attention from the triggering words. It is
+    query.) The query consists of words from question and text that get most attention from the triggering words. It is
     the question if the model's tokens do not contain the question, or if no word has attention ("query_fallback"). One
     sentence is written with the passages, then the arm writes ahead again. A text without a trigger is accepted whole.
     If the rounds are used up, the text continues without a search ("search_skipped"). The attention is computed with

@@ -1,7 +1,7 @@
-"""The contracts of answering: passages, prompts, requests and completions, retrievers and generators, and errors.
+"""Types that all arms share: passages, prompts, requests, completions, retrievers, generators and errors.
 
-An arm is a small loop over a `strategies.run.Run`, which counts costs, writes the trace and enforces the budget. An arm
-has no state between questions, only local variables of `answer`.
+An arm answers a question by calls of `strategies.run.Run`, which counts costs, writes the trace and enforces the
+budget. An arm keeps no state between questions.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from ragbandit.shared.types import Cost, Json, Message
 
 Result = TypeVar("Result")
 
-#: characters of a foreign error's text that are kept
+#: most characters of a library error's text in traces and outcomes
 ERROR_LENGTH: Final = 300
 
-#: Capabilities that an arm may need of a generator. `completion`: text in, text out; `stop`: stopping at given strings;
-#: `chat`: a chat completion as its caller sent it (`Request.chat`).
+#: capabilities that an arm may require of its generator. `completion`: text in, text out; `stop`: stop strings;
+#: `chat`: chat completions that are forwarded unchanged (`Request.chat`)
 Need = Literal["completion", "stop", "chat", "logprobs", "entropy", "attention", "hidden_states", "trained_tokens"]
 
 
@@ -36,13 +36,13 @@ class Passage:
     id: str
     title: str
     text: str
-    #: address of its source; None if the corpus has none
+    #: address of the source; None if the corpus has no addresses
     url: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hit:
-    """A passage found for a search, best first; scores compare within one search only."""
+    """A passage that a search found. Scores are comparable only within one search."""
 
     passage: Passage
     score: float
@@ -50,29 +50,30 @@ class Hit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """A prompt for a model. Chat models get its parts as turns, other models get them joined."""
+    """A prompt for a model. Chat models receive the parts as turns, other models as one text."""
 
     instructions: str
     body: str
-    #: first words of the model's answer, which it continues
+    #: beginning of the answer, which the model continues
     prefix: str = ""
-    #: earlier messages, the oldest first; see ragbandit.strategies.generators.text_feed for how a model gets them
+    #: earlier messages, the oldest first; ragbandit.strategies.generators.text_feed adds them to the model's input
     history: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """Random sampling of tokens instead of greedy decoding. Raises InvalidInput for a number out of its range."""
+    """Random sampling of tokens instead of greedy decoding. Raises InvalidInput if a number is out of its range."""
 
     temperature: float  #: above 0, finite
-    seed: int  #: equal seeds, requests and generators give equal texts, if the generator supports it
+    seed: int  #: the same seed, request and generator give the same text, if the generator supports seeds
     top_p: float = 1.0  #: sample from the most probable tokens that together have this probability, above 0
-    top_k: int = 0  #: sample from this many most probable tokens; 0 for all
+    top_k: int = 0  #: number of most probable tokens to sample from; 0 for all
 
     def __post_init__(self) -> None:
         valid = {"temperature": 0 < self.temperature < math.inf, "top_p": 0 < self.top_p <= 1, "top_k": self.top_k >= 0}
-        if wrong := [name for name, is_valid in valid.items() if not is_valid]:
-            raise InvalidInput(f"{getattr(self, wrong[0])!r} is out of range", field=f"sampling.{wrong[0]}")
+        for name, is_valid in valid.items():
+            if not is_valid:
+                raise InvalidInput(f"{getattr(self, name)!r} is out of range", field=f"sampling.{name}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,27 +81,26 @@ class Request:
     """A call to a model. Generators ignore fields that they do not support, so that new fields can be added."""
 
     prompt: Prompt
-    #: most tokens of the answer
     max_tokens: int
     #: the text ends before the first of these
     stop: tuple[str, ...] = ()
-    #: a time.monotonic() value after which the text so far is returned with finish="deadline"
+    #: time.monotonic() value at which the text so far is returned, with finish="deadline"
     deadline: float | None = None
-    #: capabilities to use for `Completion.details`
+    #: capabilities whose results `Completion.details` must have
     want: frozenset[Need] = frozenset()
     #: None for greedy decoding
     sampling: Sampling | None = None
-    #: receives the text piece by piece, without parts of a stop string (see generators.text_feed); None without a
-    #: reader. It is awaited, so that a slow reader slows the writer; a cancelled call counts as delivered. Generators
-    #: that do not stream need not call it
+    #: called with each new piece of the text, without parts of a stop string (see generators.text_feed); None without
+    #: a reader. It is awaited, so a slow reader slows down the generator; a cancelled call counts as delivered.
+    #: Generators that do not stream need not call it
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
-    #: messages and parameters of a chat completion, by OpenAI's names, sent in place of all fields above except the
-    #: deadline; `details` then has "reply": {"message": its fields besides the content, "finish_reason"}. None if the
-    #: prompt is sent
+    #: messages and parameters of a chat completion, in OpenAI's format. Only the deadline applies in addition; all
+    #: other fields above are ignored. `Completion.details` then has "reply": {"message": the fields of the message
+    #: except its content, "finish_reason"}. None to send the prompt
     chat: Mapping[str, Json] | None = None
-    #: whether another arm answers if this call fails; the call is not repeated then
+    #: whether another arm answers if this call fails; if so, the call is not repeated
     has_successor: bool = field(default=False, compare=False)
-    #: like `sink`, for the fields of a chat's pieces besides the text
+    #: like `sink`, but called with the fields of a chat's pieces other than the text
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
 
 
@@ -114,20 +114,20 @@ class Completion:
     completion_tokens: int
     #: "stop": the model or a stop string ended it; "length": max_tokens; "deadline": time ran out
     finish: Literal["stop", "length", "deadline"]
-    #: results of `Request.want`, by need; see ragbandit.strategies.generators.text_feed
+    #: capability in `Request.want` -> its result, see ragbandit.strategies.generators.text_feed
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
     #: price of this call; 0.0 for a model without prices
     dollars: float = 0.0
-    #: seconds of the original call if the answer comes from a cache, else None
+    #: duration of the original call in seconds if the answer comes from a cache, else None
     seconds: float | None = None
-    #: seconds until the first piece of a streamed answer; None if it was not streamed, or that is unknown
+    #: seconds until the first piece of a streamed answer; None if unknown, or if the answer was not streamed
     first_s: float | None = field(default=None, compare=False)
-    #: parts of prompt_tokens: read from the provider's cache of prompts, and written into it
+    #: prompt tokens that the provider read from its prompt cache, and prompt tokens that it wrote to the cache
     cached_tokens: int = 0
     cache_write_tokens: int = 0
-    #: part of completion_tokens: a reasoning model's thoughts; None if unknown
+    #: completion tokens that a reasoning model used for thinking; None if unknown
     reasoning_tokens: int | None = None
-    #: True if the server did not report the tokens
+    #: whether the token counts are estimates, because the server did not report them
     estimated: bool = False
 
 
@@ -137,7 +137,7 @@ def seconds_until(deadline: float | None) -> float | None:
 
 
 async def at_once(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Result]:
-    """Make the calls concurrently. Returns their results in order. The first error cancels the other calls."""
+    """Run the calls concurrently. Returns their results in order. The first error cancels the others and is raised."""
 
     async def result_of(call: Callable[[], Awaitable[Result]]) -> Result:
         return await call()
@@ -151,7 +151,7 @@ async def at_once(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Resu
 
 
 class OutOfBudget(Exception):
-    """A cap of the budget was reached during a run; the runner turns it into an outcome."""
+    """The run reached a cap of its budget. The runner turns this error into an outcome."""
 
     def __init__(self, cap: str) -> None:
         self.cap = cap
@@ -167,7 +167,7 @@ class CallBroke(ServerFailed):
 
 
 class PromptTooLong(ArmFailed):
-    """A prompt does not fit the model, not even without passages."""
+    """The prompt does not fit the model, not even without passages."""
 
 
 class QuestionTooLong(PromptTooLong):
@@ -175,7 +175,7 @@ class QuestionTooLong(PromptTooLong):
 
 
 class RequestRefused(ServerFailed):
-    """The server refuses a chat that was passed on as its caller sent it; other requests may succeed."""
+    """The server refused a chat that was forwarded unchanged. Other requests may succeed."""
 
 
 @runtime_checkable
@@ -186,17 +186,14 @@ class Retriever(Protocol):
     name: str
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best passages, best first; an empty or unknown-word query gives ().
-
-        Raises ArmFailed if the index cannot be read.
-        """
+        """Return at most k passages, best first; () if nothing matches. Raises ArmFailed if the index is unreadable."""
 
     async def close(self) -> None:
         """Release connections and threads; not called while a search runs. A second call does nothing."""
         return
 
 
-#: assumed context, in tokens, of a generator whose context is unknown
+#: context, in tokens, that is assumed if a generator's context is unknown
 PACKED_TOKENS: Final = 8192
 
 
@@ -206,13 +203,13 @@ class Generator(Protocol):
 
     #: identifies the model in every outcome
     name: str
-    #: set on the class, since the needs of arms are checked before a model is loaded; an instance may differ
+    #: also set on the class, because the needs of arms are checked before a model is loaded; an instance may differ
     capabilities: frozenset[Need]
-    #: tokens of prompt and completion together that fit in one call; None: unknown, no call is refused for its length
+    #: most tokens of prompt and completion together; None if unknown, and then no call is refused for its length
     context_tokens: int | None
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Tokens of the prompt with its chat template, exact or an upper bound. Called often, on the event loop."""
+        """Number of the prompt's tokens with the chat template, or an upper bound. Called often, on the event loop."""
 
     async def complete(self, request: Request) -> Completion:
         """Continue the prompt. Raises ArmFailed if the model cannot answer, CallBroke if a failed call cost tokens."""
@@ -221,8 +218,8 @@ class Generator(Protocol):
         """Release connections and threads; not called while a call runs. A second call does nothing."""
 
 
-#: note for the user -> purposes of the model calls that it describes; the note for other purposes is "thinking"
-_WORDS: Final = {
+#: note for the user -> purposes of model calls during which it is shown
+_PROGRESS_NOTES: Final = {
     "writing a draft": "look_ahead write gate",
     "writing the answer": "conclude answer read chat",
     "writing the answer again": "read_again",
@@ -236,9 +233,9 @@ _WORDS: Final = {
 }
 
 
-def in_words(purpose: str) -> str:
-    """The note for the user while an arm calls the model for this purpose."""
-    return next((words for words, purposes in _WORDS.items() if purpose in purposes.split()), "thinking")
+def progress_note(purpose: str) -> str:
+    """The note for the user while an arm calls the model for this purpose; "thinking" for unknown purposes."""
+    return next((note for note, purposes in _PROGRESS_NOTES.items() if purpose in purposes.split()), "thinking")
 
 
 def error_text(error: BaseException) -> str:
@@ -247,7 +244,7 @@ def error_text(error: BaseException) -> str:
         return without_secrets(str(error))
     if isinstance(error, asyncio.CancelledError):
         return "cut off: the call did not return in time, or was cancelled"
-    text = without_secrets(str(error))  # before the cut: half a secret could not be recognized
+    text = without_secrets(str(error))  # before the text is cut: half a secret could not be recognized
     text = text if len(text) <= ERROR_LENGTH else f"{text[:ERROR_LENGTH]}..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -256,7 +253,7 @@ logger = logging.getLogger("ragbandit.arms")
 
 
 def _redact_traceback(record: logging.LogRecord) -> bool:
-    """Replace the record's traceback by text without secrets, and remove the exception, which handlers would print."""
+    """Replace the traceback with text without secrets, and remove the exception, which handlers would print."""
     if record.exc_info:
         record.exc_text = without_secrets(logging.Formatter().formatException(record.exc_info))
         record.exc_info = None
@@ -265,17 +262,14 @@ def _redact_traceback(record: logging.LogRecord) -> bool:
 
 logger.addFilter(_redact_traceback)
 
-#: most different exceptions that are counted
+#: most distinct exceptions that are counted; above it counting starts again
 MOST_EXCEPTIONS = 1000
-#: (`of`, exception, its place) -> number of times that it was raised in this process
+#: (`of`, name of the exception, file and line) -> number of times that it was raised in this process
 _raised: Counter[tuple[str, str, str]] = Counter()
 
 
 def log_exception(error: BaseException, *, of: str, action: str, **facts: str) -> None:
-    """Log an exception of a user's class: the first time with its traceback, then its count at powers of two.
-
-    of: description of the class.
-    """
+    """Log an exception of the user's class `of`: first with its traceback, then its count at powers of two."""
     place = traceback.extract_tb(error.__traceback__, limit=-1)[-1]
     key = of, type(error).__qualname__, f"{place.filename}:{place.lineno}"
     if len(_raised) >= MOST_EXCEPTIONS:

@@ -1,4 +1,4 @@
-"""Registry of arms: built-in arms by name, arms of installed packages by entry point, any class by import path."""
+"""Registry of arms. Built-in arms are found by name, arms of installed packages by entry point, others by path."""
 
 import inspect
 from collections.abc import Mapping, Set
@@ -13,10 +13,11 @@ from ragbandit.shared.types import ArmName
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.run import Strategy
 
+#: group of the entry points by which installed packages add arms
 GROUP = "ragbandit.strategies"
 
 
-#: name of a built-in arm -> its class, imported on use, so that `import ragbandit.strategies` stays fast
+#: name of a built-in arm -> import path of its class; imported on use to keep `import ragbandit.strategies` fast
 ARMS: Mapping[str, str] = MappingProxyType(
     {
         "adaptive_note": "ragbandit.strategies.arms.iterative:AdaptiveNote",
@@ -40,13 +41,13 @@ ARMS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: need -> generators that meet it, for the remedy if the configured generator does not
+#: need -> generators that meet it; shown as the remedy if the configured generator does not
 _MET_BY: Mapping[Need, str] = MappingProxyType(
     {
         "completion": "any generator",
         "chat": "an OpenAI-compatible server",
-        "stop": "any generator of ours, or an OpenAI-compatible server",
-        "logprobs": "a local model, or an OpenAI-compatible server that returns them (vLLM, OpenAI), and say so with "
+        "stop": "any built-in generator, or an OpenAI-compatible server",
+        "logprobs": "a local model, or an OpenAI-compatible server that returns them (vLLM, OpenAI), with "
         "generator.openai.logprobs: true",
         "entropy": "a local model",
         "attention": "a local model without an encoder",
@@ -57,20 +58,20 @@ _MET_BY: Mapping[Need, str] = MappingProxyType(
 
 
 def registered_name(kind: type) -> str:
-    """Name of a class in records: the registered name of a built-in arm, else "package.module:Class"."""
+    """Name of a class in stored records: the name of a built-in arm, or "package.module:Class"."""
     path = f"{kind.__module__}:{kind.__qualname__}"
     return next((name for name, arm_path in ARMS.items() if arm_path == path), path)
 
 
 def known_arms() -> tuple[str, ...]:
-    """Names of arms that need no `class`: built-in ones and those of installed packages, sorted."""
+    """Sorted names of the arms that need no `class`: built-in arms, and arms of installed packages."""
     return tuple(sorted({*ARMS, *installed(GROUP)}))
 
 
 def with_preset(config: Mapping[str, Mapping[str, object]], *, preset: str) -> dict[str, dict[str, object]]:
-    """The configured arms, with this preset for every arm that has it and whose params set none.
+    """Add this preset to the params of every arm that has the preset and sets none.
 
-    Presets of an arm are "small", the default, and the keys of its class's `presets`. Raises ConfigError with field
+    An arm has the preset "small", the default, and the keys of its class's `presets`. Raises ConfigError with field
     "arms_preset" if no arm has the preset, and as `make_arms` for a class that cannot be used.
     """
     presets = {name: _presets_of(name, path=params.get("class")) for name, params in config.items()}
@@ -99,7 +100,7 @@ def _presets_of(name: str, *, path: object) -> frozenset[str]:
 
 
 def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: frozenset[Need]) -> dict[ArmName, Strategy]:
-    """The configured arms, in the order of the configuration. capabilities: of the generator.
+    """Make the configured arms, in the order of the configuration. capabilities: what the generator offers.
 
     Raises ConfigError, with field "arms", "arms.<name>" or "arms.<name>.<param>", for an empty configuration, an
     unknown arm or param, a value of the wrong type or range, a class that cannot be used, or an unmet need.
@@ -120,7 +121,7 @@ def generates(arm: Strategy) -> bool:
 
 
 def takes(name: str, *, path: object, param: str) -> bool:
-    """Whether the class of an arm has a param of this name. path: the param "class" of the arm."""
+    """Whether the arm's class has a param of this name. path: value of the arm's param "class"."""
     factory = _class_of(name, path=path)
     try:
         return param in inspect.signature(factory).parameters
@@ -150,11 +151,11 @@ def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
         message = f"{shown} cannot be made with {', '.join(keywords) or 'no params'}: {error}"
         remedy = "it is called with name= and the params as keywords"
         raise ConfigError(message, field=f"arms.{name}", remedy=remedy) from error
-    return _checked(arm, name=name, path=shown)
+    return _check_contract(arm, name=name, path=shown)
 
 
 def _class_of(name: str, *, path: object) -> Any:
-    """The class at the import path, else the installed arm of this name, else the built-in one."""
+    """The class at the import path. Without a path: the installed arm of this name, or the built-in arm."""
     if path is not None:
         if isinstance(path, str) and path not in ARMS and ":" not in path:
             remedy = f'{known_choices(ARMS, given=path)}; for your own give "package.module:Class"'
@@ -168,7 +169,7 @@ def _class_of(name: str, *, path: object) -> Any:
     raise ConfigError(message, field=f"arms.{name}", remedy=remedy)
 
 
-def _checked(arm: Any, *, name: str, path: str) -> Strategy:
+def _check_contract(arm: Any, *, name: str, path: str) -> Strategy:
     faults = [f"has no {attribute}" for attribute in ("name", "needs", "params") if not hasattr(arm, attribute)]
     if not inspect.iscoroutinefunction(getattr(arm, "answer", None)):
         faults.append("has no `async def answer`")
@@ -187,7 +188,7 @@ def check_needs(arm: Strategy, *, name: str, capabilities: frozenset[Need]) -> N
     """Raise ConfigError if the arm needs a capability that the generator does not offer."""
     unknown = sorted(arm.needs - set(get_args(Need)))
     if unknown:
-        message, remedy = f"needs {', '.join(unknown)}, unknown words", f"known: {', '.join(get_args(Need))}"
+        message, remedy = f"needs {', '.join(unknown)}, which are unknown", f"known: {', '.join(get_args(Need))}"
         raise ConfigError(message, field=f"arms.{name}", remedy=remedy)
     unmet = sorted(arm.needs - capabilities)
     if unmet:

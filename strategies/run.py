@@ -1,4 +1,4 @@
-"""Run: one question's retriever, generator, cost, trace and budget, for an arm to work with."""
+"""Run: lets an arm search and call the model for one question; counts cost, writes the trace, enforces the budget."""
 
 import asyncio
 import time
@@ -35,105 +35,103 @@ from ragbandit.strategies.base import (
     Retriever,
     Sampling,
     error_text,
-    in_words,
+    progress_note,
     seconds_until,
 )
 
-#: text of a model -> answer. The answer of a text's beginning must be a beginning of the whole text's answer
+#: function: text of a model -> answer. While a text grows, its answer may only grow too
 Settle = Callable[[str], str]
 
-#: longest note, in characters
+#: most characters of a note
 MAX_NOTE: Final = 120
 
 
 class AnswerReader(Protocol):
-    """Receives an answer while it is written. Called from the event loop that the arm runs in; never raises."""
+    """Receives an answer while it is written. Called on the event loop that runs the arm; never raises."""
 
     @property
     def reading(self) -> bool:
-        """True if there is a reader now."""
+        """Whether a client is reading the answer now."""
 
     async def text(self, piece: str) -> None:
-        """Take the next piece of the answer."""
+        """Receive the next piece of the answer."""
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
-        """Take the next fields of a model's message besides its text: see `shared.model_replies`."""
+        """Receive the next fields of a model's message other than its text: see `shared.model_replies`."""
 
     def note(self, text: str) -> None:
-        """Take a note on what the arm is doing, in a few words for a user."""
+        """Receive a short note for the user on what the arm is doing."""
 
 
 class AnswerStream:
-    """Passes text and notes of one run to its reader. Without a reader it does nothing."""
+    """Passes the text and the notes of one run to its reader. Does nothing if there is no reader."""
 
     def __init__(self, reader: AnswerReader | None = None) -> None:
         self._reader = reader
         self._last_note = ""
         #: all text that the reader has received
-        self.given = ""
+        self.delivered = ""
 
     @property
-    def wanted(self) -> bool:
-        """True if there is a reader now."""
-        return self._reader is not None and self._reader.reading
+    def _active_reader(self) -> AnswerReader | None:
+        return self._reader if self._reader is not None and self._reader.reading else None
 
     def note(self, text: str) -> None:
-        """Give the reader a note on what the arm is doing, unless it repeats the last one."""
+        """Send the reader a note on what the arm is doing, unless it repeats the last note."""
         line = " ".join(text.split())
         line = line if len(line) <= MAX_NOTE else f"{line[: MAX_NOTE - 3]}..."
-        if self._reader is not None and self._reader.reading and line != self._last_note:
+        reader = self._active_reader
+        if reader is not None and line != self._last_note:
             self._last_note = line
-            self._reader.note(line)
+            reader.note(line)
 
     def sink(self, settle: Settle) -> Callable[[str], Awaitable[None]] | None:
-        """The sink of a call that writes the answer; None if there is no reader. Text is only ever continued."""
-        reader = self._reader
-        if reader is None or not self.wanted:
+        """The sink (see `Request.sink`) of the call that writes the answer; None if there is no reader."""
+        reader = self._active_reader
+        if reader is None:
             return None
         written = ""
 
-        async def take(piece: str) -> None:
+        async def send(piece: str) -> None:
             nonlocal written
             written += piece
             answer = settle(written)
-            if len(answer) > len(self.given) and answer.startswith(self.given):
-                new, self.given = answer[len(self.given) :], answer
+            if len(answer) > len(self.delivered) and answer.startswith(self.delivered):
+                new, self.delivered = answer[len(self.delivered) :], answer
                 await reader.text(new)
 
-        return take
+        return send
 
     def delta_sink(self) -> Callable[[Mapping[str, Json]], Awaitable[None]] | None:
-        """The sink of a chat's fields besides its text, None if there is no reader."""
-        return self._reader.delta if self._reader is not None and self.wanted else None
+        """The sink of a chat's fields other than its text; None if there is no reader."""
+        reader = self._active_reader
+        return None if reader is None else reader.delta
 
 
 def provider_of(generator: Generator) -> str:
-    """Who runs the model, for OpenTelemetry: the generator's `provider`, or "ragbandit" for this process."""
+    """Provider of the model, for OpenTelemetry: the generator's `provider`, or "ragbandit" if it has none."""
     return str(getattr(generator, "provider", "ragbandit"))
 
 
-#: callbacks of a running call: record the hits of a search, or the text of a model
+#: functions that record the result of a traced call: the hits of a search, the completion of a model
 NoteHits = Callable[[Sequence[Hit]], None]
 NoteCompletion = Callable[[Completion], None]
 
 
 class Spans:
-    """Receives every call of a run, for tracing. An exception that leaves a call's block is its failure.
-
-    This base class does nothing.
-    """
+    """Traces the calls of a run. Each method returns a context manager for the call. This base class does nothing."""
 
     def searching(self, query: str, *, k: int, retriever: Retriever) -> AbstractContextManager[NoteHits]:
-        """A search begins."""
+        """Trace a search."""
         del query, k, retriever
         return nullcontext(lambda _hits: None)
 
     def generating(
         self, request: Request, *, purpose: str, generator: Generator
     ) -> AbstractContextManager[NoteCompletion]:
-        """A call of the model begins."""
+        """Trace a call of the model."""
         del request, purpose, generator
-        return nullcontext(lambda _done: None)
+        return nullcontext(lambda _completion: None)
 
 
 NO_SPANS: Final = Spans()
@@ -141,13 +139,13 @@ NO_SPANS: Final = Spans()
 
 @dataclass(kw_only=True, slots=True)
 class Run:
-    """The run of an arm on a question: its access to retriever and model, with cost, trace and budget.
+    """Lets an arm search and call the model for one question.
 
-    Every call is part of the cost, and has an event in the trace: Retrieved, Generated, or CallFailed. An arm may
-    search only after `begin_round`, because the reward counts rounds as steps.
+    Every call adds to the cost, and an event to the trace: Retrieved, Generated, or CallFailed. An arm may search only
+    after `begin_round`, because the reward counts rounds as steps.
     """
 
-    #: the question with id, context, tenant and the requested budget
+    #: the question with its id, context, tenant and requested budget
     query: Query
     retriever: Retriever
     generator: Generator
@@ -158,7 +156,7 @@ class Run:
     started: float = field(default_factory=time.monotonic)
     trace: list[TraceEvent] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
-    #: whether another arm answers if this one fails before its first text; calls are not repeated then
+    #: whether another arm answers if this arm fails before its first text; if so, calls are not repeated
     has_successor: bool = False
     #: best answer so far, used if the budget ends the arm
     draft: str | None = None
@@ -166,7 +164,7 @@ class Run:
     reply: Mapping[str, Json] = field(default_factory=dict)
     #: text of the last call if the deadline cut it short, else ""; may become the draft
     partial: str = ""
-    #: passages shown to the model, in order, by id
+    #: id -> passage shown to the model, in the order of their first use
     shown: dict[str, Passage] = field(default_factory=dict, init=False)
     #: id of a passage -> its score in the first search that returned it
     scores: dict[str, float] = field(default_factory=dict, init=False, repr=False)
@@ -180,27 +178,27 @@ class Run:
 
     @property
     def rounds_over(self) -> bool:
-        """Whether the budget has refused a round; further calls of begin_round raise OutOfBudget."""
+        """Whether the budget has refused a round. If so, further calls of begin_round raise OutOfBudget."""
         return self._refused == "budget"
 
     @property
     def used(self) -> Mapping[str, Any]:
-        """Cap -> amount used so far, for all caps except seconds."""
+        """Cap of the budget -> amount used so far, for all caps except seconds."""
         tokens = self.cost.prompt_tokens + self.cost.completion_tokens
         rounds = sum(isinstance(event, Round) for event in self.trace)
         return {"passages": self.cost.passages, "tokens": tokens, "dollars": self.cost.dollars, "rounds": rounds}
 
     def begin_round(self, *, cap: int) -> bool:
-        """Begin a round of retrieval and generation. False if the arm's `cap` or the budget's rounds are used up.
+        """Begin a round of retrieval and generation. Returns False if `cap`, or the budget, allows no further round.
 
-        Raises OutOfBudget("rounds") if the budget has refused a round before.
+        cap: the arm's own limit on rounds. Raises OutOfBudget("rounds") if the budget has refused a round before.
         """
         if self.may_begin_round(cap=cap):
             self.trace.append(Round(number=self.used["rounds"] + 1))
         return self._refused is None
 
     def may_begin_round(self, *, cap: int) -> bool:
-        """The result that `begin_round` would have; for arms that first need a query for the round."""
+        """Whether `begin_round` would begin a round; for arms that first ask the model for the round's query."""
         if self.rounds_over:
             raise OutOfBudget("rounds")
         done = self.used["rounds"]
@@ -211,7 +209,7 @@ class Run:
         return self._refused is None
 
     def note_branch(self, rule: str, value: object) -> None:
-        """Record a branch in the trace."""
+        """Record in the trace that the arm applied a rule, with the result."""
         self.trace.append(Branch(rule=rule, value=str(value)))
 
     def tell(self, text: str) -> None:
@@ -219,11 +217,11 @@ class Run:
         self.stream.note(text)
 
     def passage_cap(self, cap: int) -> int:
-        """The smaller of the arm's cap and the budget's cap."""
+        """The smaller of the arm's cap on passages and the budget's."""
         return cap if self.budget.passages is None else min(cap, self.budget.passages)
 
     def show(self, passages: int) -> None:
-        """Record the number of distinct passages shown so far. Raises OutOfBudget("passages"): see `passage_cap`."""
+        """Record the number of distinct passages shown so far. Raises OutOfBudget("passages") above the budget."""
         if passages > self.cost.passages:
             self.tell(f"reading {passages} passage{'s' if passages > 1 else ''}")
             self.cost += Cost(passages=passages - self.cost.passages)
@@ -231,15 +229,15 @@ class Run:
             raise OutOfBudget("passages")
 
     def note_shown(self, passages: Iterable[Passage]) -> None:
-        """Record the passages of a prompt: they become sources of the outcome, and are counted by `show`."""
+        """Record the passages of a prompt as sources of the outcome, and count them. Raises as `show`."""
         for passage in passages:
             self.shown.setdefault(passage.id, passage)
         self.show(len(self.shown))
 
     def add_cost(self, cost: Cost) -> None:
-        """Add a cost from outside this run, for example of the arm's own model. seconds_total is measured anyway.
+        """Add a cost that this run cannot count, for example of the arm's own model; seconds_total is ignored.
 
-        Raises OutOfBudget, after counting, for the first cap that is exceeded.
+        Raises OutOfBudget for the first cap that is exceeded; the cost is counted nevertheless.
         """
         self.cost += cost
         for cap, used in self.used.items():
@@ -250,11 +248,17 @@ class Run:
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         """Search, and record cost and trace.
 
-        Raises OutOfBudget("seconds"), OutOfBudget("rounds") after the budget has refused a round, and ArmFailed before
-        the first round, or after the arm's cap has refused a round.
+        Raises OutOfBudget("seconds"), OutOfBudget("rounds") if the budget has refused a round, and ArmFailed if no
+        round was begun, or if the arm's cap has refused one.
         """
         self._check_time()
-        self._check_round()
+        if self.rounds_over:
+            raise OutOfBudget("rounds")
+        if self._refused is not None:
+            remedy = "search no more when run.begin_round returns False, or give it a higher cap"
+            raise ArmFailed("the arm searches in a round that its own cap refused", remedy=remedy)
+        if not self.used["rounds"]:
+            raise ArmFailed("the arm searches outside any round", remedy="call run.begin_round first")
         self.tell(f"searching: {query}")
         began = time.monotonic()
         try:
@@ -263,18 +267,18 @@ class Run:
                     hits = await self.retriever.search(query, k=k)
                     note(hits)
         except BaseException as error:
-            late = isinstance(error, TimeoutError) and limit.expired()
-            shown = OutOfBudget("seconds") if late else error
-            self._account_failure(shown, purpose="search", began=began, cost=Cost(retriever_calls=1))
-            if late:
-                raise shown from error
+            is_late = isinstance(error, TimeoutError) and limit.expired()
+            failure = OutOfBudget("seconds") if is_late else error
+            self._account_failure(failure, purpose="search", began=began, cost=Cost(retriever_calls=1))
+            if is_late:
+                raise failure from error
             raise
         spent = time.monotonic() - began
         self.cost += Cost(retriever_calls=1, seconds_retrieve=spent)
         ids = tuple(hit.passage.id for hit in hits)
         for hit in hits:
             self.scores.setdefault(hit.passage.id, hit.score)
-        self.trace.append(Retrieved(query=query, ids=ids, scores=tuple(h.score for h in hits), seconds=spent))
+        self.trace.append(Retrieved(query=query, ids=ids, scores=tuple(hit.score for hit in hits), seconds=spent))
         return hits
 
     async def complete(
@@ -290,14 +294,16 @@ class Run:
     ) -> Completion:
         """Call the model, and record cost and trace.
 
-        max_tokens: most tokens; reduced to the remaining budget.
-        final: for the call that writes the answer, the function from its text to the answer, see `Settle`. The reader
-        gets the answer while the text grows; without `final`, at the end of the run.
-        Raises OutOfBudget("seconds"), with the text so far in `partial`, ("tokens") or ("dollars"); ArmFailed if the
-        prompt does not fit the model, or if the generator lacks a capability.
+        purpose: name of the call in the trace.
+        max_tokens: most tokens to write; reduced to the remaining budget.
+        final: set it for the call that writes the answer: the function from the call's text to the answer. The reader
+        then receives the answer while it is written, otherwise at the end of the run.
+        Raises OutOfBudget for seconds (`partial` then has the text so far), tokens or dollars; ArmFailed if the prompt
+        does not fit the model, or if the generator lacks a capability.
         """
         self._check_call()
-        if missing := sorted(want - self.generator.capabilities):
+        missing = sorted(want - self.generator.capabilities)
+        if missing:
             message = f"the call for {purpose} needs {', '.join(missing)}, which {self.generator.name} does not offer"
             raise ArmFailed(message, remedy="declare it in the arm's needs, so that this is found at the start")
         request = Request(
@@ -310,37 +316,40 @@ class Run:
             sink=None if final is None else self.stream.sink(final),
             has_successor=self.has_successor,
         )
-        return await self._called(request, purpose=purpose, max_tokens=max_tokens)
+        return await self._call_model(request, purpose=purpose, max_tokens=max_tokens)
 
-    async def chat(self, sent: Mapping[str, Json], *, prompt: Prompt, max_tokens: int | None) -> Completion:
-        """Pass a chat completion on as its caller sent it, and record cost and trace. `reply` gets the reply's fields.
+    async def chat(self, body: Mapping[str, Json], *, prompt: Prompt, max_tokens: int | None) -> Completion:
+        """Forward a caller's chat completion, and record cost and trace. `Run.reply` gets the fields of the reply.
 
         prompt: the chat as text, for counts and traces. max_tokens: limit if the caller sets none; None for no limit.
         Raises as `complete`; the budget of tokens is checked only before the call.
         """
         self._check_call()
-        named = next((sent[name] for name in ("max_completion_tokens", "max_tokens") if sent.get(name)), max_tokens)
-        most = self._tokens_left(named if isinstance(named, int) else self.generator.context_tokens or PACKED_TOKENS)
-        named = named if self.budget.tokens is None else most
+        limit = next((body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name)), max_tokens)
+        longest = limit if isinstance(limit, int) else self.generator.context_tokens or PACKED_TOKENS
+        longest = self._tokens_left(longest)
+        if self.budget.tokens is not None:
+            limit = longest
         request = Request(
             prompt=prompt,
-            max_tokens=most,
+            max_tokens=longest,
             deadline=self.deadline,
             sink=self.stream.sink(str),
-            chat={**sent, "max_tokens": named} if named else sent,
+            chat={**body, "max_tokens": limit} if limit else body,
             delta_sink=self.stream.delta_sink(),
             has_successor=self.has_successor,
         )
-        done = await self._called(request, purpose="chat", max_tokens=most)
+        done = await self._call_model(request, purpose="chat", max_tokens=longest)
         reply: Any = done.details.get("reply", {})
         self.reply = reply
-        if calls := reply.get("message", {}).get("tool_calls"):
-            self.note_branch("tool_calls", str(len(calls)))
+        tool_calls = reply.get("message", {}).get("tool_calls")
+        if tool_calls:
+            self.note_branch("tool_calls", str(len(tool_calls)))
         return done
 
-    async def _called(self, request: Request, *, purpose: str, max_tokens: int) -> Completion:
-        """Complete a request, and record cost and trace. max_tokens: of the arm, before the budget reduced it."""
-        self.tell(in_words(purpose))
+    async def _call_model(self, request: Request, *, purpose: str, max_tokens: int) -> Completion:
+        """Complete a request, and record cost and trace. max_tokens: the limit before the budget reduced it."""
+        self.tell(progress_note(purpose))
         began = time.monotonic()
         try:
             with self.spans.generating(request, purpose=purpose, generator=self.generator) as note:
@@ -352,7 +361,7 @@ class Run:
             raise
         spent = time.monotonic() - began
         if done.seconds is not None:
-            # The clock is set as if the call had been made: a cache must not make an arm look faster than it is.
+            # Count the time of the original call: a cache must not make an arm look faster than it is.
             self.started -= done.seconds - spent
             self.note_branch("response_cached", purpose)
         self._account(done, purpose=purpose, seconds=spent if done.seconds is None else done.seconds)
@@ -368,7 +377,7 @@ class Run:
         return done
 
     def _tokens_for(self, prompt: Prompt, *, purpose: str, max_tokens: int) -> int:
-        """Number of tokens that may be written: max_tokens, or what the budget leaves."""
+        """Number of tokens that may be written: max_tokens, or the rest of the budget if that is less."""
         size, context = self.generator.count_tokens(prompt), self.generator.context_tokens
         if context is not None and size + max_tokens > context:
             message = f"the prompt for {purpose} has {size} tokens; with {max_tokens} to write it exceeds {context}"
@@ -376,14 +385,14 @@ class Run:
             raise ArmFailed(message, remedy=remedy)
         return self._tokens_left(max_tokens, prompt=size)
 
-    def _tokens_left(self, most: int, *, prompt: int = 0) -> int:
-        """`most`, or what the budget leaves after the tokens of the prompt."""
+    def _tokens_left(self, limit: int, *, prompt: int = 0) -> int:
+        """`limit`, or the rest of the budget if that is less. prompt: number of tokens in the prompt."""
         if self.budget.tokens is None:
-            return most
-        left: int = self.budget.tokens - self.used["tokens"] - prompt
-        if left < 1:
+            return limit
+        remaining: int = self.budget.tokens - self.used["tokens"] - prompt
+        if remaining < 1:
             raise OutOfBudget("tokens")
-        return min(most, left)
+        return min(limit, remaining)
 
     def _account(self, done: Completion, *, purpose: str, seconds: float) -> None:
         self.cost += Cost(
@@ -400,26 +409,17 @@ class Run:
         self.trace.append(Generated(purpose=purpose, text=done.text, seconds=seconds, **tokens))
 
     def _account_failure(self, error: BaseException, *, purpose: str, began: float, cost: Cost) -> None:
-        """Add a failed call to cost and trace. cost: the call without its seconds."""
+        """Add a failed call to cost and trace. cost: its cost without the seconds, which are measured from `began`."""
         spent = time.monotonic() - began
         self.cost += cost + (Cost(seconds_generate=spent) if cost.llm_calls else Cost(seconds_retrieve=spent))
         self.trace.append(CallFailed(purpose=purpose, error=error_text(error), seconds=spent))
 
     def _check_call(self) -> None:
-        """Raise OutOfBudget if no call of the model may begin."""
+        """Raise OutOfBudget if the budget allows no further call of the model."""
         self.partial = ""
         self._check_time()
         if self.budget.dollars is not None and self.cost.dollars >= self.budget.dollars:
             raise OutOfBudget("dollars")
-
-    def _check_round(self) -> None:
-        if self.rounds_over:
-            raise OutOfBudget("rounds")
-        if self._refused is not None:
-            remedy = "search no more when run.begin_round returns False, or give it a higher cap"
-            raise ArmFailed("the arm searches in a round that its own cap refused", remedy=remedy)
-        if not self.used["rounds"]:
-            raise ArmFailed("the arm searches outside any round", remedy="call run.begin_round first")
 
     def _check_time(self) -> None:
         if seconds_until(self.deadline) == 0.0:
@@ -428,15 +428,15 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """The answer of an arm that ended by itself."""
+    """The answer of an arm that was not ended by the budget or an error."""
 
     text: str
-    #: the rule that ended it, for example "answer_found" or "max_rounds"
+    #: the rule that ended the arm, for example "answer_found" or "max_rounds"
     stop_reason: str
 
 
 class Strategy(Protocol):
-    """A way of answering. There is one instance per process; `answer` is called concurrently."""
+    """An arm: a way of answering questions. There is one instance per process; `answer` is called concurrently."""
 
     name: ArmName
     needs: frozenset[Need]
@@ -444,4 +444,4 @@ class Strategy(Protocol):
     params: Mapping[str, Json]
 
     async def answer(self, question: str, *, run: "Run") -> Answer:
-        """Answer a question by calls of `run`. Let OutOfBudget and ArmFailed pass: they become outcomes."""
+        """Answer a question by calls of `run`. Do not catch OutOfBudget and ArmFailed: they become outcomes."""

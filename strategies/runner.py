@@ -1,4 +1,4 @@
-"""Runner: one arm, one question, one outcome. A failing arm is an outcome, never an exception."""
+"""Runner: runs one arm on one question and returns the outcome. A failing arm gives an outcome, not an exception."""
 
 import asyncio
 import time
@@ -38,13 +38,13 @@ from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStream, Run, Spans, Strategy
 
-#: seconds from the deadline until a hanging arm is cancelled; generators return within this time, with their tokens
+#: seconds from the deadline until a hanging arm is cancelled; generators report their tokens within this time
 GRACE_SECONDS = 0.25
-#: default of the characters of a source's text that are stored, and those of its title
+#: characters that are stored of a source's title, and by default of its text
 SOURCE_CHARS = 2000
 #: characters of a stop reason that are kept
 STOP_REASON_LENGTH = 64
-#: error text of a question that its caller cancelled
+#: error text if the caller cancelled the question
 CANCELLED_ERROR = "cancelled by the caller"
 
 
@@ -71,17 +71,20 @@ async def run_strategy(
     named: Mapping[str, Json] = MappingProxyType({}),
     has_successor: bool = False,
 ) -> Outcome:
-    """Run the arm on the query. Returns its outcome, with cost. Its status is one of:
+    """Run the arm on the query. The status of the outcome is one of:
 
-    answered: the arm ended by itself.
-    exhausted: a cap of the budget ended it; the answer is its draft or None, the stop reason "budget_<cap>". The late
-    answer of an arm that blocks the event loop, and cannot be interrupted, is "exhausted" too, with a warning.
-    failed: it raised, or its answer has more than MAX_TEXT characters. The stop reason is "error", "question_too_long"
-    if no prompt has room for the question, "request_refused" if the model's server refuses a chat, or CANCELLED.
+    answered: the arm returned an answer.
+    exhausted: a cap of the budget ended the arm. The answer is the arm's draft or None, the stop reason "budget_<cap>".
+    If the arm blocks the event loop until after its deadline, its late answer is "exhausted" too, with a warning.
+    failed: the arm raised, or its answer has more than MAX_TEXT characters. The stop reason is "error",
+    "question_too_long" if no prompt has room for the question, "request_refused" if the model's server refuses a chat,
+    or CANCELLED.
 
     budget: caps in force. Run enforces the seconds in every call, and this function GRACE_SECONDS later.
-    stop: completed, in any thread, to cancel the arm. reader: receives notes, and the answer while it is written.
-    source_chars: most characters stored of a source's text. spans: receives every call. named: see `made_by`.
+    stop: complete it, from any thread, to cancel the arm.
+    reader: receives notes, and the answer while it is written.
+    source_chars: most characters that are stored of a source's text.
+    spans: traces every call. named: see `made_by`. has_successor: see `Run.has_successor`.
     Raises InvalidInput for a query without an id, and asyncio.CancelledError.
     """
     if query.id is None:
@@ -96,8 +99,8 @@ async def run_strategy(
         stream=stream,
         has_successor=has_successor,
     )
-    end = await _unless_stopped(_end_of(strategy, question=query.text, run=run), stop=stop)
-    end = _as_kept(end, given=stream.given, arm=strategy.name)
+    end = await _run_until_stopped(_end_of(strategy, question=query.text, run=run), stop=stop)
+    end = _checked_end(end, delivered=stream.delivered, arm=strategy.name)
     trace = tuple(run.trace)
     return Outcome(
         decision_id=DecisionId(query.id),
@@ -136,11 +139,11 @@ def made_by(
     generator: Generator,
     named: Mapping[str, Json] = MappingProxyType({}),
 ) -> Mapping[str, Json]:
-    """The facts that distinguish two versions of an arm, as plain JSON values: `Outcome.made_by`.
+    """`Outcome.made_by`: JSON values that differ between two versions of an arm.
 
-    "arm": the registered name, else "module:Class". "params": without secrets in addresses, because outcomes are stored
+    "arm": the registered name, or "module:Class". "params": without secrets in addresses, because outcomes are stored
     and exported. "templates": a digest of their texts. "generator" and "retriever": their names. "budget": the caps in
-    force. named: generator and retriever of the arm in the settings, added to its params.
+    force. named: the arm's generator and retriever in the settings; they are added to "params".
     """
     kind, digest = type(strategy), templates_digest(strategy)
     return {
@@ -168,7 +171,7 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
                 )
         late_s = 0.0 if run.deadline is None else time.monotonic() - run.deadline
         if late_s > GRACE_SECONDS:
-            # The event loop was blocked, or the arm caught its cancellation.
+            # The arm blocked the event loop, or caught its cancellation.
             extra = {"action": "arm_late", "arm": strategy.name, "late_s": round(late_s, 2)}
             logger.warning("an arm returned after its time limit; it must not block the event loop", extra=extra)
             return _End(status="exhausted", answer=answer.text, stop_reason="budget_seconds")
@@ -178,15 +181,15 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
     except RagBanditError as error:
         return _failed(error)
     except (Exception, SystemExit) as error:
-        # The arm's own TimeoutError, for example of a socket, is a failure.
+        # A TimeoutError that the arm itself raised, for example of a socket, is a failure.
         if isinstance(error, TimeoutError) and limit.expired():
             return _exhausted(run, cap="seconds")
         log_exception(error, of=f"the arm {strategy.name}", action="arm_failed", arm=strategy.name)
         return _failed(error)
 
 
-async def _unless_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future[None] | None") -> _End:
-    """The end of the arm. It is cancelled if `stop` is completed, or if the caller is cancelled."""
+async def _run_until_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future[None] | None") -> _End:
+    """Wait for the arm. Cancels it if `stop` is completed, or if the caller is cancelled."""
     if stop is None:
         return await ending
     work = asyncio.ensure_future(ending)
@@ -201,16 +204,13 @@ async def _unless_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future[No
     return work.result()
 
 
-def _as_kept(end: _End, *, given: str, arm: str) -> _End:
-    """The end as it is stored: a too long answer becomes a failure.
-
-    given: text that a reader has received. It becomes the answer if the budget ran out while it was written.
-    """
-    if end.status == "exhausted" and not (end.answer or "").startswith(given):
-        end = replace(end, answer=given)
+def _checked_end(end: _End, *, delivered: str, arm: str) -> _End:
+    """Turn a too long answer into a failure. If the budget ran out, use the text that the reader has received."""
+    if end.status == "exhausted" and not (end.answer or "").startswith(delivered):
+        end = replace(end, answer=delivered)
     answer = end.answer or ""
-    if end.status == "answered" and not answer.startswith(given):
-        extra = {"action": "answer_changed", "arm": arm, "given": len(given)}
+    if end.status == "answered" and not answer.startswith(delivered):
+        extra = {"action": "answer_changed", "arm": arm, "given": len(delivered)}
         logger.error(
             "an arm streamed text that its answer does not begin with; see `final` of Run.complete", extra=extra
         )

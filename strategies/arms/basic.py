@@ -1,4 +1,4 @@
-"""Arms that search a fixed number of times, or never, and then answer."""
+"""Simple arms: they search never, once, or in a few rounds, and then answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ragbandit.strategies.arms.prompted import (
     ReaderParams,
     preset_table,
 )
-from ragbandit.strategies.arms.steps import AnswerStyle, Style, finished, gather, gather_once, partial_kept
+from ragbandit.strategies.arms.steps import AnswerStyle, Style, finished, gather, gather_once, keep_partial
 from ragbandit.strategies.base import PACKED_TOKENS, Need, Passage, Prompt, PromptTooLong
 from ragbandit.strategies.prompting.passages import (
     PassagePool,
@@ -27,8 +27,8 @@ from ragbandit.strategies.prompting.passages import (
 from ragbandit.strategies.prompting.prompts import Template, ask
 from ragbandit.strategies.run import Answer, Run
 
-#: an answer without a limit may have the model's context divided by this
-_ANSWERS_SHARE = 4
+#: most tokens of an answer without a limit: the model's context divided by this
+_CONTEXT_PER_ANSWER = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class NoRetrievalParams(PromptParams):
 
 
 class NoRetrieval(PromptedArm[NoRetrievalParams]):
-    """Answer from the model's own knowledge: one call, no search, no step (Adaptive-RAG's "A")."""
+    """Answers from the model's own knowledge: one call, no search, no step (Adaptive-RAG's "A")."""
 
     retrieves: ClassVar[bool] = False
     kind = NoRetrievalParams
@@ -59,42 +59,41 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
 class ModelParams(ArmParams):
     """Settings of model."""
 
-    #: most tokens of an answer if the request sets no limit; None leaves the limit to the server
+    #: most tokens of an answer if the request sets no limit; None for the server's limit
     max_tokens: Count | None = None
     #: system message of questions; not added to chats, which have their own
     instructions: str = ""
 
 
 class Model(ParamsArm[ModelParams]):
-    """Passes the question on to a model: no search, no prompt around it, no step.
+    """Sends the question to a model: no search, no prompt around the question, no step.
 
-    A chat completion from OpenAI's interface goes to an OpenAI-compatible generator as its caller sent it, with tools,
-    images, formats and sampling; the reply is returned unchanged. Other questions, and chats for other generators, are
-    sent as plain text after the conversation so far.
+    A chat completion from OpenAI's interface is forwarded unchanged to an OpenAI-compatible generator, with tools,
+    images, formats and sampling, and its reply is returned unchanged. Other questions, and chats for other generators,
+    are sent as plain text after the conversation so far.
     """
 
     needs: frozenset[Need] = frozenset({"completion"})
     retrieves: ClassVar[bool] = False
-
     kind = ModelParams
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        # The prompt is the question, with nothing around it.
+        # The prompt is only the question.
         parts = {"demonstrations": (), "passage": "", "body": "{question}", "prefix": ""}
         self._template = Template(name="chat", instructions=self._params.instructions, **parts)  # type: ignore[arg-type]
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Ask once. Stop reasons: "answered", "empty_answer", or the server's reason unless it is "stop"."""
-        chat, most = run.query.chat, self._params.max_tokens
-        with partial_kept(run, style="long"):
+        chat, limit = run.query.chat, self._params.max_tokens
+        with keep_partial(run, style="long"):
             if chat and "chat" in run.generator.capabilities:
                 prompt = Prompt(instructions="", body=question, history=run.query.messages)
-                done = await run.chat(chat, prompt=prompt, max_tokens=most)
+                done = await run.chat(chat, prompt=prompt, max_tokens=limit)
             else:
                 options: dict[str, Any] = {"fields": {"question": question}, "final": str, "conversation": True}
-                most = most or max(1, (run.generator.context_tokens or PACKED_TOKENS) // _ANSWERS_SHARE)
-                done = await ask(run, template=self._template, purpose="chat", max_tokens=most, **options)
+                limit = limit or max(1, (run.generator.context_tokens or PACKED_TOKENS) // _CONTEXT_PER_ANSWER)
+                done = await ask(run, template=self._template, purpose="chat", max_tokens=limit, **options)
         reason = str(run.reply.get("finish_reason") or "stop")
         return finished(done.text, "answered") if reason == "stop" else Answer(text=done.text, stop_reason=reason)
 
@@ -113,10 +112,10 @@ class SingleStepParams(ReaderParams):
 
 
 class SingleStep(PromptedArm[SingleStepParams]):
-    """Search once with the cleaned question, then read: one step (Adaptive-RAG's "B", IRCoT's OneR).
+    """Searches once with the cleaned question, then answers: one step (Adaptive-RAG's "B", IRCoT's OneR).
 
-    If the budget allows no round or no passage, or the question consists of question words only, the model answers
-    without a search; the trace records that it was skipped.
+    If the budget allows no round or no passage, or if the question has only question words, the model answers
+    without a search, and the trace records that it was skipped.
     """
 
     kind = SingleStepParams
@@ -134,15 +133,14 @@ class MultiStepParams(ReaderParams):
     """Settings of multi_step."""
 
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
-    #: prompt for a sentence of the chain: "quoted" from the passages, or "reasoned" as in the paper
+    #: prompt for a sentence of the chain: quote from the passages, or reason as in the paper
     think: Literal["quoted", "reasoned"] = "quoted"
-    #: search-and-think rounds
     rounds: Count = 3
     #: passages searched for in each round
     passages_per_round: Count = 2
-    #: passages held over all rounds; when full, the first ones stay
+    #: most passages of all rounds together; the first ones are kept
     passages: Count = 6
-    #: tokens of one sentence of the chain
+    #: most tokens of one sentence of the chain
     sentence_tokens: Count = 48
 
     presets: ClassVar = preset_table(
@@ -154,20 +152,20 @@ class MultiStepParams(ReaderParams):
 
 
 class MultiStep(PromptedArm[MultiStepParams]):
-    """Rounds of search and one sentence of thought; then a separate reader answers from the passages gathered.
+    """Searches and writes a sentence of thought in each round; then a reader answers from the passages (IRCoT).
 
     A round searches with the latest sentence that makes a statement (the first round with the question), adds the hits
-    to the pool and asks for the next sentence. The reader sees only the passages and the question, not the chain. Until
-    it has answered, the draft is the answer in the chain, or its latest sentence. Stop reasons: "answer_found" (a
-    sentence contains "answer is"), "empty_sentence", "thoughts_too_long" (the next prompt has no room for the chain),
-    "max_rounds", or "budget_rounds" if the budget's cap is the smaller one.
+    to the pool and asks for the next sentence of the chain of thoughts. The reader sees only the passages and the
+    question, not the chain. Until it has answered, the draft is the answer in the chain, or the latest sentence. Stop
+    reasons: "answer_found" (a sentence contains "answer is"), "empty_sentence", "thoughts_too_long" (the next prompt
+    has no room for the chain), "max_rounds", and "budget_rounds" if the budget allows fewer rounds than the arm.
     """
 
     kind = MultiStepParams
     prompts: ClassVar = {"think": "think_{think}", "read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Interleave, then read."""
+        """Search and think in turns, then read."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         stop_reason = await self._gather_by_thinking(question, run=run, pool=pool)
         run.note_branch("chain_ended", stop_reason)
@@ -188,21 +186,20 @@ class MultiStep(PromptedArm[MultiStepParams]):
             if not sentence:
                 return "empty_sentence"
             sentences.append(sentence)
-            announced = has_answer(sentence)
-            run.draft = (extract_answer(sentence) if announced else sentence) or run.draft
-            if announced:
+            if has_answer(sentence):
+                run.draft = extract_answer(sentence) or run.draft
                 return "answer_found"
+            run.draft = sentence
         return "max_rounds" if len(sentences) >= self._params.rounds else "budget_rounds"
 
     async def _think(self, question: str, *, sentences: list[str], run: Run, pool: PassagePool) -> str:
-        fields, most = {"question": question, "thoughts": " ".join(sentences)}, self._params.sentence_tokens
-        with partial_kept(run, style="reasoned"):
-            done = await self._ask("think", fields, run=run, max_tokens=most, pool=pool, stop=("\n",))
+        fields, limit = {"question": question, "thoughts": " ".join(sentences)}, self._params.sentence_tokens
+        with keep_partial(run, style="reasoned"):
+            done = await self._ask("think", fields, run=run, max_tokens=limit, pool=pool, stop=("\n",))
         return first_sentence(done.text)
 
 
 _USEFUL = "useful"
-
 #: all verdicts; small models write "not useful" for "useless"
 _VERDICTS = (_USEFUL, "useless", "not useful")
 
@@ -216,7 +213,7 @@ class NoteParams(PassageParams):
     style: AnswerStyle = "short"
     #: passages searched for and shown
     passages: Count = 3
-    #: tokens of the notes, the summary or the verdicts
+    #: most tokens of the notes, the summary or the verdicts
     note_tokens: Count = 96
 
     presets: ClassVar = preset_table(
@@ -225,23 +222,22 @@ class NoteParams(PassageParams):
 
 
 class _TwoStages(PromptedArm[NoteParams]):
-    """Search once, process the passages in a first call, read in a second: one step, two calls.
+    """Searches once, writes about the passages in a first call, and answers in a second: one step, two calls.
 
-    Without passages (the budget allows no round or no passage, or the search has no hit) the first stage is skipped,
+    Without passages (the budget allows no round or no passage, or the search has no hit) the first call is skipped,
     and the trace records it. Stop reasons: "answered", "empty_answer".
     """
 
     kind = NoteParams
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Search, write, read."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         text = ""
         if pool.passages:
-            most, purpose = self._params.note_tokens, self._templates["stage"].name
+            limit, purpose = self._params.note_tokens, self._templates["stage"].name
             fields = {"question": question}
-            done = await self._ask("stage", fields, run=run, purpose=purpose, max_tokens=most, pool=pool)
+            done = await self._ask("stage", fields, run=run, purpose=purpose, max_tokens=limit, pool=pool)
             text = done.text.strip()
         else:
             run.note_branch("first_stage_skipped", "there is no passage")
@@ -254,7 +250,7 @@ class _TwoStages(PromptedArm[NoteParams]):
 
 
 class ChainOfNote(_TwoStages):
-    """Writes notes on every passage and its value, then answers from the notes."""
+    """Writes a note on every passage and its relevance, then answers from the notes."""
 
     prompts: ClassVar = {"stage": "chain_of_note", "read": "read_notes_{style}"}
 
@@ -268,8 +264,8 @@ class SelfRefine(_TwoStages):
 class SelfRerank(_TwoStages):
     """Judges every passage as useful or useless, then answers from the useful ones.
 
-    Passages without a verdict are left out, and recorded in the trace as "parse_failed". If no passage has a verdict,
-    or none is useful, all are kept; the trace records the reason as "kept_all".
+    Passages without a verdict are left out, and recorded in the trace as "parse_failed". If no passage is judged
+    useful, all are kept; the trace records the reason as "kept_all".
     """
 
     prompts: ClassVar = {"stage": "self_rerank", "read": "read_direct"}

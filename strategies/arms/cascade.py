@@ -38,27 +38,24 @@ from ragbandit.strategies.generators.response_cache import GeneratorAround
 from ragbandit.strategies.registry import generates
 from ragbandit.strategies.run import Answer, AnswerStream, Run, Strategy
 
-#: phrases at the start or end of an answer that mean "no answer"; case and punctuation are ignored
-ABSTENTIONS: Final = (
-    *("i do not know", "i don t know", "unknown", "unanswerable", "no answer", "not enough information"),
-    *("cannot be answered", "can not be answered", "cannot answer", "can t answer", "not mentioned", "not stated"),
-    *("ich weiß es nicht", "weiß ich nicht", "keine antwort", "je ne sais pas", "pas de réponse", "no lo sé"),
-    *("sin respuesta", "non lo so", "nessuna risposta", "ik weet het niet", "geen antwoord", "não sei", "sem resposta"),
+_ABSTENTION_PHRASES = (
+    "i do not know;i don t know;unknown;unanswerable;no answer;not enough information;cannot be answered;"
+    "can not be answered;cannot answer;can t answer;not mentioned;not stated;ich weiß es nicht;weiß ich nicht;"
+    "keine antwort;je ne sais pas;pas de réponse;no lo sé;sin respuesta;non lo so;nessuna risposta;"
+    "ik weet het niet;geen antwoord;não sei;sem resposta"
 )
-#: maximum nesting depth
+#: phrases at the start or end of an answer that mean "no answer"; case and punctuation are ignored
+ABSTENTIONS: Final = tuple(_ABSTENTION_PHRASES.split(";"))
+#: maximum nesting depth of cascades
 _MAX_DEPTH: Final = 2
 _CONDITIONS: Final = ("empty", "abstains", "differs_from", "check", "judge", "logprob")
-
-
+#: type of a param that is the name of an arm, or a definition
 _Part = Annotated[str, Field(min_length=1)] | dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CascadeParams(ArmParams):
-    """Settings of cascade. At least one condition is required.
-
-    The second arm answers if any condition holds, or if the first arm fails.
-    """
+    """Settings of cascade. The second arm answers if one of the conditions holds; at least one is required."""
 
     #: the arm that answers first: the name of an arm, or a definition such as {class: single_step, generator: small}
     first: _Part
@@ -70,14 +67,14 @@ class CascadeParams(ArmParams):
     abstains: bool = False
     #: condition: this third arm, asked as well, gives a different answer
     differs_from: _Part | None = None
-    #: condition: the score of this function is below `check_below`; "package.module:function", see `reward.check`
+    #: condition: this function, "package.module:function", gives a score below `check_below`; see `reward.check`
     check: Annotated[str, Field(min_length=1)] | None = None
     check_below: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
     #: condition: the judge's score is below this; the section `judge` sets model, prompt and weights
     judge: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     #: condition: the mean log-probability of the answer's tokens is below this; the first arm's model must return them
     logprob: Annotated[float, Field(le=0.0)] | None = None
-    #: phrases that mean "no answer"; they replace the built-in ones
+    #: phrases that mean "no answer"; they replace the built-in phrases
     forms: list[str] = field(default_factory=list)
 
 
@@ -87,7 +84,7 @@ class Check(Protocol):
     name: str
 
     def score(self, *, question: str, answer: str, sources: Sequence[Passage]) -> float | None:
-        """Score from 0 to 1; blocks. None if the function gives no score. Raises ArmFailed."""
+        """Compute a score from 0 to 1, blocking. Returns None if the function gives no score. Raises ArmFailed."""
         ...
 
     async def close(self) -> None:
@@ -96,10 +93,9 @@ class Check(Protocol):
 
 
 class JudgePart(Protocol):
-    """The judge of a cascade: makes its prompt and reads its reply."""
+    """The judge of a cascade: makes the prompt that asks for a score, and reads the score from the reply."""
 
     generator: Generator
-    #: most tokens of a reply
     max_tokens: int
 
     def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
@@ -116,9 +112,9 @@ class Part(NamedTuple):
 
 
 class Cascade(ParamsArm[CascadeParams]):
-    """Asks `first`, and asks `then` if a condition holds. Call `bind` before the first question."""
+    """Asks the arm `first`; asks the arm `then` if a condition holds or `first` fails. Call `bind` before questions."""
 
-    retrieves: ClassVar[bool] = False  # the arms of the cascade have their own retrievers
+    retrieves: ClassVar[bool] = False  # its arms have their own retrievers
     generates: ClassVar[bool] = False
     kind = CascadeParams
 
@@ -189,10 +185,10 @@ class Cascade(ParamsArm[CascadeParams]):
         self.params = MappingProxyType({**self.params, "parts": recorded})
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """The first answer if no condition holds, else the second arm's.
+        """Returns the first arm's answer if no condition holds, otherwise the second arm's.
 
-        The trace records the reason under "first_answer". If the budget ends before the second answer, the first one is
-        the draft. Raises as the last arm does.
+        The trace records the reason as "first_answer". If the budget ends before the second answer, the first answer is
+        the draft. Raises the errors of the arm that was asked last.
         """
         if not self._parts:
             raise ArmFailed(f"the cascade {self.name} has no parts", remedy="load it together with its arms")
@@ -202,7 +198,7 @@ class Cascade(ParamsArm[CascadeParams]):
             return first
         run.draft = None if first is None else first.text
         run.tell("asking another arm")
-        return await _ask(self._parts["then"], question=question, run=run, stream=run.stream)
+        return await _ask_part(self._parts["then"], question=question, run=run, stream=run.stream)
 
     async def _first(self, question: str, *, run: Run) -> tuple[Answer | None, str | None]:
         """Ask the first arm. Returns (answer or None if it failed, reason to ask the second arm or None)."""
@@ -217,7 +213,7 @@ class Cascade(ParamsArm[CascadeParams]):
 
         async def attempt(part: Part) -> Answer | ArmFailed:
             try:
-                answer = await _ask(part, question=question, run=run, stream=stream, drafts=part is first_part)
+                answer = await _ask_part(part, question=question, run=run, stream=stream, drafts=part is first_part)
             except ArmFailed as error:
                 return error
             run.draft = answer.text if part is first_part else run.draft
@@ -239,13 +235,13 @@ class Cascade(ParamsArm[CascadeParams]):
     def _reason_to_go_on(
         self, text: str, *, others: list[Answer | ArmFailed], recorder: "_LogprobRecorder"
     ) -> str | None:
-        """Check the conditions that need no further call. Returns the reason to ask the second arm, or None."""
+        """Test the conditions that need no further call. Returns the reason to ask the second arm, or None."""
         params = self._params
         if is_blank(text):
             return "it is empty"
         if params.abstains and _abstains(text, forms=self._forms):
             return "it abstains"
-        if any(isinstance(answer, Answer) and not agree(text, answer.text) for answer in others):
+        if any(isinstance(answer, Answer) and not same_answer(text, answer.text) for answer in others):
             name = params.differs_from if isinstance(params.differs_from, str) else "differs_from"
             return f"{name} says something else"
         if params.logprob is None:
@@ -261,10 +257,7 @@ class Cascade(ParamsArm[CascadeParams]):
 
 
 async def _reason_if_below(scoring: Awaitable[float | None], *, threshold: float, what: str, run: Run) -> str | None:
-    """Reason to ask the second arm: the score is below the threshold, or scoring failed.
-
-    None if the score is high enough, or missing.
-    """
+    """The reason to ask the second arm if the score is below the threshold, or scoring fails; otherwise None."""
     try:
         async with asyncio.timeout(seconds_until(run.deadline)):
             score = await scoring
@@ -285,31 +278,24 @@ class _NotesOnly(AnswerStream):
 
 
 class _LogprobRecorder(GeneratorAround):
-    """Asks its generator for log-probabilities and keeps the completions."""
+    """Asks its generator for log-probabilities, and keeps the completions."""
 
     def __init__(self, generator: Generator) -> None:
         super().__init__(generator)
         self._completions: list[Completion] = []
 
     async def complete(self, request: Request) -> Completion:
-        """Complete the request, and keep the completion."""
         self._completions.append(await self._generator.complete(replace(request, want=request.want | {"logprobs"})))
         return self._completions[-1]
 
     def mean_of(self, answer: str) -> float:
-        """Mean log-probability of the latest completion that contains the answer (later ones may be grades).
-
-        Falls back to the latest completion, and to -inf without any completion.
-        """
+        """Mean log-probability of the latest completion with this answer, or of the latest one; -inf without one."""
         with_answer = [done for done in self._completions if answer in done.text]
         return next(map(mean_logprob, reversed(with_answer or self._completions)), -math.inf)
 
 
-async def _ask(part: Part, *, question: str, run: Run, stream: AnswerStream, drafts: bool = True) -> Answer:
-    """Ask one arm within the remaining budget. Cost and trace are added to `run`, even if it raises.
-
-    drafts: whether its draft becomes the draft of `run`.
-    """
+async def _ask_part(part: Part, *, question: str, run: Run, stream: AnswerStream, drafts: bool = True) -> Answer:
+    """Ask one arm within the remaining budget. Adds its cost and trace to `run`, and its draft if `drafts` is True."""
     with _sub_run(run, generator=part.generator, retriever=part.retriever, stream=stream) as sub_run:
         try:
             return await part.strategy.answer(question, run=sub_run)
@@ -321,12 +307,12 @@ async def _ask(part: Part, *, question: str, run: Run, stream: AnswerStream, dra
 def _sub_run(run: Run, *, generator: Generator, retriever: Retriever, stream: AnswerStream) -> Iterator[Run]:
     """A run with the remaining budget. Its cost, trace and passages are added to `run`, even after an error."""
     caps = {cap: getattr(run.budget, cap) for cap in run.used}
-    left = {cap: max(caps[cap] - used, 0) for cap, used in run.used.items() if caps[cap] is not None}
+    remaining = {cap: max(caps[cap] - used, 0) for cap, used in run.used.items() if caps[cap] is not None}
     sub_run = Run(
         query=run.query,
         retriever=retriever,
         generator=generator,
-        budget=replace(run.budget, **left),
+        budget=replace(run.budget, **remaining),
         spans=run.spans,
         stream=stream,
         started=run.started,
@@ -336,18 +322,18 @@ def _sub_run(run: Run, *, generator: Generator, retriever: Retriever, stream: An
     finally:
         run.cost += sub_run.cost
         run.started = min(run.started, sub_run.started)
-        before = run.used["rounds"]
+        earlier_rounds = run.used["rounds"]
         run.trace += [
-            replace(event, number=before + event.number) if isinstance(event, Round) else event
+            replace(event, number=earlier_rounds + event.number) if isinstance(event, Round) else event
             for event in sub_run.trace
         ]
         run.shown.update(sub_run.shown)
         run.scores.update(sub_run.scores)
 
 
-def agree(answer: str, other: str) -> bool:
-    """Whether two answers agree: the words of one are a contiguous part of the other's, or equal to them."""
-    shorter, longer = sorted((" ".join(answer_words(text)) for text in (answer, other)), key=len)
+def same_answer(first: str, second: str) -> bool:
+    """Whether two answers agree: the words of one are a contiguous part of the words of the other, or all of them."""
+    shorter, longer = sorted((" ".join(answer_words(text)) for text in (first, second)), key=len)
     return shorter == longer or (bool(shorter) and f" {shorter} " in f" {longer} ")
 
 
@@ -357,5 +343,5 @@ def _abstains(text: str, *, forms: tuple[str, ...]) -> bool:
 
 
 def _plain(text: str) -> str:
-    """The words of a text; apostrophes and hyphens become spaces: "don t"."""
+    """The words of a text, joined by spaces, without punctuation: "don't" becomes "don t"."""
     return " ".join(words(text))

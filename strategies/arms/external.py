@@ -1,18 +1,18 @@
-"""Arms of users: a pipeline behind a URL, called over HTTP, or a Python object.
+"""Arms that call the user's own pipeline: over HTTP, or as a Python object.
 
-The request is `POST url` with the JSON object
+The arm `http` sends `POST url` with the JSON object
 
     {"question", "decision_id", "context", "tenant", "budget": {"rounds", "passages", "tokens", "seconds", "dollars"}}
 
-and, in a conversation, "messages": [{"role", "content"}, ...], the oldest first. The budget has the seconds that are
-left, and only caps that are set. `Idempotency-Key` is the decision's id: a call may come twice. The reply is
+and, in a conversation, "messages": [{"role", "content"}, ...], the oldest first. The budget has the remaining seconds,
+and only caps that are set. `Idempotency-Key` is the decision's id: the same call may come twice. The reply is
 
     {"answer": "text", "steps": 2, "stop_reason": "answered", "cost": {"retriever_calls": 2, "llm_calls": 3, ...}}
 
-with at least `answer`; `cost` has any fields of `shared.types.Cost` except the total, which is measured here.
+with at least `answer`. `cost` may have any field of `shared.types.Cost` except seconds_total, which the arm measures.
 
-Only the seconds of the budget are enforced here. A reply with a cost above a cap is an outcome "exhausted", stop reason
-"budget_<cap>", with its answer.
+The arm enforces only the seconds of the budget. A reply with a cost above a cap gives an outcome "exhausted" with the
+stop reason "budget_<cap>" and the reply's answer.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ from ragbandit.strategies.arms.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.base import OutOfBudget, error_text, seconds_until
 from ragbandit.strategies.run import Answer, Run
 
-#: longest random pause before the second attempt, seconds; it doubles with every further one
+#: longest random pause before the second attempt, seconds; it doubles with every further attempt
 _PAUSE_S = 0.5
-#: longest pause, seconds; a longer Retry-After is a failure
+#: longest pause before an attempt, seconds; the arm fails if the server's Retry-After is longer
 _LONGEST_S = 30.0
-#: characters of a refusal's body that are shown
+#: most characters of a reply's body in messages
 _SHOWN = 200
 _LOG_REMEDY: Final = "see the pipeline's own log"
-#: every step has an event in the trace
+#: most steps of a reply: each one adds an event to the trace
 _MOST_STEPS = 1000
 
 
@@ -59,13 +59,13 @@ class HttpParams(ArmParams):
     """Settings of http."""
 
     url: str = ""
-    #: timeout of one attempt, seconds; the budget's seconds are a limit as well
+    #: timeout of one attempt, seconds; the budget's seconds apply too
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
-    #: attempts after the first one
+    #: most attempts after the first attempt
     retries: Annotated[int, Field(ge=0, le=10)] = 2
-    #: most bytes of a reply; a larger one fails without being read to its end
+    #: most bytes of a reply; a larger reply is a failure, and is not read to its end
     max_bytes: Annotated[int, Field(ge=1)] = 1_000_000
-    #: header -> environment variable with its value, since secrets do not belong in a file
+    #: header -> environment variable that has its value, because secrets do not belong in a file
     headers_env: dict[str, str] = field(default_factory=dict)
 
 
@@ -78,7 +78,7 @@ _Amount = Annotated[float, Field(strict=True, ge=0, le=MAX_AMOUNT, allow_inf_nan
 
 
 class _ReportedCost(BaseModel, extra="forbid"):
-    """The parts of `shared.types.Cost` that a reply may have."""
+    """The fields of `shared.types.Cost` that a reply may have."""
 
     retriever_calls: _Whole = 0
     passages: _Whole = 0
@@ -94,7 +94,7 @@ class _ReportedCost(BaseModel, extra="forbid"):
 
 
 class PipelineReply(BaseModel):
-    """The reply of a pipeline."""
+    """A pipeline's reply."""
 
     answer: Annotated[str, Field(strict=True)]
     stop_reason: Annotated[str, Field(strict=True, min_length=1)] = "answered"
@@ -103,12 +103,12 @@ class PipelineReply(BaseModel):
 
 
 def checked_reply(body: object, *, arm: str, remedy: str = "", hidden: Callable[[str], str] = str) -> PipelineReply:
-    """The reply. hidden: removes secrets from a text. Raises ArmFailed that names the reply's field."""
+    """Validate the body of a reply. hidden: removes secrets from a text. Raises ArmFailed with the field at fault."""
     try:
         return PipelineReply.model_validate(body)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
-        # Secrets are removed before the cut: half a secret could not be recognized.
+        # Secrets are removed before the text is cut: half a secret could not be recognized.
         name = hidden(".".join(map(str, fault["loc"])))[:_SHOWN] or "answer"
         message = f"the reply's {name} is {hidden(repr(fault['input'])):.80}: {fault['msg']}"
         failure = Failure(kind="unreadable")
@@ -116,7 +116,7 @@ def checked_reply(body: object, *, arm: str, remedy: str = "", hidden: Callable[
 
 
 def accounted(reply: PipelineReply, *, run: Run) -> Answer:
-    """The answer of a reply, its steps and its cost added to the run. Raises OutOfBudget as `Run.add_cost`."""
+    """Add the steps and the cost of a reply to the run, and return its answer. Raises as `Run.add_cost`."""
     run.draft = reply.answer
     run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
     run.add_cost(Cost(**reply.cost.model_dump()))
@@ -124,11 +124,11 @@ def accounted(reply: PipelineReply, *, run: Run) -> Answer:
 
 
 class Http(ParamsArm[HttpParams]):
-    """Calls a pipeline over HTTP; its stop reason is the reply's, "answered" by default.
+    """Calls a pipeline over HTTP. The reply names the stop reason, by default "answered".
 
-    A reply of 408, 409, 425, 429 or 5xx and a broken connection are tried again after a random, growing pause, at least
-    the server's Retry-After. Other statuses except 2xx, invalid replies and a Retry-After above 30 s are failures. The
-    cost of failed attempts is unknown, except their seconds.
+    After a broken connection, or a status of 408, 409, 425, 429 or 5xx, the call is repeated after a random, growing
+    pause, which is at least the server's Retry-After. Other statuses except 2xx, invalid replies and a Retry-After
+    above 30 s are failures. Only the seconds of failed attempts are known and counted.
     """
 
     retrieves: ClassVar[bool] = False
@@ -137,17 +137,18 @@ class Http(ParamsArm[HttpParams]):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        where, remedy = f"arms.{self.name}", "for example http://localhost:9000/answer"
+        where = f"arms.{self.name}"
+        remedy = "for example http://localhost:9000/answer"
         check_address(self._params.url, field=f"{where}.url", remedy=remedy, query=True)
         self._shown = shown_address(self._params.url)
         self._headers = {
             header: secret_of(variable, field=f"{where}.headers_env.{header}")
             for header, variable in self._params.headers_env.items()
         }
-        self._secrets = (*self._headers.values(), *credentials_of(self._params.url))
+        self._secrets = tuple(self._headers.values()) + credentials_of(self._params.url)
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """The reply's answer. Raises ArmFailed, and OutOfBudget for seconds or a cap that the reply exceeds."""
+        """Return the reply's answer. Raises ArmFailed, and OutOfBudget for seconds or a cap that the reply exceeds."""
         query = run.query
         body: dict[str, Json] = {
             "question": question,
@@ -156,14 +157,14 @@ class Http(ParamsArm[HttpParams]):
             "tenant": query.tenant,
         }
         if query.messages:
-            body["messages"] = [{"role": each.role, "content": each.text} for each in query.messages]
+            body["messages"] = [{"role": message.role, "content": message.text} for message in query.messages]
         headers = self._headers | ({"Idempotency-Key": query.id} if query.id else {})
         async with httpx.AsyncClient(headers=headers) as client:
-            reply_body = await self._asked(client, body=body, run=run)
+            reply_body = await self._post_with_retries(client, body=body, run=run)
         return accounted(checked_reply(reply_body, arm=self.name, hidden=self._hidden), run=run)
 
-    async def _asked(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
-        """The JSON of the first good reply."""
+    async def _post_with_retries(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
+        """Send the request until a reply is good. Returns the reply's JSON. Raises ServerFailed, OutOfBudget."""
         retries = 0 if run.has_successor else self._params.retries
         attempts = 0
         while True:
@@ -177,9 +178,9 @@ class Http(ParamsArm[HttpParams]):
             timeout = self._params.timeout_s if seconds is None else min(self._params.timeout_s, seconds)
             is_late = False
             try:
-                # The timeout of httpx holds for one read: a reply that comes byte by byte would never end.
+                # The timeout of httpx applies to each read: a reply that comes byte by byte would never time out.
                 async with asyncio.timeout(timeout):
-                    response = await self._reply(client, body={**body, "budget": caps}, timeout=timeout)
+                    response = await self._post(client, body={**body, "budget": caps}, timeout=timeout)
                 return self._read(response)
             except ServerFailed as refusal:
                 error = refusal
@@ -200,21 +201,21 @@ class Http(ParamsArm[HttpParams]):
                 raise OutOfBudget("seconds")
             await asyncio.sleep(pause)
 
-    async def _reply(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], timeout: float) -> httpx.Response:
-        """The reply, its body read up to `max_bytes`. Raises ArmFailed if it is larger."""
-        read, most = bytearray(), self._params.max_bytes
+    async def _post(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], timeout: float) -> httpx.Response:
+        """Send the request once. Raises ServerFailed if the body of the reply has more than `max_bytes`."""
+        content, max_bytes = bytearray(), self._params.max_bytes
         async with client.stream("POST", self._params.url, json=body, timeout=timeout) as response:
             async for piece in response.aiter_bytes():
-                read += piece
-                if len(read) > most:
-                    message, field = f"{self._shown} replied more than {most} bytes", f"arms.{self.name}.max_bytes"
+                content += piece
+                if len(content) > max_bytes:
+                    message, field = f"{self._shown} replied more than {max_bytes} bytes", f"arms.{self.name}.max_bytes"
                     remedy, failure = "reply with only the answer, or raise it", Failure(kind="unreadable")
                     raise ServerFailed(message, field=field, remedy=remedy, failure=failure)
         headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
-        return httpx.Response(response.status_code, headers=headers, content=bytes(read))
+        return httpx.Response(response.status_code, headers=headers, content=bytes(content))
 
     def _broken(self, error: Exception, *, timeout: float) -> ServerFailed:
-        """The error of an attempt without a reply, with its remedy."""
+        """The error of an attempt that got no reply, with its remedy."""
         failure, remedy = failure_of_error(error), _LOG_REMEDY
         message = f"{type(error).__name__}: {error}"
         if failure.kind == "timeout":
@@ -225,7 +226,7 @@ class Http(ParamsArm[HttpParams]):
         return self._failed(f"cannot be asked: {self._hidden(message)}", failure=failure, remedy=remedy)
 
     def _read(self, response: httpx.Response) -> object:
-        """The JSON of a reply. Raises ServerFailed."""
+        """Parse the JSON of a reply. Raises ServerFailed."""
         status, unreadable = response.status_code, Failure(kind="unreadable")
         if not response.is_success:
             failure = failure_of_status(status, headers=response.headers) if status >= 400 else unreadable
@@ -240,18 +241,18 @@ class Http(ParamsArm[HttpParams]):
         return ServerFailed(f"{self._shown} {message}", failure=failure, remedy=remedy)
 
     def _shown_reply(self, response: httpx.Response) -> str:
-        """The status and the beginning of the body."""
+        """The status and the beginning of the body, for messages."""
         text = response.text
         body = self._hidden(server_message(text) if text.lstrip().startswith("<") else " ".join(text.split()))
         return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
 
     def _hidden(self, text: str) -> str:
-        """The text without the secrets of headers and address: some servers repeat what they were sent."""
+        """The text without the secrets of headers and address: some servers repeat the request in their reply."""
         return without_keys(text, secrets=self._secrets)
 
 
 def secret_of(variable: str, *, field: str) -> str:
-    """The value of this environment variable, for a header. Raises ConfigError naming the field that names it."""
+    """Read the value of a header from an environment variable. Raises ConfigError with this field."""
     if variable not in os.environ:
         remedy = "set the variable in the environment of every worker"
         raise ConfigError(f"the environment has no {variable}", field=field, remedy=remedy)
@@ -260,12 +261,12 @@ def secret_of(variable: str, *, field: str) -> str:
     return os.environ[variable]
 
 
-#: methods that answer a question, in the order in which they are tried
+#: names of methods that answer a question, in the order in which they are tried
 METHODS: Final = ("ainvoke", "invoke", "query", "run")
-#: fields and attributes of an output with its text, in the order in which they are tried
+#: keys or attributes of an output that may have its text, in the order in which they are tried
 _TEXTS: Final = ("answer", "output", "response", "content", "text", "replies")
 _REMEDY: Final = f"name a function of the question, or an object with one of {', '.join(METHODS)}"
-#: nesting of outputs that are searched for text
+#: maximum nesting depth of an output in which text is searched
 _DEEPEST: Final = 5
 
 
@@ -275,8 +276,8 @@ class CallableParams(ArmParams):
 
     #: "package.module:name"
     object: str = ""
-    #: its input: the question as text, {"question": ...}, or the conversation as messages (role, text). "auto" is a
-    #: mapping for `invoke` and `ainvoke`, else text
+    #: argument of the object: the question as text, {"question": ...}, or the conversation as messages (role, text).
+    #: "auto" means "question" for the methods `invoke` and `ainvoke`, otherwise "text"
     input: Literal["auto", "text", "question", "messages"] = "auto"
 
 
@@ -292,9 +293,9 @@ class CallableArm(ParamsArm[CallableParams]):
         self._call, self._method = self._callable(where=f"arms.{self.name}.object")
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """The object's answer. Raises ArmFailed for an output without text.
+        """Return the object's answer. Raises ArmFailed for an output without text.
 
-        Stop reasons: "answered", "empty_answer" if the text is empty, "budget_rounds" without a round left.
+        Stop reasons: "answered", "empty_answer" if the text is empty, "budget_rounds" if the budget allows no round.
         """
         if not run.begin_round(cap=1):
             return Answer(text="", stop_reason="budget_rounds")
@@ -308,16 +309,16 @@ class CallableArm(ParamsArm[CallableParams]):
         return Answer(text=text, stop_reason="answered" if text else "empty_answer")
 
     def _callable(self, *, where: str) -> tuple[Callable[[Any], Any], str]:
-        """`asked_by` of the configured object. Raises ConfigError with the field `where`."""
+        """Import the configured object; see `asked_by`. Subclasses may get the object from elsewhere."""
         if not self._params.object:
             raise ConfigError("no object is named", field=where, remedy=_REMEDY)
         return asked_by(import_class(self._params.object, where=where), shown=self._params.object, where=where)
 
     async def _output(self, question: str, *, run: Run) -> object:
-        given = self._input(question, run=run)
+        argument = self._input(question, run=run)
         if inspect.iscoroutinefunction(self._call):
-            return await self._call(given)
-        output = await asyncio.to_thread(self._call, given)
+            return await self._call(argument)
+        output = await asyncio.to_thread(self._call, argument)
         return await output if inspect.isawaitable(output) else output
 
     def _input(self, question: str, *, run: Run) -> object:
@@ -325,19 +326,20 @@ class CallableArm(ParamsArm[CallableParams]):
         if kind == "auto":
             kind = "question" if self._method in ("ainvoke", "invoke") else "text"
         if kind == "messages":
-            return [*((each.role, each.text) for each in run.query.messages), ("user", question)]
+            return [*((message.role, message.text) for message in run.query.messages), ("user", question)]
         return {"question": question} if kind == "question" else question
 
 
 def asked_by(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any], str]:
-    """(function of the input, the object's method or "" for a plain function); a function without parameters makes it.
+    """Returns (function that answers a question, name of the object's method or "" for a plain function).
 
-    shown: the object in messages. Raises ConfigError with the field `where`.
+    named: the object, or a function without parameters that makes the object. shown: its name in messages. Raises
+    ConfigError with the field `where`.
     """
     if inspect.isfunction(named) and not inspect.signature(named).parameters:
         try:
             named = named()
-        except Exception as error:  # whatever a function of others does
+        except Exception as error:  # the user's function may raise anything
             message = f"{shown!r} cannot be made: {type(error).__name__}: {error}"
             raise ConfigError(message, field=where, remedy="it is called without arguments") from error
     method = next((name for name in METHODS if callable(getattr(named, name, None))), None)
@@ -350,7 +352,7 @@ def asked_by(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any
 
 
 def text_of(output: object, *, depth: int = _DEEPEST) -> str | None:
-    """The text of an output: itself, or in its _TEXTS as a mapping or as attributes, or in a list; None without one."""
+    """Find the text of an output: the output itself, or under one of _TEXTS, or in a list. None if there is no text."""
     if isinstance(output, str):
         return output
     if output is None or depth == 0:
@@ -361,4 +363,5 @@ def text_of(output: object, *, depth: int = _DEEPEST) -> str | None:
         parts = output
     else:
         parts = [getattr(output, name, None) for name in _TEXTS]
-    return next((text for part in parts if (text := text_of(part, depth=depth - 1)) is not None), None)
+    texts = (text_of(part, depth=depth - 1) for part in parts)
+    return next((text for text in texts if text is not None), None)

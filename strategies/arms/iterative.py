@@ -1,4 +1,4 @@
-"""Arms that search in turns until they know enough: ReAct and Adaptive-Note (Wang et al. 2024)."""
+"""Arms that search in several turns until they can answer: ReAct and Adaptive-Note (Wang et al. 2024)."""
 
 import re
 from collections.abc import Sequence
@@ -20,26 +20,26 @@ from ragbandit.strategies.run import Answer, Run
 
 _ACTION_LINE = re.compile(r"\baction\s*+(?:\d++\s*+)?:", re.IGNORECASE)
 _ACTION = re.compile(r"[\s\"'`*]*(?P<verb>[A-Za-z]\w*)\s*(?:\[(?P<square>[^\n]*)|\((?P<round>[^\n]*))")
-#: beginnings of lines that the model must not write
+#: stop strings: these lines come from the arm, not from the model
 _NEXT_TURN = ("\nObservation", "\nQuestion")
 _ALLOWED = "Write search[topic], lookup[word] or finish[answer]."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """An action that the model asks for."""
+    """An action that the model has chosen."""
 
-    #: a word in lower case; may be unknown
+    #: in lower case; may be unknown
     verb: str
-    #: text without brackets and surrounding quotes; may be empty
+    #: text in the brackets, without surrounding quotes; may be empty
     argument: str
 
 
 def parsed_action(text: str) -> Action | None:
-    """The action at the start of a text, for example "search[Jaws]"; None if the text does not start with an action.
+    """Parse the action at the start of a text, for example "search[Jaws]". None if the text starts with something else.
 
-    The argument ends at the last closing bracket of its line, or at the end of the line. Round brackets count as square
-    ones; quotes around the argument are removed.
+    The argument ends at the last closing bracket of its line, or at the end of the line. Brackets may be square or
+    round. Quotes around the argument are removed.
     """
     match = _ACTION.match(text)
     if match is None:
@@ -55,20 +55,18 @@ class ReactParams(ReaderParams):
     """Settings of react."""
 
     #: "small" is for local models of a few hundred million parameters; "paper" has ReAct's numbers;
-    #: "chat" is for large chat models: finish[...] stays short, the reader writes a paragraph
+    #: "chat" is for large chat models, with a reader that writes a paragraph (finish[...] stays short)
     preset: Literal["small", "paper", "chat"] = "small"
-    #: the answer if the turns end without finish[...]: a reader's from the passages found, the latest thought, or
-    #: an empty one, as in the paper
+    #: answer if the turns end without finish[...]: "read" lets a reader answer from the passages found, "thought" takes
+    #: the latest thought, "nothing" is an empty answer, as in the paper
     unfinished: Literal["read", "thought", "nothing"] = "read"
     #: most turns; a turn is a thought with an action
     turns: Count = 4
-    #: passages per search
     passages_per_search: Count = 3
-    #: passages held over all searches; when full, the first ones stay
+    #: most passages of all searches together; the first ones are kept
     passages: Count = 8
-    #: sentences of the best passage in an observation
+    #: most sentences of the best passage in an observation
     sentences: Count = 2
-    #: tokens of one thought with its action
     turn_tokens: Count = 64
 
     presets: ClassVar = preset_table(
@@ -79,28 +77,28 @@ class ReactParams(ReaderParams):
 
 
 class React(PromptedArm[ReactParams]):
-    """Turns of a thought and an action, each answered by an observation (Yao et al. 2023, ReAct).
+    """Writes thoughts and actions in turns; every action is answered by an observation (Yao et al. 2023, ReAct).
 
-    search[topic] shows the first sentences of the best passage and the titles of the others; a passage whose title
-    is the topic is the best one. lookup[word] shows the next sentence with the word in the passages found so far.
-    finish[answer] ends the arm. A turn without an action is repaired by one call that asks only for the action; both
-    failures are counted as "parse_failed". The observation after an unknown or empty action lists the allowed ones.
+    search[topic] shows the first sentences of the best passage and the titles of the others. A passage whose title is
+    the topic counts as the best. lookup[word] shows the next sentence with the word in the passages found so far.
+    finish[answer] ends the arm. If a turn has no action, one more call asks only for the action; each call without an
+    action is a "parse_failed" in the trace. The observation after an unknown or empty action lists the allowed actions.
 
-    Only a search begins a round, so the steps are the searches. If the turns end without finish[...], the param
-    `unfinished` chooses the answer; its reader searches the question if there is no passage yet. Until the arm answers,
+    Only a search begins a round, so the searches are the steps. If the turns end without finish[...], the param
+    `unfinished` chooses the answer; its reader searches the question if no passage was found. Until the arm answers,
     the draft is the latest thought. Stop reasons: "finished", "max_turns", "no_action" after two turns in a row without
     an action, "budget_rounds" if the budget does not allow another search, "empty_answer".
 
-    Differences to the paper's code: an empty action does not crash; lookup reads all passages found, not the latest
-    page; if the turns exceed the model's context, the oldest are dropped, and the trace records it; a reader answers if
-    the turns end without finish[...], unless `unfinished` is "nothing".
+    Differences to the paper's code: an empty action does not crash; lookup reads all passages found, not only the
+    latest; if the turns exceed the model's context, the oldest are dropped, and the trace records it; if the turns end
+    without finish[...], a reader may answer.
     """
 
     kind = ReactParams
     prompts: ClassVar = {"step": "react_step", "read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Take turns until finish[...], else answer by `unfinished`."""
+        """Take turns until finish[...]; if it does not come, answer by `unfinished`."""
         library = _Library(pool=PassagePool(cap=run.passage_cap(self._params.passages)))
         turns: list[str] = []
         stop_reason, unreadable = "max_turns", 0
@@ -122,7 +120,7 @@ class React(PromptedArm[ReactParams]):
         return await self._answer_unfinished(question, stop_reason=stop_reason, run=run, library=library)
 
     async def _think(self, question: str, *, turns: Sequence[str], run: Run) -> tuple[str, Action | None]:
-        """Ask for a thought and an action. Asks for the action again if it cannot be parsed."""
+        """Ask the model for a thought and an action. Asks once more if the action cannot be parsed."""
         start = f"Thought {len(turns) + 1}:"
         done = await self._continue(question, turns=turns, start=start, purpose="think", run=run, stop=_NEXT_TURN)
         line = _ACTION_LINE.search(done.text)
@@ -141,7 +139,7 @@ class React(PromptedArm[ReactParams]):
     async def _continue(
         self, question: str, *, turns: Sequence[str], start: str, purpose: str, run: Run, stop: tuple[str, ...]
     ) -> Completion:
-        """Let the model continue the latest turns that fit its context. The trace records dropped turns."""
+        """Let the model continue the turns. The oldest turns are dropped if they do not fit the model's context."""
         options: dict[str, Any] = {"purpose": purpose, "max_tokens": self._params.turn_tokens, "stop": stop}
         for first in range(len(turns) + 1):
             fields = {"question": question, "transcript": "\n".join(turns[first:]), "start": start}
@@ -154,7 +152,7 @@ class React(PromptedArm[ReactParams]):
         raise AssertionError("the last prompt, without turns, returns or raises")
 
     async def _observe(self, action: Action | None, *, run: Run, library: "_Library") -> str | None:
-        """Perform an action. Returns the observation; None if the budget allows no further search."""
+        """Do the action. Returns the observation; None if the budget allows no further search."""
         if action is None or action.verb not in ("search", "lookup", "finish"):
             run.note_branch("unknown_action", "none" if action is None else action.verb)
             return f"That is no action. {_ALLOWED}"
@@ -183,8 +181,8 @@ class React(PromptedArm[ReactParams]):
         if self._params.unfinished == "thought":
             return finished(run.draft or "", stop_reason)
         if not library.pool.passages:
-            most, cap = self._params.passages_per_search, self._params.turns + 1
-            await gather_once(run, query=question, pool=library.pool, k=most, cap=cap)
+            k, cap = self._params.passages_per_search, self._params.turns + 1
+            await gather_once(run, query=question, pool=library.pool, k=k, cap=cap)
         return finished(await self._read(question, run=run, pool=library.pool), stop_reason)
 
 
@@ -193,25 +191,25 @@ class _Library:
     """The passages found for a question, and the position of lookup[...] in them."""
 
     pool: PassagePool
-    _word: str = ""
-    _seen: int = 0
+    _term: str = ""
+    _shown: int = 0
 
-    def look_up(self, word: str, *, run: Run) -> str:
-        """The next sentence with the word, ignoring case; a new word begins at the first passage."""
-        if word.casefold() != self._word:
-            self._word, self._seen = word.casefold(), 0
+    def look_up(self, term: str, *, run: Run) -> str:
+        """The next sentence that contains the term, ignoring case. A new term is searched from the first passage."""
+        if term.casefold() != self._term:
+            self._term, self._shown = term.casefold(), 0
         matches = [
             (passage, sentence)
             for passage in self.pool.passages
             for sentence in sentences_in(passage.text)
-            if self._word in sentence.casefold()
+            if self._term in sentence.casefold()
         ]
-        if self._seen >= len(matches):
-            return f"No {'more ' if matches else ''}sentence has the word {word}."
-        passage, sentence = matches[self._seen]
-        self._seen += 1
+        if self._shown >= len(matches):
+            return f"No {'more ' if matches else ''}sentence has the word {term}."
+        passage, sentence = matches[self._shown]
+        self._shown += 1
         run.note_shown([passage])
-        return f"{passage.title}: {sentence} (sentence {self._seen} of {len(matches)})"
+        return f"{passage.title}: {sentence} (sentence {self._shown} of {len(matches)})"
 
 
 def _turn(number: int, *, thought: str, action: Action | None, observation: str) -> str:
@@ -220,8 +218,9 @@ def _turn(number: int, *, thought: str, action: Action | None, observation: str)
     return f"Thought {number}: {thought}\n{written}Observation {number}: {' '.join(observation.split())}"
 
 
-#: tokens for {"status": true} and a few words before it
+#: most tokens of a verdict: {"status": true} and a few words before it
 _VERDICT_TOKENS = 24
+#: most new questions of an update
 _QUESTIONS = 2
 
 
@@ -234,20 +233,18 @@ class AdaptiveNoteParams(PassageParams):
     style: AnswerStyle = "short"
     #: most updates of the note (the paper's CI)
     updates: Whole = 2
-    #: failed updates that end the arm (the paper's IU)
+    #: number of failed updates after which the arm answers (the paper's IU)
     failures: Count = 1
-    #: "better": a new note is kept only if a comparison finds it better; "every": it is always kept, without a
-    #: comparison, and no failure ends the arm (the paper's ablation without its memory reviewer)
+    #: "better" keeps a new note only if a comparison finds it better; "every" keeps each new note without a comparison,
+    #: and failed updates do not end the arm (the paper's ablation without its memory reviewer)
     keep: Literal["better", "every"] = "better"
-    #: distinct passages over all rounds (the paper's RP)
+    #: most distinct passages of all rounds together (the paper's RP)
     passages: Count = 6
-    #: passages searched for in each round
     passages_per_round: Count = 3
-    #: most characters of a search with new questions; None for no limit
+    #: most characters of a query that is made of the new questions; None for no limit
     query_characters: Count | None = None
-    #: tokens of a note
     note_tokens: Count = 96
-    #: tokens of the two new questions
+    #: most tokens of the two new questions together
     question_tokens: Count = 48
 
     presets: ClassVar = preset_table(
@@ -258,20 +255,20 @@ class AdaptiveNoteParams(PassageParams):
 
 
 class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
-    """A first note on the question's passages, then updates; a reader answers from the best note and the question.
+    """Writes a note on the passages of a search, and updates it; a reader answers from the note and the question.
 
-    An update asks for two new questions, searches once with both and the question, extends the note with the new
-    passages, and keeps the new note only if a comparison finds it clearly better. `keep: every` keeps each new note and
-    ignores failures. The number of steps is one plus the updates begun. Without a round in the budget, the reader gets
-    only the question. Until it has answered, the draft is the best note. Stop reasons: "max_rounds" (`updates` are used
-    up), "max_passages", "failed_updates" (`failures` of them did not improve the note), "no_new_question" from the
-    model, and "budget_rounds" or "budget_passages" if the budget's cap is the smaller one.
+    An update asks the model for two new questions, searches once with both and the question, extends the note with the
+    new passages, and keeps the new note only if a comparison finds it clearly better (unless `keep` is "every"). The
+    number of steps is one plus the number of updates begun. If the budget allows no round, the reader gets only the
+    question. Until the reader has answered, the draft is the best note. Stop reasons: "max_rounds" (`updates` are used
+    up), "max_passages", "failed_updates" (`failures` updates did not improve the note), "no_new_question" (the model
+    wrote none), and "budget_rounds" or "budget_passages" if the budget allows less than the arm's params.
 
     Differences to the authors' code: passages seen before are always left out, not only near the cap; an update without
     a new passage, or with an unchanged note, fails without a comparison; no question is searched twice, not even the
     user's (the authors only ask for that in the prompt); line breaks in a note become spaces instead of joining words;
-    an unreadable verdict counts as no ("parse_failed" in the trace); question words are not searched for; decoding is
-    greedy, not at temperature 0.1.
+    an unreadable verdict means that the new note is not better, and is a "parse_failed" in the trace; queries have no
+    question words; decoding is greedy, not at temperature 0.1.
     """
 
     kind = AdaptiveNoteParams
@@ -292,7 +289,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         return finished(await self._read(question, run=run, fields=fields), stop_reason)
 
     async def _take_notes(self, question: str, *, run: Run, pool: PassagePool) -> tuple[str, str]:
-        """Returns (best note, stop reason of the updates)."""
+        """Write the first note and update it. Returns (best note, stop reason)."""
         params = self._params
         earlier: list[str] = []
         failures = 0
@@ -329,29 +326,29 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         return note
 
     async def _new_questions(self, question: str, *, note: str, earlier: Sequence[str], run: Run) -> list[str]:
-        """At most two questions that neither the model nor the user has asked before."""
+        """Ask for at most two questions that neither the model nor the user has asked before."""
         fields = {"question": question, "note": note or "none", "asked": " ".join(earlier) or "none"}
         done = await self._ask("ask", fields, run=run, max_tokens=self._params.question_tokens)
         proposed = parsed_items(done.text, most=_QUESTIONS)
         if not proposed:
             run.note_branch("parse_failed", "ask: no question")
-        asked_before = {text.casefold() for text in (question, *earlier)}
-        repeated = [text for text in proposed if text.casefold() in asked_before]
+        known_questions = {text.casefold() for text in (question, *earlier)}
+        repeated = [text for text in proposed if text.casefold() in known_questions]
         for text in repeated:
             run.note_branch("question_repeated", text)
         return [text for text in proposed if text not in repeated]
 
     async def _search(self, questions: Sequence[str], *, run: Run, pool: PassagePool) -> Sequence[Passage]:
-        query, most = "\n".join(questions), self._params.query_characters
-        if most is not None and len(query) > most:
-            run.note_branch("query_cut", f"to {most} of {len(query)} characters")
-            query = query[:most]
-        before = {passage.id for passage in pool.passages}
+        query, limit = "\n".join(questions), self._params.query_characters
+        if limit is not None and len(query) > limit:
+            run.note_branch("query_cut", f"to {limit} of {len(query)} characters")
+            query = query[:limit]
+        earlier_count = len(pool.passages)
         await gather(run, query=query, pool=pool, k=self._params.passages_per_round)
-        return [passage for passage in pool.passages if passage.id not in before]
+        return pool.passages[earlier_count:]
 
     async def _extended(self, question: str, *, note: str, passages: Sequence[Passage], run: Run) -> str | None:
-        """The note extended with the new passages; None if it is not clearly better."""
+        """Extend the note with the new passages. Returns None if the new note is not clearly better."""
         if not passages:
             run.note_branch("update", "failed: no new passage")
             return None

@@ -1,4 +1,4 @@
-"""Base classes of built-in arms: params checked when the configuration is read, and prompts made from templates."""
+"""Base classes of built-in arms: they check the params when the configuration is read, and fill prompt templates."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,14 +15,14 @@ from ragbandit.strategies.prompting.prompts import ask, load_templates
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Run
 
-#: an integer >= 1, an integer >= 0, a number from 0 to 1
+#: types of params: integer >= 1, integer >= 0, number from 0 to 1
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 def preset_table(names: str, **rows: tuple[Json, ...]) -> Mapping[str, Mapping[str, Json]]:
-    """Preset -> param -> value. names: params, separated by spaces. rows: their values, by preset."""
+    """Returns preset -> param -> value. names: the params, separated by spaces. rows: their values for each preset."""
     return {preset: dict(zip(names.split(), row, strict=True)) for preset, row in rows.items()}
 
 
@@ -30,7 +30,7 @@ class ArmParams:
     """Base of the params dataclasses of arms. Declare ranges as `Annotated[int, pydantic.Field(ge=1)]`."""
 
     __slots__ = ()
-    #: preset -> values of params; params that are set explicitly win
+    #: preset -> param -> value; params that are set explicitly win
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
 
 
@@ -38,13 +38,12 @@ class ArmParams:
 class PromptParams(ArmParams):
     """Params of every arm that calls a model.
 
-    The preset "small" is for local models of a few hundred million parameters, "chat" for large chat models; the others
-    have the numbers of the arm's paper ("flan" and "gpt" are Adaptive-RAG's).
+    The preset "small" is for local models of a few hundred million parameters, "chat" for large chat models. The other
+    presets have the numbers of the arm's paper ("flan" and "gpt" are Adaptive-RAG's).
     """
 
-    #: most tokens of the answer
     max_tokens: Count = 32
-    #: replacements of prompts: template name -> text, or path of a file
+    #: replacements of prompts: name of a template -> its text, or the path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
 
@@ -58,9 +57,8 @@ class PassageParams(PromptParams):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReaderParams(PassageParams):
-    """Params of every arm whose last step is a reader of passages."""
+    """Params of every arm that ends with a reader: a call that answers from passages."""
 
-    #: form of the answer
     style: Style = "direct"
 
 
@@ -70,12 +68,12 @@ Params = TypeVar("Params", bound=ArmParams)
 class ParamsArm(Generic[Params]):
     """Base of built-in arms: checks the params and applies presets.
 
-    name: name of the arm, by default the registered name of its class. Types are taken literally: neither "3" nor True
+    name: name of the arm, by default the registered name of its class. Values are not converted: neither "3" nor True
     is a number of rounds. Raises ConfigError with field "arms.<name>.<param>", the value, and valid values.
     """
 
     needs: frozenset[Need] = frozenset()
-    #: preset -> values of params
+    #: preset -> param -> value
     presets: ClassVar[Mapping[str, Mapping[str, Json]]]
     #: class of the params
     kind: type[Params]
@@ -87,7 +85,7 @@ class ParamsArm(Generic[Params]):
 
     def __init__(self, *, name: str | None = None, **params: Any) -> None:
         self.name = ArmName(name or registered_name(type(self)))
-        # Values are checked but not converted: outcomes record the params, and an int must not become a float there.
+        # Not converted, because outcomes record the params, and an int must not become a float there.
         check_values(self.kind, given=params, where=f"arms.{self.name}")
         self._params = self.kind(**{**self.kind.presets.get(params.get("preset", ""), {}), **params})
         self.params: Mapping[str, Json] = MappingProxyType(asdict(self._params))  # type: ignore[call-overload]
@@ -100,26 +98,26 @@ class PromptedArm(ParamsArm[Prompted]):
     """Base of arms that call a model with templates. Raises ConfigError for a template that cannot be used."""
 
     needs: frozenset[Need] = frozenset({"completion", "stop"})
-    #: use of a template -> its name, which may contain params in braces
+    #: use of a template in the arm -> name of the template; params in braces are replaced by their values
     prompts: ClassVar[Mapping[str, str]]
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        named = self._template_names()
+        names = self._template_names()
         field = f"arms.{self.name}.templates"
-        loaded = load_templates(list(named.values()), overrides=self._params.templates, field=field)
-        self._templates = {use: loaded[template] for use, template in named.items()}
+        loaded = load_templates(list(names.values()), overrides=self._params.templates, field=field)
+        self._templates = {use: loaded[template] for use, template in names.items()}
         self._passage_words: int = getattr(self._params, "passage_words", 350)
 
     def _template_names(self) -> dict[str, str]:
-        """`prompts` with the values of params; {_long} is "_long" for the style "long", else empty."""
+        """`prompts` with the values of params filled in; {_long} is "_long" for the style "long", otherwise empty."""
         marks = {**self.params, "_long": "_long" if self.params.get("style") == "long" else ""}
         return {use: template.format_map(marks) for use, template in self.prompts.items()}
 
     async def _ask(
         self, use: str, fields: Mapping[str, str], *, run: Run, purpose: str | None = None, **options: Any
     ) -> Completion:
-        """Call `ask` with the template of this use. purpose: its name in the trace, by default the use."""
+        """Call `ask` with the template of this use. purpose: name of the call in the trace, by default the use."""
         options.setdefault("passage_words", self._passage_words)
         return await ask(run, template=self._templates[use], purpose=purpose or use, fields=fields, **options)
 

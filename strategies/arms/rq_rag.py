@@ -1,4 +1,4 @@
-"""RQ-RAG: rewrite the question for the search, decompose it, or separate its meanings, then answer."""
+"""RQ-RAG: rewrites the question for the search, decomposes it, or separates its meanings, and then answers."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from ragbandit.shared.text_forms import answer_words
 from ragbandit.strategies.arms.prompted import Count, PromptedArm, ReaderParams, preset_table
-from ragbandit.strategies.arms.steps import answer_in, finished, gather, mean_logprob, partial_kept, stops_of
+from ragbandit.strategies.arms.steps import answer_in, finished, gather, keep_partial, mean_logprob, stops_of
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, parsed_items, parsed_label
 from ragbandit.strategies.run import Answer, Run
@@ -16,7 +16,7 @@ from ragbandit.strategies.run import Answer, Run
 _REFINEMENTS = ("rewrite", "decompose", "disambiguate")
 _ACTIONS = (*_REFINEMENTS, "answer")
 
-#: rule that chooses the answer among the paths of a tree
+#: rule that chooses among the answers of a tree
 Choice = Literal["vote", "confidence"]
 
 
@@ -25,21 +25,20 @@ class RqRagParams(ReaderParams):
     """Settings of rq_rag."""
 
     preset: Literal["small", "paper", "chat"] = "small"
-    #: expand every refinement and choose among the answers, instead of following one path
+    #: True to follow all refinements and choose among their answers, False to follow one path
     tree: bool = False
-    #: answer of a tree: the most frequent one, or the one with the most probable tokens (needs logprobs)
+    #: answer of a tree: the most frequent one ("vote"), or the one with the most probable tokens ("confidence")
     choose: Choice = "vote"
     #: most refinements on a path
     depth: Count = 1
     #: most queries of a decomposition or disambiguation
     queries: Count = 3
-    #: passages searched for with each query
     passages_per_query: Count = 2
-    #: passages held over all searches; when full, the first ones stay
+    #: most passages of all searches together; the first ones are kept
     passages: Count = 6
-    #: tokens of the decision on the next action
+    #: most tokens of the decision on the next action
     decide_tokens: Count = 6
-    #: tokens of one refinement
+    #: most tokens of one refinement
     query_tokens: Count = 64
 
     presets: ClassVar = preset_table(
@@ -61,7 +60,7 @@ class PathAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Node:
-    """A path so far: its queries and the passages found."""
+    """A node of the tree: the queries and the passages of the path to it."""
 
     queries: tuple[str, ...] = ()
     passages: tuple[Passage, ...] = ()
@@ -69,21 +68,21 @@ class _Node:
 
 
 class RqRag(PromptedArm[RqRagParams]):
-    """Refinements of the question, each searched, until the model would answer (Chan et al. 2024, RQ-RAG), prompted.
+    """Refines the question and searches until the model decides to answer (Chan et al. 2024, RQ-RAG, by prompts).
 
-    The model chooses the next action: rewrite the question, decompose it, disambiguate it, or answer. Rewriting gives
-    one query, the other two give up to `queries`; all queries of an action are searched in one round. At the end of the
-    path a reader answers from all its passages. Stop reasons: "answer_decided" by the model, "max_depth" after `depth`
-    refinements, "budget_rounds", "no_new_query" from a refinement, "empty_answer".
+    The model chooses the next action: rewrite the question, decompose it, disambiguate it, or answer. A rewrite gives
+    one query, the other refinements up to `queries`; all queries of an action are searched in one round. At the end of
+    the path a reader answers from all its passages. Stop reasons: "answer_decided" by the model, "max_depth" after
+    `depth` refinements, "budget_rounds", "no_new_query" from a refinement, "empty_answer".
 
     With `tree` every node is answered and refined in all three ways, breadth first: 1 + 3 + 9 answers at depth 2. A
     refinement without a new query is left out. The tree ends with "max_depth" or "budget_rounds", and `choose` selects
     an answer; the best answer so far is the draft. The cap on passages applies to the whole tree.
 
-    A decision that cannot be parsed is counted as "parse_failed" and becomes a rewrite; a refinement without a query is
-    counted too, and the question is searched. Differences to the paper: a prompted model instead of a trained one;
-    greedy decoding also for queries, which the paper samples at temperature 1; all parts or meanings of a question in
-    one call, where the paper's model writes one query at a time; a vote counts paths, the paper adds up confidences.
+    A decision that cannot be parsed is "parse_failed" in the trace, and becomes a rewrite. A refinement without a query
+    is "parse_failed" too, and the question is searched. Differences to the paper: the model is prompted, not trained;
+    queries are decoded greedily, not sampled at temperature 1; one call writes all parts or meanings of a question, not
+    one query at a time; a vote counts the paths, while the paper adds up confidences.
     """
 
     kind = RqRagParams
@@ -102,7 +101,7 @@ class RqRag(PromptedArm[RqRagParams]):
         self._most_rounds = sum(branches**depth for depth in range(1, self._params.depth + 1))
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Follow one path, or all of them with `tree`."""
+        """Follow one path, or all paths with `tree`."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         if self._params.tree:
             return await self._answer_by_tree(question, run=run, pool=pool)
@@ -111,7 +110,7 @@ class RqRag(PromptedArm[RqRagParams]):
         return finished(await self._read(question, run=run, passages=node.passages), stop_reason)
 
     async def _follow(self, question: str, *, run: Run, pool: PassagePool) -> tuple[_Node, str]:
-        """Returns (last node of the path, stop reason)."""
+        """Follow the actions that the model chooses. Returns (last node of the path, stop reason)."""
         node = _Node()
         while node.depth < self._params.depth:
             action = await self._decide(question, node=node, run=run)
@@ -132,7 +131,7 @@ class RqRag(PromptedArm[RqRagParams]):
         stop_reason = "max_depth"
         branches = ((node, action) for node in nodes for action in _REFINEMENTS)
         for node, action in branches:
-            # Breadth first: after a node that is too deep, all others are too.
+            # Breadth first: all nodes after this one are at least as deep.
             if node.depth >= self._params.depth:
                 break
             if not run.may_begin_round(cap=self._most_rounds):
@@ -148,8 +147,8 @@ class RqRag(PromptedArm[RqRagParams]):
         return finished(answer, stop_reason)
 
     async def _answer_node(self, question: str, *, node: _Node, run: Run) -> PathAnswer:
-        # A partial answer becomes the draft only if no other path has a whole one.
-        with partial_kept(run, style=self._params.style) if run.draft is None else nullcontext():
+        # A partial answer becomes the draft only if there is no whole answer of another path.
+        with keep_partial(run, style=self._params.style) if run.draft is None else nullcontext():
             done = await self._ask(
                 "read",
                 {"question": question},
@@ -162,8 +161,8 @@ class RqRag(PromptedArm[RqRagParams]):
         return PathAnswer(answer=answer_in(done.text, style=self._params.style), confidence=mean_logprob(done))
 
     async def _decide(self, question: str, *, node: _Node, run: Run) -> str:
-        most, fields = self._params.decide_tokens, {"question": question, "tried": _listed(node.queries)}
-        done = await self._ask("decide", fields, run=run, max_tokens=most, passages=node.passages, stop=("\n",))
+        limit, fields = self._params.decide_tokens, {"question": question, "tried": _joined(node.queries)}
+        done = await self._ask("decide", fields, run=run, max_tokens=limit, passages=node.passages, stop=("\n",))
         action = parsed_label(done.text, labels=_ACTIONS)
         if action is None:
             run.note_branch("parse_failed", f"no action in: {done.text[:200]}")
@@ -172,9 +171,9 @@ class RqRag(PromptedArm[RqRagParams]):
         return action
 
     async def _refine(self, question: str, *, action: str, node: _Node, run: Run, pool: PassagePool) -> _Node | None:
-        """The node after refining and searching; None if no query is new."""
+        """Refine the question and search. Returns the new node; None if no query is new."""
         limit = 1 if action == "rewrite" else self._params.queries
-        fields = {"question": question, "tried": _listed(node.queries), "limit": str(limit)}
+        fields = {"question": question, "tried": _joined(node.queries), "limit": str(limit)}
         done = await self._ask(
             action,
             fields,
@@ -183,32 +182,29 @@ class RqRag(PromptedArm[RqRagParams]):
             passages=node.passages,
             stop=("\n",) if action == "rewrite" else ("\n\n",),
         )
-        queries = parsed_items(done.text, most=limit)
-        if not queries:
+        proposed = parsed_items(done.text, most=limit)
+        if not proposed:
             run.note_branch("parse_failed", f"no query in: {done.text[:200]}")
-            queries = (question,)
+            proposed = (question,)
         tried = {query.casefold() for query in node.queries}
-        queries = tuple(query for query in queries if query.casefold() not in tried)
+        queries = tuple(query for query in proposed if query.casefold() not in tried)
         if not queries:
             run.note_branch("no_new_query", action)
             return None
         run.begin_round(cap=self._most_rounds)
         passages = list(node.passages)
         for query in queries:
-            new = await gather(run, query=query, pool=pool, k=self._params.passages_per_query)
-            passages.extend(passage for passage in new if passage not in passages)
-        return _Node(queries=(*node.queries, *queries), passages=tuple(passages), depth=node.depth + 1)
+            retrieved = await gather(run, query=query, pool=pool, k=self._params.passages_per_query)
+            passages.extend(passage for passage in retrieved if passage not in passages)
+        return _Node(queries=node.queries + queries, passages=tuple(passages), depth=node.depth + 1)
 
 
-def _listed(queries: Sequence[str]) -> str:
+def _joined(queries: Sequence[str]) -> str:
     return "; ".join(queries) or "none"
 
 
 def chosen_answer(answers: Sequence[PathAnswer], *, choose: Choice) -> str:
-    """The answer with the highest confidence, or the most frequent one; "" if no path has an answer.
-
-    Among equals the last answer wins: its path has the most evidence.
-    """
+    """Choose the most confident or the most frequent answer, the last one among equals; "" if no path has an answer."""
     candidates = [path for path in reversed(answers) if path.answer]
     votes = Counter(tuple(answer_words(path.answer)) for path in candidates)
     if not candidates:

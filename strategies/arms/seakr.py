@@ -1,4 +1,4 @@
-"""SeaKR: search if the model's states disagree, and keep the passages that make them agree (Yao et al. 2024)."""
+"""SeaKR: searches if the model's hidden states disagree, and keeps passages that make them agree (Yao et al. 2024)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,19 +19,19 @@ from ragbandit.strategies.prompting.passages import extract_answer, first_senten
 from ragbandit.strategies.prompting.prompts import shown_prompt
 from ragbandit.strategies.run import Answer, Run, Settle
 
-#: texts that are not an answer, in lower case
+#: texts that mean "no answer", in lower case
 _UNKNOWN = frozenset({"", "unknown", "not known", "none", "n/a", "i do not know", "i don't know"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeakrParams(PassageParams):
-    """Settings of seakr. The threshold belongs to a model, its layer and the number of samples."""
+    """Settings of seakr. A good threshold `delta` depends on the model, the layer and the number of samples."""
 
-    #: "small" is for local models of a few hundred million parameters; its delta separates a few well-known questions
-    #: from obscure ones on a model of 135M, and is not tuned. "single_hop" and "multi_hop" are the paper's numbers for
+    #: "small" is for local models of a few hundred million parameters; its delta is not tuned: on a model of 135M it
+    #: separates a few well-known questions from obscure ones. "single_hop" and "multi_hop" are the paper's numbers for
     #: LLaMA-2-7B-chat
     preset: Literal["small", "single_hop", "multi_hop"] = "small"
-    #: "single": one answer, then one from the best passage; "multi": a chain of sentences
+    #: "single" answers from memory or from the best passage; "multi" writes a chain of sentences
     hops: Literal["single", "multi"] = "single"
     #: the arm searches if the uncertainty is above this
     delta: float = 7.5
@@ -39,29 +39,23 @@ class SeakrParams(PassageParams):
     alpha: Annotated[float, Field(gt=0.0)] = 1e-3
     #: layer whose states are compared; 0 is the embedding, None the middle layer
     layer: Whole | None = None
-    #: samples per prompt
     samples: Annotated[int, Field(ge=2)] = 4
-    #: temperature of the samples
+    #: temperature, top_p and top_k of the samples; a top_k of 0 is for all tokens
     temperature: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
-    #: top_p of the samples
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
-    #: top_k of the samples; 0 for all tokens
     top_k: Whole = 50
-    #: seed of the first sample; each further sample adds 1
+    #: seed of the first sample; it grows by 1 with each sample
     seed: Whole = 0
     #: passages per search; the model reads each in its own call
     passages: Count = 3
     #: most passages that the chain keeps (multi)
     kept_passages: Count = 3
-    #: most sentences of the chain (multi)
     sentences: Count = 3
-    #: least probability of a word in a query (multi)
+    #: probability from which a word is sure (multi)
     sure: Share = 0.9
-    #: tokens of one sentence of the chain
+    #: most tokens of a sentence of the chain, of a sample, and of the answer
     sentence_tokens: Count = 40
-    #: tokens of a sample
     sample_tokens: Count = 24
-    #: tokens of the answer
     max_tokens: Count = 24
 
     presets: ClassVar = preset_table(
@@ -72,32 +66,32 @@ class SeakrParams(PassageParams):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Doubted:
+class _Candidate:
     """A greedy text and the model's uncertainty about it."""
 
     text: str
-    #: +inf with fewer than two samples
+    #: infinite if fewer than two samples have text
     doubt: float
 
 
 class Seakr(PromptedArm[SeakrParams]):
-    """Samples answers; the log-determinant of the samples' states is the model's doubt (see `uncertainty`).
+    """Measures the model's doubt by sampling: the log-determinant of the samples' states (see `uncertainty`).
 
-    "single": the model answers from memory. If the doubt is at most `delta`, that is the answer ("sure"). Else a call
-    reads each passage found, and the answer with the least doubt counts ("best_passage"). The first answer stays if the
-    search has no hit ("no_passage") or no passage gives an answer ("no_reading").
+    "single": the model answers from memory. If the doubt is at most `delta`, that is the answer ("sure"). Otherwise the
+    model answers from each passage found, and the answer with the least doubt is taken ("best_passage"). The answer
+    from memory stays if the search has no hit ("no_passage") or no passage gives an answer ("no_reading").
 
-    "multi": the model proposes a sentence. If it is empty, or its doubt is above `delta`, the arm searches its sure
-    words (the question if there are none, "query_fallback"). The sentence is written again with the kept passages and
-    each new one; the version with the least doubt is kept with its passage. At the end of the chain there are two
-    readings, from the sentences and from the kept passages: the less doubtful answer counts, "unknown" only if both
-    are. Stop reasons: "answer_found" ("answer is" in a sentence), "max_sentences", "max_passages" (`kept_passages`),
-    "repeated_query", "nothing_new" (no new passage), "empty_sentence" (no passage gave a sentence), "budget_rounds".
-    Differences to the authors' code: the query uses the whole proposal; a failed search loses no sentence; a sample's
-    state is that of the last written token, not of an end token after it.
+    "multi": the model proposes a sentence. If the sentence is empty, or its doubt is above `delta`, the arm searches
+    the sure words of the sentence (the question if there are none, "query_fallback"). For each new passage the model
+    writes the sentence again, from the kept passages and the new one; the sentence with the least doubt is kept with
+    its passage. At the end the model answers from the sentences, and from the kept passages; the less doubtful answer
+    is taken, "unknown" only if both are unknown. Stop reasons: "answer_found" ("answer is" in a sentence),
+    "max_sentences", "max_passages" (`kept_passages`), "repeated_query", "nothing_new" (no new passage),
+    "empty_sentence" (no passage gave a sentence), "budget_rounds". Differences to the authors' code: the query uses the
+    whole proposal; a failed search loses no sentence; a sample's state is that of its last token, not of an end token.
 
-    Both: "empty_answer" if there is no answer. Samples are drawn concurrently unless the budget caps tokens or dollars.
-    Empty samples are left out ("samples_dropped"). The draft is the latest greedy text.
+    The stop reason is "empty_answer" if there is no answer. Samples are drawn concurrently unless the budget caps
+    tokens or dollars. Empty samples are left out ("samples_dropped"). The draft is the latest greedy text.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs", "hidden_states"})
@@ -118,7 +112,7 @@ class Seakr(PromptedArm[SeakrParams]):
         return finished(answer, stop_reason)
 
     async def _single(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
-        """Returns (answer, stop reason)."""
+        """Answer from memory or from the best passage. Returns (answer, stop reason)."""
         fields = {"question": question}
         direct = await self._read(question, run=run, use="answer")
         prompt = self._prompt("answer", fields, run=run)
@@ -128,12 +122,12 @@ class Seakr(PromptedArm[SeakrParams]):
         if not pool.passages:
             return direct, "no_passage"
         prompts = [self._prompt("read", fields, passages=[passage], run=run) for passage in pool.passages]
-        answers = await self._doubted(prompts, purpose="read", run=run, settle=extract_answer)
+        answers = await self._candidates(prompts, purpose="read", run=run, settle=extract_answer)
         best = _least_doubtful(answers)
         return (direct, "no_reading") if best is None else (answers[best].text, "best_passage")
 
     async def _multi(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
-        """Returns (answer, stop reason)."""
+        """Write a chain of sentences, and answer. Returns (answer, stop reason)."""
         sentences: list[str] = []
         evidence: list[Passage] = []
         stop_reason = await self._chain(question, sentences=sentences, evidence=evidence, run=run, pool=pool)
@@ -142,7 +136,7 @@ class Seakr(PromptedArm[SeakrParams]):
         prompts = [self._prompt("conclude", fields, run=run)]
         if evidence:
             prompts.append(self._prompt("read", {"question": question}, passages=evidence, run=run))
-        answers = await self._doubted(prompts, purpose="read", run=run, settle=extract_answer)
+        answers = await self._candidates(prompts, purpose="read", run=run, settle=extract_answer)
         candidates = [answer for answer in answers if answer.text.lower() not in _UNKNOWN] or answers
         best = _least_doubtful(candidates)
         return "" if best is None else candidates[best].text, stop_reason
@@ -150,7 +144,7 @@ class Seakr(PromptedArm[SeakrParams]):
     async def _chain(
         self, question: str, *, sentences: list[str], evidence: list[Passage], run: Run, pool: LatestPool
     ) -> str:
-        """Extend `sentences`, and `evidence` by their passages. Returns the stop reason."""
+        """Append sentences to `sentences`, and their passages to `evidence`. Returns the stop reason."""
         queries: set[str] = set()
         while len(sentences) < self._params.sentences:
             fields = {"question": question, "thoughts": " ".join(sentences)}
@@ -182,7 +176,7 @@ class Seakr(PromptedArm[SeakrParams]):
         pool: LatestPool,
     ) -> tuple[str, Passage] | str:
         """Search, and write the sentence with each new passage. Returns (sentence, passage) with the least doubt, or
-        the stop reason. Every passage that the chain has not kept is new, also one that lost for an earlier sentence.
+        the stop reason. A passage is new if the chain has not kept it, even if it was read for an earlier sentence.
         """
         if len(evidence) >= self._params.kept_passages:
             return "max_passages"
@@ -197,20 +191,20 @@ class Seakr(PromptedArm[SeakrParams]):
         if not new:
             return "nothing_new"
         prompts = [self._prompt("think", fields, passages=[*evidence, passage], run=run) for passage in new]
-        sentences = await self._doubted(prompts, purpose="think_with", run=run, settle=first_sentence)
+        sentences = await self._candidates(prompts, purpose="think_with", run=run, settle=first_sentence)
         best = _least_doubtful(sentences)
         return "empty_sentence" if best is None else (sentences[best].text, new[best])
 
     def _query(self, question: str, *, proposal: Completion, sentences: Sequence[str], run: Run) -> str:
-        """The content words of the proposal that are sure, or occur in the question or in the last sentence."""
+        """The content words of the proposal that are sure, or that occur in the question or in the last sentence."""
         tokens = sentence_tokens(proposal, run=run)
-        context = {word.strip(".,;:!?\"'").lower() for word in f"{question} {' '.join(sentences[-1:])}".split()}
+        context = {term.strip(".,;:!?\"'").lower() for term in f"{question} {' '.join(sentences[-1:])}".split()}
         chosen = []
-        for word in merge_words([token.text for token in tokens]):
-            likelihood = min(math.exp(tokens[number].logprob) for number in word.tokens)
-            bare = word.text.strip(".,;:!?\"'")
-            if is_content(bare) and (likelihood >= self._params.sure or bare.lower() in context):
-                chosen.append(bare)
+        for span in merge_words([token.text for token in tokens]):
+            likelihood = min(math.exp(tokens[number].logprob) for number in span.tokens)
+            term = span.text.strip(".,;:!?\"'")
+            if is_content(term) and (likelihood >= self._params.sure or term.lower() in context):
+                chosen.append(term)
         if not chosen:
             run.note_branch("query_fallback", "no word is sure: the question is searched")
         return " ".join(chosen) or question
@@ -227,10 +221,12 @@ class Seakr(PromptedArm[SeakrParams]):
             conversation=True,
         )
 
-    async def _doubted(self, prompts: Sequence[Prompt], *, purpose: str, run: Run, settle: Settle) -> list[_Doubted]:
+    async def _candidates(
+        self, prompts: Sequence[Prompt], *, purpose: str, run: Run, settle: Settle
+    ) -> list[_Candidate]:
         greedy = await self._greedy(prompts, purpose=purpose, run=run)
         doubts = await self._doubts(prompts, purpose=purpose, run=run)
-        return [_Doubted(text=settle(done.text), doubt=doubt) for done, doubt in zip(greedy, doubts, strict=True)]
+        return [_Candidate(text=settle(done.text), doubt=doubt) for done, doubt in zip(greedy, doubts, strict=True)]
 
     async def _greedy(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[Completion]:
         think = purpose.startswith("think")
@@ -275,7 +271,7 @@ class Seakr(PromptedArm[SeakrParams]):
         return doubt
 
     def _state(self, sample: Completion, *, run: Run) -> npt.NDArray[np.float32]:
-        """State of the last token at the layer, shape (d,)."""
+        """Hidden state of the sample's last token at the configured layer, shape (d,)."""
         states = sample.details.get("hidden_states")
         if not isinstance(states, np.ndarray) or states.ndim != 2:
             message = f"{run.generator.name} returned no hidden states of shape (layers + 1, d)"
@@ -291,7 +287,7 @@ class Seakr(PromptedArm[SeakrParams]):
 
 
 def uncertainty(states: npt.NDArray[Any], *, alpha: float) -> float:
-    """logdet(Z J Z^T + alpha I) / k for states Z of shape (k, d): higher if the samples agree less.
+    """logdet(Z J Z^T + alpha I) / k for states Z of shape (k, d). It is higher if the samples agree less.
 
     J subtracts the mean over the d features from every state (the paper's measure, after INSIDE, Chen et al. 2024).
     Finite for alpha > 0; the order of the samples does not matter.
@@ -302,7 +298,7 @@ def uncertainty(states: npt.NDArray[Any], *, alpha: float) -> float:
     return float(np.log(np.maximum(np.linalg.eigvalsh(gram), alpha)).mean())
 
 
-def _least_doubtful(texts: Sequence[_Doubted]) -> int | None:
+def _least_doubtful(candidates: Sequence[_Candidate]) -> int | None:
     """Position of the text with the least doubt, the first among equals; None if all texts are empty."""
-    written = [number for number, doubted in enumerate(texts) if doubted.text]
-    return min(written, key=lambda number: texts[number].doubt, default=None)
+    written = [position for position, candidate in enumerate(candidates) if candidate.text]
+    return min(written, key=lambda position: candidates[position].doubt, default=None)

@@ -1,4 +1,4 @@
-"""Self-RAG, prompted: search, grade the passages, answer, grade the answer, and retry after a bad grade."""
+"""Self-RAG, by prompts or with a trained model: grades passages and answers, and tries again after bad grades."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,20 +30,17 @@ from ragbandit.strategies.run import Answer, Run
 class SelfRagParams(ReaderParams):
     """Settings of self_rag."""
 
-    #: "small" is for local models of a few hundred million parameters; "paper" has caps for the prompted graph of the
-    #: Adaptive-Note paper, which had none; "chat" is for large chat models
+    #: "small" is for local models of a few hundred million parameters; "paper" is the prompted graph of the
+    #: Adaptive-Note paper, with caps added; "chat" is for large chat models
     preset: Literal["small", "paper", "chat"] = "small"
     #: most rewritten questions
     rewrites: Whole = 1
-    #: most further answers of a round if the passages do not support the first
+    #: most further answers in a round if the passages do not support the first answer
     regenerations: Whole = 1
-    #: passages searched for in each round
     passages_per_round: Count = 3
-    #: passages graded over all rounds
+    #: most passages that are graded in all rounds together
     passages: Count = 6
-    #: tokens of one grade
     grade_tokens: Count = 6
-    #: tokens of a rewritten question
     query_tokens: Count = 32
 
     presets: ClassVar = preset_table(
@@ -54,19 +51,19 @@ class SelfRagParams(ReaderParams):
 
 
 class SelfRag(PromptedArm[SelfRagParams]):
-    """The reflections of Self-RAG (Asai et al. 2023) as questions to any model, as in prompted Self-RAG graphs.
+    """Asks any model the reflection questions of Self-RAG (Asai et al. 2023), as prompted Self-RAG graphs do.
 
-    A round searches and grades every new passage. If there are relevant passages the model answers from all of them;
-    while a grader finds the answer unsupported, the model answers again and sees the rejected answers. A supported
-    answer that settles the original question ends the arm ("answered"); otherwise the question is rewritten for the
-    next round. Other stop reasons, with the latest answer: "max_rewrites", "budget_rounds", "max_passages" (no passage
-    may be graded any more), "no_new_query", "no_relevant_passage" (the model answers without passages), "empty_answer".
+    A round searches, and grades every new passage. If there are relevant passages, the model answers from all of them.
+    If a grader finds the answer unsupported, the model answers again and sees the rejected answers. A supported answer
+    that settles the original question ends the arm ("answered"); otherwise the question is rewritten for the next
+    round. Other stop reasons, with the latest answer: "max_rewrites", "budget_rounds", "max_passages" (no further
+    passage may be graded), "no_new_query", "no_relevant_passage" (the model answers without passages), "empty_answer".
 
-    A grade that is neither yes nor no is counted as "parse_failed" and taken for yes, so the arm of a model that cannot
-    grade works like single_step. With a model that always replies no, as one of 135M parameters did, it answers from
-    memory. Calls run one after the other, so the caps of the budget hold exactly. Differences to the graphs: every loop
-    is capped, graders see the original question, a passage is graded once, and relevant passages are kept for later
-    rounds. The trained Self-RAG is a different method: do not compare its numbers.
+    A grade that is neither yes nor no is "parse_failed" in the trace and counts as yes, so with a model that cannot
+    grade the arm works like single_step. With a model that always replies no, as one of 135M parameters did, the arm
+    answers from memory. Calls run one after the other, so the caps of the budget hold exactly. Differences to the
+    graphs: every loop is capped, graders see the original question, a passage is graded once, and relevant passages are
+    kept for later rounds. The trained Self-RAG is a different method: do not compare its numbers.
     """
 
     kind = SelfRagParams
@@ -85,14 +82,16 @@ class SelfRag(PromptedArm[SelfRagParams]):
         relevant: list[Passage] = []
         draft = ""
         tried: list[str] = []
-        while (stop_reason := await self._begin_round(question, tried=tried, run=run, graded=graded)) is None:
+        stop_reason = await self._begin_round(question, tried=tried, run=run, graded=graded)
+        while stop_reason is None:
             new = await self._find(question, query=tried[-1], run=run, graded=graded)
             relevant += new
             if new:
-                written, supported = await self._write(question, run=run, relevant=relevant)
-                draft = written or draft
-                if supported and await self._grade("useful", {"question": question, "answer": written}, run=run):
-                    return Answer(text=written, stop_reason="answered")
+                answer, supported = await self._write(question, run=run, relevant=relevant)
+                draft = answer or draft
+                if supported and await self._grade("useful", {"question": question, "answer": answer}, run=run):
+                    return Answer(text=answer, stop_reason="answered")
+            stop_reason = await self._begin_round(question, tried=tried, run=run, graded=graded)
         run.note_branch("rounds_ended", stop_reason)
         if not relevant:
             draft = await self._read(question, run=run)
@@ -100,7 +99,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
         return finished(draft, stop_reason)
 
     async def _begin_round(self, question: str, *, tried: list[str], run: Run, graded: PassagePool) -> str | None:
-        """Begin a round with a new query, the last of `tried`. Returns the reason if none can begin, else None."""
+        """Begin a round, and append its query to `tried`. Returns the stop reason, or None if a round has begun."""
         if len(graded.passages) >= graded.cap:
             return "max_passages"
         if len(tried) > self._params.rewrites:
@@ -116,7 +115,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
         return None
 
     async def _rewrite(self, question: str, *, tried: Sequence[str], run: Run) -> str:
-        """Ask for another query. Returns the last query if the model wrote none."""
+        """Ask the model for another query. Returns the last query if the model writes none."""
         fields = {"question": question, "tried": "; ".join(tried)}
         done = await self._ask("rewrite", fields, run=run, max_tokens=self._params.query_tokens, stop=("\n",))
         query = done.text.strip().strip("\"'`").strip()
@@ -125,15 +124,15 @@ class SelfRag(PromptedArm[SelfRagParams]):
         return query or tried[-1]
 
     async def _find(self, question: str, *, query: str, run: Run, graded: PassagePool) -> list[Passage]:
-        """Search and grade. Returns the new relevant passages."""
-        before, fields = len(graded.passages), {"question": question}
+        """Search and grade. Returns the relevant ones of the new passages."""
+        earlier_count = len(graded.passages)
         await gather(run, query=query, pool=graded, k=self._params.passages_per_round)
-        grade = partial(self._grade, "relevant", fields, run=run)
-        new = graded.passages[before:]
+        grade = partial(self._grade, "relevant", {"question": question}, run=run)
+        new = graded.passages[earlier_count:]
         return [passage for passage in new if await grade(passages=[passage], about=passage.id)]
 
     async def _write(self, question: str, *, run: Run, relevant: Sequence[Passage]) -> tuple[str, bool]:
-        """Answer from the relevant passages. Returns (answer, may be "", whether the passages support it)."""
+        """Answer from the relevant passages. Returns (answer or "", whether the passages support it)."""
         answer = await self._read(question, run=run, passages=relevant, final=False)
         rejected: list[str] = []
         while answer:
@@ -160,7 +159,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
         passages: Sequence[Passage] = (),
         about: str = "answer",
     ) -> bool:
-        """The verdict of a grader; True if it cannot be parsed. about: id of the graded passage, or "answer"."""
+        """Whether a grader says yes; True if its reply cannot be parsed. about: id of the passage, or "answer"."""
         done = await self._ask(
             grade,
             fields,
@@ -179,38 +178,38 @@ class SelfRag(PromptedArm[SelfRagParams]):
 
 
 _WANT: frozenset[Need] = frozenset({"logprobs", "trained_tokens"})
-#: an item per written token: trained token -> its log-probability at this place
+#: for each written token: trained token -> its log-probability at this place
 Trained = Sequence[Mapping[str, float]]
 #: scores of the five utility tokens, from the least to the most useful
-_WORTH = (-1.0, -0.5, 0.0, 0.5, 1.0)
+_UTILITY_SCORES = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfRagTrainedParams(PassageParams):
-    """Settings of self_rag_trained. Default names of tokens are those of the paper's weights."""
+    """Settings of self_rag_trained. The default tokens are those of the paper's model."""
 
     #: "small" shows few passages; "paper" is the paper's setting for short answers
     preset: Literal["small", "paper"] = "small"
-    #: search if P(retrieval) / (P(retrieval) + P(no retrieval)) is above this; 1.0 never searches
+    #: the arm searches if P(retrieval) / (P(retrieval) + P(no retrieval)) is above this; 1.0 never searches
     threshold: Share = 0.2
     #: passages searched for; the model reads each in its own call
     passages: Count = 3
     relevance_weight: Annotated[float, Field(ge=0.0)] = 1.0
     support_weight: Annotated[float, Field(ge=0.0)] = 1.0
     utility_weight: Annotated[float, Field(ge=0.0)] = 0.5
-    #: tokens for: passages are needed, no passages are needed
+    #: tokens that mean: passages are needed, no passages are needed
     gate_tokens: Annotated[list[str], Field(min_length=2, max_length=2)] = field(
         default_factory=lambda: ["[Retrieval]", "[No Retrieval]"]
     )
-    #: tokens for: the passage is relevant, is not relevant
+    #: tokens that mean: the passage is relevant, is not relevant
     relevance_tokens: Annotated[list[str], Field(min_length=2, max_length=2)] = field(
         default_factory=lambda: ["[Relevant]", "[Irrelevant]"]
     )
-    #: tokens for: the passage supports the answer fully, in part, not at all
+    #: tokens that mean: the passage supports the answer fully, in part, not at all
     support_tokens: Annotated[list[str], Field(min_length=3, max_length=3)] = field(
         default_factory=lambda: ["[Fully supported]", "[Partially supported]", "[No support / Contradictory]"]
     )
-    #: tokens for the usefulness of the answer, from the least to the most useful
+    #: tokens that mean how useful the answer is, from the least to the most useful
     utility_tokens: Annotated[list[str], Field(min_length=5, max_length=5)] = field(
         default_factory=lambda: [f"[Utility:{level}]" for level in range(1, 6)]
     )
@@ -219,20 +218,21 @@ class SelfRagTrainedParams(PassageParams):
 
 
 class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
-    """Asks the model whether it needs passages, reads each passage in its own call, and takes the best-scored answer.
+    """Asks a trained model whether it needs passages, answers from each passage, and takes the answer that scores best.
 
-    The gate is the ratio of probabilities (the authors' short form takes the ratio of log-probabilities, which inverts
-    it). At `threshold` or below, the first call's answer counts ("no_retrieval_wanted"). Else every passage is read in
-    a concurrent call of its own, and scored (section 3.3 of the paper):
+    The first call answers without passages. Its gate value is P(retrieval) / (P(retrieval) + P(no retrieval)); the
+    authors' short form divides log-probabilities, which inverts the value. If it is at most `threshold`, the first
+    call's answer is taken ("no_retrieval_wanted"). Otherwise one call for each passage, all concurrent, writes an
+    answer, which is scored as in section 3.3 of the paper:
 
         exp(mean log-probability of the tokens) + relevance_weight * P(relevant)
             + support_weight * (P(full) + P(partial) / 2) + utility_weight * sum of (-1 .. 1) * P(utility)
 
     Every P is a share within its group of tokens: relevance at the first token, the other groups at the place where a
-    token of the group was written. The answer from the best passage counts ("best_passage"); without passages, the
-    first call's ("no_passage"); "empty_answer" if it is empty. The draft is the first call's answer. A token without a
-    log-probability has probability 0 ("token_missing" in the trace, with its name). A gate without both tokens is
-    "parse_failed" and searches; a group without a written token is "parse_failed" and adds nothing.
+    token of the group was written. The stop reason is "best_passage", "no_passage" if nothing was found (the first
+    call's answer is taken), or "empty_answer". The draft is the first call's answer. A token without a log-probability
+    has probability 0 ("token_missing" in the trace, with its name). If both gate tokens are missing, the trace has
+    "parse_failed" and the arm searches. A group without a written token is "parse_failed" too, and adds 0.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "logprobs", "trained_tokens"})
@@ -240,10 +240,10 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
     prompts: ClassVar = {"gate": "self_rag_answer", "read": "self_rag_read"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Gate, read, choose."""
+        """Ask without passages, read the passages if the model needs them, and choose the best answer."""
         try:
-            fields, most = {"question": self._without_tokens(question)}, self._params.max_tokens
-            first = await self._ask("gate", fields, run=run, max_tokens=most, want=_WANT)
+            fields = {"question": self._without_tokens(question)}
+            first = await self._ask("gate", fields, run=run, max_tokens=self._params.max_tokens, want=_WANT)
         except OutOfBudget:
             run.draft = self._text(run.partial) or None
             raise
@@ -278,11 +278,11 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         fields = {"question": self._without_tokens(question), "retrieval": self._params.gate_tokens[0]}
         title, text = self._without_tokens(passage.title), self._without_tokens(passage.text)
         plain = [replace(passage, title=title, text=text)]
-        most = self._params.max_tokens
-        return await self._ask("read", fields, run=run, max_tokens=most, passages=plain, want=_WANT)
+        limit = self._params.max_tokens
+        return await self._ask("read", fields, run=run, max_tokens=limit, passages=plain, want=_WANT)
 
     def _score(self, reading: Completion, *, run: Run) -> float:
-        """The score of a passage, see the class; -inf if the model wrote nothing."""
+        """The score of an answer, see the class; -inf if the model wrote nothing."""
         trained: Trained = detail_of(reading, need="trained_tokens", run=run)
         tokens: Sequence[Token] = detail_of(reading, need="logprobs", run=run)
         if not trained or not tokens:
@@ -295,15 +295,15 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
             math.exp(sum(token.logprob for token in tokens) / len(tokens))
             + settings.relevance_weight * relevance[0]
             + settings.support_weight * (full + some / 2)
-            + settings.utility_weight * sum(worth * part for worth, part in zip(_WORTH, utility, strict=True))
+            + settings.utility_weight * sum(score * part for score, part in zip(_UTILITY_SCORES, utility, strict=True))
         )
 
     def _text(self, text: str) -> str:
-        """The answer in a text, without the reflection tokens that the generator left in it."""
+        """The answer in the model's text, without reflection tokens."""
         return extract_answer(" ".join(self._without_tokens(text).split()))
 
     def _without_tokens(self, text: str) -> str:
-        """The text without reflection tokens: only the model may write them, not a passage or a question."""
+        """The text without reflection tokens, which only the model may write, not a passage or a question."""
         settings = self._params
         groups = (settings.gate_tokens, settings.relevance_tokens, settings.support_tokens, settings.utility_tokens)
         for name in chain.from_iterable(groups):
@@ -312,10 +312,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
 
 
 def share(logprobs: Mapping[str, float], *, names: Sequence[str]) -> list[float]:
-    """Probability of each name within the group: in 0..1, adding up to 1.
-
-    A name without a log-probability, or with -inf, has probability 0. All are 0 if no name has one.
-    """
+    """Share of each token in their total probability; 0 for a token without log-probability, or if no token has one."""
     values = [logprobs.get(name, -math.inf) for name in names]
     highest = max(values)
     if highest == -math.inf:
@@ -332,7 +329,7 @@ def _noted_share(logprobs: Mapping[str, float], *, names: Sequence[str], run: Ru
 
 
 def _share_where_written(tokens: Sequence[Token], *, trained: Trained, names: Sequence[str], run: Run) -> list[float]:
-    """The shares at the first written token that is one of the names; zeros if there is no such token."""
+    """The shares at the first written token that is one of `names`; zeros if none of them was written."""
     for token, logprobs in zip(tokens, trained, strict=True):
         if token.text.strip() in names:
             return _noted_share(logprobs, names=names, run=run)

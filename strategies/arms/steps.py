@@ -18,19 +18,19 @@ AnswerStyle = Literal["short", "long"]
 
 
 def stops_of(style: Style | AnswerStyle) -> tuple[str, ...]:
-    """The strings at which a reader's text ends; a "long" one has several lines."""
+    """Stop strings for a reader: the end of the line, except for the style "long"."""
     return () if style == "long" else ("\n",)
 
 
 def answer_in(text: str, *, style: Style | AnswerStyle) -> str:
-    """The answer in a reader's text: the whole text if `style` is "long", else by `extract_answer`."""
+    """The answer in a reader's text: the whole text if `style` is "long", otherwise the result of `extract_answer`."""
     return text.strip() if style == "long" else extract_answer(text)
 
 
 async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Passage, ...]:
-    """Search with the cleaned query and add the hits to the pool. The trace records skipped passages, with reasons.
+    """Search with the cleaned query, and add the hits to the pool. The trace records skipped passages with the reasons.
 
-    Returns the hits that are in the pool, best first.
+    Returns the hits that are in the pool now, best first.
     """
     cleaned = clean_query(query)
     if not cleaned:
@@ -48,7 +48,7 @@ async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Pa
 
 
 async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: int = 1) -> None:
-    """`gather` in a new round, the last of `cap` rounds. The trace records a budget without such a round."""
+    """Begin a round, then `gather`. If no round is left, nothing is searched. cap: the arm's own limit on rounds."""
     if not run.rounds_over and run.begin_round(cap=cap):
         await gather(run, query=query, pool=pool, k=k)
     else:
@@ -58,10 +58,9 @@ async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: i
 async def together(
     calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run, caps: Sequence[str] = ("tokens", "dollars")
 ) -> list[Result]:
-    """Make the calls concurrently. Returns their results in order.
+    """Run the calls concurrently, and return their results in order. The first error ends the other calls.
 
-    The calls run one after the other if the budget has any of `caps`, so that each call is checked against the spending
-    of earlier ones. The first error ends the other calls and is raised.
+    If the budget has one of `caps`, the calls run one after the other, so that the cost of each is checked.
     """
     if any(getattr(run.budget, cap) is not None for cap in caps):
         return [await call() for call in calls]
@@ -80,17 +79,16 @@ async def read(
     final: bool = False,
     **showing: Unpack[Showing],
 ) -> str:
-    """Ask the model for the answer, which also becomes the run's draft. Returns "" if its text has no answer.
+    """Ask the model for the answer, which also becomes the run's draft. Returns "" if the text has no answer.
 
     fields: values of the template's fields, by default only the question.
-    final: nothing changes the answer afterwards, so a "long" one may be streamed. No part of an answer of another style
-    is certain before its end.
-    If the deadline cuts the text short, the usable part becomes the draft, else the earlier draft stays. A "reasoned"
-    text is usable from "... answer is X" on.
-    Raises as `ask` does.
+    final: whether this call writes the arm's answer. If so, an answer of the style "long" is streamed; answers of other
+    styles can change until the text ends.
+    showing: see `Showing`; `conversation` is True by default.
+    If the deadline cuts the text short, its usable part becomes the draft; see `keep_partial`. Raises as `ask`.
     """
     showing.setdefault("conversation", True)
-    with partial_kept(run, style=style):
+    with keep_partial(run, style=style):
         done = await ask(
             run,
             template=template,
@@ -107,8 +105,11 @@ async def read(
 
 
 @contextmanager
-def partial_kept(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
-    """If the deadline ends the block, make the usable part of the last call's text the draft; see `read`."""
+def keep_partial(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
+    """If the deadline ends a call in the block, make the answer in its partial text the draft.
+
+    A "reasoned" text is usable only if it contains "answer is"; otherwise the earlier draft stays.
+    """
     try:
         yield
     except OutOfBudget:
@@ -118,15 +119,12 @@ def partial_kept(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
 
 
 def finished(answer: str, reason: str) -> Answer:
-    """An Answer with this stop reason, or "empty_answer" if the text is empty."""
+    """An Answer with this stop reason; the stop reason is "empty_answer" if the text is empty."""
     return Answer(text=answer, stop_reason=reason if answer else "empty_answer")
 
 
 def mean_logprob(done: Completion) -> float:
-    """Mean log-probability of the text's tokens; -inf if the model returned none.
-
-    Tokens that a stop string cut off do not count. The perplexity of the text is exp(-mean).
-    """
+    """Mean log-probability of the text's tokens, without those after a stop string; -inf if there are none."""
     values: list[float] = []
     written = 0
     for token in cast(tuple[Token, ...], done.details.get("logprobs", ())):

@@ -1,7 +1,4 @@
-"""Arms that write a sentence ahead, and search if the model is unsure of it: DRAGIN (Su et al. 2024) and FLARE.
-
-DRAGIN searches if an uncertain word matters for the following words; its query is the words that got attention there.
-"""
+"""Arms that write ahead, and search if the model is unsure of what it wrote: DRAGIN (Su et al. 2024) and FLARE."""
 
 import math
 import re
@@ -16,7 +13,7 @@ from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm, Share, preset_table
-from ragbandit.strategies.arms.steps import finished, gather, partial_kept
+from ragbandit.strategies.arms.steps import finished, gather, keep_partial
 from ragbandit.strategies.base import Completion, Hit, Need, Passage
 from ragbandit.strategies.generators.text_feed import Attention, Token
 from ragbandit.strategies.prompting.passages import (
@@ -34,15 +31,12 @@ from ragbandit.strategies.run import Answer, Run
 
 Floats = npt.NDArray[np.float64]
 
-_RUN = re.compile(r"\S+")
+_WORD = re.compile(r"\S+")
 _LETTER = re.compile(r"\w")
 
 
 def detail_of(done: Completion, *, need: Need, run: Run) -> Any:
-    """A requested detail of a completion; () if the text is empty.
-
-    Raises ArmFailed if the text is not empty and the generator did not return the detail.
-    """
+    """A requested detail of a completion; () if the text is empty. Raises ArmFailed if a text has no such detail."""
     detail = done.details.get(need)
     if detail is not None and detail != ():
         return detail
@@ -61,25 +55,23 @@ class Word:
     text: str
     #: positions of its tokens, in order
     tokens: tuple[int, ...]
-    #: position of its first character in the joined text
+    #: position of the first character in the joined text
     begin: int
 
 
 def merge_words(tokens: Sequence[str]) -> list[Word]:
-    """Join tokens and split them into words at white space. A token with parts of two words belongs to both."""
-    #: position of the token of every character
-    token_at = [number for number, token in enumerate(tokens) for _ in token]
+    """Join tokens, and split the text into words at white space. A token with parts of two words belongs to both."""
+    token_at = [number for number, token in enumerate(tokens) for _ in token]  # token of every character
     return [
         Word(text=match[0], tokens=tuple(dict.fromkeys(token_at[slice(*match.span())])), begin=match.start())
-        for match in _RUN.finditer("".join(tokens))
+        for match in _WORD.finditer("".join(tokens))
     ]
 
 
 class LatestPool(PassagePool):
-    """A pool that holds only the passages of the latest search.
+    """A pool that has only the passages of the latest search.
 
-    The run's budget caps the passages that all searches together may show. A search without an admissible passage
-    leaves the pool unchanged.
+    The budget's cap on passages applies to all searches together. If a search adds no passage, the pool is unchanged.
     """
 
     def __init__(self, run: Run, *, cap: int) -> None:
@@ -88,29 +80,26 @@ class LatestPool(PassagePool):
 
     def clear(self) -> None:
         """Remove all passages."""
-        self._held = []
+        self._passages = []
 
     def add(self, hits: Iterable[Hit]) -> Sifted:
         """Replace the passages by these hits. Returns the added ones, and the skipped ones with reasons."""
-        before, self._held = self._held, []
+        previous, self._passages = self._passages, []
         sifted = super().add(hits)
         if not sifted.added:
-            self._held = before
+            self._passages = previous
         return sifted
 
     def _refusal(self, passage: Passage) -> str | None:
-        reason, most = super()._refusal(passage), self._run.budget.passages
-        if reason is not None or most is None:
+        reason, cap = super()._refusal(passage), self._run.budget.passages
+        if reason is not None or cap is None:
             return reason
-        shown = self._run.shown.keys() | {in_pool.id for in_pool in self._held} | {passage.id}
-        return None if len(shown) <= most else f"the budget allows {most} passages"
+        shown = self._run.shown.keys() | {in_pool.id for in_pool in self._passages} | {passage.id}
+        return None if len(shown) <= cap else f"the budget allows {cap} passages"
 
 
 def sentence_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
-    """Tokens of the text's first sentence, from a completion with "logprobs". Raises as `detail_of`.
-
-    The trace records it if the tokens do not spell the text.
-    """
+    """Tokens of the text's first sentence, from a completion with "logprobs". Raises as `detail_of`."""
     tokens: tuple[Token, ...] = detail_of(done, need="logprobs", run=run)
     if not "".join(token.text for token in tokens).startswith(done.text):
         run.note_branch("parse_failed", "the tokens do not spell the text")
@@ -119,29 +108,28 @@ def sentence_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
 
 
 def masked_query(tokens: Iterable[Token], *, beta: float) -> str:
-    """The text of the tokens with a probability above `beta`, without question words; "" without letter or digit."""
+    """Text of the tokens with a probability above `beta`, without question words; "" if no letter or digit is left."""
     text = "".join(token.text if math.exp(token.logprob) > beta else " " for token in tokens)
     query = clean_query(text)
     return query if _LETTER.search(query) else ""
 
 
 def tokens_between(tokens: Sequence[Token], *, begin: int, end: int) -> tuple[Token, ...]:
-    """The tokens with a character of the joined text between positions `begin` and `end`."""
+    """The tokens that have a character between positions `begin` and `end` of the joined text."""
     token_at = [number for number, token in enumerate(tokens) for _ in token.text]
     return tuple(tokens[number] for number in dict.fromkeys(token_at[begin:end]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LookaheadParams(PassageParams):
-    """Params of the arms that write ahead."""
+    """Params of the arms that write ahead: dragin and flare."""
 
-    #: most sentences of the text; the papers cap its tokens
+    #: most sentences of the text (the papers limit its tokens instead)
     sentences: Count = 3
-    #: most searches
     rounds: Count = 2
     #: passages per search; each search replaces the passages of the previous one
     passages: Count = 2
-    #: most tokens of the answer if the text does not announce one
+    #: most tokens of the answer if the text does not contain it
     max_tokens: Count = 24
 
 
@@ -149,16 +137,16 @@ Ahead = TypeVar("Ahead", bound=LookaheadParams)
 
 
 class LookaheadArm(PromptedArm[Ahead]):
-    """Base of the arms that write a text sentence by sentence and end with the answer that it announces."""
+    """Base of the arms that write a text sentence by sentence until it contains "answer is"."""
 
     prompts: ClassVar = {"write": "think_reasoned", "conclude": "conclude"}
-    #: name of the param with the most tokens per call
+    #: name of the param that limits the tokens of a call
     capped_by: ClassVar[str]
     #: stop reason if the model adds nothing to the text
     nothing_new: ClassVar[str]
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Write, then take the announced answer or ask for it."""
+        """Write the text, then take the answer from it, or ask for the answer."""
         pool = LatestPool(run, cap=self._params.passages)
         sentences: list[str] = []
         stop_reason = ""
@@ -184,7 +172,7 @@ class LookaheadArm(PromptedArm[Ahead]):
         """Continue the text. Returns (one or more new sentences, whether the model ended the text after them)."""
 
     def _begin_search(self, run: Run) -> bool:
-        """Begin a round. Returns False, and records it in the trace, if no round is left."""
+        """Begin a round. Returns False if no round is left; the trace records that."""
         may_search = not run.rounds_over and run.begin_round(cap=self._params.rounds)
         if not may_search:
             run.note_branch("search_skipped", "no round is left")
@@ -193,9 +181,9 @@ class LookaheadArm(PromptedArm[Ahead]):
     async def _write(
         self, question: str, *, sentences: Sequence[str], run: Run, purpose: str, pool: PassagePool | None = None
     ) -> Completion:
-        """Continue the text up to the end of the line. purpose: a "look_ahead" includes the model's uncertainty."""
+        """Continue the text up to the end of the line. The purpose "look_ahead" also gets the model's uncertainty."""
         fields = {"question": question, "thoughts": " ".join(sentences)}
-        with partial_kept(run, style="reasoned"):
+        with keep_partial(run, style="reasoned"):
             return await self._ask(
                 "write",
                 fields,
@@ -209,13 +197,11 @@ class LookaheadArm(PromptedArm[Ahead]):
             )
 
     async def _conclude(self, question: str, *, thoughts: str, run: Run, pool: PassagePool) -> str:
-        """The answer in the thoughts, else the model's continuation of "So the answer is", which may be "".
-
-        It becomes the draft. DRAGIN's and SeaKR's evaluations ask in the same way if a text has no answer.
-        """
+        """Take the answer from the thoughts, or let the model continue "So the answer is". It becomes the draft."""
         answer = extract_answer(thoughts) if has_answer(thoughts) else ""
         if not answer:
             fields = {"question": question, "thoughts": thoughts}
+            # DRAGIN's and SeaKR's evaluations ask in the same way if a text has no answer.
             return await self._read(question, run=run, use="conclude", fields=fields, pool=pool)
         run.draft = answer
         return answer
@@ -223,16 +209,14 @@ class LookaheadArm(PromptedArm[Ahead]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DraginParams(LookaheadParams):
-    """Settings of dragin. Good thresholds depend on the model and on its way of writing."""
+    """Settings of dragin. A good threshold `theta` depends on the model and on its way of writing."""
 
-    #: "small" is for local models of a few hundred million parameters, its theta is not measured; the others are
-    #: the paper's numbers for LLaMA2-7B-chat on 2WikiMultihopQA and HotpotQA
+    #: "small" is for local models of a few hundred million parameters, with an untested theta; the others are the
+    #: paper's numbers for LLaMA2-7B-chat on 2WikiMultihopQA and HotpotQA
     preset: Literal["small", "llama2_2wiki", "llama2_hotpot"] = "small"
-    #: the arm searches if the value of a word is above this
+    #: the arm searches if the value of a word (see Dragin) is above this
     theta: Annotated[float, Field(ge=0.0)] = 1.0
-    #: most words of a query
     query_words: Count = 12
-    #: most tokens per call
     text_tokens: Count = 48
     presets: ClassVar = preset_table(
         "sentences passages theta query_words rounds text_tokens",
@@ -242,18 +226,18 @@ class DraginParams(LookaheadParams):
 
 
 class Dragin(LookaheadArm[DraginParams]):
-    """Writes ahead; at the first sentence with an uncertain, important word it searches and writes the sentence again.
+    """Writes ahead. At the first sentence with an uncertain, important word, searches and writes the sentence again.
 
-    The value of a word is the share of the sentence's attention that it receives, times its entropy, times the number
-    of words in the sentence (section 3.1 of the paper). Only content words can trigger a search. (The authors' code
-    applies that filter after the trigger, so a stop word can trigger a search without a query.) The query is the words
-    of question and text with most attention from the words above `theta`; it is the question if the model's tokens do
-    not contain the question, or if no word has attention ("query_fallback"). One sentence is written with the passages,
-    then the next round begins. A text without a trigger is accepted whole. If the rounds are used up, the text goes on
-    without a search ("search_skipped"). The attention is computed with the prompt; the authors' code reads the text
-    again without the prompt. Stop reasons: "answer_found", "empty_text" (nothing was added), "model_ended",
-    "max_sentences". A text without an answer is continued with "So the answer is"; "empty_answer" if that gives no
-    answer. The draft is the latest sentence.
+    The value of a word is the share of the sentence's attention that the word receives, times its entropy, times the
+    number of words in the sentence (section 3.1 of the paper). A content word with a value above `theta` triggers a
+    search. (In the authors' code this test comes after the trigger, so a stop word can trigger a search without a
+    query.) The query consists of words from question and text that get most attention from the triggering words. It is
+    the question if the model's tokens do not contain the question, or if no word has attention ("query_fallback"). One
+    sentence is written with the passages, then the arm writes ahead again. A text without a trigger is accepted whole.
+    If the rounds are used up, the text continues without a search ("search_skipped"). The attention is computed with
+    the prompt; the authors' code reads the text again without the prompt. Stop reasons: "answer_found", "empty_text"
+    (nothing was added), "model_ended", "max_sentences". A text without an answer is continued with "So the answer is";
+    the stop reason is "empty_answer" if that gives no answer. The draft is the latest sentence.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "entropy", "attention"})
@@ -274,49 +258,49 @@ class Dragin(LookaheadArm[DraginParams]):
             if self._begin_search(run):
                 query = self._query(question, done=done, hits=hits, thoughts=" ".join(sentences), run=run)
                 await gather(run, query=query, pool=pool, k=self._params.passages)
-                done = await self._write(question, sentences=[*sentences, *new], run=run, purpose="write", pool=pool)
+                done = await self._write(question, sentences=list(sentences) + new, run=run, purpose="write", pool=pool)
                 return new + sentences_in(first_sentence(done.text)), False
         new = sentences_in(done.text)
         return new, done.finish == "stop" and len(new) < room
 
     def _trigger(self, done: Completion, *, run: Run, room: int) -> tuple[int, list[Word]]:
-        """The first of `room` sentences with words above theta. Returns (its begin, these words), or (0, [])."""
+        """Find the first of `room` sentences with words above theta. Returns (its begin, these words), or (0, [])."""
         if not done.text.strip():
             return 0, []
         entropy, attention = _doubt_and_attention(done, run=run)
         keys = attention.keys[-len(entropy) :]
-        words, received = merge_words(keys), attention_received(attention)
+        text_words, received = merge_words(keys), attention_received(attention)
         for begin, end in sentence_spans(done.text)[:room]:
-            inside = [word for word in words if begin <= word.begin < end]
-            values = _values(inside, received=received, entropy=np.asarray(entropy, dtype=np.float64))
-            valued = zip(inside, values, strict=True)
+            sentence = [word for word in text_words if begin <= word.begin < end]
+            values = _values(sentence, received=received, entropy=np.asarray(entropy, dtype=np.float64))
+            valued = zip(sentence, values, strict=True)
             hits = [word for word, value in valued if value > self._params.theta and is_content(word.text)]
             if hits:
                 return begin, hits
         return 0, []
 
     def _query(self, question: str, *, done: Completion, hits: Sequence[Word], thoughts: str, run: Run) -> str:
-        """The content words with most attention from the hits, in the order of question and text (section 3.2)."""
+        """The content words that receive most attention from the hits, in the order of the text (section 3.2)."""
         entropy, attention = _doubt_and_attention(done, run=run)
         read = len(attention.keys) - len(entropy)
-        written_hits = [token for word in hits for token in word.tokens]
-        looked = attention.weights[:, written_hits, :].mean(axis=(0, 1), dtype=np.float64)
+        hit_tokens = [token for word in hits for token in word.tokens]
+        weights = attention.weights[:, hit_tokens, :].mean(axis=(0, 1), dtype=np.float64)
         prompt = "".join(attention.keys[:read])
-        words = merge_words(attention.keys[:read]) + [
-            Word(text=word.text, tokens=tuple(read + token for token in word.tokens), begin=word.begin + len(prompt))
-            for word in merge_words(attention.keys[read:])
-        ]
-        hit_tokens = {read + token for token in written_hits}
+        all_words = merge_words(attention.keys[:read])
+        for word in merge_words(attention.keys[read:]):
+            tokens = tuple(read + token for token in word.tokens)
+            all_words.append(Word(text=word.text, tokens=tokens, begin=len(prompt) + word.begin))
         spans = _spans_of((question.strip(), thoughts), text=prompt)
         spans.append((len(prompt), len(prompt) + hits[-1].begin))
-        able = [
+        excluded = {read + token for token in hit_tokens}
+        candidates = [
             Word(text=word.text[: end - word.begin], tokens=word.tokens, begin=word.begin)
-            for word in words
+            for word in all_words
             for begin, end in spans
-            if begin <= word.begin < end and hit_tokens.isdisjoint(word.tokens)
+            if begin <= word.begin < end and excluded.isdisjoint(word.tokens)
         ]
-        able = [word for word in able if is_content(word.text) and looked[list(word.tokens)].any()]
-        best = sorted(able, key=lambda word: -looked[list(word.tokens)].sum())[: self._params.query_words]
+        candidates = [word for word in candidates if is_content(word.text) and weights[list(word.tokens)].any()]
+        best = sorted(candidates, key=lambda word: -weights[list(word.tokens)].sum())[: self._params.query_words]
         if len(spans) < 2 or not best:
             why = "nothing was looked at" if len(spans) > 1 else "the question is not among the model's tokens"
             run.note_branch("query_fallback", f"{why}: the question is searched")
@@ -339,17 +323,14 @@ def _doubt_and_attention(done: Completion, *, run: Run) -> tuple[Sequence[float]
 
 
 def attention_received(attention: Attention) -> Floats:
-    """Largest attention that each written token gets from any written token, mean over heads; shape (written,)."""
+    """For each written token the largest attention from any written token, mean over heads; shape (written,)."""
     written = attention.weights.shape[1]
     received: Floats = attention.weights[:, :, -written:].max(axis=1).mean(axis=0, dtype=np.float64)
     return received
 
 
 def _values(words: Sequence[Word], *, received: Floats, entropy: Floats) -> Floats:
-    """Value of each word of a sentence: share of the attention received x entropy x number of words.
-
-    The attention of a word is the sum over its tokens, its entropy the mean, as in the authors' code.
-    """
+    """Value of each word: its share of the attention (sum over tokens) x entropy (mean) x number of words."""
     shares = np.array([received[list(word.tokens)].sum() for word in words], dtype=np.float64)
     doubts = np.array([entropy[list(word.tokens)].mean() for word in words], dtype=np.float64)
     total = shares.sum()
@@ -369,20 +350,19 @@ class FlareParams(LookaheadParams):
     """Settings of flare."""
 
     #: "small" is for local models of a few hundred million parameters; "paper" is the 2WikiMultihopQA setting;
-    #: "code" is this setting as the authors' program runs it: it writes confident sentences a second time, too
+    #: "code" is this setting with the behaviour of the authors' program, see `second_call`
     preset: Literal["small", "paper", "code"] = "small"
-    #: the arm searches if the probability of a token is at most this; 0 searches for every sentence, as in the authors'
-    #: code
+    #: the arm searches if the probability of a token is at most this; 0 searches for every sentence
     theta: Share = 0.4
-    #: tokens with a probability of at most this are left out of the query
+    #: the query leaves out tokens with a probability of at most this
     beta: Share = 0.2
-    #: write every sentence a second time, also if the model was sure
+    #: whether every sentence is written a second time, even if the model was sure
     second_call: bool = False
     #: most searches, including the first one with the question
     rounds: Count = 3
-    #: most words of a query; the last words are kept
+    #: most words of a query; the first words of a longer one are dropped
     query_words: Count = 64
-    #: tokens of a look-ahead
+    #: most tokens of a look-ahead
     sentence_tokens: Count = 40
     presets: ClassVar = preset_table(
         "sentences theta beta second_call rounds sentence_tokens",
@@ -392,14 +372,14 @@ class FlareParams(LookaheadParams):
 
 
 class Flare(LookaheadArm[FlareParams]):
-    """Writes sentence by sentence; a sentence with an improbable token is a query, and is written again.
+    """Writes sentence by sentence. A sentence with an improbable token becomes a query, and is written again.
 
-    The first search uses the question. A look-ahead with only tokens above `theta` is accepted (as in the paper; its
-    code writes it twice, see `second_call`). Otherwise the query is the sentence without tokens of at most `beta`; if
-    no word is left, it is the question ("query_fallback" in the trace). If the rounds are used up, the text goes on
-    without searches ("search_skipped"). Stop reasons: "answer_found" ("answer is" in a sentence), "empty_sentence",
-    "model_ended", "max_sentences". A text without an answer is continued with "So the answer is"; "empty_answer" if
-    that gives no answer. The draft is the latest sentence.
+    The first search uses the question. If all tokens of a look-ahead are above `theta`, its sentence is accepted (the
+    paper's code writes it again, see `second_call`). Otherwise the query is the sentence without tokens of at most
+    `beta`; if no word is left, it is the question ("query_fallback" in the trace). If the rounds are used up, the text
+    continues without searches ("search_skipped"). Stop reasons: "answer_found" ("answer is" in a sentence),
+    "empty_sentence", "model_ended", "max_sentences". A text without an answer is continued with "So the answer is";
+    the stop reason is "empty_answer" if that gives no answer. The draft is the latest sentence.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs"})
@@ -417,15 +397,16 @@ class Flare(LookaheadArm[FlareParams]):
             query = masked_query(sentence_tokens(done, run=run), beta=self._params.beta)
             if not query and done.text.strip():
                 run.note_branch("query_fallback", "every token is masked: the question is searched")
-            words = " ".join(query.split()[-self._params.query_words :])
-            searched = await self._search(words or question, run=run, pool=pool)
+            query = " ".join(query.split()[-self._params.query_words :])
+            searched = await self._search(query or question, run=run, pool=pool)
         if searched or self._params.second_call:
             done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="write")
         sentence = first_sentence(done.text)
-        return [sentence] if sentence else [], done.finish == "stop" and sentence == done.text.strip()
+        at_end = done.finish == "stop" and sentence == done.text.strip()
+        return [sentence] if sentence else [], at_end
 
     async def _search(self, query: str, *, run: Run, pool: PassagePool) -> bool:
-        """Fill the pool with new passages. Returns False if no round is left."""
+        """Replace the passages of the pool by a search. Returns False if no round is left."""
         if not self._begin_search(run):
             return False
         await gather(run, query=query, pool=pool, k=self._params.passages)

@@ -1,6 +1,6 @@
-"""Local generator: a small language model in this process. Stops at any token, and returns token probabilities.
+"""Local generator: a small language model in this process, which returns probabilities and hidden states.
 
-For laptops, tests and single machines: in production use a serving engine such as vLLM over HTTP.
+It is for laptops, tests and single machines. In production use a serving engine such as vLLM over HTTP.
 """
 
 import asyncio
@@ -26,37 +26,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ragbandit.local")
 
-#: prompts whose token ids are cached: arms ask for the size of a prompt before they send it
+#: number of prompts whose token ids are cached: the size of a prompt is computed before the prompt is sent
 _CACHED_PROMPTS: Final = 256
-#: device -> texts written concurrently by default
+#: device -> default of `max_batch`
 _ROWS: Final = {"cpu": 8, "cuda": 64}
-#: tokens decoded in addition to those that a stop string may fill
+#: number of tokens that are decoded in addition to those that may contain a stop string
 _TAIL: Final = 8
 #: pause between two decodings of a streamed text, seconds
 _DECODE_PAUSE_S: Final = 0.01
 
 
 class LocalGenerator(Generator):
-    """A Hugging Face language model from a local folder with safetensors (router.encoders.weights makes one).
+    """A Hugging Face language model from a local folder with safetensors (router.encoders.weights makes such folders).
 
-    A causal model, or one with an encoder and a decoder (T5, FLAN-T5, BART). An encoder reads the prefix as a part of
-    the prompt, so it is not continued; there are no attention and hidden states.
+    The model is causal, or has an encoder and a decoder (T5, FLAN-T5, BART). An encoder reads the prefix as a part of
+    the prompt, so the answer does not continue the prefix; attention and hidden states are not available.
 
-    precision: "auto" is bfloat16 if the processor multiplies it in hardware, else float32.
-    threads: torch threads while writing; on a busy machine fewer are faster, because OpenMP threads spin while they
-    wait.
-    trained_tokens: special tokens that the model was trained to write (Self-RAG's); returned, and left in the text, if
-    a request wants them.
-    max_batch: texts written concurrently, with one step of the model for all; None chooses by the device. Keys and
-    values of max_batch texts of context_tokens must fit in memory. In float32 a text does not depend on the others; in
-    bfloat16 the others change roundings, and the text if two tokens are nearly equally probable.
+    precision: "auto" is bfloat16 if the processor multiplies it in hardware, otherwise float32.
+    threads: torch threads that write. On a busy machine fewer are faster, because OpenMP threads spin while they wait.
+    trained_tokens: special tokens that the model was trained to write (as in Self-RAG). They stay in the text, and
+    their probabilities are returned, if a request wants that.
+    max_batch: most texts that are written concurrently; None for the device's default. Keys and values of max_batch
+    texts of context_tokens must fit in memory. In float32 a text does not depend on the other texts of its batch; in
+    bfloat16 they change roundings, and so the text if two tokens are nearly equally probable.
     Raises ConfigError if the folder, a package or the device is missing, or if the model's state is more than keys and
     values (Mamba).
     """
 
-    #: texts written concurrently
     max_batch: int
-
     capabilities: frozenset[Need] = frozenset(
         {"completion", "stop", "logprobs", "entropy", "attention", "hidden_states"}
     )
@@ -85,19 +82,19 @@ class LocalGenerator(Generator):
         self._tokenizer, self._model = _load(Path(folder).expanduser(), dtype=dtype, device=self._device)
         self.max_batch = _ROWS[self._device] if max_batch is None else max_batch
         self._ends = _end_tokens(self._model, self._tokenizer)
-        # Decoding is greedy unless a request has a sampling.
+        # Greedy decoding; `sample_next` applies the sampling of a request.
         self._model.generation_config = type(self._model.generation_config)(**_decoder_start(self._model))
         if self._model.config.is_encoder_decoder:
             self.capabilities = self.capabilities - {"attention", "hidden_states"}
-        self._trained = _trained(self._tokenizer, trained_tokens)
+        self._trained = _token_ids(self._tokenizer, trained_tokens)
         if self._trained:
             self.capabilities = self.capabilities | {"trained_tokens"}
         added = self._tokenizer.added_tokens_decoder.values()
-        self._control_words = sorted({token.content for token in added if token.special} - self._trained.keys())
+        self._control_tokens = sorted({token.content for token in added if token.special} - self._trained.keys())
         self._tokenizer_lock = threading.Lock()
         self._ids = lru_cache(maxsize=_CACHED_PROMPTS)(self._tokenize)
-        #: token -> its text; at most one entry per word of the vocabulary
-        self._name = cache(lambda token: self._text([token], plain=False))
+        #: token id -> its text; at most one entry for each token of the vocabulary
+        self._token_text = cache(lambda token: self._text([token], plain=False))
         from ragbandit.strategies.generators.static_batches import Batches
 
         self._batches = Batches(
@@ -110,15 +107,15 @@ class LocalGenerator(Generator):
         self.context_tokens = min(context_tokens, longest or context_tokens)
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Exact number of tokens of the prompt, chat template included."""
+        """Exact number of tokens in the prompt with the chat template."""
         return len(self._ids(prompt))
 
     async def complete(self, request: Request) -> Completion:
-        """Greedy continuation; see Generator.
+        """See `Generator.complete`.
 
-        prompt_tokens is 0 if the deadline passed before the prompt was begun; completion_tokens includes the model's
-        end token. Raises ArmFailed if prompt and max_tokens do not fit in context_tokens, the model fails, or the
-        generator was closed.
+        prompt_tokens is 0 if the deadline passed before the prompt was read; completion_tokens includes the model's end
+        token. Raises ArmFailed if prompt and max_tokens do not fit in context_tokens, if the model fails, or if the
+        generator is closed.
         """
         if request.max_tokens < 1:
             return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="length")
@@ -128,14 +125,14 @@ class LocalGenerator(Generator):
         outcome.add_done_callback(_consume_error)
         try:
             async with asyncio.timeout(seconds_until(request.deadline)) as limit:
-                if feed.wanted:
+                if feed.has_reader:
                     await self._stream(sequence, outcome, feed=feed)
                 await outcome
                 completion = self._completion(sequence)
         except TimeoutError:
             if not limit.expired():
                 raise
-            completion = self._late(sequence, given=feed.given)
+            completion = self._late_completion(sequence, delivered=feed.delivered)
         finally:
             sequence.cancelled.set()
         await feed.end(completion.text)
@@ -155,15 +152,15 @@ class LocalGenerator(Generator):
         return SequenceState(request, ids=ids, special=self._trained, ends=self._ends)
 
     async def _stream(self, sequence: "SequenceState", outcome: asyncio.Future[None], *, feed: TextFeed) -> None:
-        """Pass the growing text to the reader until the sequence ends.
+        """Send the growing text to the reader until the text ends.
 
-        The model does not wait for a slow reader, which would delay the other texts of the batch. The whole text is
-        decoded each time, since single tokens cannot be decoded; pauses keep the share of decoding small.
+        The model does not wait for a slow reader, which would delay the other texts of the batch. Each time the whole
+        text is decoded, because single tokens cannot be decoded; the pauses limit the time for decoding.
         """
         loop, grown = asyncio.get_running_loop(), asyncio.Event()
 
         def note() -> None:
-            with suppress(RuntimeError):  # the loop was closed, and nobody waits
+            with suppress(RuntimeError):  # the loop was closed
                 loop.call_soon_threadsafe(grown.set)
 
         sequence.on_token = note
@@ -174,11 +171,11 @@ class LocalGenerator(Generator):
             await asyncio.sleep(_DECODE_PAUSE_S)
 
     async def close(self) -> None:
-        """End the writing thread after the running calls; later calls raise ArmFailed."""
+        """End the writing thread after the running calls. Later calls raise ArmFailed."""
         self._batches.close()
 
     def _tokenize(self, prompt: Prompt) -> tuple[int, ...]:
-        """Token ids of the prompt, ready for the model to continue."""
+        """Token ids of the prompt with the chat template."""
         with self._tokenizer_lock:
             if getattr(self._tokenizer, "chat_template", None):
                 messages = [{"role": role, "content": self._plain(text)} for role, text in chat_turns(prompt) if text]
@@ -189,9 +186,9 @@ class LocalGenerator(Generator):
         return tuple(encoded["input_ids"])
 
     def _plain(self, text: str) -> str:
-        """The text without the model's control words: a passage must not end the user's turn."""
-        for word in self._control_words:
-            text = text.replace(word, " ")
+        """The text without the model's control tokens: a passage must not end the user's turn."""
+        for token in self._control_tokens:
+            text = text.replace(token, " ")
         return encodable(text)
 
     def _text(self, ids: Sequence[int], *, plain: bool = True) -> str:
@@ -206,13 +203,13 @@ class LocalGenerator(Generator):
         """Whether the last token ends the text: it is the model's end token, or completes a stop string."""
         if sequence.ended or not sequence.stop:
             return sequence.ended
-        # Every token has at least one byte: the tail contains every stop string that ends in it.
+        # Every token has at least one byte, so the tail contains every stop string that ends with the last token.
         tail = max(len(stop.encode()) for stop in sequence.stop) + _TAIL
         text = self._text(sequence.tokens[-tail:], plain=sequence.plain)
         return first_stop(text, sequence.stop) is not None
 
     def _completion(self, sequence: "SequenceState") -> Completion:
-        """The completion, decoded in the caller's task while the model writes other texts."""
+        """Make the completion of a finished text, in the caller's task while the model writes other texts."""
         return Completion(
             text=self._cut_text(sequence, sequence.written()),
             prompt_tokens=len(sequence.ids),
@@ -221,13 +218,13 @@ class LocalGenerator(Generator):
             details=self._details(sequence),
         )
 
-    def _late(self, sequence: "SequenceState", *, given: str) -> Completion:
-        """The completion of a text that its deadline ended. given: text that the reader has received."""
-        begun, written = not sequence.future.cancel(), sequence.written()
+    def _late_completion(self, sequence: "SequenceState", *, delivered: str) -> Completion:
+        """The completion of a text that its deadline ended. delivered: text that the reader has received."""
+        has_begun, written = not sequence.future.cancel(), sequence.written()
         text = self._cut_text(sequence, written)
         return Completion(
-            text=given if given.startswith(text) else text,  # a second attempt may be shorter than the first
-            prompt_tokens=len(sequence.ids) if begun else 0,
+            text=delivered if delivered.startswith(text) else text,  # a second attempt may be shorter than the first
+            prompt_tokens=len(sequence.ids) if has_begun else 0,
             completion_tokens=len(written),
             finish="deadline",
         )
@@ -237,7 +234,7 @@ class LocalGenerator(Generator):
         return text[: first_stop(text, sequence.stop)]
 
     def _details(self, sequence: "SequenceState") -> Mapping[str, object]:
-        """Details of the generated tokens that the request wants, without the end token."""
+        """The details that the request wants of the written tokens, without the end token."""
         written = sequence.written()
         if not sequence.request.want - {"completion", "stop"} or not written:
             return {}
@@ -245,20 +242,20 @@ class LocalGenerator(Generator):
             texts = pieces(written, text=partial(self._decoded, plain=sequence.plain))
         values = {**sequence.probabilities(texts=texts), **sequence.details}
         if "attention" in values:
-            names = [*map(self._name, sequence.ids), *texts]
-            values["attention"] = Attention(weights=sequence.details["attention"], keys=tuple(names))
+            keys = tuple(map(self._token_text, sequence.ids)) + tuple(texts)
+            values["attention"] = Attention(weights=sequence.details["attention"], keys=keys)
         return values
 
     def _set_threads(self, count: int | None) -> None:
-        if count is not None:  # OpenMP keeps the number per thread: set it in every thread that computes
+        if count is not None:  # OpenMP has a setting for each thread, so every thread that computes must call this
             self._torch.set_num_threads(count)
 
 
 def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> list[str]:
-    """The text that every token adds to the earlier ones; "" for a token that only begins a character.
+    """The text that every token adds to the earlier tokens; "" for a token that only begins a character.
 
     text: decodes tokens, with U+FFFD for an incomplete character. The joined pieces are text(tokens) without such an
-    end. A token is decoded together with those of the previous piece only, so n tokens take about 2 n decodings.
+    end. A token is decoded only with the tokens of the previous piece, so n tokens take about 2 n decodings.
     """
     texts = []
     begin = end = 0
@@ -275,7 +272,7 @@ def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> li
 
 
 def _consume_error(outcome: asyncio.Future[None]) -> None:
-    """Retrieve the exception, so that asyncio does not warn if the caller was cancelled in the same moment."""
+    """Retrieve the exception: otherwise asyncio warns if the caller was cancelled at the same moment."""
     if not outcome.cancelled():
         outcome.exception()
 
@@ -298,7 +295,7 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
     if device == "cpu":
         _pack(model)
     else:
-        # cuDNN's attention makes a new plan for every shape, and ours change with every token.
+        # cuDNN's attention makes a new plan for every shape, and shapes change with every token.
         torch.backends.cuda.enable_cudnn_sdp(False)
     return tokenizer, model
 
@@ -310,7 +307,7 @@ def _end_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") 
 
 
 def _decoder_start(model: "PreTrainedModel") -> dict[str, int | None]:
-    """Start tokens of the decoder of an encoder-decoder model; {} for a causal model. Raises ConfigError."""
+    """Generation settings with the start tokens of a decoder; {} for a causal model. Raises ConfigError."""
     if not model.config.is_encoder_decoder:
         return {}
     declared = model.generation_config
@@ -323,8 +320,8 @@ def _decoder_start(model: "PreTrainedModel") -> dict[str, int | None]:
     return {"decoder_start_token_id": start, "forced_bos_token_id": declared.forced_bos_token_id}
 
 
-def _trained(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> dict[str, int]:
-    """The ids of these tokens. Raises ConfigError for a token that the model does not have."""
+def _token_ids(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> dict[str, int]:
+    """Token -> its id. Raises ConfigError for a token that the model does not have."""
     vocabulary = tokenizer.get_vocab()
     missing = [name for name in names if name not in vocabulary]
     if missing:
@@ -334,9 +331,10 @@ def _trained(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> dict
 
 
 def _pack(model: "PreTrainedModel") -> None:
-    """Pack the weights of linear layers for oneDNN: a third less time per token."""
+    """Pack the weights of linear layers for oneDNN, which saves a third of the time per token."""
     import torch
 
     for layer in [module for module in model.modules() if type(module) is torch.nn.Linear]:
-        if (fast := packed_linear(layer.weight.detach(), layer.bias, rows=1)) is not None:
-            layer.forward = fast
+        packed = packed_linear(layer.weight.detach(), layer.bias, rows=1)
+        if packed is not None:
+            layer.forward = packed

@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible server as a generator: streamed, priced, and tried again while there is time."""
+"""Generator for any OpenAI-compatible server: streams answers, computes prices, repeats failed calls in time."""
 
 import asyncio
 import math
@@ -51,29 +51,29 @@ _CONNECT_S: Final = 5.0
 _PAUSE_S: Final = 0.5
 #: longest pause, seconds
 _LONGEST_PAUSE_S: Final = 60.0
-#: most stop strings that OpenAI accepts; the others are applied here
+#: most stop strings that OpenAI accepts; further ones are applied to the reply
 _SENT_STOPS: Final = 4
-#: a usual tokenizer's bytes of English text per token
+#: bytes of English text per token, with a usual tokenizer
 _BYTES_PER_TOKEN: Final = 4
-#: most parts of a stream, and most characters, per token; a server that sends more ignores max_tokens
+#: most parts of a stream for each token, and most characters; a server that sends more ignores max_tokens
 _RUNAWAY: Final = 4
 _LONGEST_TOKEN: Final = 128
-#: longest wait for the usage after the end of the answer, seconds
+#: longest wait for the token usage after the end of the answer, seconds
 _LATE_USAGE_S: Final = 2.0
 
 
 class OpenAiGenerator(Generator):
-    """Asks a model behind a URL, through the openai package.
+    """Calls a model behind a URL with the openai package.
 
-    The answer is streamed: a deadline leaves the text so far, and a cancelled call closes its connection. A call
-    without a connection, or of status 408, 409, 425, 429 or 5xx, is repeated after a pause (Retry-After, up to a
-    minute) if the deadline leaves time and no other arm can answer. Tokens are estimated if the server does not report
-    them. No error repeats the key or the headers. Raises ConfigError if the package is missing, or if the options or
-    their environment variables cannot be used.
+    The answer is streamed: at the deadline the text so far is returned, and a cancelled call closes its connection. A
+    call is repeated after a pause (Retry-After, up to a minute) if the connection failed, or if the status is 408, 409,
+    425, 429 or 5xx, unless the deadline is too near or another arm can answer. Tokens are estimated if the server does
+    not report them. No error contains the key or the headers. Raises ConfigError if the package is missing, or if the
+    options or their environment variables cannot be used.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop", "chat"})
-    #: section of the settings that configures it, for remedies
+    #: section of the settings that configures this generator, for remedies
     section = "generator"
     #: see `provider_of`
     provider = "openai"
@@ -94,86 +94,86 @@ class OpenAiGenerator(Generator):
         self._free = asyncio.Semaphore(self._options.concurrency)
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Bytes of the text / `bytes_per_token`, plus the template's tokens; an upper bound for 1.0 bytes."""
+        """Bytes of the text / `bytes_per_token` + tokens of the template: an upper bound if the option is 1.0."""
         return counted_tokens(prompt, options=self._options)
 
     async def complete(self, request: Request) -> Completion:
-        """The model's answer; see Generator. Raises ArmFailed if no further attempt is left, or would help."""
+        """See `Generator.complete`. Raises ArmFailed if no further attempt is allowed or would help."""
         if self._closed:
             raise ArmFailed(f"{self.name} was closed")
         dropped = request.prompt.prefix.strip() if self._options.prefix == "user" else ""
-        reading, feed = Reading(request, dropped=dropped), TextFeed(request)
+        reply, feed = PartialReply(request, dropped=dropped), TextFeed(request)
         try:
-            is_late = await self._ask(reading, feed=feed)
+            is_late = await self._ask(reply, feed=feed)
             if not is_late:
-                reading.end()
-            done = self._completion(reading, is_late=is_late)
+                reply.end()
+            done = self._completion(reply, is_late=is_late)
             await feed.end(done.text)
         except ArmFailed as error:
-            raise self._broke(error, reading=reading) from error
+            raise self._broke(error, reply=reply) from error
         except RagBanditError:
             raise
         except Exception as error:
-            raise self._failed(error, reading=reading) from error
+            raise self._failed(error, reply=reply) from error
         return done
 
     async def close(self) -> None:
-        """Close the connections; later calls are ArmFailed."""
+        """Close the connections. Later calls raise ArmFailed."""
         self._closed = True
         server, self._server = self._server, None
         if server is not None:
             await server.http.aclose()
 
-    async def _ask(self, reading: "Reading", *, feed: TextFeed) -> bool:
-        """Read the reply. Returns whether the deadline ended it. A failure after the answer's end is ignored."""
-        left = seconds_until(reading.request.deadline)
-        if left == 0.0:
+    async def _ask(self, reply: "PartialReply", *, feed: TextFeed) -> bool:
+        """Read the reply. Returns whether the deadline ended it. Failures after the end of the answer are ignored."""
+        remaining_s = seconds_until(reply.request.deadline)
+        if remaining_s == 0.0:
             return True
         try:
-            async with asyncio.timeout(left) as limit, self._free:
-                reading.asked = True
-                async with asyncio.timeout(self._first_piece_s(reading.request)) as silence:
-                    await self._read(reading, feed=feed, silence=silence)
+            async with asyncio.timeout(remaining_s) as limit, self._free:
+                reply.was_sent = True
+                async with asyncio.timeout(self._first_piece_s(reply.request)) as silence:
+                    await self._read(reply, feed=feed, silence=silence)
         except RagBanditError:
             raise
         except Exception as error:
-            if reading.finish is None and isinstance(error, TimeoutError) and limit.expired():
+            if reply.finish is None and isinstance(error, TimeoutError) and limit.expired():
                 return True
-            if reading.finish is None:
+            if reply.finish is None:
                 raise
         return False
 
     def _first_piece_s(self, request: Request) -> float | None:
-        """Seconds that the first piece may take; half of the time that is left if another arm could answer."""
-        left = seconds_until(request.deadline)
-        if self._options.first_piece_s is None and self._options.stream and request.has_successor and left is not None:
-            return left / 2
-        return self._options.first_piece_s
+        """Longest wait for the first piece, seconds; by default half the remaining time if another arm can answer."""
+        options, remaining_s = self._options, seconds_until(request.deadline)
+        if options.first_piece_s is None and options.stream and request.has_successor and remaining_s is not None:
+            return remaining_s / 2
+        return options.first_piece_s
 
-    async def _read(self, reading: "Reading", *, feed: TextFeed, silence: asyncio.Timeout) -> None:
-        """Read a reply, and repeat failed attempts while there is time. silence: timeout of the next piece."""
+    async def _read(self, reply: "PartialReply", *, feed: TextFeed, silence: asyncio.Timeout) -> None:
+        """Read a reply, and repeat failed attempts in time. silence: timeout for the next piece."""
         clock = asyncio.get_running_loop().time
         began = clock()
-        fields = request_fields(reading.request, model=self.name, options=self._options)
+        fields = request_fields(reply.request, model=self.name, options=self._options)
         while True:
-            reading.attempts += 1
+            reply.attempts += 1
             try:
                 async with aclosing(reply_values(self._connected(), fields)) as values:  # type: ignore[type-var] # a generator
                     async for value in values:
-                        if reading.first_s is None and self._options.stream:
-                            reading.first_s = clock() - began
-                        reading.take(value)
-                        if reading.has_begun and (reading.finish is not None or silence.when() is not None):
-                            silence.reschedule(None if reading.finish is None else clock() + _LATE_USAGE_S)
-                        if feed.wanted:
-                            await feed.grow(reading.text_without_prefix())
-                        if reading.delta and reading.request.delta_sink is not None:
-                            await reading.request.delta_sink(reading.delta)
-                        if reading.ended:
+                        if reply.first_s is None and self._options.stream:
+                            reply.first_s = clock() - began
+                        reply.take(value)
+                        if reply.has_begun and (reply.finish is not None or silence.when() is not None):
+                            silence.reschedule(None if reply.finish is None else clock() + _LATE_USAGE_S)
+                        if feed.has_reader:
+                            await feed.grow(reply.text_without_prefix())
+                        if reply.delta and reply.request.delta_sink is not None:
+                            await reply.request.delta_sink(reply.delta)
+                        if reply.has_enough:
                             return
                 return
             except Exception as error:
-                pause = self._pause(error, reading=reading, silence=silence)
+                pause = self._pause(error, reply=reply, silence=silence)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
@@ -187,43 +187,43 @@ class OpenAiGenerator(Generator):
             self._server = connect(base_url=options.base_url, key=self._key, headers=options.headers, timeout=timeout)
         return self._server
 
-    def _pause(self, error: Exception, *, reading: "Reading", silence: asyncio.Timeout) -> float | None:
-        """Seconds until the next attempt; None if there is no further attempt, or no time for it."""
+    def _pause(self, error: Exception, *, reply: "PartialReply", silence: asyncio.Timeout) -> float | None:
+        """Seconds until the next attempt; None if there must be no further attempt."""
         failure, response = failure_of_error(error), getattr(error, "response", None)
         is_final = response is not None and response.headers.get("x-should-retry") == "false"
-        is_last = reading.request.has_successor or reading.attempts > self._options.retries
-        if reading.values or is_final or is_last or not failure.may_pass:
+        is_last = reply.request.has_successor or reply.attempts > self._options.retries
+        if reply.values or is_final or is_last or not failure.may_pass:
             return None
         ends, now = silence.when(), asyncio.get_running_loop().time()
-        left = [seconds_until(reading.request.deadline), None if ends is None else ends - now]
-        left_s = min((seconds for seconds in left if seconds is not None), default=None)
+        limits = [seconds_until(reply.request.deadline), None if ends is None else ends - now]
+        left_s = min((seconds for seconds in limits if seconds is not None), default=None)
         retry_s = failure.retry_after_s or 0.0
         return pause_before_retry(
-            reading.attempts, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=retry_s, left_s=left_s
+            reply.attempts, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=retry_s, left_s=left_s
         )
 
-    def _usage(self, reading: "Reading") -> Tokens:
+    def _usage(self, reply: "PartialReply") -> Tokens:
         """Tokens of the call, estimated if the server did not report them; 0 if no request was sent."""
-        if not reading.asked:
+        if not reply.was_sent:
             return Tokens(read=0, written=0)
-        read = sum(map(estimated_tokens, plain_parts(reading.request.prompt)))
-        beyond_text = math.ceil((reading.size - len(reading.text)) / _BYTES_PER_TOKEN)
-        written = max(estimated_tokens(reading.text), len(reading.tokens)) + max(0, beyond_text)
-        used = tokens_of(reading.usage, read=read, written=written)
+        read = sum(map(estimated_tokens, plain_parts(reply.request.prompt)))
+        beyond_text = math.ceil((reply.size - len(reply.text)) / _BYTES_PER_TOKEN)
+        written = max(estimated_tokens(reply.text), len(reply.tokens)) + max(0, beyond_text)
+        used = tokens_of(reply.usage, read=read, written=written)
         return used or Tokens(read=read, written=written, estimated=True)
 
-    def _completion(self, reading: "Reading", *, is_late: bool) -> Completion:
-        used = self._usage(reading)
-        reading.drop_prefix()
-        finish: Literal["stop", "length", "deadline"] = "length" if reading.finish == "length" else "stop"
+    def _completion(self, reply: "PartialReply", *, is_late: bool) -> Completion:
+        used = self._usage(reply)
+        reply.drop_prefix()
+        finish: Literal["stop", "length", "deadline"] = "length" if reply.finish == "length" else "stop"
         return Completion(
-            text=reading.text,
+            text=reply.text,
             prompt_tokens=used.read,
             completion_tokens=used.written,
             finish="deadline" if is_late else finish,
-            details=_details(reading),
-            dollars=self._dollars(used, model=reading.model),
-            first_s=reading.first_s,
+            details=_details(reply),
+            dollars=self._dollars(used, model=reply.model),
+            first_s=reply.first_s,
             cached_tokens=used.cached,
             cache_write_tokens=used.cache_write,
             reasoning_tokens=used.reasoning,
@@ -236,21 +236,21 @@ class OpenAiGenerator(Generator):
             return 0.0
         return used.dollars(prices[self.name if model is None or model not in prices else model])
 
-    def _failed(self, error: Exception, *, reading: "Reading") -> ArmFailed:
-        tries = f" after {reading.attempts} attempts" if reading.attempts > 1 else ""
+    def _failed(self, error: Exception, *, reply: "PartialReply") -> ArmFailed:
+        tries = f" after {reply.attempts} attempts" if reply.attempts > 1 else ""
         message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
         failure = failure_of_error(error)
         remedy = self._remedy(error, failure=failure)
-        if reading.request.chat is not None and failure.kind == "refused":
+        if reply.request.chat is not None and failure.kind == "refused":
             return RequestRefused(message, failure=failure)
         remedy = remedy and remedy.replace("generator.", f"{self.section}.")
-        return self._broke(ServerFailed(message, remedy=remedy, failure=failure), reading=reading)
+        return self._broke(ServerFailed(message, remedy=remedy, failure=failure), reply=reply)
 
-    def _broke(self, error: ArmFailed, *, reading: "Reading") -> ArmFailed:
-        """The error with the cost of the reply so far, if there is any."""
-        if not (reading.size or reading.usage):
+    def _broke(self, error: ArmFailed, *, reply: "PartialReply") -> ArmFailed:
+        """Add the cost of the reply so far to the error, if any part of a reply has arrived."""
+        if not (reply.size or reply.usage):
             return error
-        used = self._usage(reading)
+        used = self._usage(reply)
         dollars = self._dollars(used, model=None)
         spent = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=dollars)
         failure = error.failure if isinstance(error, ServerFailed) else None
@@ -272,11 +272,11 @@ class OpenAiGenerator(Generator):
         }.get(failure.status or 0)
 
 
-def _details(reading: "Reading") -> dict[str, Any]:
-    if reading.request.chat is not None:
-        return {"reply": {"message": reading.message.whole, "finish_reason": reading.finish}}
-    tokens = (Token(text=text, logprob=logprob) for text, logprob in reading.tokens)
-    return {"logprobs": tuple(tokens)} if "logprobs" in reading.request.want else {}
+def _details(reply: "PartialReply") -> dict[str, Any]:
+    if reply.request.chat is not None:
+        return {"reply": {"message": reply.message.whole, "finish_reason": reply.finish}}
+    tokens = (Token(text=text, logprob=logprob) for text, logprob in reply.tokens)
+    return {"logprobs": tuple(tokens)} if "logprobs" in reply.request.want else {}
 
 
 def _key(options: OpenAiOptions) -> str | None:
@@ -287,13 +287,13 @@ def _key(options: OpenAiOptions) -> str | None:
         remedy = "set that variable, or generator.openai.base_url for a server of your own"
         raise ConfigError(message, field="generator.openai.api_key_env", remedy=remedy)
     if key is not None:
-        what, remedy = shown_variable(options.api_key_env), "set that variable to the key and nothing else"
-        check_header_value(key, what=what, field="generator.openai.api_key_env", remedy=remedy)
+        name, remedy = shown_variable(options.api_key_env), "set that variable to the key and nothing else"
+        check_header_value(key, what=name, field="generator.openai.api_key_env", remedy=remedy)
     return key
 
 
 def _check(model: str, *, options: OpenAiOptions) -> None:
-    # A missing package stops the start, not the first question.
+    # Found at the start, not at the first question.
     required_module("openai", extra="openai", field="generator.name")
     values = {option.name: getattr(options, option.name) for option in fields(options)}
     check_values(OpenAiOptions, given=values, where="generator.openai")
@@ -308,15 +308,15 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
         if name.lower() == "authorization":
             remedy = f"put it into the environment variable {shown_variable(options.api_key_env)}"
             raise ConfigError("the key does not belong here", field="generator.openai.headers", remedy=remedy)
-        what, remedy = f"the value of {name}", "give only the value"
-        check_header_value(value, what=what, field="generator.openai.headers", remedy=remedy)
+        described, remedy = f"the value of {name}", "give only the value"
+        check_header_value(value, what=described, field="generator.openai.headers", remedy=remedy)
     if options.token_prices and model not in options.token_prices:
         remedy = "set generator.token_prices, {input: 0.0, output: 0.0} if it is free"
         raise ConfigError(f"{model!r} has no price", field="generator.openai.token_prices", remedy=remedy)
 
 
 def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
-    """Tokens of the text and the template; an upper bound if template_tokens and bytes_per_token are bounds."""
+    """Tokens of text and template; an upper bound if `template_tokens` and `bytes_per_token` are bounds."""
     size = sum(len(encodable(part).encode()) for part in plain_parts(prompt))
     template = options.template_tokens + TURN_TOKENS * len(prompt.history)
     return template + math.ceil(size / options.bytes_per_token)
@@ -327,24 +327,23 @@ def estimated_tokens(text: str) -> int:
     return math.ceil(len(encodable(text).encode()) / _BYTES_PER_TOKEN)
 
 
-class Reading(ModelReply):
-    """The reply to a request so far. dropped: the prompt's prefix, removed from an answer that repeats it."""
+class PartialReply(ModelReply):
+    """The reply to a request so far. dropped: the prompt's prefix, which is removed if the answer repeats it."""
 
     def __init__(self, request: Request, *, dropped: str = "") -> None:
         super().__init__(uses_functions="functions" in (request.chat or {}))
         self.request, self.dropped = request, dropped
-        #: whether a request was sent
-        self.asked = False
-        #: requests sent, values of the reply, and those with text
+        self.was_sent = False
+        #: number of requests sent, of values in the reply, and of values with text
         self.attempts = self.values = self.parts = 0
         #: seconds until the first value of a stream
         self.first_s: float | None = None
-        #: the answer is complete: the rest of the stream is not read
-        self.ended = False
+        #: True if the rest of the stream must not be read
+        self.has_enough = False
 
     @property
     def has_begun(self) -> bool:
-        """Whether a piece of the answer has arrived; the role of a chat's message does not count."""
+        """Whether a piece of the answer has arrived. A piece with only the role of a chat's message does not count."""
         return self.request.chat is None or bool(self.text or self.delta or self.finish)
 
     def take(self, value: Any) -> None:
@@ -357,7 +356,7 @@ class Reading(ModelReply):
             self._end_early()
 
     def end(self) -> None:
-        """Complete the message. Raises BrokenReply without an answer, ArmFailed without requested details."""
+        """Complete the message. Raises BrokenReply if there is no answer, ArmFailed if it lacks requested details."""
         super().end()
         if self.finish == "content_filter" and self.request.chat is None:
             raise ArmFailed("the server's content filter blocked the answer")
@@ -367,7 +366,7 @@ class Reading(ModelReply):
             raise ArmFailed(f"the server sent {broken}", field="generator.openai.logprobs", remedy=remedy)
 
     def text_without_prefix(self) -> str:
-        """The text so far without the prefix; "" while it may still become the prefix."""
+        """The text so far without the prefix; "" as long as the text may be the beginning of the prefix."""
         begin, size = self.text.lstrip(), len(self.dropped)
         return begin[size:] if size and self.dropped.startswith(begin[:size]) else self.text
 
@@ -384,14 +383,14 @@ class Reading(ModelReply):
             self.tokens[0] = text[dropped:], logprob
 
     def _end_early(self) -> None:
-        """End the text at a stop string or at its maximum length, if the server does not."""
+        """End the text at a stop string or at the maximum length, if the server does not."""
         end, longest = first_stop(self.text, self.request.stop), _LONGEST_TOKEN * self.request.max_tokens
         if end is not None:
             self.text, self.finish = self.text[:end], "stop"
-            self.ended = True
+            self.has_enough = True
         elif self.parts > _RUNAWAY * (self.request.max_tokens + 4) or len(self.text) > longest:
             self.text, self.finish = self.text[:longest], "length"
-            self.ended = True
+            self.has_enough = True
 
 
 def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
@@ -421,7 +420,7 @@ def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
 
 
 def _chat_body(chat: Mapping[str, Any], *, options: OpenAiOptions) -> dict[str, Any]:
-    """The chat completion of the caller, with its token limit under the server's name."""
+    """The caller's chat completion, with the token limit under the name that the server expects."""
     body = dict(chat)
     for limit in (body.pop("max_completion_tokens", None), body.pop("max_tokens", None)):
         if limit is not None:

@@ -1,4 +1,4 @@
-"""Generators around others: with prices, and with a cache of completions in a folder, for repeated runs.
+"""Wrappers of generators: a cache of completions in a folder, for repeated runs, and prices.
 
 A cached answer has the tokens, dollars and seconds of the original call: the cache does not change an arm's cost.
 """
@@ -24,12 +24,12 @@ logger = logging.getLogger("ragbandit.generator_cache")
 
 #: version of the files' format; files of another version are never read
 _FORMAT: Final = 1
-#: needs whose results are stored as JSON; calls with other needs are not cached
+#: needs whose results are stored; calls with other needs are not cached
 _KEPT: Final[frozenset[Need]] = frozenset({"completion", "stop", "logprobs", "entropy"})
 
 
 class GeneratorAround(Generator):
-    """A wrapper of another generator."""
+    """Base of wrappers of another generator."""
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
 
@@ -42,22 +42,22 @@ class GeneratorAround(Generator):
         self._generator = generator
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """The generator's own count."""
+        """Count as the wrapped generator does."""
         return self._generator.count_tokens(prompt)
 
     async def close(self) -> None:
-        """Close the generator."""
+        """Close the wrapped generator."""
         await self._generator.close()
 
 
 class CachedGenerator(GeneratorAround):
-    """A generator that repeats its answer to the same request, from a folder, without a call.
+    """A generator that answers a repeated request from a folder, without a call.
 
-    version: everything besides the generator's name that changes answers, for example its settings. The folder has one
-    file per request, named by its SHA-256, with the answer and not the question, readable only by its owner. It grows
-    without bound, may be deleted at any time and shared by processes. Answers that the deadline cut short, or with
-    arrays (attention, hidden states), are not stored. A file that cannot be read or written costs a call, and a line in
-    the log. Raises ConfigError if the folder cannot be made.
+    version: everything that changes answers in addition to the generator's name, for example its settings. The folder
+    has a file for each request, named by the SHA-256 of the request; the file has the answer, not the question, and
+    only its owner can read it. The folder grows without bound; it can be deleted at any time, and shared by processes.
+    Answers that the deadline cut short, or with arrays (attention, hidden states), are not stored. If a file cannot be
+    read or written, the model is called, and a warning is logged. Raises ConfigError if the folder cannot be made.
     """
 
     def __init__(self, generator: Generator, *, folder: str | Path, version: str = "") -> None:
@@ -70,7 +70,7 @@ class CachedGenerator(GeneratorAround):
             raise ConfigError(f"cannot make the folder {self._folder}: {error}", field="generator.cache") from error
 
     async def complete(self, request: Request) -> Completion:
-        """The stored answer, in one piece and with `seconds` of its call, or the generator's, which is then stored."""
+        """Return the stored answer, or call the generator and store its answer. A stored answer has `seconds`."""
         if not request.want <= _KEPT:
             return await self._generator.complete(request)
         key = request_key(request, generator=self.name, version=self._version)
@@ -87,7 +87,7 @@ class CachedGenerator(GeneratorAround):
 
 
 def request_key(request: Request, *, generator: str, version: str) -> str:
-    """SHA-256 of the request except its deadline, in hexadecimal digits."""
+    """SHA-256, in hexadecimal digits, of the generator and of the request except its deadline."""
     identity = {
         "format": _FORMAT,
         "generator": generator,
@@ -137,7 +137,7 @@ class PricedGenerator(GeneratorAround):
         self._price = price
 
     async def complete(self, request: Request) -> Completion:
-        """The generator's completion with the price of its tokens."""
+        """Return the generator's completion with the price of its tokens."""
         done = await self._generator.complete(request)
         used = Tokens(read=done.prompt_tokens, written=done.completion_tokens, reasoning=done.reasoning_tokens)
         return replace(done, dollars=done.dollars + used.dollars(self._price))

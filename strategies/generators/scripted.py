@@ -1,12 +1,12 @@
-"""Scripted generator: fixed replies, for tests of this repository and of users.
+"""Scripted generator: returns fixed answers, for tests of this repository and of users.
 
     generator = ScriptedGenerator(["Paris was founded by a tribe.", "So the answer is: the Parisii."])
     retriever = MemoryRetriever([Passage(id="p1", title="Paris", text="...")])
     outcome = await run_strategy(arm, ..., retriever=retriever, generator=generator)
     assert "Paris" in generator.prompts[0].body
 
-Generator and retriever pass the same contract checks as the real ones. Concurrent questions may share them, except that
-a list of answers is used up in the order of the calls.
+Generator and retriever pass the same contract checks as real ones. Concurrent questions may share them, but answers
+that are given as a list are used in the order of the calls.
 """
 
 import asyncio
@@ -30,32 +30,30 @@ class Scripted:
     details: Mapping[Need, object] = field(default_factory=dict)
 
 
-Said = str | Scripted
-
-#: a word and the white space before it, or the white space at the end
+#: a scripted answer: its text, or a Scripted with details
+Reply = str | Scripted
+#: a word with the white space before it, or the white space at the end
 _PIECE = re.compile(r"\s*\S+|\s+$")
 
 
 class ScriptedGenerator(Generator):
-    """Returns scripted answers; a token is a word. Respects stop strings, max_tokens and the deadline like a model.
+    """Returns scripted answers. A token is a word. Obeys stop strings, max_tokens and the deadline like a model.
 
-    answers: a sequence with an answer per call, after which calls raise ArmFailed; or a mapping from a part of the
-    prompt to the answer, of which the first match counts ("" matches every prompt); or a function from the prompt to
-    the answer. An answer is text, or a Scripted with its own details.
-    seconds: duration of a call before its first word. If the deadline passes, half of the words are written.
-    word_seconds: pause before every further word, which goes to the request's sink. A deadline leaves the words so far.
+    answers: a sequence with an answer for each call (further calls raise ArmFailed); or a mapping from a part of the
+    prompt to the answer (the first match is taken, "" matches every prompt); or a function from prompt to answer.
+    seconds: duration of a call before its first word. If the deadline passes meanwhile, half of the words are written.
+    word_seconds: pause before every further word. If the deadline passes meanwhile, the words so far are written.
     fail_at: numbers of the calls, from 1, that raise ArmFailed.
     dollars: price of every call.
-    details: need -> detail that a request with this need gets.
-    Attributes: `requests` has every request, also of failed calls; `prompts` their prompts; `closed` whether `close`
-    was called.
+    details: need -> detail that requests with this need get, unless the answer is a Scripted that has the detail.
+    Attributes: `requests` has every request, also of failed calls; `closed` is True after `close`.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
 
     def __init__(
         self,
-        answers: Sequence[Said] | Mapping[str, Said] | Callable[[Prompt], Said],
+        answers: Sequence[Reply] | Mapping[str, Reply] | Callable[[Prompt], Reply],
         *,
         name: str = "scripted",
         capabilities: Iterable[Need] | None = None,
@@ -86,36 +84,34 @@ class ScriptedGenerator(Generator):
         return [request.prompt for request in self.requests]
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Number of words of the prompt and of earlier messages."""
+        """Number of words in the prompt and the earlier messages."""
         return sum(len(part.split()) for part in plain_parts(prompt))
 
     async def complete(self, request: Request) -> Completion:
-        """The scripted answer, cut like a model's. Raises ArmFailed by `fail_at`, or without an answer left."""
+        """Return the scripted answer, cut like a model's. Raises ArmFailed by `fail_at`, or if no answer is left."""
         self.requests.append(request)
         number = len(self.requests)
-        late = await self._is_late(self._seconds, deadline=request.deadline)
+        is_late = await self._is_late(self._seconds, deadline=request.deadline)
         if number in self._fail_at:
             raise ArmFailed(f"the script fails at call {number}")
         answer = self._answer(request.prompt)
         scripted = Scripted(text=answer) if isinstance(answer, str) else answer
         text = scripted.text[: first_stop(scripted.text, request.stop)]
-        sources = (self._details, scripted.details)  # the last one that has a need counts
-        words = text.split()
+        tokens = text.split()
         finish: Literal["stop", "length", "deadline"] = "stop"
-        if len(words) > request.max_tokens:
-            words, finish = words[: request.max_tokens], "length"
-        if late:
-            words, finish = words[: len(words) // 2], "deadline"
-        text = text if finish == "stop" else " ".join(words)
-        written = await self._write(text, request=request, hurry=late)
-        if len(written) < len(text):
-            text, words, finish = written, written.split(), "deadline"
+        if len(tokens) > request.max_tokens:
+            tokens, finish = tokens[: request.max_tokens], "length"
+        if is_late:
+            tokens, finish = tokens[: len(tokens) // 2], "deadline"
+        text = text if finish == "stop" else " ".join(tokens)
+        written = await self._write(text, request=request, hurry=is_late)
+        details = {**self._details, **scripted.details}
         return Completion(
-            text=text,
+            text=written,
             prompt_tokens=self.count_tokens(request.prompt),
-            completion_tokens=len(words),
-            finish=finish,
-            details={need: details[need] for need in request.want for details in sources if need in details},
+            completion_tokens=len(written.split()),
+            finish=finish if len(written) == len(text) else "deadline",
+            details={need: details[need] for need in request.want if need in details},
             dollars=self._dollars,
         )
 
@@ -124,9 +120,9 @@ class ScriptedGenerator(Generator):
         self.closed = True
 
     async def _write(self, text: str, *, request: Request, hurry: bool) -> str:
-        """Write the text word by word until the deadline; without pauses if `hurry`. Returns the written part."""
+        """Write the text word by word until the deadline. Returns the written part. hurry: True for no pauses."""
         feed, written = TextFeed(request), ""
-        if feed.wanted or self._word_seconds:
+        if feed.has_reader or self._word_seconds:
             for piece in _PIECE.findall(text):
                 pause = self._word_seconds if written and not hurry else 0.0
                 if pause and await self._is_late(pause, deadline=request.deadline):
@@ -140,12 +136,12 @@ class ScriptedGenerator(Generator):
 
     @staticmethod
     async def _is_late(seconds: float, *, deadline: float | None) -> bool:
-        """Wait `seconds`, at most until the deadline. Returns whether the deadline came first."""
-        left = float("inf") if deadline is None else deadline - time.monotonic()
-        await asyncio.sleep(max(0.0, min(seconds, left)))
-        return seconds > left
+        """Wait for `seconds`, at most until the deadline. Returns whether the deadline came first."""
+        available = float("inf") if deadline is None else deadline - time.monotonic()
+        await asyncio.sleep(max(0.0, min(seconds, available)))
+        return seconds > available
 
-    def _answer(self, prompt: Prompt) -> Said:
+    def _answer(self, prompt: Prompt) -> Reply:
         if callable(self._answers):
             return self._answers(prompt)
         if isinstance(self._answers, Mapping):

@@ -1,11 +1,10 @@
-"""Static batches: transformers' `generate` writes the waiting calls together. Decoder prompts are padded at the left,
-encoder inputs at the right.
+"""Static batches: transformers' `generate` writes the texts of all waiting calls together.
 
-A batch runs until its last text has ended. A finished text is returned at once; its row is computed until the end of
-the batch. New calls wait for the next batch.
+A batch runs until its last text has ended. A finished text is returned at once, but its row is computed until the end
+of the batch. New calls wait for the next batch. Decoder prompts are padded at the left, encoder inputs at the right.
 
 Probabilities are computed while a text is written, from the distribution before sampling. Attention and hidden states
-need one more pass over the written tokens, with "eager" attention: fused kernels do not return it.
+need a further pass over the written tokens with "eager" attention, because fused kernels do not return them.
 """
 
 import logging
@@ -40,16 +39,16 @@ from ragbandit.strategies.generators.text_feed import Token
 
 log = logging.getLogger("ragbandit.local")
 
-#: pause before a batch, seconds: callers that were just answered ask again within it
+#: pause before a batch, seconds, in which callers that were just answered can send their next call
 _GATHER_S: Final = 0.005
 #: most padding: padded length of a batch / total length of its prompts
 _MOST_PADDED: Final = 2.0
-#: prompt tokens between two checks whether a caller still waits
+#: number of prompt tokens after which it is checked again whether a caller still waits
 _CHUNK: Final = 512
 
 #: needs that are computed from the distribution of every token
 _PROBABILITIES: Final[frozenset[Need]] = frozenset({"logprobs", "entropy", "trained_tokens"})
-#: smallest temperature in computations
+#: smaller temperatures are raised to this value
 _COLDEST: Final = 1e-6
 
 
@@ -57,30 +56,30 @@ def sample_next(logits: Tensor, *, sequences: "Sequence[SequenceState]") -> None
     """Append the next token and its probabilities to every sequence. logits: shape (sequences, vocabulary).
 
     The token is the most probable one, or drawn: temperature, then top_k, then top_p. All sequences must have the same
-    special tokens. There is always one transfer from the device.
+    special tokens. Everything is moved from the device in one transfer.
     """
     tokens = logits.argmax(-1)  # (sequences,)
-    for row, text in enumerate(sequences):
-        sampling = text.request.sampling
+    for row, sequence in enumerate(sequences):
+        sampling = sequence.request.sampling
         if sampling is not None:
-            text.dice = text.dice or torch.Generator().manual_seed(sampling.seed)
-            tokens[row] = _draw(logits[row], sampling=sampling, dice=text.dice)
-    wanting = [row for row, text in enumerate(sequences) if text.request.want & _PROBABILITIES]
+            sequence.dice = sequence.dice or torch.Generator().manual_seed(sampling.seed)
+            tokens[row] = _draw(logits[row], sampling=sampling, dice=sequence.dice)
+    rows = [row for row, sequence in enumerate(sequences) if sequence.request.want & _PROBABILITIES]
     flat = tokens.double()  # represents every id exactly
-    if wanting:
+    if rows:
         special = list(sequences[0].special.values())
-        facts = _distribution_facts(logits[wanting], tokens=tokens[wanting], special=special)  # (wanting, F)
-        flat = torch.cat([flat, facts.flatten()])
+        statistics = _token_statistics(logits[rows], tokens=tokens[rows], special=special)  # (rows, F)
+        flat = torch.cat([flat, statistics.flatten()])
     numbers = flat.tolist()
-    for text, token in zip(sequences, numbers, strict=False):
-        text.tokens.append(int(token))
-    width = (len(numbers) - len(sequences)) // max(1, len(wanting))
-    for place, row in enumerate(wanting):
-        begin = len(sequences) + place * width
-        sequences[row].facts.append(numbers[begin : begin + width])
+    for sequence, token in zip(sequences, numbers, strict=False):
+        sequence.tokens.append(int(token))
+    width = (len(numbers) - len(sequences)) // max(1, len(rows))
+    for position, row in enumerate(rows):
+        begin = len(sequences) + position * width
+        sequences[row].statistics.append(numbers[begin : begin + width])
 
 
-def _distribution_facts(logits: Tensor, *, tokens: Tensor, special: Sequence[int]) -> Tensor:
+def _token_statistics(logits: Tensor, *, tokens: Tensor, special: Sequence[int]) -> Tensor:
     """Log-probability of the token, entropy, log-probabilities of the special tokens; shape (rows, F)."""
     rows = torch.log_softmax(logits.float(), dim=-1)  # (rows, vocabulary)
     entropy = -(rows.exp() * rows).nan_to_num(0.0).sum(-1, keepdim=True)
@@ -90,13 +89,13 @@ def _distribution_facts(logits: Tensor, *, tokens: Tensor, special: Sequence[int
 
 def _draw(logits: Tensor, *, sampling: Sampling, dice: torch.Generator) -> Tensor:
     """Draw a token as transformers' `generate` does. logits: shape (vocabulary,)."""
-    # Half precision does not separate logits that are nearer than _COLDEST, and float32 has no 1e-46.
+    # In half precision logits nearer than _COLDEST are equal, and a much smaller temperature is 0 in float32.
     warpers = LogitsProcessorList([TemperatureLogitsWarper(max(sampling.temperature, _COLDEST))])
     if sampling.top_k:
         warpers.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1.0:
         warpers.append(TopPLogitsWarper(sampling.top_p))
-    scores = logits.float().cpu()[None]  # always on the processor, so that all devices draw the same token
+    scores = logits.float().cpu()[None]  # on the CPU, so that every device draws the same token
     shares = torch.softmax(warpers(None, scores - scores.amax()), dim=-1)
     return torch.multinomial(shares[0], 1, generator=dice)[0]
 
@@ -104,10 +103,7 @@ def _draw(logits: Tensor, *, sampling: Sampling, dice: torch.Generator) -> Tenso
 def read_details(
     model: PreTrainedModel, *, past: Cache, tokens: Sequence[int], want: frozenset[Need]
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Need -> attention of the last layer, shape (heads, written, read + written), or states of the last token.
-
-    past: keys and values of the tokens read. tokens: the tokens written.
-    """
+    """Need -> array, see text_feed. past: keys and values of the prompt. tokens: the written tokens."""
     ids = torch.tensor([tokens], device=model.device)
     with _eager(model):
         output = model(
@@ -136,7 +132,7 @@ def _eager(model: PreTrainedModel) -> Iterator[None]:
 
 
 class SequenceState:
-    """One request under way: its prompt, the tokens sampled so far, and whether its caller still waits."""
+    """The state of a request: its prompt, the tokens written so far, and whether its caller still waits."""
 
     def __init__(
         self, request: Request, *, ids: Sequence[int], special: Mapping[str, int], ends: frozenset[int]
@@ -144,7 +140,7 @@ class SequenceState:
         self.request, self.ids = request, ids
         self.stop = tuple(filter(None, request.stop))
         self.cancelled = threading.Event()
-        #: done when the text has ended
+        #: completed when the text has ended
         self.future: Future[None] = Future()
         #: called in the writing thread after every token; None without a reader
         self.on_token: Callable[[], None] | None = None
@@ -152,20 +148,19 @@ class SequenceState:
         self.restart()
 
     def restart(self) -> None:
-        """Remove the written tokens, to write again."""
-        #: tokens sampled so far
+        """Remove the written tokens, so that the text is written again."""
         self.tokens: list[int] = []
         self.finish: Literal["stop", "length"] = "stop"
         #: attention and hidden states, by need
         self.details: Mapping[str, Any] = {}
-        #: a row of `_distribution_facts` for every token, if the request wants probabilities
-        self.facts: list[list[float]] = []
-        #: random numbers of this text, from the request's seed
+        #: a row of `_token_statistics` for every token, if the request wants probabilities
+        self.statistics: list[list[float]] = []
+        #: random numbers of this text, seeded by the request
         self.dice: torch.Generator | None = None
 
     @property
     def plain(self) -> bool:
-        """Whether special tokens are left out of the text."""
+        """Whether the text is decoded without special tokens."""
         return "trained_tokens" not in self.request.want
 
     @property
@@ -174,33 +169,33 @@ class SequenceState:
         return bool(self.tokens) and self.tokens[-1] in self._ends
 
     def written(self) -> list[int]:
-        """The tokens sampled so far, without the model's end token."""
+        """The tokens written so far, without the model's end token."""
         tokens = list(self.tokens)
         return tokens[:-1] if tokens and tokens[-1] in self._ends else tokens
 
     def expired(self) -> bool:
-        """Whether its caller has left, or its deadline has passed."""
+        """Whether the caller has left, or the deadline has passed."""
         return self.cancelled.is_set() or seconds_until(self.request.deadline) == 0.0
 
     def probabilities(self, *, texts: Sequence[str]) -> dict[str, object]:
-        """Need -> a value for each of the first `len(texts)` tokens. texts: the texts of the tokens."""
+        """Need -> a value for each token. texts: the texts of the tokens, without an end token."""
         by_need: dict[str, list[object]] = {need: [] for need in self.request.want & _PROBABILITIES}
-        for text, (chosen, entropy, *special) in zip(texts, self.facts, strict=False):
-            facts = {
+        for text, (chosen, entropy, *special) in zip(texts, self.statistics, strict=False):
+            details = {
                 "logprobs": Token(text=text, logprob=chosen),
                 "entropy": max(0.0, entropy),
                 "trained_tokens": dict(zip(self.special, special, strict=True)),
             }
             for need, values in by_need.items():
-                values.append(facts[need])
+                values.append(details[need])
         return {need: tuple(values) for need, values in by_need.items()}
 
 
 class Batches:
-    """The thread in which the model computes one batch after the other, first come, first served.
+    """Runs the model in a thread, one batch after the other, in the order of the calls.
 
-    max_batch: texts of a batch. is_finished: whether the last token of a text ends it. start: called first in the
-    thread.
+    max_batch: most texts of a batch. is_finished: whether the last token of a text ends the text. start: called once,
+    at the start of the thread.
     """
 
     def __init__(
@@ -217,7 +212,7 @@ class Batches:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate", initializer=start)
 
     def submit(self, sequence: SequenceState) -> None:
-        """Queue a text; its future ends with None or ArmFailed. Raises ArmFailed after `close`."""
+        """Queue a text. Its future gets None when the text has ended, or ArmFailed. Raises ArmFailed after `close`."""
         self._waiting.append(sequence)
         try:
             self._thread.submit(self._run)
@@ -226,21 +221,22 @@ class Batches:
             raise ArmFailed(f"the generator cannot be asked: it was closed ({error})") from error
 
     def close(self) -> None:
-        """End the thread once all accepted texts are done. A second call does nothing."""
+        """End the thread after all queued texts. A second call does nothing."""
         self._thread.shutdown(wait=False)
 
     def _run(self) -> None:
-        """Write a batch if texts wait. Every call submits a run, so most runs find no text."""
+        """Write a batch if texts wait. Each call submits a run, so most runs find no text."""
         if self._waiting:
             time.sleep(_GATHER_S)
-        if batch := self._next_batch():
-            self._guarded(batch)
+        batch = self._next_batch()
+        if batch:
+            self._write(batch)
 
     def _next_batch(self) -> list[SequenceState]:
-        """The first waiting texts whose prompts have similar lengths, see _MOST_PADDED."""
+        """Take the first waiting texts, as long as their prompts have similar lengths (see _MOST_PADDED)."""
         batch: list[SequenceState] = []
         while self._waiting and len(batch) < self._max_batch:
-            lengths = [len(text.ids) for text in (*batch, self._waiting[0])]
+            lengths = [len(sequence.ids) for sequence in (*batch, self._waiting[0])]
             if len(lengths) * max(lengths) > _MOST_PADDED * sum(lengths):
                 break
             sequence = self._waiting.popleft()
@@ -248,35 +244,36 @@ class Batches:
                 batch.append(sequence)
         return batch
 
-    def _guarded(self, batch: Sequence[SequenceState]) -> None:
-        """Write a batch. A failed batch is written again in halves, so that only the texts at fault fail."""
+    def _write(self, batch: Sequence[SequenceState]) -> None:
+        """Write a batch. If it fails, write it again in halves, so that only the texts at fault fail."""
         try:
             with torch.inference_mode():
                 _Steps(self._model, batch=batch, is_finished=self._is_finished).run()
         except _NobodyWaits:
             return
         except Exception as error:
-            left = [text for text in batch if not text.future.done()]
+            unfinished = [sequence for sequence in batch if not sequence.future.done()]
             if len(batch) == 1:
                 failure = ArmFailed(f"the language model failed: {error}")
                 failure.__cause__ = error
-                for sequence in left:
+                for sequence in unfinished:
                     sequence.future.set_exception(failure)
                 return
             log.warning("a batch of %d texts failed and is written again in halves: %s", len(batch), error)
-            for sequence in left:
+            for sequence in unfinished:
                 sequence.restart()
-            for half in (left[: len(left) // 2], left[len(left) // 2 :]):
+            middle = len(unfinished) // 2
+            for half in (unfinished[:middle], unfinished[middle:]):
                 if half:
-                    self._guarded(half)
+                    self._write(half)
 
 
 class _NobodyWaits(Exception):
-    """All callers of a batch have left or are late."""
+    """All callers of a batch have left, or their deadlines have passed."""
 
 
 class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not checked, see pyproject
-    """Writes one batch: at every step it chooses the next token of every open text, instead of `generate`."""
+    """Writes one batch: at each step of `generate` it chooses the next token of every unfinished text."""
 
     def __init__(
         self, model: PreTrainedModel, *, batch: Sequence[SequenceState], is_finished: Callable[[SequenceState], bool]
@@ -284,21 +281,22 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         self._model, self._batch = model, batch
         self._is_finished = is_finished
         self._open = dict(enumerate(batch))
-        self._width = max(len(text.ids) for text in batch)
-        # Created without the model's configuration, so that layers with a sliding window keep all keys and values.
+        self._width = max(len(sequence.ids) for sequence in batch)
+        # Made without the model's configuration, so that layers with a sliding window keep all keys and values.
         self._cache = DynamicCache()
 
     def run(self) -> None:
         """Write all texts to their ends. Raises _NobodyWaits, and the model's exceptions."""
         has_encoder = self._model.config.is_encoder_decoder
-        ids, mask = _padded([text.ids for text in self._batch], left=not has_encoder, device=self._model.device)
+        prompts = [sequence.ids for sequence in self._batch]
+        ids, mask = _padded(prompts, left=not has_encoder, device=self._model.device)
         config = GenerationConfig(
-            max_new_tokens=max(text.request.max_tokens for text in self._batch),
+            max_new_tokens=max(sequence.request.max_tokens for sequence in self._batch),
             do_sample=False,
             pad_token_id=0,
             prefill_chunk_size=None if has_encoder else _CHUNK,
         )
-        # Drops expired texts while prompts are read; afterwards every token does.
+        # Drops expired texts while the prompts are read; later `__call__` drops them.
         self._hook = self._model.register_forward_pre_hook(lambda *_: self._drop_expired())
         try:
             self._model.generate(
@@ -313,19 +311,19 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
             self._hook.remove()
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Called by `generate`: scores of shape (texts, vocabulary) that allow only the chosen tokens."""
+        """Called by `generate` at each step. Returns scores, shape (texts, vocabulary), for the chosen tokens only."""
         del input_ids
         self._hook.remove()
         self._drop_expired()
         rows = list(self._open)
         open_scores = scores if len(rows) == len(scores) else scores[rows]
         sample_next(open_scores, sequences=list(self._open.values()))
-        last = [text.tokens[-1] if row in self._open else 0 for row, text in enumerate(self._batch)]
+        last = [sequence.tokens[-1] if row in self._open else 0 for row, sequence in enumerate(self._batch)]
         chosen = torch.tensor(last, device=scores.device)[:, None]
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
 
     def _ended(self, input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Called by `generate` after every token: True for all texts once none is open, else False."""
+        """Called by `generate` after each step. Returns True for all texts if all have ended, otherwise False."""
         for row, sequence in list(self._open.items()):
             if self._is_finished(sequence):
                 self._finish(row, finish="stop")
@@ -336,7 +334,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         return torch.full((len(self._batch),), not self._open, device=input_ids.device)
 
     def _drop_expired(self) -> None:
-        self._open = {row: text for row, text in self._open.items() if not text.expired()}
+        self._open = {row: sequence for row, sequence in self._open.items() if not sequence.expired()}
         if not self._open:
             raise _NobodyWaits
 
@@ -354,7 +352,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
 
 
 def _padded(texts: Sequence[Sequence[int]], *, left: bool, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns (ids, attention mask), shape (texts, tokens) each. left: whether padding is at the left."""
+    """Returns (ids, attention mask), each of shape (texts, tokens). left: whether to pad at the left."""
     width = max(map(len, texts))
     ids, mask = torch.zeros(2, len(texts), width, dtype=torch.long)
     for row, text in enumerate(texts):

@@ -1,4 +1,9 @@
-"""Parts that generators share: the text feed to a reader, the turns of a chat, the details of tokens."""
+"""Parts that generators share: streaming a text to a reader, the turns of a chat, types of `Completion.details`.
+
+Details by need: "logprobs" has a Token for each written token, "entropy" a number of nats for each, "trained_tokens" a
+mapping from trained token to log-probability for each, "attention" an Attention, and "hidden_states" the states of the
+last token, a float32 array of shape (layers + 1, d).
+"""
 
 import time
 from dataclasses import dataclass
@@ -12,42 +17,39 @@ from ragbandit.strategies.base import Prompt, Request
 
 
 class TextFeed:
-    """Gives a growing text to the sink of its request; all pieces together are the whole text.
+    """Sends a growing text to the sink of its request, piece by piece. All pieces together are the whole text.
 
-    An end that may begin a stop string, or is half a character (U+FFFD, half of a surrogate pair), waits for the next
-    piece. The text of a second attempt continues the text of the first one.
+    The end of the text is held back if it may be the beginning of a stop string, or is half a character (U+FFFD, half
+    of a surrogate pair). The text of a second attempt must continue the text of the first attempt.
     """
 
     def __init__(self, request: Request) -> None:
         self._sink = request.sink
         self._stops = tuple(filter(None, request.stop))
         self._began = time.monotonic()
-        #: seconds until the first piece of a growing text; None before it
+        #: seconds until the first piece was sent; None before that
         self.first_s: float | None = None
-        #: text that the sink was called with, whether or not it returned
-        self.given = ""
+        #: text that was passed to the sink, even if the sink raised
+        self.delivered = ""
 
     @property
-    def wanted(self) -> bool:
-        """True if there is a reader."""
+    def has_reader(self) -> bool:
+        """Whether the request has a sink."""
         return self._sink is not None
 
     async def grow(self, text: str) -> None:
-        """Give the new and settled part of `text`, the whole text so far. Raises as `end`."""
-        await self._give(_settled(text, stops=self._stops), is_whole=False)
-        if self.given and self.first_s is None:
+        """Send the new part of `text`, the whole text so far, except an end that is held back. Raises as `end`."""
+        await self._send(_settled(text, stops=self._stops), is_whole=False)
+        if self.delivered and self.first_s is None:
             self.first_s = time.monotonic() - self._began
 
     async def end(self, text: str) -> None:
-        """Give the rest of the whole text.
+        """Send the rest of the whole text. Raises ArmFailed if the sink fails, or an earlier text was different."""
+        await self._send(text, is_whole=True)
 
-        Raises ArmFailed if a second attempt wrote another text, or if the sink fails; a RagBanditError passes.
-        """
-        await self._give(text, is_whole=True)
-
-    async def _give(self, text: str, *, is_whole: bool) -> None:
-        before = self.given
-        is_shorter = before.startswith(text) and not is_whole  # a second attempt, shorter than the first so far
+    async def _send(self, text: str, *, is_whole: bool) -> None:
+        before = self.delivered
+        is_shorter = before.startswith(text) and not is_whole  # a second attempt that is still shorter than the first
         if self._sink is None or text == before or is_shorter:
             return
         if not text.startswith(before):
@@ -55,7 +57,7 @@ class TextFeed:
                 "the answer broke off after a part of it was streamed, and the second attempt has other words",
                 remedy="ask again; streamed text cannot be taken back",
             )
-        self.given = text
+        self.delivered = text
         try:
             await self._sink(text[len(before) :])
         except RagBanditError:
@@ -65,7 +67,7 @@ class TextFeed:
 
 
 def _settled(text: str, *, stops: tuple[str, ...]) -> str:
-    """The beginning of the text that no further text can change."""
+    """The beginning of the text, as far as no further text can change it."""
     end = first_stop(text, stops)
     if end is not None:
         return text[:end]
@@ -77,24 +79,24 @@ def _settled(text: str, *, stops: tuple[str, ...]) -> str:
 
 
 def first_stop(text: str, stops: tuple[str, ...]) -> int | None:
-    """Position of the first stop string in the text, or None."""
+    """Position of the first stop string in the text; None if there is no stop string."""
     return min((at for at in map(text.find, filter(None, stops)) if at >= 0), default=None)
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of the text that begins the stop string without being all of it."""
+    """Length of the longest end of the text that is a beginning of the stop string, but not the whole stop string."""
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
-#: tokens that a chat template puts around one turn, at most
+#: most tokens that a chat template adds to a turn
 TURN_TOKENS = 8
 _NAMES = {"user": "User", "assistant": "Assistant"}
 
 
 def chat_turns(prompt: Prompt) -> list[tuple[str, str]]:
-    """Turns of a chat as (role, text): system, then user and assistant alternately; the last turn is the body.
+    """Turns of a chat as (role, text): system, then user and assistant in turns. The last turn is the prompt's body.
 
-    Many chat templates refuse any other order. So system messages of the conversation precede the instructions,
+    Many chat templates refuse any other order. So system messages of the conversation are joined with the instructions,
     adjacent messages of one role are joined, and assistant messages before the first user message are left out. Texts
     may be "".
     """
@@ -113,7 +115,7 @@ def chat_turns(prompt: Prompt) -> list[tuple[str, str]]:
 
 
 def plain_parts(prompt: Prompt) -> tuple[str, ...]:
-    """The parts of one text, for models without a chat template: instructions, earlier messages, body, prefix."""
+    """The parts of the prompt for models without a chat template: instructions, earlier messages, body, prefix."""
     if not prompt.history:
         return prompt.instructions, prompt.body, prompt.prefix
     return _instructions(prompt), transcript(prompt.history), prompt.body, prompt.prefix
@@ -131,24 +133,20 @@ def _instructions(prompt: Prompt) -> str:
     return "\n\n".join(text for text in (*system, prompt.instructions) if text.strip())
 
 
-#: shape (layers + 1, d), float32
-HiddenStates = npt.NDArray[np.float32]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Token:
     """A written token."""
 
     text: str
-    #: natural logarithm of its probability, <= 0
+    #: natural logarithm of the token's probability, at most 0
     logprob: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attention:
-    """Attention of the last layer during writing."""
+    """Attention of the last layer while the text was written."""
 
     #: shape (heads, written, read + written), float32; every row of the last axis sums to 1
     weights: npt.NDArray[np.float32]
-    #: texts of the tokens of the last axis: tokens of the prompt, then written tokens
+    #: texts of the tokens along the last axis: tokens of the prompt, then written tokens
     keys: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""Search queries, passages, sentences and answers: the texts of prompts and replies.
+"""Functions on texts, without a model: clean queries, collect passages, split sentences, parse a model's replies.
 
-Functions from text to text, without a model. The rules follow IRCoT (Trivedi et al. 2023) as run by Adaptive-RAG
-(Jeong et al. 2024); docstrings describe the differences.
+The rules follow IRCoT (Trivedi et al. 2023) as run by Adaptive-RAG (Jeong et al. 2024); docstrings describe the
+differences.
 """
 
 import re
@@ -14,8 +14,8 @@ from ragbandit.strategies.base import Hit, Passage
 
 _QUESTION_WORDS = frozenset({"who", "what", "when", "where", "why", "which", "how", "does", "is"})
 
-# A model in a loop writes a hundred thousand digits, dots or "Mr. "s, so every pattern here takes linear time. Hence
-# the possessive quantifiers, the look-behinds, and the searches in short tails only.
+# A model that repeats itself writes a hundred thousand digits, dots or "Mr. "s. So every pattern must take linear time:
+# they use possessive quantifiers and look-behinds, and search only short ends of texts.
 _NUMBER = r"\d[\d,]*+(?<!,)(?:\.\d++)?"
 _REASONING_START = re.compile(r"\s*(?:thus|so|that is|therefore|hence)\b", re.IGNORECASE)
 _ARITHMETIC = re.compile(rf"\d\s*+[+\-\u2212]\s*+{_NUMBER}\s*+=\s*+\d")
@@ -23,19 +23,19 @@ _ARITHMETIC = re.compile(rf"\d\s*+[+\-\u2212]\s*+{_NUMBER}\s*+=\s*+\d")
 _MARKER = re.compile(r"\banswer\s+is\b(?:\s*:)?", re.IGNORECASE)
 _LABEL = re.compile(r"\s*answer\s*:", re.IGNORECASE)
 _WRAPPERS = (('"', '"'), ("'", "'"), ("“", "”"), ("\u2018", "\u2019"), ("«", "»"), ("`", "`"), ("**", "**"))
-#: abbreviations that keep their full stop at the end of a text
+#: abbreviations whose full stop stays at the end of an answer
 _DOTTED_END = re.compile(r"(?:\b(?:[A-Za-z]\.){2,}|\b(?:Jr|Sr|Inc|Ltd|Co|Corp|Bros|etc|St|Mt)\.)$")
 
-#: marks that may end a sentence: Western ones before a space or the end, East Asian ones anywhere, a line break
+#: marks that may end a sentence: Western marks before a space or the end, East Asian marks anywhere, a line break
 _SENTENCE_MARK = re.compile(
     r"(?<![.!?…])[.!?…]++[\"'”\u2019»)\]*]*+(?=\s|$)|[\u3002\uff01\uff1f]+[”\u2019\u300d\u300f\uff09]*|\n"
 )
-#: abbreviations that never end a sentence: a name or a number follows
+#: abbreviations that never end a sentence, because a name or a number follows
 _TITLE_BEFORE = re.compile(
     r"(?:^|[\s(\"'“\u2018])(?:Mr|Mrs|Ms|Messrs|Dr|Prof|St|Mt|Ft|Gen|Col|Maj|Capt|Cmdr|Lt|Sgt|Rev|Hon|Sen|Rep|Gov|Pres"
     r"|Fr|vs|v|cf|ca|e\.g|i\.e|viz|approx|Fig|Figs|Vol|pp|Nos)\.$"
 )
-#: initials, acronyms, company forms, months: they end a sentence only if the next word commonly begins one
+#: initials, acronyms, company forms, months: they end a sentence only if the next word commonly begins a sentence
 _MAYBE_BEFORE = re.compile(
     r"(?:^|[\s(\"'“\u2018.\-])(?:[A-Z]|(?:[A-Za-z]\.)+[A-Za-z]|Jr|Sr|Inc|Ltd|Co|Corp|Bros|etc|al|No|Op|Dept|Univ|Ave|Blvd|Rd"
     r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept|Sep|Oct|Nov|Dec|Ph\.D|am|pm)\.$"
@@ -48,9 +48,9 @@ _STARTER_WORDS = (
 _STARTERS = frozenset(_STARTER_WORDS.split())
 _LIST_NUMBER = re.compile(r"\(?\d{1,3}[.)]+$")
 _NEXT_WORD = re.compile(r"\s++[\"'“\u2018(]*+(\w[\w']{0,15})")
-#: characters before a full stop that are searched for an abbreviation: longer than any above
+#: number of characters before a full stop in which an abbreviation is searched; longer than any abbreviation above
 _TAIL = 16
-#: characters that count as one word in a run without white space: scripts without spaces, addresses, data
+#: characters that count as one word in a long run without white space: Chinese text, addresses, data
 _RUN = 20
 _WORD = re.compile(rf"\S{{1,{_RUN}}}")
 
@@ -58,10 +58,10 @@ _WORD = re.compile(rf"\S{{1,{_RUN}}}")
 def clean_query(text: str) -> str:
     """The text without question words, for a keyword search (IRCoT, `remove_wh_words`).
 
-    The text is split at white space. A token is dropped if it equals, ignoring case, one of who what when where
-    why which how does is. Punctuation is part of a token, so "who" and "Who" are dropped while "who's", "Who?" and
-    "is," stay. The other tokens are joined by single spaces; the result may be empty. Difference to the paper's code:
-    it splits at single spaces only and keeps runs of them.
+    The text is split at white space, and a token is dropped if it is one of _QUESTION_WORDS in any case. Punctuation is
+    part of a token: "who" and "Who" are dropped, but "who's", "Who?" and "is," stay. The other tokens are joined by
+    single spaces; the result may be empty. Difference to the paper's code: it splits only at single spaces, and keeps
+    runs of spaces.
     """
     return " ".join(token for token in text.split() if token.lower() not in _QUESTION_WORDS)
 
@@ -69,8 +69,8 @@ def clean_query(text: str) -> str:
 def cut_words(text: str, *, words: int) -> tuple[str, int]:
     """Returns (first `words` words joined by single spaces, number of words). A shorter text is returned unchanged.
 
-    Every 20 characters of a run without white space count as a word, and the run may be cut inside: a passage in
-    Chinese, or one with data, is more than one word.
+    In a run without white space, every 20 characters count as a word, and the run may be cut: otherwise a passage in
+    Chinese, or with data, would be a single word.
     """
     count = _count_words(text)
     if count <= words:  # the common case, without a match object for every word
@@ -86,10 +86,10 @@ def _count_words(text: str) -> int:
 
 
 def last_query(question: str, *, sentences: Sequence[str]) -> str:
-    """The next search query: the last sentence of the chain that is not reasoning, else the question (IRCoT).
+    """The next search query: the last sentence of the chain that is not reasoning; without one, the question (IRCoT).
 
     A sentence is reasoning if it starts with thus, so, that is, therefore or hence, or contains arithmetic such as
-    "1990 - 1950 = 40". Empty sentences are skipped. The query is not cleaned.
+    "1990 - 1950 = 40". Empty sentences are skipped. The query keeps its question words.
     """
     for sentence in reversed(sentences):
         if sentence.strip() and not (_REASONING_START.match(sentence) or _ARITHMETIC.search(sentence)):
@@ -100,10 +100,10 @@ def last_query(question: str, *, sentences: Sequence[str]) -> str:
 def first_sentence(text: str) -> str:
     """The first sentence of a text, without leading white space; "" for an empty text.
 
-    A line break always ends a sentence. A full stop does not if it belongs to a title ("Mr."), an initial
-    ("J. R. R. Tolkien"), an acronym ("U.S. Army"), a number ("3.5", "No. 7") or a list number ("1. The film").
-    After initials, acronyms and forms like "Inc." it does if the next word commonly begins a sentence ("The").
-    "!" and "?" before a lower-case word do not end it ("Yahoo! was").
+    A line break always ends a sentence. A full stop does not end it after a title ("Mr."), an initial
+    ("J. R. R. Tolkien"), an acronym ("U.S. Army") or a list number ("1. The film"), or in a number ("3.5", "No. 7").
+    After initials, acronyms and forms like "Inc." it ends the sentence if the next word commonly begins one ("The").
+    "!" and "?" do not end a sentence before a lower-case word ("Yahoo! was").
     """
     text = text.lstrip()
     for mark in _SENTENCE_MARK.finditer(text):
@@ -118,16 +118,16 @@ def _ends_sentence(text: str, *, end: int, mark: str) -> bool:
     following = _NEXT_WORD.match(text, end)
     if following is None:
         return True
-    word = following.group(1)
+    next_word = following.group(1)
     if mark[0] in "!?…" or mark.startswith(".."):
-        return not word[0].islower()
+        return not next_word[0].islower()
     if mark[0] != ".":
         return True
     before = text[max(0, end - _TAIL) : end]
     if _TITLE_BEFORE.search(before) or _LIST_NUMBER.fullmatch(text, 0, end):
         return False
     if _MAYBE_BEFORE.search(before):
-        return word[0].isupper() and word.lower() in _STARTERS
+        return next_word[0].isupper() and next_word.lower() in _STARTERS
     return True
 
 
@@ -135,10 +135,12 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
     """(begin, end) of every sentence of a text, in order, without the white space between them."""
     spans: list[tuple[int, int]] = []
     offset = 0
-    while sentence := first_sentence(text[offset:]):
+    sentence = first_sentence(text)
+    while sentence:
         begin = text.index(sentence, offset)
         offset = begin + len(sentence)
         spans.append((begin, offset))
+        sentence = first_sentence(text[offset:])
     return spans
 
 
@@ -164,9 +166,9 @@ _LETTER = re.compile(r"\w")
 
 
 def is_content(word: str) -> bool:
-    """Whether a word has content: it is not a stop word, and is a digit or has at least two characters.
+    """Whether a word has content: it is not a stop word, and it is a digit or has at least two characters.
 
-    The paper uses a part-of-speech tagger (nouns, verbs, adjectives, names, numbers); this rule needs no model.
+    DRAGIN's paper uses a part-of-speech tagger (nouns, verbs, adjectives, names, numbers); this rule needs no model.
     Punctuation around the word is ignored; words of scripts without spaces count as content.
     """
     bare = word.strip(" \t\n.,;:!?\"'()[]{}<>*_`").lower().removesuffix("'s")
@@ -176,28 +178,27 @@ def is_content(word: str) -> bool:
 
 
 def has_answer(sentence: str) -> bool:
-    """Whether the sentence announces the answer: it contains "answer is", in any case."""
+    """Whether the sentence contains "answer is", in upper or lower case."""
     return _MARKER.search(sentence) is not None
 
 
 def extract_answer(text: str) -> str:
-    """The answer in a model's text: the text after the last "answer is", else the whole text; then tidied.
+    """The answer in a model's text: the text after the last marker "answer is", or the whole text without a marker.
 
-    Tidying removes a leading "Answer:" label, white space, wrapping quotes and one trailing full stop. The rule is the
-    papers' regex ("(.* answer is:? )(.*)", greedy, one line), with these differences:
+    Removes the label "Answer:" at the beginning, white space, quotes around the answer and one full stop at the end.
+    The rule is the papers' regex ("(.* answer is:? )(.*)", greedy, one line), with these differences:
 
-    * the marker may begin the text ("Answer is: x" gives "x"; the papers keep it whole);
-    * the marker may be on any line, and the answer ends with its line; if the rest of the line is empty, the next line
-      with text is the answer; a last marker without text after it is ignored; a text with only such markers has no
-      answer ("");
-    * an announced answer ends with its sentence: further sentences on the line are not the answer;
+    * the marker may begin the text ("Answer is: x" gives "x"; the papers keep the whole text);
+    * the marker may be on any line; if nothing follows on the line, the next line with text is the answer; a last
+      marker without text after it is ignored; if no marker has text after it, there is no answer ("");
+    * an answer after a marker ends with its sentence: further sentences of the line are not the answer;
     * the full stop of an abbreviation stays ("Washington, D.C.", "John Smith Jr.").
     """
     markers = list(_MARKER.finditer(text))
     for marker in reversed(markers):
-        rest = text[marker.end() :].strip()
-        if rest.strip(".:"):
-            return _tidy(first_sentence(rest))
+        answer = text[marker.end() :].strip()
+        if answer.strip(".:"):
+            return _tidy(first_sentence(answer))
         text = text[: marker.start()]
     if markers:
         return ""
@@ -225,7 +226,7 @@ def _tidy(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sifted:
-    """Result of adding hits to a pool."""
+    """The result of adding hits to a pool."""
 
     #: ids of the added passages, in order
     added: tuple[str, ...]
@@ -240,7 +241,7 @@ _ALIKE = 90.0
 
 
 class PassagePool:
-    """The first `cap` distinct passages that an arm has gathered for a question, in order of arrival.
+    """The first `cap` distinct passages that an arm has found for a question, in the order in which they were found.
 
     A hit is skipped if the pool has its id, if its text or title has more than 600 words (see `cut_words`), if both
     title and text resemble a passage of the pool by at least 90 (rapidfuzz ratio, 0..100), or if the pool is full.
@@ -249,12 +250,12 @@ class PassagePool:
     def __init__(self, *, cap: int) -> None:
         self.cap = cap
         self._ratio = required_module("rapidfuzz.fuzz", extra="service").ratio
-        self._held: list[Passage] = []
+        self._passages: list[Passage] = []
 
     @property
     def passages(self) -> tuple[Passage, ...]:
         """The passages in the pool, oldest first."""
-        return tuple(self._held)
+        return tuple(self._passages)
 
     def add(self, hits: Iterable[Hit]) -> Sifted:
         """Add hits in order. Returns the added ones, and the skipped ones with reasons."""
@@ -263,7 +264,7 @@ class PassagePool:
         for passage in (hit.passage for hit in hits):
             reason = self._refusal(passage)
             if reason is None:
-                self._held.append(passage)
+                self._passages.append(passage)
                 added.append(passage.id)
             else:
                 skipped.append((passage.id, reason))
@@ -271,29 +272,26 @@ class PassagePool:
 
     def _refusal(self, passage: Passage) -> str | None:
         """Reason to skip a passage; None if the pool accepts it."""
-        if any(held.id == passage.id for held in self._held):
+        if any(in_pool.id == passage.id for in_pool in self._passages):
             return "held already"
         long = [part for part in (passage.title, passage.text) if len(part) >= 2 * _MOST_WORDS]  # others are shorter
-        words = max(map(_count_words, long), default=0)
-        if words > _MOST_WORDS:
-            return f"{words} words, more than {_MOST_WORDS}"
-        twin = next((held.id for held in self._held if self._alike(held, passage)), None)
-        if twin is not None:
-            return f"near duplicate of {twin}"
-        return f"pool full at {self.cap}" if len(self._held) >= self.cap else None
+        count = max(map(_count_words, long), default=0)
+        if count > _MOST_WORDS:
+            return f"{count} words, more than {_MOST_WORDS}"
+        for in_pool in self._passages:
+            # Titles are compared first: they are short, and most pairs differ in them.
+            if self._is_alike(in_pool.title, passage.title) and self._is_alike(in_pool.text, passage.text):
+                return f"near duplicate of {in_pool.id}"
+        return f"pool full at {self.cap}" if len(self._passages) >= self.cap else None
 
-    def _alike(self, held: Passage, passage: Passage) -> bool:
-        # The title first: it is short, and most pairs differ in it.
-        return all(
-            self._ratio(left, right, score_cutoff=_ALIKE) >= _ALIKE
-            for left, right in ((held.title, passage.title), (held.text, passage.text))
-        )
+    def _is_alike(self, first: str, second: str) -> bool:
+        return bool(self._ratio(first, second, score_cutoff=_ALIKE) >= _ALIKE)
 
 
 _NEGATION = re.compile(r"(?:\b(?:not|never|neither|nor|cannot)|n['\u2019]t)\s+(?:\w+\s+)?$", re.IGNORECASE)
-#: characters before a label that are searched for a negation
+#: number of characters before a label in which a negation is searched
 _NEGATION_REACH = 40
-#: text between two labels if a model repeats the choice instead of making it
+#: text between two labels if the model repeats the options instead of choosing one
 _EITHER = re.compile(r"[\s\"'`*]*+(?:/|\||,?\s*+\bor\b)[\s\"'`*]*+", re.IGNORECASE)
 
 _QUOTES = frozenset("\"'`")
@@ -316,7 +314,7 @@ _PARSING_LIST_NUMBER = re.compile(
 def parsed_items(text: str, *, most: int) -> tuple[str, ...]:
     """The first `most` items of a list with one item per line, without bullets, numbers and quotes.
 
-    Repeated items (ignoring case) are left out, and lines that end with a colon, which announce the list.
+    Left out are repeated items, ignoring case, and lines that end with a colon, because they announce the list.
     """
     items: dict[str, str] = {}
     for line in text.splitlines():
@@ -329,11 +327,11 @@ def parsed_items(text: str, *, most: int) -> tuple[str, ...]:
 
 
 def parsed_label(text: str, *, labels: Sequence[str]) -> str | None:
-    """The first label in the text, spelled as in `labels`; None without one.
+    """The first label in the text, spelled as in `labels`; None if the text has no label.
 
-    Labels must be whole words, ignoring case; of overlapping labels the longer one counts ("partly supported", not
-    "supported"). Negated labels ("not useful", "isn't very useful") and labels offered as a choice ("useful or
-    useless", "useful/useless") do not count.
+    Labels must be whole words, ignoring case. The longer one of overlapping labels is taken ("partly supported", not
+    "supported"). Negated labels ("not useful", "isn't very useful") and options ("useful or useless", "useful/useless")
+    are ignored.
     """
     mentions = _mentions(text, labels=labels)
     for position, (mention, label) in enumerate(mentions):
@@ -347,28 +345,27 @@ def _mentions(text: str, *, labels: Sequence[str]) -> list[tuple[re.Match[str], 
     longest_first = sorted((label for label in labels if label.strip()), key=len, reverse=True)
     if not longest_first:
         return []
-    patterns = (r"\s+".join(re.escape(word) for word in label.split()) for label in longest_first)
-    pattern = "|".join(f"({label_pattern})" for label_pattern in patterns)
+    pattern = "|".join("(" + r"\s+".join(map(re.escape, label.split())) + ")" for label in longest_first)
     matches = re.finditer(rf"(?<!\w)(?:{pattern})(?!\w)", text, re.IGNORECASE)
     return [(match, longest_first[(match.lastindex or 1) - 1]) for match in matches]
 
 
 def _is_choice(text: str, *, mentions: Sequence[tuple[re.Match[str], str]], position: int) -> bool:
-    """Whether only "or" or a slash is between this mention and the previous or next one."""
-    around = [mention for mention, _ in mentions[max(0, position - 1) : position + 2]]
-    return any(_EITHER.fullmatch(text[left.end() : right.start()]) for left, right in pairwise(around))
+    """Whether only "or" or a slash stands between this mention and the previous or next mention."""
+    neighbours = [mention for mention, _ in mentions[max(0, position - 1) : position + 2]]
+    return any(_EITHER.fullmatch(text[first.end() : second.start()]) for first, second in pairwise(neighbours))
 
 
 def parsed_yes_no(text: str) -> bool | None:
     """True if `parsed_label` finds yes or true, False if it finds no or false, else None."""
-    label = parsed_label(text, labels=(*_YES, *_NO))
+    label = parsed_label(text, labels=_YES + _NO)
     return None if label is None else label in _YES
 
 
 def parsed_numbered_labels(text: str, *, labels: Sequence[str], count: int) -> Mapping[int, str]:
-    """Number, from 1 to `count`, -> its label in the text ("1. useful", "Passage [2]: useless ...").
+    """Parse the labels of numbered items ("1. useful", "Passage [2]: useless ..."). Returns number -> label.
 
-    `parsed_label` reads the text from a number to the next one; the first label of a number counts.
+    Numbers are from 1 to `count`. The label of a number is the first one in the text up to the next number.
     """
     headings = [match for match in _PARSING_LIST_NUMBER.finditer(text) if _is_heading(match)]
     ends = [*(match.start() for match in headings), len(text)][1:]
@@ -384,5 +381,5 @@ def parsed_numbered_labels(text: str, *, labels: Sequence[str], count: int) -> M
 def _is_heading(match: re.Match[str]) -> bool:
     if match["inline"] is None or match["noun"]:
         return True
-    # "vol. 3) a" and "2 towns, 3 rivers" are prose: inside a line a number without a noun needs a mark.
+    # "vol. 3) a" and "2 towns, 3 rivers" are not headings: inside a line, a number without a noun needs a mark.
     return match["inline"] != "." and match["mark"] is not None

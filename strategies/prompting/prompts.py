@@ -1,16 +1,16 @@
-"""Prompts: templates in text files, filled with values and shortened to fit the model; every loss is recorded.
+"""Prompts: templates in text files are filled with values, and shortened to fit the model.
 
 A template file begins with a header of lines that start with ``#`` (purpose and source of the prompt), followed by
 sections. A section begins with its name in brackets on a line of its own:
 
     [instructions]   the system turn
-    [demonstration]  one worked example; may occur several times
+    [demonstration]  a worked example; may occur several times
     [passage]        format of a passage: {number} {title} {text}
-    [body]           the user's turn; {demonstrations} and {passages} are replaced by all of them, other {fields} by
-                     values of the arm
+    [body]           the user's turn; {demonstrations} and {passages} stand for all demonstrations and passages, the
+                     arm gives the values of other {fields}
     [prefix]         the first words of the model's own turn
 
-Only [body] is required. Values are inserted once and never read as templates: braces in a question are safe.
+Only [body] is required. Braces in the values are not read as fields, so they are safe in a question.
 """
 
 import json
@@ -41,15 +41,15 @@ from ragbandit.strategies.run import Run, Settle
 
 _SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
 _SECTION = re.compile(rf"^[^\S\n]*\[({'|'.join(_SECTIONS)})\][^\S\n]*$", re.MULTILINE)
-#: a word in braces, in any case: {Question} is a field without a value; {"a": 1} is text
+#: a word in braces, also in upper case: {Question} is a field, {"a": 1} is text
 _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
-#: characters of a wrong path that an error shows
+#: most characters of a wrong path in an error
 _SHOWN = 200
 _FOLDER = "templates"
-#: heading of each of several templates in a file
+#: heading of a template in a file with several templates
 _NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)
 _PACKAGE = "ragbandit.strategies.prompting"
-#: fields that `fit` fills, not the arm
+#: fields that `fit` fills
 _OWN_FIELDS = frozenset({"demonstrations", "passages"})
 _PASSAGE_FIELDS = ("number", "title", "text")
 
@@ -67,7 +67,7 @@ class Template:
 
     @property
     def fields(self) -> frozenset[str]:
-        """Names of the fields that an arm fills in."""
+        """Names of the fields whose values the arm gives."""
         return frozenset(_FIELD.findall(self.instructions + self.body + self.prefix)) - _OWN_FIELDS
 
     @property
@@ -78,7 +78,7 @@ class Template:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitted:
-    """A prompt that fits the model, and the losses."""
+    """A prompt that fits the model, and what was removed for that."""
 
     prompt: Prompt
     #: passages in the prompt, in order
@@ -90,12 +90,12 @@ class Fitted:
 def load_templates(
     names: Sequence[str], *, overrides: Mapping[str, str | Path], field: str = "templates", package: str = _PACKAGE
 ) -> Mapping[str, Template]:
-    """The templates of these names: the package's, or replacements from `overrides`.
+    """Load the templates of these names from the package, or their replacements from `overrides`.
 
-    overrides: name -> text of a template, which has at least two lines, or path: a Path, or a string of one line. A
-    replacement must have the same fields: one without {question} would answer another question.
+    overrides: name -> text of a template (a string of at least two lines), or path (a Path, or a string of one line).
+    A replacement must have the same fields: without {question} the model would not see the question.
     package: its folder `templates` has the default templates.
-    Raises ConfigError with `<field>.<name>`, also for an override of another name.
+    Raises ConfigError with the field `<field>.<name>`, also for an override of another name.
     """
     for name in overrides:
         if name not in names:
@@ -123,10 +123,7 @@ def parsed_template(text: str, *, name: str) -> Template:
 
 
 def templates_digest(arm: object) -> str | None:
-    """Digest, 12 hexadecimal digits, of the arm's templates: attributes, or values of a mapping that is an attribute.
-
-    None for an arm without templates. Headers of the files do not count.
-    """
+    """Digest, 12 hexadecimal digits, of all templates in the attributes of an arm; None if it has no templates."""
     templates: set[Template] = set()
     for value in getattr(arm, "__dict__", {}).values():
         parts = value.values() if isinstance(value, Mapping) else (value,)
@@ -134,9 +131,7 @@ def templates_digest(arm: object) -> str | None:
     return _digest(frozenset(templates)) if templates else None
 
 
-# These are cached: every question needs them, and templates do not change.
-
-
+# The following functions are cached: every question needs them, and templates do not change.
 @lru_cache(maxsize=256)
 def _digest(templates: frozenset[Template]) -> str:
     text = "\n".join(sorted(json.dumps(asdict(template), sort_keys=True) for template in templates))
@@ -153,7 +148,7 @@ def _default(name: str, *, where: str, package: str) -> Template:
 
 @lru_cache(maxsize=4)
 def _shipped(package: str) -> Mapping[str, str]:
-    """Name -> text of the package's templates. A file is a template, or has several below lines `=== name ===`."""
+    """Name -> text of the package's templates. A file is a template, or has several under headings `=== name ===`."""
     texts: dict[str, str] = {}
     for file in (resources.files(package) / _FOLDER).iterdir():
         if file.name.endswith(".txt"):
@@ -191,7 +186,8 @@ def _parse(name: str, *, text: str, where: str) -> Template:
     if not parts["body"]:
         raise ConfigError("has no section [body]", field=where, remedy="add one with {question} in it")
     passage = "".join(parts["passage"]) or "{title}\n{text}"
-    if unknown := [name for name in _FIELD.findall(passage) if name not in _PASSAGE_FIELDS]:
+    unknown = [name for name in _FIELD.findall(passage) if name not in _PASSAGE_FIELDS]
+    if unknown:
         allowed = ", ".join(f"{{{name}}}" for name in _PASSAGE_FIELDS)
         raise ConfigError(f"[passage] has the field {{{unknown[0]}}}", field=where, remedy=f"it may have {allowed}")
     return Template(
@@ -214,15 +210,16 @@ def fit(
     passage_words: int = 350,
     history: Sequence[Message] = (),
 ) -> Fitted:
-    """Fill the template, and shorten it to the model's context minus max_tokens.
+    """Fill the template, and shorten it to the model's context minus `max_tokens`.
 
-    A passage is cut to `passage_words` words. While the prompt is too long, demonstrations are dropped from the first
-    (as in the papers), then messages of `history` from the oldest, system messages last, then passages from the last.
-    (The papers' code cuts lines from the top, and with them the best evidence.) `losses` lists everything removed.
-    Raises PromptTooLong with the longest field if not even the question fits, QuestionTooLong if that field contains
-    the question and the prompt would fit without it, ConfigError for a field of the template without a value.
+    Passages are cut to `passage_words` words. While the prompt is too long, demonstrations are dropped, the first one
+    first (as in the papers), then messages of `history`, the oldest first and system messages last, then passages, the
+    last one first. (The papers' code cuts lines from the top, and with them the best evidence.) `Fitted.losses` lists
+    everything removed. Raises PromptTooLong with the longest field if not even the question fits, QuestionTooLong if
+    that field contains the question and the prompt would fit without it, ConfigError for a field without a value.
     """
-    if unfilled := sorted(template.fields - set(fields)):
+    unfilled = sorted(template.fields - set(fields))
+    if unfilled:
         message = f"has the field {{{unfilled[0]}}}, for which there is no value"
         remedy = f"there are: {', '.join(f'{{{name}}}' for name in sorted({*fields, *_OWN_FIELDS}))}"
         raise ConfigError(message, field=f"templates.{template.name}", remedy=remedy)
@@ -260,14 +257,14 @@ def _too_long(
 ) -> PromptTooLong:
     question = fields.get("question", "")
     longest = max(fields, key=lambda name: len(fields[name]), default=None)
-    # Other fields may contain the question too, for example as a query that was tried.
+    # Other fields may contain the question too, for example among the queries that were tried.
     without = {name: value.replace(question, "", 1) for name, value in fields.items()}
     bare = generator.count_tokens(_fill(template, fields=without, demonstrations=(), passages=(), texts=()))
-    asked_too_much = longest is not None and question in fields[longest] and bare <= room
-    kind = QuestionTooLong if asked_too_much else PromptTooLong
+    is_question = longest is not None and question in fields[longest] and bare <= room
+    kind = QuestionTooLong if is_question else PromptTooLong
     return kind(
         f"the prompt has {size} tokens without any passage, and the model has room for {room}",
-        field="question" if asked_too_much else longest,
+        field="question" if is_question else longest,
         remedy="shorten it, lower the arm's max_tokens, or raise the generator's context_tokens",
     )
 
@@ -309,14 +306,14 @@ def _put(text: str, values: Mapping[str, str]) -> str:
 
 
 class Showing(TypedDict, total=False):
-    """Content of a prompt besides the fields of its template."""
+    """What a prompt shows in addition to the fields of its template."""
 
-    #: pool whose passages are shown if `passages` is not set
+    #: pool whose passages are shown, unless `passages` is set
     pool: PassagePool | None
     passages: Sequence[Passage] | None
     #: most words of a passage, 350 by default
     passage_words: int
-    #: whether to include earlier messages: for the call that writes the text for the user
+    #: whether to include the earlier messages; True for the call that writes the text for the user
     conversation: bool
 
 
@@ -332,7 +329,7 @@ async def ask(
     final: Settle | None = None,
     **showing: Unpack[Showing],
 ) -> Completion:
-    """Complete `shown_prompt`. final: see `Run.complete`. Raises as these two do."""
+    """Fill the template and call the model: `shown_prompt`, then `Run.complete`. Raises as these functions."""
     prompt = shown_prompt(run, template=template, fields=fields, max_tokens=max_tokens, **showing)
     return await run.complete(prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want, final=final)
 
@@ -340,19 +337,19 @@ async def ask(
 def shown_prompt(
     run: Run, *, template: Template, fields: Mapping[str, str], max_tokens: int, **showing: Unpack[Showing]
 ) -> Prompt:
-    """Fill the template with fields and passages, shortened to fit. The run records the shown passages.
+    """Fill the template with fields and passages, shortened to fit the model. The run records the shown passages.
 
-    The trace records every loss as "prompt_budget". Raises as `fit` does.
+    The trace records everything that was removed as "prompt_budget". Raises as `fit`.
     """
     pool, passages = showing.get("pool"), showing.get("passages")
-    if passages is None:
-        passages = () if pool is None else pool.passages
+    if passages is None and pool is not None:
+        passages = pool.passages
     fitted = fit(
         template,
         fields=fields,
         generator=run.generator,
         max_tokens=max_tokens,
-        passages=passages,
+        passages=passages or (),
         passage_words=showing.get("passage_words", 350),
         history=run.query.messages if showing.get("conversation") else (),
     )

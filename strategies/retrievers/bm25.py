@@ -1,9 +1,9 @@
 """BM25 over title and text, in a folder on disk: the default retriever.
 
-The folder has a bm25s index for titles and one for texts, the passages, and `index.json` with the facts of the index.
-Arrays and passages are memory-mapped, so opening is fast and workers share the pages. The scores of the two fields are
-added, as in the Elasticsearch query of IRCoT and Adaptive-RAG. Terms are made as by Elasticsearch's english analyzer:
-without possessive "'s", without Lucene's 33 English stop words, stemmed. ragbandit/shared/text_forms.py defines words.
+The folder has a bm25s index for titles and one for texts, the passages, and `index.json` with the metadata.
+Arrays and passages are memory-mapped, so opening is fast and workers share memory. The scores of the two fields are
+added, as in the Elasticsearch query of IRCoT and Adaptive-RAG. Terms are those of Elasticsearch's english analyzer:
+words (as in ragbandit/shared/text_forms.py) without "'s" and Lucene's 33 English stop words, stemmed.
 """
 
 import logging
@@ -30,23 +30,23 @@ __all__ = ["FORMAT", "Bm25Retriever", "build_index", "read_corpus"]
 FORMAT = 2
 
 _FIELDS = ("title", "text")
-#: passages between two reports of progress
+#: number of passages between two reports of progress
 _BATCH = 1000
 _SETTINGS = {"k1": 1.2, "b": 0.75, "method": "lucene"}
 _ANALYZER = {"stemmer": "english", "stop_words": "lucene-english"}
 
 _STOP_WORDS = frozenset(STOPWORDS_EN)
 _POSSESSIVE = re.compile("['\u2019]s\\b")
-#: words of format 1: runs of letters and digits, separated by combining marks too
+#: words of format 1: runs of letters and digits; combining marks separate words too
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _EARLIER_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")
 
-# bm25s sets its logger to DEBUG on import, which would flood every handler of the root logger.
+# On import bm25s sets its logger to DEBUG, which would flood every handler of the root logger.
 logging.getLogger("bm25s").setLevel(logging.WARNING)
 
 
 class _Analyzer(threading.local):
-    """Turns text into terms. Every thread has its own Stemmer, which is not thread-safe."""
+    """Turns text into terms. Every thread has its own Stemmer, because a Stemmer is not thread-safe."""
 
     def __init__(self) -> None:
         self._stemmer = Stemmer.Stemmer(_ANALYZER["stemmer"])
@@ -54,7 +54,7 @@ class _Analyzer(threading.local):
     def terms(self, text: str, *, version: Json = FORMAT) -> list[str]:
         text = _POSSESSIVE.sub("", text.lower())
         all_words = words(text) if version == FORMAT else _EARLIER_WORD.findall(text)
-        stems: list[str] = self._stemmer.stemWords([word for word in all_words if word not in _STOP_WORDS])
+        stems: list[str] = self._stemmer.stemWords([term for term in all_words if term not in _STOP_WORDS])
         return stems
 
 
@@ -64,7 +64,7 @@ _analyzer = _Analyzer()
 def build_index(
     rows: Iterable[Passage], folder: Path | str, *, progress: Callable[[int], None] = lambda _: None
 ) -> dict[str, Json]:
-    """Build an index that replaces the folder once it is complete. Returns the facts of `index.json`.
+    """Build an index, which replaces the folder when it is complete. Returns the metadata in `index.json`.
 
     progress: called with the number of passages read, every 1,000 and at the end. Raises InvalidInput for an id used
     twice or without passages, ConfigError if the folder exists and is not an index.
@@ -84,7 +84,7 @@ def build_index(
 
 def _write_field(terms: list[list[int]], *, vocabulary: dict[str, int], folder: Path) -> None:
     if not vocabulary:
-        return  # no passage has a word in this field; bm25s cannot index that
+        return  # no passage has a word in this field, and bm25s cannot make an empty index
     index = bm25s.BM25(**_SETTINGS, backend="numpy")
     index.index((terms, vocabulary), create_empty_token=False, show_progress=False)
     index.save(folder, show_progress=False)
@@ -93,7 +93,7 @@ def _write_field(terms: list[list[int]], *, vocabulary: dict[str, int], folder: 
 class Bm25Retriever(FolderRetriever):
     """Searches the index in a folder for passages that share a term with the query; see FolderRetriever.
 
-    `meta` has format, number of passages, sha256 of the stored passages, created_at (seconds) and settings.
+    `meta` has format, number of passages, sha256 of the passages, created_at (Unix time, seconds) and settings.
     """
 
     kind = "bm25"
@@ -111,9 +111,11 @@ class Bm25Retriever(FolderRetriever):
 
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
         terms = _analyzer.terms(query, version=self.meta["format"])
+        if not terms:
+            return ()
         scores = np.zeros(len(self), dtype=np.float32)  # (passages,)
         for index in self._indices:
-            ids = index.get_tokens_ids(terms) if terms else ()
+            ids = index.get_tokens_ids(terms)
             if ids:
                 scores += index.get_scores_from_ids(ids)
         positions = np.flatnonzero(scores > 0)

@@ -1,4 +1,4 @@
-"""Reads passages for an index: from JSONL or Parquet, or from documents that are cut into passages."""
+"""Reads the passages for an index: from JSONL or Parquet, or from documents, which are cut into passages."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from ragbandit.strategies.base import Passage
 
 log = logging.getLogger("ragbandit.documents")
 
-#: most characters of a passage cut from a document: about 130 words, which every encoder reads whole
+#: most characters of a passage that is cut from a document: about 130 words, which every encoder reads completely
 CHARACTERS = 800
 #: most characters of a field of a corpus
 MAX_PASSAGE: Final = 1_000_000
@@ -36,12 +36,12 @@ _BREAKS = frozenset({"softbreak", "hardbreak"})
 
 
 def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | None = None) -> Iterator[Passage]:
-    """The passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
+    """Read the passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
 
     JSONL, plain or gzipped, has an object {"id", "title", "text", "url"} per line; other fields and blank lines are
-    skipped. Numbers become text; a title or url that is missing, null or NaN becomes empty. leave_out: see
-    `read_folder`. Raises InvalidInput with file, line or row (from 1) and field for broken JSON, a missing id or text,
-    a value above MAX_PASSAGE, or an id used twice.
+    skipped. Numbers become text. A title or url that is missing, null or NaN becomes empty. leave_out: see
+    `read_folder`. Raises InvalidInput, with file, line or row (from 1) and field, for broken JSON, a missing id or
+    text, a value above MAX_PASSAGE, or an id used twice.
     """
     source = Path(path)
     if source.is_dir():
@@ -90,7 +90,7 @@ def _read_row(row: Mapping[str, object], *, where: str) -> Passage:
 
 
 def _as_text(value: object, *, name: str, where: str) -> str:
-    """A field as text. 1.0 becomes "1", because data frames write integers so; null and NaN become ""."""
+    """A field as text. 1.0 becomes "1", because data frames may store integers as floats; null and NaN become ""."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -106,7 +106,7 @@ def _as_text(value: object, *, name: str, where: str) -> str:
 
 
 def model_text(text: str, *, title: str) -> str:
-    """A passage as models read it: the title on the first line, then the text."""
+    """The text of a passage for a model: the title on the first line, then the text."""
     return f"{title}\n{text}".strip()
 
 
@@ -116,14 +116,14 @@ def log_left_out(name: str, reason: str, /) -> None:
 
 
 def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_left_out) -> Iterator[Passage]:
-    """The passages of all documents under a folder, in the order of their paths.
+    """Read the passages of all documents in a folder and its subfolders, in the order of their paths.
 
-    A passage has at most CHARACTERS characters. Its url is the document's path in the folder; its id is that path, "#"
-    and a number from 1; its title is the document's (in Markdown "title:" of the front matter, or the first heading of
-    level 1) or the name of the file. Files of other kinds, without readable text or above MAX_DOCUMENT are left out,
-    and so are links to folders and to files outside of the folder.
-    leave_out: called with the path and the reason. Raises InvalidInput if no document is left; ConfigError without the
-    packages.
+    A passage has at most CHARACTERS characters. Its url is the path of the document in the folder. Its id is the path,
+    "#" and a number from 1. Its title is that of the document (in Markdown "title:" of the front matter, or the first
+    heading of level 1), or the name of the file. Left out are files of other kinds, without readable text or larger
+    than MAX_DOCUMENT, links to folders, and links to files outside of the folder.
+    leave_out: called with the path and the reason for each file that is left out.
+    Raises InvalidInput if there is no document, ConfigError if the packages are missing.
     """
     documents, root = 0, os.path.realpath(folder)
     for path in sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()):
@@ -151,7 +151,7 @@ def _cut(text: str, *, markdown: bool) -> Iterator[str]:
 
 
 def _read_document(path: Path, *, root: str) -> tuple[str, str]:
-    """Returns (title, text). Raises InvalidInput with the reason to leave the document out."""
+    """Returns (title, text). Raises InvalidInput, whose message is the reason to leave the document out."""
     if path.is_dir():
         raise InvalidInput("a link to a folder is not followed")
     if not Path(os.path.realpath(path)).is_relative_to(root):
@@ -182,14 +182,12 @@ def _markdown(path: Path) -> tuple[str, str]:
 
 
 def _front_matter(text: str) -> tuple[str, str]:
-    """Returns (title or "", text after the front matter). Text between two rules that is not a mapping, or has a blank
-    line, is not front matter.
-    """
+    """Returns (title or "", text after the front matter)."""
     match = _FRONT_MATTER.match(text)
-    if match is None or _BLANK_LINE.search(match[1]):  # "Note: read this." is a mapping, but may be a paragraph
+    if match is None or _BLANK_LINE.search(match[1]):  # text with a blank line is not front matter, even if it is YAML
         return "", text
     try:
-        # This loader makes every scalar a text, also a title of 1984 or 2024-05-01.
+        # This loader reads every scalar as text, for example the titles 1984 and 2024-05-01.
         values = yaml.load(match[1], Loader=yaml.BaseLoader) or {}  # noqa: S506 - only texts, lists and mappings
     except (yaml.YAMLError, RecursionError):
         return "", text
@@ -239,7 +237,7 @@ _READERS: Mapping[str, Callable[[Path], tuple[str, str]]] = MappingProxyType(
 
 
 def passage_line(passage: Passage) -> bytes:
-    """The passage as a line of JSONL. The sha256 of a corpus is computed over these lines, for every kind of index."""
+    """The passage as a line of JSONL. The sha256 of a corpus, in every kind of index, is that of these lines."""
     row = {"id": passage.id, "title": passage.title, "text": passage.text}
     if passage.url is not None:
         row["url"] = passage.url
@@ -247,7 +245,7 @@ def passage_line(passage: Passage) -> bytes:
 
 
 class PassageReader:
-    """Batches of passages for a build, each passage with its line of JSONL; computes their count and sha256.
+    """Reads batches of passages for a build, each passage with its line of JSONL. Computes their count and sha256.
 
     progress: called with the number of passages done. Raises InvalidInput for an id used twice, or without passages.
     """
@@ -259,15 +257,17 @@ class PassageReader:
         self._digest = hashlib.sha256()
 
     def batches(self, size: int) -> Iterator[list[tuple[Passage, bytes]]]:
-        """Batches of at most `size` (passage, line); a batch is done when the next one is requested."""
-        while passages := list(islice(self._rows, size)):
+        """Yields lists of at most `size` (passage, line). `progress` is called after each."""
+        passages = list(islice(self._rows, size))
+        while passages:
             yield [(passage, self._line(passage)) for passage in passages]
             self._progress(len(self._seen))
+            passages = list(islice(self._rows, size))
         if not self._seen:
             raise InvalidInput("there is no passage", field="corpus", remedy="give at least one")
 
     def facts(self) -> dict[str, Json]:
-        """Facts to store with an index: number of passages, sha256 of their lines, time."""
+        """Metadata of an index: number of passages, sha256 of their lines, time of the build."""
         return {"passages": len(self._seen), "sha256": self._digest.hexdigest(), "created_at": time.time()}
 
     def _line(self, passage: Passage) -> bytes:
@@ -281,5 +281,5 @@ class PassageReader:
 
 
 def build_command(retriever: str, *, index: Path | str) -> str:
-    """Remedy for a missing or damaged index."""
+    """Remedy for a missing or damaged index: the command that builds it."""
     return f"build it with: ragbandit index build --retriever {retriever} --corpus CORPUS.jsonl --index {index}"

@@ -1,4 +1,4 @@
-"""Common base of the retrievers for databases: PostgreSQL, Qdrant, Elasticsearch."""
+"""Base class of the retrievers that search in a database: PostgreSQL, Qdrant, Elasticsearch."""
 
 import asyncio
 from abc import abstractmethod
@@ -17,12 +17,12 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.corpus import PassageReader, build_command, model_text
 
-if TYPE_CHECKING:  # reading the facts of an index needs no torch
+if TYPE_CHECKING:  # the metadata of an index can be read without torch
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
-#: measure for two vectors; "dot" is the inner product
+#: measure of the distance of two vectors; "dot" is the inner product
 Distance = Literal["cosine", "dot", "euclid"]
-#: (passages, their vectors of shape (passages, width), or None for an index without vectors)
+#: batches of (passages, vectors); the vectors have the shape (passages, width), or are None in an index without vectors
 Batches = Iterable[tuple[list[Passage], npt.NDArray[np.float32] | None]]
 #: passages per batch of a build
 BATCH: Final = 256
@@ -33,16 +33,16 @@ CONNECTIONS: Final = 10
 class DatabaseRetriever(Retriever):
     """Searches passages in a database. The first connection is made by `opened`, `facts` or `build`.
 
-    At most CONNECTIONS searches run concurrently, each in a thread. `name` is the label, by default the kind, followed
-    by 12 digits of the passages' sha256, or by the name of the table or collection if it is the user's own.
+    At most CONNECTIONS searches run concurrently, each in a thread. `name` is the label (by default the kind), followed
+    by 12 digits of the passages' sha256, or by the name of the index if RagBandit did not build it.
     """
 
     kind: ClassVar[str]
-    #: what the client raises
+    #: exceptions that the client of the database raises
     errors: ClassVar[tuple[type[Exception], ...]]
-    #: what a build of ours has written: passages, sha256, created_at, model, width; empty where it is yours
+    #: metadata that `build` has stored: passages, sha256, created_at, model, width; empty if RagBandit did not build it
     meta: Mapping[str, Json]
-    #: size of a vector; None without vectors
+    #: numbers in a vector; None without vectors
     width: int | None
     _encoder: "SentenceEncoder | None"
 
@@ -50,16 +50,13 @@ class DatabaseRetriever(Retriever):
         self.index, self.fields = index, dict(fields or {})
         self._label = label or self.kind
         self.name = f"{self._label}:{index}"
-        # Own threads, so that a hanging server does not block all threads of the event loop.
+        # Threads of its own: a server that hangs must not block all threads of the event loop.
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=f"ragbandit-{self.kind}")
 
     def opened(self, encoder: "SentenceEncoder | None" = None) -> Self:
-        """Check the index. Returns itself, ready to search by vectors of `encoder`, or by words if it is None.
-
-        Raises ConfigError.
-        """
+        """Check the index, and return self. Without an encoder, searches are by words. Raises ConfigError."""
         try:
-            with self._in_our_words(ConfigError):
+            with self._translated_errors(ConfigError):
                 self._read()
             model = self.meta.get("model", encoder and encoder.name)
             if encoder is not None and (self.width not in (None, encoder.width) or model != encoder.name):
@@ -74,9 +71,9 @@ class DatabaseRetriever(Retriever):
         return self
 
     def facts(self) -> dict[str, Json]:
-        """`meta`, or number and width of the user's own passages. Closes the connections. Raises ConfigError."""
+        """Read `meta`, or the number of passages and the width if it is empty. Disconnects. Raises ConfigError."""
         try:
-            with self._in_our_words(ConfigError):
+            with self._translated_errors(ConfigError):
                 self._read()
                 return dict(self.meta) or {"passages": self._count(), "width": self.width}
         finally:
@@ -89,15 +86,16 @@ class DatabaseRetriever(Retriever):
         encoder: "SentenceEncoder | None" = None,
         progress: Callable[[int], None] = lambda _: None,
     ) -> dict[str, Json]:
-        """Make the index, or replace an index of RagBandit, atomically. Returns its `meta`. Closes the connections.
+        """Build the index, or replace an index that RagBandit built, atomically. Returns its `meta`. Disconnects.
 
-        Raises InvalidInput for an id used twice or without passages, ConfigError if the name is used, ArmFailed.
+        Raises InvalidInput for an id used twice or without passages, ConfigError if another index has the name, and
+        ArmFailed if the database fails.
         """
         for field, name in self.fields.items():
             if "." in name:
                 remedy = "give a plain name: paths into JSON are only for your own passages"
                 raise ConfigError(f"{name!r} has a dot", field=f"retriever.fields.{field}", remedy=remedy)
-        facts: dict[str, Json] = {"model": encoder and encoder.name, "width": encoder and encoder.width}
+        meta: dict[str, Json] = {"model": encoder and encoder.name, "width": encoder and encoder.width}
         reader = PassageReader(rows, progress=progress)
 
         def batches() -> Batches:
@@ -105,24 +103,24 @@ class DatabaseRetriever(Retriever):
                 passages = [self._stored(passage) for passage, _ in batch]
                 texts = [model_text(passage.text, title=passage.title) for passage in passages]
                 yield passages, None if encoder is None else encoder.encode(texts)
-            facts.update(reader.facts())
+            meta.update(reader.facts())
 
         try:
-            with self._in_our_words(ArmFailed):
-                self._fill(batches(), facts=facts)
+            with self._translated_errors(ArmFailed):
+                self._fill(batches(), meta=meta)
         finally:
             self._disconnect()
-        return facts
+        return meta
 
     def _stored(self, passage: Passage) -> Passage:
         values = {name: getattr(passage, name) for name in ("id", "title", "text", "url")}
         return replace(passage, **{name: self._storable(value) for name, value in values.items() if value is not None})
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best passages; none for a query without letters and digits. Raises ArmFailed."""
+        """Return at most k passages, best first; () for a query without letters and digits. Raises ArmFailed."""
         if k < 1 or not any(character.isalnum() for character in query):
             return ()
-        search = self._in_our_words(ArmFailed)(partial(self._search, query, k=k))
+        search = self._translated_errors(ArmFailed)(partial(self._search, query, k=k))
         return tuple(await asyncio.get_running_loop().run_in_executor(self._threads, search))
 
     def _search(self, query: str, *, k: int) -> list[Hit]:
@@ -135,7 +133,7 @@ class DatabaseRetriever(Retriever):
         self._disconnect()
 
     def _passage(self, values: Mapping[str, Any]) -> Passage:
-        """Make a passage from values by field. Raises ArmFailed for a passage without text."""
+        """Make a passage from a row, field -> value. Raises ArmFailed for a passage without text."""
         if not isinstance(values["text"], str):
             fault = f"passage {values['id']!r} of {self.index!r} has no text, but {values['text']!r}"
             raise ArmFailed(fault, remedy="set retriever.fields.text, or give every passage a text")
@@ -151,14 +149,14 @@ class DatabaseRetriever(Retriever):
         return ConfigError(f"{name!r} exists, and is not made by ragbandit", field="retriever.index", remedy=remedy)
 
     @contextmanager
-    def _in_our_words(self, kind: type[RagBanditError]) -> Iterator[None]:
+    def _translated_errors(self, kind: type[RagBanditError]) -> Iterator[None]:
         try:
             yield
         except self.errors as error:
-            raise self._worded(error, kind=kind) from error
+            raise self._translated(error, kind=kind) from error
 
     @abstractmethod
-    def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError: ...
+    def _translated(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError: ...
 
     #: sets `meta` and `width`; raises ConfigError for missing fields
     @abstractmethod
@@ -170,9 +168,9 @@ class DatabaseRetriever(Retriever):
     @abstractmethod
     def _count(self) -> int: ...
 
-    #: writes all batches, then publishes them with `facts`, which are complete after the last batch
+    #: writes all batches, then stores `meta`, which is complete after the last batch, and makes the index searchable
     @abstractmethod
-    def _fill(self, batches: Batches, *, facts: dict[str, Json]) -> None: ...
+    def _fill(self, batches: Batches, *, meta: dict[str, Json]) -> None: ...
 
     #: a second call does nothing
     @abstractmethod
@@ -180,5 +178,5 @@ class DatabaseRetriever(Retriever):
 
     @staticmethod
     def _storable(text: str) -> str:
-        """The text with NUL replaced by U+FFFD, and half a surrogate pair by "?"."""
+        """The text with U+FFFD for NUL and "?" for half a surrogate pair, which databases refuse."""
         return encodable(text.replace("\x00", "\ufffd"))

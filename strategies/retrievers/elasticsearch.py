@@ -1,11 +1,11 @@
 """Searches passages in an Elasticsearch server, version 8 or 9, by words or by meaning.
 
-Words: the english analyzer on title and text; the scores of one match on each are added, as in IRCoT and Adaptive-RAG.
-Meaning: approximate nearest neighbours of the query's vector. Use a HybridRetriever of two retrievers for both: not
+By words: the english analyzer; the scores of title and text are added, as in IRCoT and Adaptive-RAG. By meaning:
+approximate nearest neighbours of the query's vector. For both, use a HybridRetriever of two retrievers, because not
 every licence includes the server's own fusion.
 
-The name of the index is an alias of "NAME-a" or "NAME-b". A build fills the unused one and then moves the alias, so
-searches see either all old or all new passages. The facts of the index are in its mapping's _meta.
+The name of the index is an alias of the index "NAME-a" or "NAME-b". A build fills the unused index and then moves the
+alias, so searches see either all old or all new passages. The metadata of an index is in its mapping's _meta.
 """
 
 import itertools
@@ -25,23 +25,23 @@ from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.corpus import build_command
 from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever
 
-#: version of the mapping; other versions cannot be read
+#: version of the mapping; other versions are refused
 FORMAT = "elasticsearch-1"
 
 #: kind of search, see the module
 Search = Literal["words", "meaning"]
 
-#: most distinct words of a query, each searched in two fields: small servers accept at most 1,024 clauses
+#: most distinct words of a query; each is searched in two fields, and small servers accept at most 1,024 clauses
 MAX_WORDS = 500
 _BULK_BYTES = 10 * 1024 * 1024
-#: timeout of a build's request, seconds
+#: timeout of a request during a build, seconds
 _BUILD_S: Final = 30.0
-#: most bytes of an id, a limit of the server
+#: most bytes of an id that the server accepts
 _LONGEST_ID = 512
-#: most characters of a server's reason in our messages
+#: most characters of a server's reason in an error
 _REASON: Final = 500
 _LOG: Final = "see the Elasticsearch server's log"
-#: (part of an error's status, type or reason, remedy); the first match counts
+#: (part of an error's status, type or reason, its remedy); the first match is used
 _REMEDIES: Final = (
     ("flood", "make room on the server's disk, or add a node; the block then goes away by itself"),
     ("read-only", "make room if the disk is full, then set to null the index's or cluster's setting blocks.read_only"),
@@ -57,17 +57,17 @@ _FIELDS: Final = ["id", "title", "text", "url"]
 #: mapping of a field that is stored and not searched
 _STORED: Final = {"type": "keyword", "index": False, "doc_values": False}
 
-# It logs every failed attempt with a traceback of a hundred lines; our error has the same content in one line.
+# The client logs every failed attempt with a traceback of a hundred lines; the error says the same in one line.
 logging.getLogger("elastic_transport").setLevel(logging.ERROR)
 
 
 class ElasticsearchRetriever(DatabaseRetriever):
     """Searches an index of Elasticsearch.
 
-    url: address of the server. index: name of the index. search: by words, or by meaning, which needs an encoder.
-    timeout_s: of one request; the client sends it up to three times if the server is busy or unreachable.
-    Equal word scores are ordered as indexed. Only the first 500 distinct words of a query count; k above 10,000, the
-    server's window, is refused. Raises ConfigError for an invalid url.
+    url: address of the server. index: name of the index. search: "words", or "meaning", which needs an encoder.
+    timeout_s: timeout of a request, which the client sends up to three times if the server is busy or unreachable.
+    Passages with equal word scores are in the order of the index. Only the first 500 distinct words of a query are
+    used. k above 10,000, the server's window, is refused. Raises ConfigError for an invalid url.
     """
 
     kind = "elasticsearch"
@@ -88,7 +88,8 @@ class ElasticsearchRetriever(DatabaseRetriever):
 
     def _read(self) -> None:
         mappings = self._client.indices.get_mapping(index=self.index)
-        meta = next(facts["mappings"].get("_meta", {}).get("ragbandit", {}) for facts in mappings.body.values())
+        mapping = next(iter(mappings.body.values()))["mappings"]
+        meta = mapping.get("_meta", {}).get("ragbandit", {})
         if meta.get("format") != FORMAT:
             raise self._unusable(f"has format {meta.get('format')!r}, and this version reads {FORMAT!r}")
         if not meta.get("complete"):
@@ -108,8 +109,8 @@ class ElasticsearchRetriever(DatabaseRetriever):
         )
 
     def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
-        wide = min(10_000, max(100, 5 * k))
-        nearest = {"field": "vector", "query_vector": vector.tolist(), "k": k, "num_candidates": wide}
+        candidates = min(10_000, max(100, 5 * k))
+        nearest = {"field": "vector", "query_vector": vector.tolist(), "k": k, "num_candidates": candidates}
         return self._hits(knn=nearest, size=k)
 
     def _hits(self, **body: Any) -> list[Hit]:
@@ -125,30 +126,31 @@ class ElasticsearchRetriever(DatabaseRetriever):
     def _count(self) -> int:
         return int(self._client.count(index=self.index)["count"])
 
-    def _fill(self, batches: Batches, *, facts: dict[str, Json]) -> None:
+    def _fill(self, batches: Batches, *, meta: dict[str, Json]) -> None:
         client = self._client.options(request_timeout=_BUILD_S, max_retries=3, retry_on_timeout=True)
         live, building = self._places(client)
         numbers = itertools.count(1)
         text = {"type": "text", "analyzer": "english"}
         fields: dict[str, Any] = {"id": _STORED, "url": _STORED, "title": text, "text": text}
         fields["number"] = {"type": "integer", "index": False}
-        if facts["width"]:
-            fields["vector"] = {"type": "dense_vector", "dims": facts["width"], "index": True, "similarity": "cosine"}
+        if meta["width"]:
+            fields["vector"] = {"type": "dense_vector", "dims": meta["width"], "index": True, "similarity": "cosine"}
         client.indices.create(
             index=building,
-            # One shard, so that word frequencies, and with them scores, are computed on the whole corpus.
+            # One shard, so that word frequencies and scores are computed over the whole corpus.
             settings={"number_of_shards": 1, "refresh_interval": "-1"},
             mappings={"dynamic": "strict", "_meta": {"ragbandit": {"format": FORMAT}}, "properties": fields},
         )
         for passages, vectors in batches:
             documents = [_document(passage, number=next(numbers)) for passage in passages]
-            for document, vector in zip(documents, [] if vectors is None else vectors.tolist(), strict=False):
-                document["vector"] = vector
+            if vectors is not None:
+                for document, vector in zip(documents, vectors.tolist(), strict=True):
+                    document["vector"] = vector
             writes = ({"_index": building, "_id": row["id"], "_source": row} for row in documents)
             bulk(client, writes, max_retries=5, initial_backoff=1, max_chunk_bytes=_BULK_BYTES)
-        facts |= {"format": FORMAT, "settings": {"analyzer": "english", "k1": 1.2, "b": 0.75}}
+        meta |= {"format": FORMAT, "settings": {"analyzer": "english", "k1": 1.2, "b": 0.75}}
         client.indices.put_settings(index=building, settings={"refresh_interval": None})
-        client.indices.put_mapping(index=building, meta={"ragbandit": {**facts, "complete": True}})
+        client.indices.put_mapping(index=building, meta={"ragbandit": {**meta, "complete": True}})
         client.indices.refresh(index=building)
         actions: list[dict[str, Any]] = [{"add": {"index": building, "alias": self.index}}]
         if live:
@@ -156,15 +158,16 @@ class ElasticsearchRetriever(DatabaseRetriever):
         client.indices.update_aliases(actions=actions)
 
     def _places(self, client: Elasticsearch) -> tuple[str | None, str]:
-        """Returns (index behind the alias or None, name of the index to fill). Deletes what an old build left there."""
+        """Returns (index behind the alias or None, index to fill). Deletes what a failed build has left there."""
         first, second = f"{self.index}-a", f"{self.index}-b"
-        live, building = None, first
-        if client.indices.exists(index=self.index):
-            is_alias = client.indices.exists_alias(name=self.index)
-            indexes = list(client.indices.get_alias(name=self.index).body) if is_alias else []
-            if indexes not in ([first], [second]):
+        live = None
+        if client.indices.exists_alias(name=self.index):
+            live, *others = client.indices.get_alias(name=self.index).body
+            if live not in (first, second) or others:
                 raise self._not_ours(self.index)
-            live, building = indexes[0], second if indexes == [first] else first
+        elif client.indices.exists(index=self.index):
+            raise self._not_ours(self.index)
+        building = second if live == first else first
         if client.indices.exists(index=building):  # an interrupted build left it
             if "ragbandit" not in client.indices.get_mapping(index=building)[building]["mappings"].get("_meta", {}):
                 raise self._not_ours(building)
@@ -174,12 +177,14 @@ class ElasticsearchRetriever(DatabaseRetriever):
     def _disconnect(self) -> None:
         self._client.close()
 
-    def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
+    def _translated(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
         if isinstance(error, BulkIndexError):
             item: dict[str, Any] = next(iter(error.errors[0].values()))
-            status, body, refused = item.get("status"), item, f"the passage {str(item.get('_id'))[:80]!r}"
+            status, body = item.get("status"), item
+            refused = f"the passage {str(item.get('_id'))[:80]!r}"
         elif isinstance(error, ApiError):
-            status, body, refused = error.status_code, error.body, "the request"
+            status, body = error.status_code, error.body
+            refused = "the request"
         else:
             reason = f"Elasticsearch does not answer: {error}"
             return kind(reason, field="retriever.url", remedy="start it, or correct retriever.url")
@@ -195,12 +200,12 @@ class ElasticsearchRetriever(DatabaseRetriever):
         remedy = next((remedy for sign, remedy in _REMEDIES if sign in signs), _LOG)
         return kind(f"Elasticsearch refuses {refused}: {reply}", remedy=remedy)
 
-    #: the server takes UTF-8 only
+    #: the server accepts only UTF-8
     _storable = staticmethod(encodable)
 
 
 def _cause(body: object) -> tuple[str, str]:
-    """Returns (type, reason) of the first cause in an error's body; each may be ""."""
+    """Returns (type, reason) of the first cause in an error's body; both may be ""."""
     error = body.get("error", body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
         return "", str(error or "")[:_REASON]
@@ -210,7 +215,7 @@ def _cause(body: object) -> tuple[str, str]:
 
 
 def _document(passage: Passage, *, number: int) -> dict[str, Any]:
-    """The fields of a passage. Raises InvalidInput for an id that the server does not accept."""
+    """The document of a passage. Raises InvalidInput for an id that the server does not accept."""
     if not passage.id or len(passage.id.encode()) > _LONGEST_ID:
         fault = f"passage {number}: {passage.id[:40]!r} is empty or above {_LONGEST_ID} bytes"
         raise InvalidInput(fault, field="id", remedy="give a shorter one: it is Elasticsearch's limit")

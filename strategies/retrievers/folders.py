@@ -1,4 +1,4 @@
-"""Indexes in a folder on disk: reading passages by position, building with an atomic replacement, searching."""
+"""Indexes in a folder on disk: reads passages by position, builds an index and replaces the old one, searches."""
 
 import asyncio
 import fcntl
@@ -25,12 +25,14 @@ from ragbandit.strategies.retrievers.corpus import PassageReader, build_command
 
 log = logging.getLogger("ragbandit.index")
 
-#: files of every index in a folder: its facts, its passages as JSONL, the offset of each line
-META, PASSAGES, OFFSETS = "index.json", "passages.jsonl", "offsets.npy"
+#: files of an index: metadata, passages as JSONL, byte offset of each line of the passages
+META = "index.json"
+PASSAGES = "passages.jsonl"
+OFFSETS = "offsets.npy"
 
 
 class PassageFile:
-    """The passages of an index in a folder by position from 0, memory-mapped. Raises OSError, ValueError."""
+    """The memory-mapped passages of an index, by position from 0. Raises OSError, ValueError."""
 
     def __init__(self, folder: Path) -> None:
         self._offsets: npt.NDArray[np.int64] = np.load(folder / OFFSETS, mmap_mode="r")  # (passages + 1,)
@@ -49,12 +51,12 @@ class PassageFile:
 class FolderRetriever(Retriever):
     """A retriever whose index is a folder.
 
-    `meta` is the content of `index.json`. `name` is the kind and the first 12 digits of the passages' sha256, so that
-    every outcome records its corpus. Raises ConfigError, with the command that builds the index, if the index is
-    missing, damaged or of another format.
+    `meta` is the content of `index.json`. `name` has the first 12 digits of the passages' sha256, so every outcome
+    records the corpus. Raises ConfigError, with the command that builds the index, if the index is missing, damaged or
+    of an unknown format.
     """
 
-    #: the value of the setting `retriever.name`
+    #: value of the setting `retriever.name`
     kind: ClassVar[str]
     #: version of the folder's layout and of the analyzer
     format: ClassVar[int | str]
@@ -77,7 +79,7 @@ class FolderRetriever(Retriever):
 
     @classmethod
     def read_meta(cls, folder: Path) -> dict[str, Json]:
-        """Read `index.json`. Raises ConfigError, with the command that builds the index, if it cannot be used."""
+        """Read `index.json`. Raises ConfigError, with the command that builds the index, if the file is not usable."""
         file = folder / META
         if not file.is_file():
             raise cls._fault(folder, "has no index")
@@ -93,24 +95,26 @@ class FolderRetriever(Retriever):
         return meta
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best passages, best first; equal scores in indexed order. Raises ArmFailed."""
+        """Return at most k passages, best first, equal scores in the order of the index. Raises ArmFailed."""
         return await asyncio.to_thread(self._search, query, k=k)
 
     @abstractmethod
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
-        """(position, score) of the at most k best passages, best first; k is at least 1."""
+        """(position, score) of at most k passages, best first; k is at least 1."""
 
     def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        if k < 1:
+            return ()
         try:
-            positions = self._best(query, k=k) if k > 0 else ()
-            return tuple(Hit(passage=self._passages[position], score=score) for position, score in positions)
+            best = self._best(query, k=k)
+            return tuple(Hit(passage=self._passages[position], score=score) for position, score in best)
         except (OSError, ValueError, LookupError, RuntimeError) as error:
             remedy = build_command(self.kind, index=self._folder)
             raise ArmFailed(f"the index in {self._folder} cannot be read: {error}", remedy=remedy) from error
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """Report errors of the block as a damaged index."""
+        """Report errors in the block as a damaged index."""
         try:
             yield
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -123,7 +127,7 @@ class FolderRetriever(Retriever):
 
 
 class CurrentIndex(Retriever):
-    """The newest index in a folder that can be opened: after a build the next search opens the new one."""
+    """The newest index in a folder. After a build, the next search opens the new index."""
 
     def __init__(self, folder: Path, *, reader: Callable[[], FolderRetriever]) -> None:
         self._file, self._reader = folder / META, reader
@@ -133,11 +137,11 @@ class CurrentIndex(Retriever):
         self.name = self._index.name
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """`FolderRetriever.search` of the current index."""
+        """Search the current index; see `FolderRetriever.search`."""
         return await (await asyncio.to_thread(self._current)).search(query, k=k)
 
     def _version_now(self) -> tuple[int, int, int] | None:
-        """A value that changes with every build; None without an index."""
+        """A value that changes with every build; None if there is no index."""
         with suppress(OSError):
             status = self._file.stat()
             return status.st_ino, status.st_mtime_ns, status.st_size
@@ -150,7 +154,7 @@ class CurrentIndex(Retriever):
                 self._version = version
                 try:
                     index = self._reader()
-                    if self._version_now() == version:  # otherwise its files may be of two builds
+                    if self._version_now() == version:  # otherwise the files may come from two builds
                         self._index, self.name = index, index.name
                 except ConfigError as error:
                     log.warning("the new index cannot be opened, the earlier index is searched: %s", error)
@@ -158,7 +162,7 @@ class CurrentIndex(Retriever):
 
 
 def best_positions(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
-    """Positions of the k highest scores; ties in order of position, which argpartition does not ensure."""
+    """Positions of the k highest scores; equal scores in the order of positions, which argpartition does not ensure."""
     positions = np.arange(len(scores))
     if len(scores) > k:
         positions = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
@@ -167,7 +171,7 @@ def best_positions(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
 
 
 def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[Passage]]:
-    """Write passages to the files of a PassageFile in the folder, and yield them in batches."""
+    """Write the passages to the files that PassageFile reads, and yield them in batches."""
     offsets = [0]
     with (folder / PASSAGES).open("wb") as file:
         for batch in reader.batches(size):
@@ -180,15 +184,15 @@ def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[P
 
 @contextmanager
 def new_index(target: Path) -> Iterator[Path]:
-    """An empty folder that replaces `target` at the end. Raises ConfigError if `target` exists and is not an index."""
+    """Yields an empty folder, which replaces `target` at the end. Raises ConfigError if `target` is not an index."""
     if target.exists() and not (target / META).is_file() and not (target.is_dir() and not any(target.iterdir())):
         fault = f"{target} exists and is not an index"
         raise ConfigError(fault, field="retriever.index", remedy="give a new or an empty folder")
     building = target.with_name(f".{target.name}.building-{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
     for folder in target.parent.glob(f".{glob.escape(target.name)}.building-*"):
-        with suppress(FileNotFoundError), _lock(folder) as is_free:  # another build may end meanwhile
-            if is_free:  # a killed build left it
+        with suppress(FileNotFoundError), _lock(folder) as is_free:  # another build may remove its folder meanwhile
+            if is_free:  # a killed build left the folder
                 shutil.rmtree(folder, ignore_errors=True)
     building.mkdir()
     try:
@@ -201,7 +205,7 @@ def new_index(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[bool]:
-    """Lock a folder until the end of the block, or of the process. Yields whether this process has the lock."""
+    """Lock a folder during the block. Yields whether this process has the lock, which also ends with the process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -214,7 +218,7 @@ def _lock(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def write_meta(folder: Path, facts: dict[str, Json]) -> dict[str, Json]:
-    """Write `index.json`, the last file of an index: a folder with this file is complete."""
-    (folder / META).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    return facts
+def write_meta(folder: Path, meta: dict[str, Json]) -> dict[str, Json]:
+    """Write `index.json`, the last file of an index: a folder with this file is complete. Returns `meta`."""
+    (folder / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    return meta

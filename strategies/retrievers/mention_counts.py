@@ -1,6 +1,6 @@
-"""Mention counts: how often the passages mention each entity. The `popularity` policy reads this table.
+"""Counts in how many passages each entity is mentioned, for the policy `popularity`.
 
-`ragbandit index build` writes it into the index's folder as `popularity.json`:
+`ragbandit index build` writes the counts into the folder of the index as `popularity.json`:
 
     {"format": 1, "passages": 8119, "words": 5,
      "mentions": {"barack obama": 12, "poachie range": 1, ...},
@@ -9,14 +9,14 @@
 mentions: key -> number of passages that mention it, at least 1. A key is one to `words` words joined by single
 spaces. A word is a run of letters and digits of the NFC form, with apostrophes between letters (U+2019 is written '),
 without a possessive 's at its end, casefolded. No key begins with the, a or an.
-common: sorted words that are not names although a question may write them with a capital. passages: their number.
-A table of your own (page views, say) needs the same fields; numbers need not be whole.
+common: sorted words that are not names, although a question may write them with a capital. passages: their number.
+You can provide your own table with these fields (page views, for example); its numbers need not be whole.
 
-Mentions are the passage's title, without "(...)" at its end, and in title and text every run of words that begins and
-ends with a capitalised word, or ends with a number, with only such words and name particles ("of", "the", "von")
-between. Parts of a run count too ("president barack obama" mentions "barack obama" and "obama"). Words that the texts
-write more often without a capital are common: they are a key only in a title of several words. In scripts without
-capitals only titles count.
+A passage mentions its title, without "(...)" at the end. It also mentions every run of words in title and text that
+begins with a capitalised word, ends with a capitalised word or a number, and has only such words and name particles
+("of", "the", "von") in between. Parts of a run count too: "president barack obama" mentions "barack obama" and "obama".
+Words that the texts write more often without a capital are common: they are a key only in a title of several words. In
+scripts without capitals only titles count.
 """
 
 import json
@@ -25,6 +25,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from ragbandit.shared.errors import ConfigError, InvalidInput
@@ -32,16 +33,16 @@ from ragbandit.shared.files import whole_file
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 
-#: version of the table; the policy refuses others
+#: version of the table; the policy refuses other versions
 FORMAT = 1
-#: the table's name in the folder of an index
+#: name of the file in the folder of an index
 FILE = "popularity.json"
 #: longest key, in words
 WORDS = 5
 
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _POSSESSIVE = re.compile(r"['\u2019]s$", re.IGNORECASE)
-#: Where a run must end: brackets, quotes, marks; a full stop unless it follows an initial ("J. R.", "St. Louis").
+#: marks that end a run: brackets, quotes, punctuation; a full stop except after an initial ("J. R.", "St. Louis")
 _BREAK = re.compile(r"([!?;:,()\[\]{}\"“”«»\n/|\u3001\u3002\uff01\uff1f]|(?<!\b[^\W\d_])(?<!\b[A-Z][a-z])\.(?=\s|$))")
 _BRACKETED_END = re.compile(r"\s*\([^()]*\)\s*$")
 _ARTICLES = frozenset({"the", "a", "an"})
@@ -58,44 +59,40 @@ _FUNCTION_WORDS = frozenset(_PLAIN_WORDS.split())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _PassageWord:
+class _Token:
     """A word in a passage."""
 
-    word: str
-    #: has a capital letter
-    capital: bool
-    number: bool
-    #: may begin a sentence
-    first: bool
+    text: str
+    has_capital: bool
+    is_number: bool
+    may_begin_sentence: bool
 
 
 def count_mentions(passages: Iterable[Passage]) -> dict[str, Json]:
-    """Count the mentions for the table. Raises InvalidInput without passages, for example from a pipe read before."""
+    """Make the table. Raises InvalidInput if there are no passages, for example from a pipe that was read before."""
     mentions: Counter[str] = Counter()
     capital, plain = Counter[str](), Counter[str]()
     titles, count = set[str](), 0
     for passage in passages:
         count += 1
-        title, text = list(_stretches(_BRACKETED_END.sub("", passage.title))), list(_stretches(passage.text))
+        title, text = list(_runs(_BRACKETED_END.sub("", passage.title))), list(_runs(passage.text))
         title_keys = _title_key(title)
         titles |= title_keys
-        mentions.update({key for words in (*title, *text) for key in _names(words)} | title_keys)
-        capital.update(word.word for words in text for word in words if word.capital and not word.first)
-        plain.update(word.word for words in text for word in words if not (word.capital or word.number))
+        mentions.update({key for run in title + text for key in _names(run)} | title_keys)
+        tokens = list(chain.from_iterable(text))
+        capital.update(token.text for token in tokens if token.has_capital and not token.may_begin_sentence)
+        plain.update(token.text for token in tokens if not (token.has_capital or token.is_number))
     if not count:
         remedy = "give a file, or --no-popularity"
         raise InvalidInput("the passages cannot be read a second time", field="corpus", remedy=remedy)
-    common = _FUNCTION_WORDS.union(word for word, times in plain.items() if times > capital[word])
+    common = _FUNCTION_WORDS.union(text for text, times in plain.items() if times > capital[text])
     names = {key for key in mentions.keys() - common if key in titles or not common.issuperset(key.split())}
     counts = {key: mentions[key] for key in sorted(names)}
     return {"format": FORMAT, "passages": count, "words": WORDS, "mentions": counts, "common": sorted(common)}
 
 
 def write_popularity(passages: Iterable[Passage], folder: Path | str) -> Path:
-    """Count mentions, and write `popularity.json` into an index's folder atomically. Returns the path.
-
-    Raises ConfigError.
-    """
+    """Write the table of mentions into the folder of an index, atomically. Returns its path. Raises ConfigError."""
     table = count_mentions(passages)
     path = Path(folder, FILE)
     try:
@@ -107,39 +104,41 @@ def write_popularity(passages: Iterable[Passage], folder: Path | str) -> Path:
     return path
 
 
-def _title_key(stretches: Sequence[Sequence[_PassageWord]]) -> set[str]:
-    words = [token.word for stretch in stretches for token in stretch]
-    words = words[1:] if words and words[0] in _ARTICLES else words
-    return {" ".join(words)} if 0 < len(words) <= WORDS else set()
+def _title_key(runs: Sequence[Sequence[_Token]]) -> set[str]:
+    """The key of a title, or the empty set if the title is empty or too long."""
+    title = [token.text for run in runs for token in run]
+    if title and title[0] in _ARTICLES:
+        title.pop(0)
+    return {" ".join(title)} if 0 < len(title) <= WORDS else set()
 
 
-def _names(words: Sequence[_PassageWord]) -> Iterator[str]:
-    """The keys in a stretch of words."""
-    for start, token in enumerate(words):
-        # At the beginning of a sentence a function word has a capital, too.
-        if not token.capital or token.word in (_FUNCTION_WORDS if token.first else _ARTICLES):
+def _names(run: Sequence[_Token]) -> Iterator[str]:
+    """The keys in a run of words."""
+    for start, first in enumerate(run):
+        # At the beginning of a sentence, function words have a capital too.
+        if not first.has_capital or first.text in (_FUNCTION_WORDS if first.may_begin_sentence else _ARTICLES):
             continue
-        for end in range(start, min(start + WORDS, len(words))):
-            named = words[end].capital or words[end].number
-            if not named and words[end].word not in _PARTICLES:
+        for end in range(start, min(start + WORDS, len(run))):
+            may_end_name = run[end].has_capital or run[end].is_number
+            if not may_end_name and run[end].text not in _PARTICLES:
                 break
-            # A single letter is a part of "U.S." or an initial.
-            if named and (end > start or len(token.word) > 1):
-                yield " ".join(part.word for part in words[start : end + 1])
+            # A single letter is a part of "U.S.", or an initial.
+            if may_end_name and (end > start or len(first.text) > 1):
+                yield " ".join(token.text for token in run[start : end + 1])
 
 
-def _stretches(text: str) -> Iterator[list[_PassageWord]]:
+def _runs(text: str) -> Iterator[list[_Token]]:
     """Words of the text, split at marks that no name contains."""
-    first = True
-    for place, piece in enumerate(_BREAK.split(unicodedata.normalize("NFC", text))):
-        if place % 2:  # a mark: any but a comma may begin a sentence
-            first = first or piece != ","
+    begins = True
+    for position, piece in enumerate(_BREAK.split(unicodedata.normalize("NFC", text))):
+        if position % 2:  # a mark: after any mark except a comma, a sentence may begin
+            begins = begins or piece != ","
             continue
-        stretch = []
+        run = []
         for raw in _WORD.findall(piece):
-            word = _POSSESSIVE.sub("", raw).replace("\u2019", "'").casefold()
-            capital = any(character.isupper() for character in raw)
-            stretch.append(_PassageWord(word=word, capital=capital, number=raw[0].isdigit(), first=first))
-            first = False
-        if stretch:
-            yield stretch
+            key = _POSSESSIVE.sub("", raw).replace("\u2019", "'").casefold()
+            has_capital = any(character.isupper() for character in raw)
+            run.append(_Token(text=key, has_capital=has_capital, is_number=raw[0].isdigit(), may_begin_sentence=begins))
+            begins = False
+        if run:
+            yield run

@@ -1,6 +1,6 @@
-"""Searches passages in PostgreSQL with pgvector, by meaning. A comment on the table has the facts of a built index."""
+"""Searches passages by meaning in PostgreSQL with pgvector. A comment on a built table has its metadata."""
 
-# ruff: noqa: S608 - every name in a statement is quoted by psycopg, and every value is a parameter
+# ruff: noqa: S608 - psycopg quotes every name in a statement, and every value is a parameter
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,11 +20,11 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit
 from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever, Distance
 
-#: field -> default column; a dot reaches into a JSON column. Title and url are optional
+#: field -> default column; a dot leads into a JSON column. Title and url are optional
 COLUMNS: Final = {"id": "id", "title": "title", "text": "text", "url": "url", "vector": "embedding"}
 #: distance -> (operator of pgvector, operator class without the type)
 _OPERATORS: Final = {"cosine": ("<=>", "cosine_ops"), "dot": ("<#>", "ip_ops"), "euclid": ("<->", "l2_ops")}
-#: least and largest hnsw.ef_search, the candidates during a search of the graph; pgvector accepts no more
+#: least and largest value of hnsw.ef_search, the number of candidates in a search of the graph; pgvector allows 1,000
 _CANDIDATES: Final = (100, 1000)
 _COMMENT: Final = "SELECT obj_description(to_regclass(%s), 'pg_class') WHERE to_regclass(%s) IS NOT NULL"
 _TYPES: Final = """
@@ -42,8 +42,8 @@ _HAS_GRAPH: Final = """
 class PgvectorRetriever(DatabaseRetriever):
     """Searches a table of PostgreSQL.
 
-    dsn: connection string. index: TABLE or SCHEMA.TABLE. exact: compare every vector instead of using an HNSW index.
-    timeout_s: of connecting, and of a search. Raises ConfigError, without repeating the dsn, if it is invalid.
+    dsn: connection string. index: TABLE or SCHEMA.TABLE. exact: True to compare every vector, without an HNSW index.
+    timeout_s: timeout of connecting, and of a search. Raises ConfigError for an invalid dsn, without repeating it.
     """
 
     kind = "pgvector"
@@ -65,7 +65,7 @@ class PgvectorRetriever(DatabaseRetriever):
         limits: dict[str, Any] = {"connect_timeout": max(2, round(timeout_s)), "tcp_user_timeout": self._timeout_ms}
         try:
             self._target = limits | conninfo_to_dict(dsn)
-        except psycopg.Error:  # its text repeats the dsn
+        except psycopg.Error:  # the text of the error repeats the dsn
             remedy = "set the variable to postgresql://USER:PASSWORD@HOST/DATABASE"
             raise ConfigError("not a connection string", field="retriever.dsn_env", remedy=remedy) from None
         pool: dict[str, Any] = {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_timeout": timeout_s}
@@ -87,7 +87,7 @@ class PgvectorRetriever(DatabaseRetriever):
 
     @contextmanager
     def _begin(self, **limits: object) -> Iterator[Callable[..., Any]]:
-        """Yields a function that runs statements in one transaction with these settings."""
+        """Begin a transaction with these settings. Yields the function that runs its statements."""
         with self._engine.begin() as connection:
             for name, value in limits.items():
                 connection.exec_driver_sql(f"SET LOCAL {name.replace('__', '.')} = {value}")
@@ -115,7 +115,7 @@ class PgvectorRetriever(DatabaseRetriever):
                 raise self._unusable(f"has no HNSW index of {self.distance}", field="search_by", remedy=remedy)
             first = f"SELECT vector_dims({vector}) FROM {self._table} WHERE {vector} IS NOT NULL LIMIT 1"
             self.width = ask(first).scalar()
-            self.meta = _facts(ask(_COMMENT, (self._table, self._table)).scalar())
+            self.meta = _meta_in(ask(_COMMENT, (self._table, self._table)).scalar())
         chosen = ", ".join(f"({_value(name)})::text AS {key}" for key, name in self._names.items() if key != "vector")
         self._rows = f"SELECT {chosen}, {vector} {self._operator} CAST(%s AS {self._type}) AS far FROM {self._table}"
 
@@ -126,7 +126,7 @@ class PgvectorRetriever(DatabaseRetriever):
         else:
             limits["hnsw__ef_search"] = min(_CANDIDATES[1], max(_CANDIDATES[0], 2 * k))
         has_vector = f"{_quoted(self._names['vector'])} IS NOT NULL"
-        order = "far, id" if self.exact else "far"  # the graph has no second order
+        order = "far, id" if self.exact else "far"  # an HNSW index cannot order by a second column
         with self._begin(**limits) as ask:
             rows = ask(f"{self._rows} WHERE {has_vector} ORDER BY {order} LIMIT %s", (vector, k)).mappings().all()
         best = 1.0 if self.distance == "cosine" else 0.0
@@ -137,41 +137,42 @@ class PgvectorRetriever(DatabaseRetriever):
         with self._begin() as ask:
             return int(ask(f"SELECT count(*) FROM {self._table}").scalar())
 
-    def _fill(self, batches: Batches, *, facts: dict[str, Json]) -> None:
+    def _fill(self, batches: Batches, *, meta: dict[str, Json]) -> None:
         *schema, table = self.index.split(".")
         building, columns = _quoted(*schema, f"{table}_building"), [_quoted(name) for name in self._names.values()]
-        types = ("text PRIMARY KEY", "text", "text", "text", f"vector({facts['width']})")
-        with self._begin(statement_timeout=0, idle_in_transaction_session_timeout=0) as ask:  # it encodes for hours
+        types = ("text PRIMARY KEY", "text", "text", "text", f"vector({meta['width']})")
+        with self._begin(statement_timeout=0, idle_in_transaction_session_timeout=0) as ask:  # encoding may take hours
             comments = ask(_COMMENT, (self._table, self._table)).all()
-            if comments and not _facts(comments[0][0]):
+            if comments and not _meta_in(comments[0][0]):
                 raise self._not_ours(self.index)
             ask(f"CREATE TABLE {building} ({', '.join(map(' '.join, zip(columns, types, strict=True)))})")
             for passages, vectors in batches:
-                values = zip(passages, [] if vectors is None else vectors, strict=True)
-                rows = [(p.id, p.title, p.text, p.url, vector) for p, vector in values]
+                assert vectors is not None  # this retriever is always built with an encoder
+                pairs = zip(passages, vectors, strict=True)
+                rows = [(passage.id, passage.title, passage.text, passage.url, vector) for passage, vector in pairs]
                 ask(f"INSERT INTO {building} ({', '.join(columns)}) VALUES (%s, %s, %s, %s, %s)", rows)
             if not self.exact:
                 ask(f"CREATE INDEX ON {building} USING hnsw ({columns[-1]} vector_{self._operators})")
             ask(f"DROP TABLE IF EXISTS {self._table}")
             ask(f"ALTER TABLE {building} RENAME TO {_quoted(table)}")
-            ask(f"COMMENT ON TABLE {self._table} IS {sql.Literal(json.dumps({'ragbandit': facts})).as_string()}")
+            ask(f"COMMENT ON TABLE {self._table} IS {sql.Literal(json.dumps({'ragbandit': meta})).as_string()}")
 
     def _disconnect(self) -> None:
         self._engine.dispose()
 
-    def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
+    def _translated(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
         remedy = "check that the server runs, that the variable has its address, and that its user may read the table"
         return kind(f"PostgreSQL refuses, or does not answer: {reason}", field="retriever.dsn_env", remedy=remedy)
 
 
-def _facts(comment: str | None) -> dict[str, Json]:
-    """The facts in the comment of a built index; {} for another comment."""
+def _meta_in(comment: str | None) -> dict[str, Json]:
+    """The metadata in the comment of a built table; {} for other comments."""
     try:
-        facts = json.loads(comment or "{}")
+        content = json.loads(comment or "{}")
     except ValueError:
         return {}
-    return dict(facts.get("ragbandit", {})) if isinstance(facts, dict) else {}
+    return dict(content.get("ragbandit", {})) if isinstance(content, dict) else {}
 
 
 def _quoted(*name: str) -> str:
@@ -179,6 +180,6 @@ def _quoted(*name: str) -> str:
 
 
 def _value(name: str) -> str:
-    """SQL of a column, or of a path into its JSON."""
+    """SQL expression of a column, or of a path into its JSON."""
     column, *path = name.split(".")
     return f"{_quoted(column)} #>> {sql.Literal(path).as_string()}" if path else _quoted(column)

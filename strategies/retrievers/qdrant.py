@@ -1,4 +1,4 @@
-"""Searches passages in a collection of Qdrant by meaning, on a server or in a folder for one process."""
+"""Searches passages by meaning in a collection of Qdrant, on a server or in a folder for a single process."""
 
 import math
 import uuid
@@ -14,25 +14,26 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.shared.outbound import check_address
 from ragbandit.shared.types import Json
-from ragbandit.strategies.base import Hit, Passage
+from ragbandit.strategies.base import Hit
 from ragbandit.strategies.retrievers.databases import Batches, DatabaseRetriever, Distance
 
-#: field -> default key of the payload; a dot reaches into an object
+#: field -> default key of the payload; a dot in a key leads into an object
 KEYS: Final = {"title": "title", "text": "text", "url": "url"}
-#: distances that are smaller for nearer vectors
+#: measures that are smaller for nearer vectors
 _FARTHER: Final = frozenset({models.Distance.EUCLID, models.Distance.MANHATTAN})
-#: namespace of the points' UUIDs, which are made from passage ids
+#: namespace of the UUIDs that are made from passage ids
 _NAMESPACE: Final = uuid.UUID("5d2b7f36-2f0c-4f5c-9f57-0d2f3d6f7a11")
-#: least number of candidates during a search of the graph
+#: least number of candidates in a search of the graph
 _CANDIDATES: Final = 100
 
 
 class QdrantRetriever(DatabaseRetriever):
     """Searches a collection of Qdrant.
 
-    url: address of a server, a folder for one process, or ":memory:". index: a collection or an alias.
-    fields: keys of payloads; "vector" is the name of a vector. Without "id" the id of the point is used.
-    timeout_s: of one request. Raises ConfigError for an invalid url.
+    url: address of a server, a folder for a single process, or ":memory:". index: name of a collection or an alias.
+    fields: field -> key of the payload; "vector" gives the name of a vector. Without "id" the id of the point is used.
+    exact: True to compare every vector instead of searching the graph. timeout_s: timeout of a request, seconds.
+    Raises ConfigError for an invalid url.
     """
 
     kind = "qdrant"
@@ -54,12 +55,12 @@ class QdrantRetriever(DatabaseRetriever):
         self._keys = KEYS | self.fields
         self._using = self._keys.pop("vector", "")
         self._local = "://" not in url
-        with self._in_our_words(ConfigError):
+        with self._translated_errors(ConfigError):
             if self._local:
                 self._client = QdrantClient(path=url, force_disable_check_same_thread=True)
             else:
                 check_address(url, field="retriever.url", remedy="write http://host:6333, or the path of a folder")
-                # check_compatibility would request the server's version, and warn.
+                # check_compatibility=True would request the server's version, and warn.
                 self._client = QdrantClient(
                     url=url, api_key=api_key, timeout=math.ceil(timeout_s), check_compatibility=False
                 )
@@ -86,21 +87,22 @@ class QdrantRetriever(DatabaseRetriever):
 
     def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
         params = models.SearchParams(exact=self.exact, hnsw_ef=max(_CANDIDATES, 2 * k))
-        # In a folder every vector is compared, and the client warns of parameters.
+        # In a folder every vector is compared, and the client warns if there are parameters.
         chosen: dict[str, Any] = {"search_params": None if self._local else params}
         reply = self._client.query_points(
             self.index, query=vector.tolist(), using=self._using or None, limit=k, **chosen
         )
-        return [Hit(passage=self._passage_at(point), score=self._sign * point.score) for point in reply.points]
-
-    def _passage_at(self, point: "models.ScoredPoint | models.Record") -> Passage:
-        values = {field: _value(point.payload, key) for field, key in self._keys.items()}
-        return self._passage({"id": point.id, **values})
+        hits = []
+        for point in reply.points:
+            values = {field: _value(point.payload, key) for field, key in self._keys.items()}
+            passage = self._passage({"id": point.id, **values})
+            hits.append(Hit(passage=passage, score=self._sign * point.score))
+        return hits
 
     def _count(self) -> int:
         return int(self._client.count(self.index, exact=True).count)
 
-    def _fill(self, batches: Batches, *, facts: dict[str, Json]) -> None:
+    def _fill(self, batches: Batches, *, meta: dict[str, Json]) -> None:
         client, keys = self._client, {"id": "id"} | self._keys
         first, second = f"{self.index}-a", f"{self.index}-b"
         live = self._aliases().get(self.index)
@@ -111,18 +113,19 @@ class QdrantRetriever(DatabaseRetriever):
             if "ragbandit" not in (client.get_collection(building).config.metadata or {}):
                 raise self._not_ours(building)
             client.delete_collection(building)
-        params = models.VectorParams(size=int(str(facts["width"])), distance=models.Distance(self.distance.title()))
+        params = models.VectorParams(size=int(str(meta["width"])), distance=models.Distance(self.distance.title()))
         config = {self._using: params} if self._using else params
         client.create_collection(building, vectors_config=config, metadata={"ragbandit": {}})
         for passages, vectors in batches:
+            assert vectors is not None  # this retriever is always built with an encoder
             points = []
-            for passage, vector in zip(passages, [] if vectors is None else vectors.tolist(), strict=True):
+            for passage, vector in zip(passages, vectors.tolist(), strict=True):
                 payload = {key: getattr(passage, field) for field, key in keys.items()}
                 whole = {self._using: vector} if self._using else vector
                 key = str(uuid.uuid5(_NAMESPACE, passage.id))  # Qdrant accepts only numbers and UUIDs
                 points.append(models.PointStruct(id=key, payload=payload, vector=whole))
             client.upsert(building, points=points, wait=True)
-        client.update_collection(building, metadata={"ragbandit": facts})
+        client.update_collection(building, metadata={"ragbandit": meta})
         if client.get_collection(building).config.metadata is None:
             raise ConfigError("Qdrant stores no metadata", field="retriever.url", remedy="use Qdrant 1.16 or newer")
         alias = models.CreateAlias(collection_name=building, alias_name=self.index)
@@ -139,7 +142,7 @@ class QdrantRetriever(DatabaseRetriever):
     def _disconnect(self) -> None:
         self._client.close()
 
-    def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
+    def _translated(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
         if isinstance(error, ResponseHandlingException):
             remedy = "start it, or correct retriever.url"
             return kind(f"Qdrant does not answer: {error.source}", field="retriever.url", remedy=remedy)
@@ -150,7 +153,7 @@ class QdrantRetriever(DatabaseRetriever):
 
 
 def _value(payload: Mapping[str, Any] | None, key: str) -> Any:
-    """The value of a key; a dot reaches into an object."""
+    """The value of a key; a dot in the key leads into an object."""
     value: Any = payload
     for name in key.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None

@@ -1,4 +1,4 @@
-"""Retrievers around others (reranked, hybrid), and retrievers without an index (a list of passages, none)."""
+"""Retrievers that use other retrievers (reranked, hybrid), and retrievers without an index (a list, none)."""
 
 import asyncio
 import math
@@ -14,21 +14,21 @@ from ragbandit.strategies.base import Hit, Passage, Retriever, at_once, log_exce
 
 
 class Reranker(Protocol):
-    """Reorders hits, on one event loop. RerankedRetriever calls its `async def close(self)`, if it has one."""
+    """Reorders hits; all calls come from one event loop. It may have `async def close(self)`."""
 
     #: identifies the reranker in every outcome
     name: str
 
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
-        """The same hits with new scores, best first. Any exception makes the search fail with ArmFailed."""
+        """Return the same hits with new scores, best first. If it raises, the search fails with ArmFailed."""
         ...
 
 
 class RerankedRetriever(Retriever):
     """Asks a retriever for max(`depth`, k) hits, reranks them and returns the k best.
 
-    A larger depth costs more, and finds passages that the retriever ranks low. Without hits the reranker is not called.
-    `name` has both names and the depth. Raises InvalidInput for a depth below 1.
+    A larger depth costs more, and finds passages that the retriever ranks low. The reranker is not called if there are
+    no hits. Raises InvalidInput for a depth below 1.
     """
 
     def __init__(self, retriever: Retriever, *, rerank: Reranker, depth: int = 50) -> None:
@@ -44,7 +44,7 @@ class RerankedRetriever(Retriever):
         return f"{self._retriever.name}:reranked:{self._rerank.name}:{self._depth}"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best hits with the reranker's scores. Raises ArmFailed if it fails, or changes hits."""
+        """Return the k best hits with the reranker's scores. Raises ArmFailed if the reranker fails or changes hits."""
         if k < 1:
             return ()
         hits = await self._retriever.search(query, k=max(k, self._depth))
@@ -57,12 +57,12 @@ class RerankedRetriever(Retriever):
         except Exception as error:  # the user's class may raise anything
             name = self._rerank.name
             log_exception(error, of=f"the reranker {name}", action="rerank_failed", reranker=name)
-            message = f"the reranker {self._rerank.name} failed: {type(error).__name__}: {error}"
+            message = f"the reranker {name} failed: {type(error).__name__}: {error}"
             raise ArmFailed(message, remedy="see the traceback in the worker's log") from error
         return self._checked(ranked, hits=hits)[:k]
 
     async def close(self) -> None:
-        """Close the retriever, and the reranker if it can be closed."""
+        """Close the retriever, and the reranker if it has a `close`."""
         try:
             await self._retriever.close()
         finally:
@@ -71,9 +71,9 @@ class RerankedRetriever(Retriever):
                 await close()
 
     def _checked(self, ranked: object, *, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
-        """The ranked hits with scores as floats: numpy's numbers cannot be written as JSON."""
+        """Check the ranked hits, and make floats of their scores: numpy's numbers cannot be written as JSON."""
         try:
-            result = tuple(Hit(passage=hit.passage, score=float(hit.score)) for hit in ranked)  # type: ignore[attr-defined]  # see except
+            result = tuple(Hit(passage=hit.passage, score=float(hit.score)) for hit in ranked)  # type: ignore[attr-defined]  # the except handles it
             before, after = Counter(hit.passage for hit in hits), Counter(hit.passage for hit in result)
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise self._failed(f"returned no hits but {ranked!r:.200}") from error
@@ -82,7 +82,7 @@ class RerankedRetriever(Retriever):
                 names = ", ".join(repr(getattr(passage, "id", passage)) for passage in islice(passages, 3))
                 raise self._failed(f"received {len(hits)} hits and {verb} {names}")
         scores = [hit.score for hit in result]
-        if not all(map(math.isfinite, scores)) or any(left < right for left, right in pairwise(scores)):
+        if not all(map(math.isfinite, scores)) or any(score < next_score for score, next_score in pairwise(scores)):
             raise self._failed(f"returned scores that are not numbers or rise: {scores!r:.200}")
         return result
 
@@ -91,15 +91,15 @@ class RerankedRetriever(Retriever):
         return ArmFailed(f"the reranker {self._rerank.name} {fault}", remedy=remedy)
 
 
-#: constant of reciprocal rank fusion, from its authors
+#: constant of reciprocal rank fusion, as in the paper
 CONSTANT = 60
 
 
 def fuse(lists: Sequence[Sequence[Hit]], *, k: int) -> tuple[Hit, ...]:
-    """The k best passages of several lists. A score is the sum of 1 / (CONSTANT + rank) over the lists of a passage.
+    """The k best passages of several lists. A passage scores the sum of 1 / (CONSTANT + rank) over its lists.
 
-    Ranks count from 1, so a score lies between 0 and len(lists) / (CONSTANT + 1). Equal scores are ordered by first
-    occurrence, list by list. Passages are identified by their ids.
+    Ranks count from 1, so a score lies between 0 and len(lists) / (CONSTANT + 1). Passages with equal scores are in the
+    order of their first occurrence, list by list. Passages are identified by their ids.
     Source: Cormack, Clarke and Buettcher 2009, "Reciprocal rank fusion outperforms Condorcet".
     """
     scores: dict[str, float] = {}
@@ -108,15 +108,15 @@ def fuse(lists: Sequence[Sequence[Hit]], *, k: int) -> tuple[Hit, ...]:
         for rank, hit in enumerate(hits, start=1):
             passages.setdefault(hit.passage.id, hit.passage)
             scores[hit.passage.id] = scores.get(hit.passage.id, 0.0) + 1 / (CONSTANT + rank)
-    best = sorted(scores, key=lambda name: -scores[name])[: max(0, k)]
-    return tuple(Hit(passage=passages[name], score=scores[name]) for name in best)
+    best = sorted(scores, key=lambda passage_id: -scores[passage_id])[: max(0, k)]
+    return tuple(Hit(passage=passages[passage_id], score=scores[passage_id]) for passage_id in best)
 
 
 class HybridRetriever(Retriever):
     """Asks two retrievers of the same corpus concurrently and fuses their hits by id.
 
-    Each returns max(`depth`, k) hits: the tenth passage of both lists may be the first of the fused one. A search fails
-    if one retriever fails. `name` has both names. Raises InvalidInput for a depth below 1.
+    Each retriever returns max(`depth`, k) hits, because a passage that is low in both lists may be the first of the
+    fused list. A search fails if one retriever fails. Raises InvalidInput for a depth below 1.
     """
 
     def __init__(self, first: Retriever, *, second: Retriever, depth: int = 50) -> None:
@@ -127,28 +127,28 @@ class HybridRetriever(Retriever):
 
     @property
     def name(self) -> str:  # type: ignore[override] # it changes when one of the two opens another index
-        """Both names."""
+        """Names of both retrievers."""
         return f"hybrid:{self._pair[0].name}+{self._pair[1].name}"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k best passages, best first. Raises ArmFailed if a retriever fails."""
+        """Return at most k passages, best first. Raises ArmFailed if a retriever fails."""
         if k < 1:
             return ()
         searches = [partial(retriever.search, query, k=max(k, self._depth)) for retriever in self._pair]
         return fuse(await at_once(searches), k=k)
 
     async def close(self) -> None:
-        """Close both."""
+        """Close both retrievers."""
         for retriever in self._pair:
             await retriever.close()
 
 
 class MemoryRetriever(Retriever):
-    """Finds passages in a list; the score is the number of distinct words shared with title and text.
+    """Finds passages in a list. The score is the number of distinct words that query and passage have in common.
 
-    Ties go to the earlier passage; passages without a shared word are left out. seconds: duration of a search.
-    fail_at: numbers of the searches, from 1, that raise ArmFailed. `queries` has every query; `closed` is whether close
-    was called.
+    Passages with equal scores stay in the order of the list; passages without a common word are left out.
+    seconds: duration of a search. fail_at: numbers of the searches, from 1, that raise ArmFailed.
+    Attributes: `queries` has every query; `closed` is True after `close`.
     """
 
     def __init__(
@@ -157,19 +157,19 @@ class MemoryRetriever(Retriever):
         self.name = name
         self.queries: list[str] = []
         self.closed = False
-        self._passages = [(passage, _words(f"{passage.title} {passage.text}")) for passage in passages]
+        self._passages = [(passage, set(words(f"{passage.title} {passage.text}"))) for passage in passages]
         self._seconds = seconds
         self._fail_at = frozenset(fail_at)
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k passages with the most words of the query."""
+        """Return at most k passages that have most words in common with the query."""
         self.queries.append(query)
         number = len(self.queries)
         await asyncio.sleep(self._seconds)
         if number in self._fail_at:
             raise ArmFailed(f"the retriever fails at search {number}")
-        query_words = _words(query)
-        hits = [Hit(passage=passage, score=float(len(query_words & shared))) for passage, shared in self._passages]
+        query_words = set(words(query))
+        hits = [Hit(passage=passage, score=float(len(query_words & terms))) for passage, terms in self._passages]
         # sorted() keeps the order of equal scores.
         return tuple(sorted((hit for hit in hits if hit.score > 0), key=lambda hit: -hit.score)[: max(0, k)])
 
@@ -184,10 +184,6 @@ class NoRetriever(Retriever):
     name = "none"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """Raises ArmFailed."""
+        """Always raises ArmFailed."""
         del query, k
         raise ArmFailed("the arm searched, and its class says retrieves = False", remedy="remove that from the class")
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(words(text))

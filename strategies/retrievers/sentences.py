@@ -1,4 +1,4 @@
-"""Models of sentence-transformers: an encoder of texts, an index of vectors in a folder, and a reranker of pairs."""
+"""Models of sentence-transformers: a text encoder, an index of vectors in a folder, and a reranker."""
 
 import asyncio
 import hashlib
@@ -22,16 +22,17 @@ from ragbandit.strategies.retrievers.corpus import PassageReader, model_text
 from ragbandit.strategies.retrievers.folders import FolderRetriever, best_positions, new_index, stored, write_meta
 from ragbandit.strategies.retrievers.reranking import Reranker
 
-#: most tokens of a text if the folder sets no limit
+#: most tokens of a text if the model's folder sets no limit
 _TOKENS = 256
 
 
 class SentenceEncoder:
     """Encodes texts with the Hugging Face model and the tokenizer in a folder.
 
-    A vector is the mean over the tokens, or that of the first token, as set in the folder's `modules.json`. Its length
-    is 1, so the inner product of two vectors is their cosine. name: stored in indexes and compared on opening.
-    Source: Reimers and Gurevych 2019, "Sentence-BERT". Raises ConfigError without a model, or for another pooling.
+    The vector of a text is the mean over its tokens, or the vector of the first token, as the folder's `modules.json`
+    says. It is scaled to length 1, so the inner product of two vectors is their cosine. name: stored in indexes, and
+    compared when an index is opened. Source: Reimers and Gurevych 2019, "Sentence-BERT". Raises ConfigError if there is
+    no model, or if its pooling is another one.
     """
 
     def __init__(self, folder: Path | str, *, name: str | None = None) -> None:
@@ -48,10 +49,7 @@ class SentenceEncoder:
         self.name = f"{name or self._folder.name}:{weights_sha256(self._folder)[:12]}"
 
     def encode(self, texts: Sequence[str], *, batch: int = 32) -> npt.NDArray[np.float32]:
-        """Vectors of length 1, shape (texts, width). Safe to call from several threads.
-
-        Texts of similar length share a batch, which keeps padding small.
-        """
+        """Vectors of length 1, shape (texts, width). Thread-safe. Texts of similar length share a batch."""
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         with self._lock, torch.inference_mode():
             for indices in _by_length(texts, batch=batch):
@@ -72,13 +70,13 @@ class SentenceEncoder:
 
 
 def _by_length(texts: Sequence[str], *, batch: int) -> Iterator[list[int]]:
-    """Batches of the texts' indices, the shortest texts first."""
+    """Batches of positions in `texts`, the shortest texts first."""
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     return (order[start : start + batch] for start in range(0, len(order), batch))
 
 
 def weights_sha256(folder: Path) -> str:
-    """sha256 of the hashes of the folder's safetensors files, ordered by name."""
+    """sha256 over the sha256 hashes of the folder's safetensors files, which are ordered by name."""
     digest = hashlib.sha256()
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as stream:
@@ -87,12 +85,12 @@ def weights_sha256(folder: Path) -> str:
 
 
 def clean(text: str) -> str:
-    """The text without halves of surrogate pairs, which tokenizers refuse, cut to 100,000 characters."""
+    """The text cut to 100,000 characters, without halves of surrogate pairs, which tokenizers refuse."""
     return encodable(text[:100_000])
 
 
 def _takes_first_token(folder: Path) -> bool:
-    """True if the folder's pooling takes the first token, False if it takes the mean. Raises ConfigError."""
+    """Whether the vector of a text is that of its first token; False for the mean. Raises ConfigError."""
     modules = _read(folder / "modules.json")
     pooling = [module for module in modules or [] if str(module.get("type", "")).endswith("Pooling")]
     if not pooling:
@@ -116,23 +114,23 @@ def _read(file: Path) -> Any:
         raise ConfigError(f"{file} cannot be read: {error}", field="retriever.model") from error
 
 
-#: most tokens of a pair if neither tokenizer nor model sets a limit
+#: most tokens of a question with a passage if neither tokenizer nor model sets a limit
 _CROSS_ENCODER_TOKENS = 512
-#: larger limits of tokenizers count as none: they return 10^30 if no limit is set
+#: larger limits are ignored: tokenizers without a limit return 10^30
 _NO_LIMIT = 1_000_000
-#: pairs in one forward pass
+#: number of passages in a forward pass
 _PAIRS = 16
-#: most characters of a text per token that the model reads: the tokenizer's time grows with both texts
+#: most characters of a text for each token that the model can read; saves time in the tokenizer
 _CHARACTERS_PER_TOKEN = 32
 
 
 class CrossEncoder(Reranker):
     """Scores each passage together with the question, with the model in a folder.
 
-    The folder has a Hugging Face model with one output for a pair of texts, in safetensors, and a tokenizer.
-    A score is that output without an activation: any real number, higher is better. The longer text of a too long pair
-    is cut. `name` is the argument, or the folder's name, and 12 digits of the weights' sha256.
-    Source: Nogueira and Cho 2019, "Passage Re-ranking with BERT". Raises ConfigError without such a model.
+    The folder has a Hugging Face model with one output for a pair of texts, in safetensors, and a tokenizer. The score
+    is this output without an activation: any real number, higher is better. If a pair is too long, the longer text is
+    cut. `name` is the argument, or the folder's name, with 12 digits of the weights' sha256. Source: Nogueira and Cho
+    2019, "Passage Re-ranking with BERT". Raises ConfigError if there is no such model.
     """
 
     def __init__(self, folder: Path | str, *, name: str | None = None) -> None:
@@ -143,17 +141,17 @@ class CrossEncoder(Reranker):
             self._model: Any = model.float().eval().to(self._device)
             self._tokens = _longest(self._tokenizer, model)
             self._lock = threading.Lock()
-            # An own thread: waiting calls would fill the event loop's threads, which also resolve host names.
+            # A thread of its own: waiting calls would occupy the event loop's threads, which also resolve host names.
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-rerank")
-            self.score("a", ["b", "b b"])  # fails now for a model without padding token, or with other outputs
+            self.score("a", ["b", "b b"])  # fails if the model has no padding token, or other outputs
         except ConfigError:
             raise
-        except Exception as error:  # errors of tokenizers and safetensors, written in Rust, have no other base
+        except Exception as error:  # the errors of tokenizers and safetensors have no other base class
             raise _unusable(path, fault=f"cannot be used: {error}") from error
         self.name = f"{name or path.name}:{weights_sha256(path)[:12]}"
 
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
-        """The hits, best first; equal scores keep their order. Raises ArmFailed if the model fails."""
+        """Return the hits, best first; equal scores keep their order. Raises ArmFailed if the model fails."""
         texts = [model_text(hit.passage.text, title=hit.passage.title) for hit in hits]
         abandoned = threading.Event()
         try:
@@ -170,9 +168,9 @@ class CrossEncoder(Reranker):
     def score(
         self, query: str, texts: Sequence[str], *, abandoned: threading.Event | None = None
     ) -> npt.NDArray[np.float32]:
-        """Scores of the texts, shape (texts,). Safe to call from several threads.
+        """Returns the scores of the texts, shape (texts,). Safe to call from several threads.
 
-        Texts of similar length share a batch, which keeps padding small. abandoned: if set, the remaining scores are 0.
+        Texts of similar length share a batch, which keeps padding small. abandoned: set it to stop; other scores are 0.
         """
         scores = np.zeros(len(texts), dtype=np.float32)
         with self._lock, torch.inference_mode():
@@ -183,9 +181,9 @@ class CrossEncoder(Reranker):
         return scores
 
     def _forward(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Outputs for the query with each of the B texts, shape (B,)."""
+        """The model's outputs for the query with each text, shape (texts,)."""
         size = self._tokens * _CHARACTERS_PER_TOKEN
-        # "only_second" would leave nothing of the passage if the question is longer than the model's limit.
+        # With "only_second" nothing of the passage is left if the question is longer than the model's limit.
         queries, passages = [clean(query)[:size]] * len(texts), [clean(text)[:size] for text in texts]
         options = {"truncation": "longest_first", "max_length": self._tokens, "padding": True, "return_tensors": "pt"}
         inputs = self._tokenizer(queries, passages, **options).to(self._device)
@@ -200,13 +198,14 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
     if model.config.num_labels != 1:
         fault = f"has {model.config.num_labels} outputs, and a cross-encoder that ranks has one"
         raise _unusable(folder, fault=fault)
-    if missing := sorted(loading["missing_keys"]):
+    missing = sorted(loading["missing_keys"])
+    if missing:
         raise _unusable(folder, fault=f"has no weights for {missing[0]}, which would be random")
     return load_model("AutoTokenizer", folder, field="retriever.rerank"), model
 
 
 def _longest(tokenizer: Any, model: Any) -> int:
-    """Most tokens of a pair. RoBERTa's positions begin after the padding token's number (512 of 514)."""
+    """Most tokens of a pair. RoBERTa's positions begin after the id of the padding token, so 512 of 514 can be used."""
     limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or 0]
     for name, layer in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(layer, torch.nn.Embedding):
@@ -219,13 +218,13 @@ def _unusable(folder: Path, *, fault: str) -> ConfigError:
     return ConfigError(f"{folder} {fault}", field="retriever.rerank", remedy=remedy)
 
 
-#: version of the folder's layout; other versions cannot be read
+#: version of the folder's layout; other versions are refused
 FORMAT = "dense-1"
 
 _VECTORS = "vectors.float16"
 #: passages per batch of a build
 _BATCH = 256
-#: vectors compared in one product: their float32 copy fits in the processor's cache, which is ten times as fast
+#: vectors compared in one product: their float32 copy fits in the processor's cache, which makes it ten times as fast
 _BLOCK = 2_048
 
 
@@ -236,7 +235,7 @@ def build_index(
     encoder: SentenceEncoder,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Json]:
-    """Build an index that replaces the folder once it is complete. Returns the facts of `index.json`.
+    """Build an index, which replaces the folder when it is complete. Returns the metadata in `index.json`.
 
     progress: called with the number of passages done. Raises InvalidInput for an id used twice or without passages,
     ConfigError if the folder exists and is not an index.
@@ -247,17 +246,17 @@ def build_index(
             for passages in stored(reader, building, size=_BATCH):
                 texts = [model_text(passage.text, title=passage.title) for passage in passages]
                 vectors.write(encoder.encode(texts).astype(np.float16).tobytes())
-        facts: dict[str, Json] = {"model": encoder.name, "width": encoder.width}
-        return write_meta(building, {"format": FORMAT, **reader.facts(), **facts})
+        model: dict[str, Json] = {"model": encoder.name, "width": encoder.width}
+        return write_meta(building, {"format": FORMAT, **reader.facts(), **model})
 
 
 class DenseRetriever(FolderRetriever):
     """Searches the index in a folder with the encoder that built it.
 
-    The result is exact: every vector is compared, which is fast enough for about a million passages. Vectors are
-    memory-mapped float16, shared by workers. `meta` has format, number of passages, sha256 of the stored passages,
-    created_at, model and width. Scores are cosines. A query without letter or digit has no hits. Raises as
-    FolderRetriever does, and ConfigError for an index of another model.
+    Every vector is compared, so the result is exact; that is fast enough for about a million passages. Vectors are
+    memory-mapped float16, shared by workers. `meta` has format, number of passages, sha256 of the passages, created_at,
+    model and width. Scores are cosines. A query without a letter or digit has no hits. Raises as FolderRetriever, and
+    ConfigError for an index of another model.
     """
 
     kind = "dense"

@@ -112,6 +112,6 @@ def test_the_reason_of_a_refused_passage_reaches_the_reader():
         "data": {"text": "z"},
     }
     error = es.BulkIndexError("1 document(s) failed", [{"index": item}])
-    worded = es.ElasticsearchRetriever("http://127.0.0.1:9", index="x")._worded(error, kind=ArmFailed)
-    assert "'7': 403, cluster_block_exception: index [x] blocked" in worded.message
-    assert "make room" in worded.remedy
+    translated = es.ElasticsearchRetriever("http://127.0.0.1:9", index="x")._translated(error, kind=ArmFailed)
+    assert "'7': 403, cluster_block_exception: index [x] blocked" in translated.message
+    assert "make room" in translated.remedy

@@ -7,7 +7,7 @@ import pytest
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Query, Round
 from ragbandit.strategies.arms.basic import Model, MultiStep, NoRetrieval, SingleStep
-from ragbandit.strategies.arms.cascade import Cascade, Part, agree
+from ragbandit.strategies.arms.cascade import Cascade, Part, same_answer
 from ragbandit.strategies.arms.self_rag import SelfRag
 from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
@@ -204,7 +204,7 @@ def test_no_words_are_given_while_it_decides():
 )
 def test_answers_agree_by_their_words(one, other, same):
     """One is the other, or a part of it, whatever case and punctuation."""
-    assert agree(one, other) is same
+    assert same_answer(one, other) is same
 
 
 def test_a_cascade_needs_a_condition():

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Query
-from ragbandit.strategies.base import Prompt, Request, in_words
+from ragbandit.strategies.base import Prompt, Request, progress_note
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import ARMS
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
@@ -52,8 +52,8 @@ def test_notes_are_plain_lines():
     assert listener.notes[0] == "searching: a b"
     assert len(listener.notes) == 2
     assert len(listener.notes[1]) == MAX_NOTE
-    assert in_words("grade_supported") == "checking the draft"
-    assert in_words("one of your own") == "thinking"
+    assert progress_note("grade_supported") == "checking the draft"
+    assert progress_note("one of your own") == "thinking"
 
 
 def test_nobody_reading_costs_nothing():

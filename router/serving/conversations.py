@@ -15,17 +15,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
+from sqlalchemy import select
+
 from ragbandit.router.config.sections import ConversationSettings, GeneratorSettings, RewriteSettings
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.router.serving.checks.questions import check_message, checked_text, checked_type
+from ragbandit.router.serving.deciding.question import Question, Stay
 from ragbandit.router.storage.access.spending import book, spenders_of
-from ragbandit.router.storage.decisions.search import SessionTurn, newest_turns
+from ragbandit.router.storage.decisions.search import newest_turns
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
+from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.openai_client import ChatReply, ChatServer, event_loop
 from ragbandit.shared.types import ArmName, Decision, DecisionId, Json, Message, Query
@@ -286,47 +291,88 @@ class ConversationQueries:
         return as_it_is
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stay:
-    """A turn that is to stay on an arm."""
-
-    arm: ArmName
-    #: the decision that drew the arm
-    first: DecisionId
-    #: place of this turn since the draw, the drawn one being 1
-    turn: int
-    #: turns that stay, with the drawn one; 0: as long as a stay saves
-    turns: int
-    #: where it stays for the cached prefix: what another arm would gain, and what staying saves, in reward
-    prefix: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def facts(self) -> dict[str, Json]:
-        """As the decision keeps it under STICKY."""
-        return {"first": self.first, "turn": self.turn, "turns": self.turns, **self.prefix}
+def keep_sticky(questions: Sequence[Question], *, settings: Settings, database: Database) -> None:
+    """Let turns of sticky sessions keep the arm of the draw, if it is still offered. Raises StoreError."""
+    limits = [(question, _sticky_turns(question.query, settings=settings)) for question in questions]
+    sticky = [(question, turns) for question, turns in limits if turns and not question.fail_open]
+    if not sticky:
+        return
+    newest = newest_turns(database, {_session_of(question.query) for question, _ in sticky})
+    for question, turns in sticky:
+        query, last = question.query, newest.get(_session_of(question.query))
+        if last is None or last.turn >= turns:
+            continue
+        # Arms that the last turn did not allow, maybe for a caller with another key, had no part in the draw.
+        if last.allowed is not None and (query.arms is None or not last.allowed.issuperset(query.arms)):
+            continue
+        if last.arm in question.arms or last.arm in question.added:
+            question.arms = (last.arm,)
+            question.stay = Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=turns)
 
 
 def _sticky_turns(query: Query, *, settings: Settings) -> int:
-    """Turns for which a session stays on a drawn arm; 0 if it is drawn: its arm is forced, or there is an incumbent."""
+    """Turns for which a session keeps a drawn arm; 0 if every turn is drawn, or the caller forces the arm."""
     if query.session is None or query.forced or settings.policy.incumbent is not None:
         return 0
     turns = settings.conversation.sticky_turns if query.sticky_turns is None else query.sticky_turns
     return turns if turns > 1 else 0
 
 
-def stays_of(queries: Sequence[Query], *, settings: Settings, database: Database) -> list[Stay | None]:
-    """For every question whether, and where, it stays: one read, or none where no question may. Raises StoreError."""
-    turns = [(query, _sticky_turns(query, settings=settings)) for query in queries]
-    sessions = {(str(query.session), query.tenant) for query, most in turns if most}
-    newest = newest_turns(database, sessions) if sessions else {}
-    return [_stay(newest, query=query, turns=most) for query, most in turns]
+def _session_of(query: Query) -> tuple[str, str]:
+    """(session, tenant): the key of `newest_turns`."""
+    return str(query.session), query.tenant
 
 
-def _stay(newest: Mapping[tuple[str, str], SessionTurn], *, query: Query, turns: int) -> Stay | None:
-    last = newest.get((query.session or "", query.tenant))
-    if last is None or last.turn >= turns:
-        return None
-    # A caller, maybe with another key, allowed fewer arms for the last turn: a turn that allows more does not follow.
-    if last.allowed is not None and (query.arms is None or not last.allowed.issuperset(query.arms)):
-        return None
-    return Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=turns)
+def saved_per_token(settings: Settings) -> dict[ArmName, float]:
+    """Arm -> dollars that a prompt token costs less if it is cached; only arms whose prices are known."""
+    saved = {}
+    for name, params in settings.worker_arms.items():
+        generator = settings.named_generators.get(str(params.get("generator", DEFAULT)))
+        if generator is None:
+            continue
+        prices = generator.prices_by_model.get(generator.model, ())
+        if len(prices) > 2 and prices[0] > prices[2]:
+            saved[ArmName(name)] = (prices[0] - prices[2]) / 1e6
+    return saved
+
+
+def keep_prefixes(
+    questions: Sequence[Question], *, saved: Mapping[ArmName, float], settings: Settings, database: Database
+) -> None:
+    """Let turns keep the arm of the turn before if its cached prompt saves more than another arm gains.
+
+    Raises StoreError.
+
+    questions: with the champion's decisions; forced turns, and turns that stay already, do not change.
+    saved: from `saved_per_token`.
+    """
+    rate = settings.reward.cost.get("dollars", 0.0)
+    drawn = [question for question in questions if question.stay is None and not question.query.forced]
+    turns_drawn = [question for question in drawn if question.query.session is not None]
+    if not turns_drawn or not saved or rate <= 0.0:
+        return
+    turns = newest_turns(database, {_session_of(question.query) for question in turns_drawn})
+    tokens = _prompt_tokens(database, [turn.last for turn in turns.values()])
+    for question in turns_drawn:
+        last = turns.get(_session_of(question.query))
+        assert question.decision is not None
+        scores = question.decision.scores  # None if the policy failed, or predicts no rewards
+        if last is None or last.arm not in question.arms or scores is None:
+            continue
+        weight = settings.reward.weight if question.cost_weight is None else question.cost_weight
+        saves = weight * rate * saved.get(last.arm, 0.0) * tokens.get(last.last, 0)
+        gain = max(scores) - scores[question.arms.index(last.arm)]
+        if gain <= saves > 0.0:
+            prefix = {"gain": gain, "saves": saves}
+            question.stay = Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=0, prefix=prefix)
+
+
+def _prompt_tokens(database: Database, ids: Sequence[str]) -> dict[str, int]:
+    """Decision -> prompt tokens of its outcome; decisions without an outcome are missing."""
+    tokens = {}
+    with database.read() as connection:
+        query = select(outcomes.c.decision_id, outcomes.c.cost).where(outcomes.c.decision_id.in_(ids))
+        for key, cost in connection.execute(query):
+            with suppress(AttributeError, TypeError, ValueError):  # a damaged row
+                tokens[key] = int(cost_value(cost).prompt_tokens)
+    return tokens

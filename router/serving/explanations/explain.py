@@ -18,7 +18,7 @@ from ragbandit.router.policies.draw import HOLDBACK, INCUMBENT, UNTRIED
 from ragbandit.router.rollouts.overview import candidates_in
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.needs import LACKING
-from ragbandit.router.serving.deciding.question import budget_factor, price_name
+from ragbandit.router.serving.deciding.prices import budget_factor, price_name
 from ragbandit.router.serving.deciding.service import REBUILDING
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore

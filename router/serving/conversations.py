@@ -1,8 +1,9 @@
-"""Queries of conversations: a router's way from a list of chat messages to the question that it decides on.
+"""Conversations: from chat messages to a question, its rewrite, and turns that keep the arm of an earlier turn.
 
-A rewrite that failed leaves the user's words, and says why in `rewrite.failed`: `timeout`, `connection`, `http_500` (or
-another status), `malformed` or `empty` (of the model's answer), `too_long` (the rewrite), `question_long` (the
-question), `busy` (too many rewrites at once), `down` (the model failed again and again, and is left alone for a while).
+After a failed rewrite the question is used as the user wrote it, and `rewrite.failed` has the reason: `timeout`,
+`connection`, `http_500` (or another status), `malformed` or `empty` (the model's answer), `too_long` (the rewrite),
+`question_long` (the question), `busy` (too many rewrites at once), `down` (the model failed several times in a row, and
+is not asked for some seconds).
 """
 
 import asyncio
@@ -35,43 +36,41 @@ from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.openai_client import ChatReply, ChatServer, event_loop
 from ragbandit.shared.types import ArmName, Decision, DecisionId, Json, Message, Query
 
-#: what stands where the middle of a long message was
+#: replaces the middle of a long message
 _GAP: Final = " [...] "
 
 
 def with_chat(query: Query, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
-    """The query with the question of these messages, the oldest first; the last one without the system's is the user's.
+    """The query with the question of a chat: its last message, which must be a user's. messages: oldest first.
 
-    `text` is the last user message, and so is `asked` if a user or an assistant spoke before. Blank ones do not count.
+    `text` is the question, and so is `asked` if a user or an assistant spoke before. Blank messages are skipped.
     `request.history` counts messages that were left out or shortened: {"left_out": 12, "shortened": 1}. Raises
-    InvalidInput without a question, and for a message that is not text.
+    InvalidInput if there is no question, or a message is not text.
     """
     checked_type(messages, list | tuple, field="messages", wanted="a list of messages")
-    spoken: list[Message] = []
-    for each in messages:
-        check_message(each)
-        if each.text.strip():
-            spoken.append(each)
+    for message in messages:
+        check_message(message)
+    spoken = [message for message in messages if message.text.strip()]
     turns = [message for message in spoken if message.role != "system"]
     if not turns or turns[-1].role != "user":
-        message = "the last message with text is not the user's" if turns else "no message of a user has text"
+        fault = "the last message with text is not the user's" if turns else "no message of a user has text"
         remedy = "end the list with the question, a message of the role user"
-        raise InvalidInput(message, field="messages", remedy=remedy)
+        raise InvalidInput(fault, field="messages", remedy=remedy)
     question = checked_text(turns.pop().text, field="messages")
     system = "\n\n".join(message.text for message in spoken if message.role == "system")
-    kept, lost = _kept(system, turns, settings=settings)
-    asked = question if any(message.role != "system" for message in kept) else None
-    request = {**query.request, **({"history": lost} if lost else {})}
-    return replace(query, text=question, asked=asked, messages=kept, request=request)
+    history, counts = _trimmed(system, turns, settings=settings)
+    asked = question if any(message.role != "system" for message in history) else None
+    request = {**query.request, "history": counts} if counts else query.request
+    return replace(query, text=question, asked=asked, messages=history, request=request)
 
 
-def _kept(
+def _trimmed(
     system: str, turns: Sequence[Message], *, settings: ConversationSettings
 ) -> tuple[tuple[Message, ...], dict[str, Json]]:
-    """The messages before the question that fit into the settings, and how many were left out or shortened.
+    """Trim the history to the settings. Returns (messages, counts of messages that were left out or shortened).
 
-    The system's words come first, in at most half of `conversation.chars` characters, then `conversation.turns` of the
-    last messages. A message that does not fit loses its middle; the oldest are left out.
+    The system message comes first, with at most half of `conversation.chars` characters, then `conversation.turns` of
+    the last messages. A message that does not fit loses its middle; the oldest ones are left out.
     """
     instructions, shortened = [], 0
     room = settings.chars
@@ -89,12 +88,12 @@ def _kept(
         latest.append(replace(message, text=shown))
         room -= len(shown)
     left_out = len(turns) - len(latest) + bool(system and not instructions)
-    lost: dict[str, Json] = {name: count for name, count in (("left_out", left_out), ("shortened", shortened)) if count}
-    return (*instructions, *reversed(latest)), lost
+    counts: dict[str, Json] = {"left_out": left_out, "shortened": shortened}
+    return (*instructions, *reversed(latest)), {name: count for name, count in counts.items() if count}
 
 
 def without_middle(text: str, *, most: int) -> str:
-    """The text, its middle left out where it has more than `most` characters (at least 1): ends tell the most."""
+    """Cut the middle out of a text of more than `most` (>= 1) characters: the ends matter more."""
     if len(text) <= most:
         return text
     if most <= len(_GAP):
@@ -105,15 +104,16 @@ def without_middle(text: str, *, most: int) -> str:
 
 log = logging.getLogger("ragbandit.conversations")
 
-#: a longer question is not rewritten, characters
+#: longest question that is rewritten, characters
 MAX_QUESTION: Final = 4000
-#: rewrites of one process under way at once; further questions are used as they are
+#: most rewrites of one process at a time; further questions are not rewritten
 MOST_UNDER_WAY: Final = 64
-#: a longer rewrite is none, characters
+#: longest rewrite that is used, characters
 MAX_REWRITE: Final = 2000
-#: failures in a row, of the kinds that a server that is down gives, after which it is not asked for a while
+#: failures in a row after which a server is not asked for _REST_S seconds
 _FAILURES: Final = 3
 _REST_S: Final = 5.0
+#: beginnings of the failures that count for this: those of a server that is down
 _DOWN: Final = ("timeout", "connection", "http_5")
 
 _INSTRUCTIONS: Final = (
@@ -127,17 +127,17 @@ _INSTRUCTIONS: Final = (
 
 
 def messages_of(history: Sequence[Message], *, question: str) -> list[dict[str, str]]:
-    """The chat that asks for one rewrite. The system's words are no part of it: they are about answers."""
-    turns = [{"role": each.role, "text": each.text} for each in history if each.role != "system"]
+    """The chat that asks for one rewrite. System messages are left out: they are about answers."""
+    turns = [{"role": turn.role, "text": turn.text} for turn in history if turn.role != "system"]
     material = json.dumps({"conversation": turns, "question": question}, ensure_ascii=False)
     return [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": material}]
 
 
 def parsed_rewrite(reply: ChatReply) -> tuple[str | None, str | None]:
-    """(the question that a model wrote, None) or (None, the reason why there is none)."""
+    """Returns (rewritten question, None), or (None, reason of the failure)."""
     if reply.failed is not None:
         return None, reply.failed
-    text = reply.text.rpartition("</think>")[2]  # some servers leave a model's thoughts in its text
+    text = reply.text.rpartition("</think>")[2]  # some servers do not remove a model's reasoning
     text = " ".join(text.replace("\x00", " ").split())
     if len(text) > 1 and text[0] == text[-1] == '"':
         text = text[1:-1].strip()
@@ -153,7 +153,7 @@ def parsed_rewrite(reply: ChatReply) -> tuple[str | None, str | None]:
 
 
 class Rewriter:
-    """Asks one chat model, from one event loop; every rewrite has an end. store: has earlier rewrites."""
+    """Asks one chat model, from one event loop, with a time limit. store: contains earlier rewrites."""
 
     def __init__(self, chosen: GeneratorSettings, *, settings: RewriteSettings, store: DecisionStore) -> None:
         self.model = chosen.model
@@ -174,7 +174,7 @@ class Rewriter:
     async def rewritten(self, query: Query) -> Query:
         """The query with a question that needs no context, or unchanged if the rewrite failed. Raises nothing.
 
-        `request.rewrite` has the known facts: {"by": model, "seconds": 0.4, "prompt_tokens": 210, "completion_tokens":
+        `request.rewrite` has what is known of {"by": model, "seconds": 0.4, "prompt_tokens": 210, "completion_tokens":
         12, "dollars": 0.0001, "failed": the reason, "repeated": true for a repeated request}.
         """
         text, facts = None, dict[str, Json](by=self.model)
@@ -187,44 +187,45 @@ class Rewriter:
         else:
             self._under_way += 1
             try:
-                text, more = await self._bounded(query)
+                text, results = await self._bounded(query)
             finally:
                 self._under_way -= 1
-            facts |= more
+            facts |= results
         if "repeated" not in facts:
             self.results[str(facts.get("failed") or ("unchanged" if text == query.text else "rewritten"))] += 1
         await self._book(query, facts.get("dollars"))
         return replace(query, text=text or query.text, request={**query.request, "rewrite": facts})
 
     async def _bounded(self, query: Query) -> tuple[str | None, dict[str, Json]]:
-        """The question that stands alone, None where that failed, and what the rewrite took."""
+        """Returns (rewritten question or None, its facts)."""
         began, before = time.monotonic(), None
         try:
             async with asyncio.timeout(self.settings.seconds):
-                if query.id is not None and self._store.text == "full":  # else the store has no texts
-                    with suppress(Exception):  # the decision reports a store that cannot be read
+                if query.id is not None and self._store.text == "full":  # otherwise the store has no texts
+                    with suppress(Exception):  # the decision will report a store that cannot be read
                         before = await asyncio.to_thread(self._decided_text, DecisionId(query.id))
                 if before is not None:
                     return before, {"repeated": True}
-                # The package takes a second to load, which must not be the event loop's.
+                # Loading the package takes a second, which must not block the event loop.
                 await asyncio.to_thread(__import__, "openai")
                 reply = await self._server.complete(self._fields(query.messages, question=query.text))
         except TimeoutError:
             reply = ChatReply(failed="timeout")
-        except Exception:  # a rewrite must never cost a caller the answer
+        except Exception:  # a failed rewrite must not fail the request
             reply = ChatReply(failed="malformed")
         text, failed = parsed_rewrite(reply)
         self._note_health(failed)
         facts: dict[str, Json] = {"seconds": round(time.monotonic() - began, 4)}
-        if (used := reply.tokens) is not None and used.read + used.written:
-            self.tokens.update(prompt=used.read, completion=used.written)
-            facts |= {"prompt_tokens": used.read, "completion_tokens": used.written}
-            dollars = used.dollars(self._prices.get(self.model, (0.0, 0.0)))
+        tokens = reply.tokens
+        if tokens is not None and tokens.read + tokens.written:
+            self.tokens.update(prompt=tokens.read, completion=tokens.written)
+            facts |= {"prompt_tokens": tokens.read, "completion_tokens": tokens.written}
+            dollars = tokens.dollars(self._prices.get(self.model, (0.0, 0.0)))
             facts |= {"dollars": dollars} if dollars else {}
         return text, facts | ({"failed": failed} if failed else {})
 
     def _fields(self, history: Sequence[Message], *, question: str) -> dict[str, Any]:
-        """The request: greedy, with the options of the server."""
+        """The body of the request: greedy decoding, with the options of the server."""
         options = self._options
         fields: dict[str, Any] = {
             "model": self.model,
@@ -236,59 +237,59 @@ class Rewriter:
         return {name: value for name, value in {**fields, **options.fields}.items() if value is not None}
 
     def _note_health(self, failed: str | None) -> None:
-        """A server that is down would cost every question the seconds of a rewrite: it is left alone for a while."""
+        """Stop asking a server that is down for a while: it would delay every question by the time limit."""
         down = failed is not None and failed.startswith(_DOWN)
         self._failed_in_row = self._failed_in_row + 1 if down else 0
         if self._failed_in_row >= _FAILURES:
             self._rest_until = time.monotonic() + _REST_S
-            facts = {"action": "rewrite", "failed": failed, "model": self.model}
+            fields = {"action": "rewrite", "failed": failed, "model": self.model}
             message = "questions of conversations are not rewritten for a while: the model does not answer"
-            log.warning(message, extra=facts)
+            log.warning(message, extra=fields)
 
     async def _book(self, query: Query, dollars: Json) -> None:
-        """Count what a rewrite cost, whatever becomes of its question."""
+        """Add the dollars of a rewrite to the budgets, even if its question is not decided."""
         if isinstance(dollars, float):
             spenders = spenders_of(query.tenant, key=query.api_key)
             try:
                 await asyncio.to_thread(book, self._store.database, spenders, dollars=dollars, now=time.time())
             except StoreError as error:
-                facts = {"action": "rewrite", "dollars": dollars, "reason": str(error)}
-                log.warning("what a rewrite cost is not counted in the budgets", extra=facts)
+                fields = {"action": "rewrite", "dollars": dollars, "reason": str(error)}
+                log.warning("the cost of a rewrite is not counted in the budgets", extra=fields)
 
     def _decided_text(self, decision_id: DecisionId) -> str | None:
-        """The text that was decided on; None where there is no such decision, or its texts were erased."""
+        """The text of a stored decision; None if there is no such decision, or its text was erased."""
         decision, _ = self._store.decisions_by_id([decision_id]).get(decision_id, (None, ""))
         return decision.query.text or None if isinstance(decision, Decision) else None
 
 
 def rewriter_of(settings: Settings, *, store: DecisionStore) -> Rewriter | None:
-    """The rewriter of these settings, if they have one."""
+    """The rewriter, if the settings turn it on and its model can be asked."""
     rewrite = settings.conversation.rewrite
     chosen = rewrite.generator or settings.generator
     if rewrite.by == "off" or chosen.name != "openai" or importlib.util.find_spec("openai") is None:
         return None
-    # OpenAI itself without a key would refuse every call; workers with that setting do not start.
+    # OpenAI without a key would refuse every call; workers with such settings do not start.
     usable = chosen.openai.base_url or any(map(os.environ.get, ("OPENAI_BASE_URL", chosen.openai.api_key_env)))
     return Rewriter(chosen, settings=rewrite, store=store) if usable else None
 
 
 class ConversationQueries:
-    """Makes queries of chats; safe to use from several threads."""
+    """Turns chats into queries. Safe to use from several threads."""
 
     def __init__(self, settings: Settings, *, store: DecisionStore) -> None:
         self.settings = settings.conversation
-        #: None: questions are used as users write them
+        #: None if questions are not rewritten
         self.rewriter: Rewriter | None = rewriter_of(settings, store=store)
 
     def submit(self, messages: Sequence[Message], *, query: Query) -> "Future[Query]":
         """The query with the question of these messages; a repeated id gets the same rewrite. Raises InvalidInput."""
         query = with_chat(query, messages, settings=self.settings)
-        # A turn of a loop of tools draws no arm and searches nothing.
+        # A turn of a tool loop draws no arm and searches nothing, so its question is not rewritten.
         if self.rewriter is not None and query.asked is not None and TOOL_TURN not in query.request:
             return asyncio.run_coroutine_threadsafe(self.rewriter.rewritten(query), event_loop())
-        as_it_is: Future[Query] = Future()
-        as_it_is.set_result(query)
-        return as_it_is
+        unchanged: Future[Query] = Future()
+        unchanged.set_result(query)
+        return unchanged
 
 
 def keep_sticky(questions: Sequence[Question], *, settings: Settings, database: Database) -> None:

@@ -1,7 +1,7 @@
 """Deciding with versions: candidates give pmfs too, a canary's is mixed in, and the kill switch pins an arm."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -167,27 +167,27 @@ def _noted(decision: Decision, note: dict[str, Json]) -> Decision:
     return replace(decision, facts={**decision.facts, CANDIDATE: note})
 
 
-def pinned_output(arms: Sequence[ArmName]) -> PolicyOutput:
-    """The placeholder output while an arm is pinned: the policy is not asked."""
-    return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms))
+def decide_pinned(
+    questions: Sequence[Question], *, draw: Callable[..., list[Decision]], control: PolicyControl, settings: Settings
+) -> None:
+    """Decide for the arm of the kill switch, even if the circuit breaker suspended it. The policy is not asked.
 
-
-def pinned(decision: Decision, *, control: PolicyControl, settings: Settings) -> Decision:
-    """The decision for the pinned arm, or for the fallback arm if the question does not allow the pinned one.
-
-    As in turns that stay, one arm is offered, with probability 1.
+    A question that does not allow this arm gets the fallback arm. As in turns that stay, the arm has probability 1.
     """
-    pinned_arm = ArmName(str(control.arm))
-    is_allowed = pinned_arm in decision.arms
-    arm = pinned_arm if is_allowed else fallback_arm(settings.policy.fallback, arms=decision.arms)
-    return replace(
-        decision,
-        arm=arm,
-        arms=(arm,),
-        pmf=(1.0,),
-        propensity=1.0,
-        scores=None,
-        explored=False,
-        fault=None,
-        facts={KILLED: {"arm": pinned_arm, "revision": control.revision}},
-    )
+    pinned = ArmName(str(control.arm))
+    for question in questions:
+        question.arms = question.allowed
+    outputs = [PolicyOutput(pmf=(1.0 / len(question.arms),) * len(question.arms)) for question in questions]
+    for question, decision in zip(questions, draw(questions, outputs=outputs), strict=True):
+        arm = pinned if pinned in question.arms else fallback_arm(settings.policy.fallback, arms=question.arms)
+        question.decision = replace(
+            decision,
+            arm=arm,
+            arms=(arm,),
+            pmf=(1.0,),
+            propensity=1.0,
+            scores=None,
+            explored=False,
+            fault=None,
+            facts={KILLED: {"arm": pinned, "revision": control.revision}},
+        )

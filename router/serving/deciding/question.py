@@ -2,9 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from ragbandit.router.policies.draw import Offer
-from ragbandit.shared.types import ArmName, Decision, DecisionId, Json, Query
+from ragbandit.router.serving.deciding.needs import LACKING
+from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
+from ragbandit.shared.types import LABEL_QUEUE, STICKY, ArmName, Decision, DecisionId, Json, Query
+
+#: key of a decision's facts: true if another policy decided while the configured one was learned again
+REBUILDING: Final = "rebuilding"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,3 +60,17 @@ class Question(Offer):
     def served(self) -> Query:
         """The query as policies see it."""
         return replace(self.query, cost_weight=self.cost_weight)
+
+    @property
+    def notes(self) -> dict[str, Json]:
+        """Facts about how the offered arms were chosen, to store with the decision."""
+        notes: dict[str, Json] = {} if self.stay is None else {STICKY: self.stay.facts}
+        if self.label:
+            notes[LABEL_QUEUE] = dict(self.label)
+        if self.excluded:
+            notes[EXCLUDED_ARMS] = list(self.excluded)
+        if self.rebuilding:
+            notes[REBUILDING] = True
+        if self.lacking:
+            notes[LACKING] = dict(self.lacking)
+        return notes

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
@@ -14,42 +13,25 @@ from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching import MicroBatcher
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.conversations import keep_prefixes, keep_sticky, saved_per_token
-from ragbandit.router.serving.deciding.candidates import BY_ARM, ask, mix_candidates, pinned, pinned_output
+from ragbandit.router.serving.deciding.candidates import BY_ARM, ask, decide_pinned, mix_candidates
 from ragbandit.router.serving.deciding.labelling import LabelSampler
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
-from ragbandit.router.serving.deciding.needs import LACKING, as_text, lacks_of, no_arm, passing_arms
+from ragbandit.router.serving.deciding.needs import as_text, lacks_of, no_arm, passing_arms
 from ragbandit.router.serving.deciding.prices import served_weight, with_terms
 from ragbandit.router.serving.deciding.question import Question
-from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, OutcomePoller
+from ragbandit.router.serving.health.circuit_breaker import ArmHealth, OutcomePoller
 from ragbandit.router.serving.pending import InlineRuns
 from ragbandit.router.storage.access.spending import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore, settle
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import (
-    LABEL_QUEUE,
-    NAMED_ID,
-    STICKY,
-    ArmName,
-    Decision,
-    DecisionId,
-    FeatureRows,
-    Json,
-    PolicyControl,
-    Query,
-    RunBy,
-)
+from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, FeatureRows, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
 
-#: key of a decision's facts: true if another policy decided while the configured one was learned again
-REBUILDING: Final = "rebuilding"
 #: least time between two log lines about the same problem, seconds
 QUIET_S = 10.0
-
-#: `made_decisions` with all arguments except the questions and the outputs of the policy
-_Draw = Callable[..., list[Decision]]
 
 
 class RouteService:
@@ -197,14 +179,20 @@ class RouteService:
             secret=self.secret,
         )
         if live.control.killed == "arm":
-            _decide_pinned(questions, draw=draw, control=live.control, settings=serving.settings)
+            decide_pinned(questions, draw=draw, control=live.control, settings=serving.settings)
         else:
             self._offer_arms(questions, live=live, settings=serving.settings, now=now)
             self._decide_by_policy(questions, draw=draw, live=live, serving=serving, features=features)
         return [self._finished(question) for question in questions]
 
     def _decide_by_policy(
-        self, questions: Sequence[Question], *, draw: _Draw, live: LiveVersions, serving: Serving, features: FeatureRows
+        self,
+        questions: Sequence[Question],
+        *,
+        draw: Callable[..., list[Decision]],
+        live: LiveVersions,
+        serving: Serving,
+        features: FeatureRows,
     ) -> None:
         """Ask the policy and each candidate once, and draw from their pmfs."""
         settings, database = serving.settings, self.store.database
@@ -255,7 +243,7 @@ class RouteService:
             if self._throttle.lets_pass("fail_open"):
                 fields = {"action": "fail_open", "times": self.fail_opens, "arms": ", ".join(question.arms)}
                 log.warning("no arm of the question is healthy: all of them are offered", extra=fields)
-        notes = _notes(question)
+        notes = question.notes
         if decision.query.chat and decision.arm not in self.passing:
             decision = replace(decision, query=as_text(decision.query))
         if not notes:
@@ -269,26 +257,3 @@ class RouteService:
             decision = replace(decision, arm=arm, arms=(arm,), scores=None)
         # The arm has probability 1, given the earlier draw.
         return replace(decision, pmf=(1.0,), propensity=1.0, explored=False, facts=facts)
-
-
-def _decide_pinned(questions: Sequence[Question], *, draw: _Draw, control: PolicyControl, settings: Settings) -> None:
-    """Decide for the arm of the kill switch, even if the circuit breaker suspended it. The policy is not asked."""
-    for question in questions:
-        question.arms = question.allowed
-    outputs = [pinned_output(question.arms) for question in questions]
-    for question, decision in zip(questions, draw(questions, outputs=outputs), strict=True):
-        question.decision = pinned(decision, control=control, settings=settings)
-
-
-def _notes(question: Question) -> dict[str, Json]:
-    """Facts about how the offered arms were chosen, stored with the decision."""
-    notes: dict[str, Json] = {} if question.stay is None else {STICKY: question.stay.facts}
-    if question.label:
-        notes[LABEL_QUEUE] = dict(question.label)
-    if question.excluded:
-        notes[EXCLUDED_ARMS] = list(question.excluded)
-    if question.rebuilding:
-        notes[REBUILDING] = True
-    if question.lacking:
-        notes[LACKING] = dict(question.lacking)
-    return notes

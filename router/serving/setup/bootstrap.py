@@ -45,18 +45,13 @@ from ragbandit.shared.types import PolicyLabel
 log = logging.getLogger("ragbandit.bootstrap")
 
 
-def open_database(settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True) -> Database:
-    """`connect_database`, with its schema checked."""
-    return connect_database(settings, make=make, new_store=new_store, writes=writes, checked=True)
-
-
-def connect_database(
-    settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True, checked: bool = False
+def open_database(
+    settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True, check: bool = True
 ) -> Database:
     """The database of these settings. Raises StoreError, ConfigError.
 
-    make: make the file of SQLite if it is missing. new_store: also if a former store left files there. writes: refuse
-    a database that can only be read; without it such a database is opened for reading. checked: check its schema.
+    make: create a missing SQLite file. new_store: create it even if an earlier store left files there. writes: refuse a
+    read-only database; if False, it is opened for reading. check: check the schema.
     """
     writable = check_database_file(settings, make=make, writes=writes)
     refusal = refusal_to_begin(settings, make=make, new_store=new_store)
@@ -68,7 +63,7 @@ def connect_database(
             with database.read() as connection:
                 if not inspect(connection).get_table_names():
                     raise refusal
-        if checked:
+        if check:
             check_schema(database)
     except BaseException:
         database.close()

@@ -26,7 +26,6 @@ WARM_UP: Final = 3
 RISE, FALL = 0.5, 0.2
 #: seconds for which a tenant counts as active after a request
 TENANT_S: Final = 60.0
-#: longest Retry-After, seconds
 MAX_RETRY_S: Final = 60.0
 #: longest wait for callers that were just answered: share of the last batch's time, and seconds
 GATHER_SHARE, MAX_GATHER_S = 0.05, 0.003
@@ -136,7 +135,6 @@ class MicroBatcher(Generic[Item, Result]):
         self._limit, self._limits = limit, limits
         self._expire_s, self._clock = expire_s, clock
         self._queue: deque[_Waiting[Item, Result]] = deque()
-        #: durations of earlier batches
         self.batch_time = BatchTime()
         #: start time and size of the running batch; None while idle
         self._running: tuple[float, int] | None = None
@@ -248,8 +246,8 @@ class MicroBatcher(Generic[Item, Result]):
         """Seconds until the batch of an item begins. ahead: items before it; None for all waiting items."""
         running_s = 0.0
         if self._running is not None:
-            # A batch that is late is expected to be late for as long again, but for at most one batch time. So a stall
-            # of the database does not refuse requests while the queue has room.
+            # A late batch is expected to need its delay once more, at most one batch time: a stall of the database does
+            # not refuse requests while the queue has room.
             began, size = self._running
             batch_s = self.batch_time.of(size)
             running_s = min(batch_s, abs(batch_s - (self._clock() - began)))

@@ -113,7 +113,7 @@ MAX_REWRITE: Final = 2000
 #: failures in a row after which a server is not asked for _REST_S seconds
 _FAILURES: Final = 3
 _REST_S: Final = 5.0
-#: beginnings of the failures that count for this: those of a server that is down
+#: beginnings of the failures that count: the server may be down
 _DOWN: Final = ("timeout", "connection", "http_5")
 
 _INSTRUCTIONS: Final = (
@@ -174,7 +174,7 @@ class Rewriter:
     async def rewritten(self, query: Query) -> Query:
         """The query with a question that needs no context, or unchanged if the rewrite failed. Raises nothing.
 
-        `request.rewrite` has what is known of {"by": model, "seconds": 0.4, "prompt_tokens": 210, "completion_tokens":
+        `request.rewrite` has the known facts: {"by": model, "seconds": 0.4, "prompt_tokens": 210, "completion_tokens":
         12, "dollars": 0.0001, "failed": the reason, "repeated": true for a repeated request}.
         """
         text, facts = None, dict[str, Json](by=self.model)
@@ -257,7 +257,6 @@ class Rewriter:
                 log.warning("the cost of a rewrite is not counted in the budgets", extra=fields)
 
     def _decided_text(self, decision_id: DecisionId) -> str | None:
-        """The text of a stored decision; None if there is no such decision, or its text was erased."""
         decision, _ = self._store.decisions_by_id([decision_id]).get(decision_id, (None, ""))
         return decision.query.text or None if isinstance(decision, Decision) else None
 

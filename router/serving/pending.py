@@ -67,7 +67,7 @@ class InlineRuns(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the claims of this process, so that another process answers these decisions."""
+        """Release the claims of this process: another process answers the decisions."""
         ...
 
 
@@ -136,8 +136,16 @@ class PendingAnswers:
         return self._request_batch([decision])[0]
 
     def expect(self, decision: Decision) -> "Future[Outcome]":
-        """The Future of the outcome of a decision that this process runs itself; no worker is asked."""
-        return self._add(decision)
+        """The Future of the outcome of a decision; no worker is asked."""
+        future: Future[Outcome] = Future()
+        with self._lock:
+            if not self._ending:
+                self._futures.setdefault(decision.id, []).append(future)
+            if decision.id not in self._unanswered:
+                tenant = decision.query.tenant
+                self._unanswered[decision.id] = (tenant, time.monotonic() + KEEP_S)
+                self._by_tenant.add(tenant, 1)
+        return future
 
     def end_waits(self) -> None:
         """End all waits for outcomes, present and future ones, with a TimeoutError: the process is about to end."""
@@ -231,7 +239,7 @@ class PendingAnswers:
                     self._by_tenant.add(entry[0], -1)
 
     def _request_batch(self, decisions: Sequence[Decision]) -> "list[Future[Outcome]]":
-        futures = [self._add(decision) for decision in decisions]
+        futures = [self.expect(decision) for decision in decisions]
         try:
             outcomes = self._store.outcomes_by_id([decision.id for decision in decisions])
         except Exception:  # also a damaged row
@@ -251,17 +259,6 @@ class PendingAnswers:
     def _give_up(future: "Future[Outcome]") -> None:
         with suppress(InvalidStateError):  # it has its outcome
             future.set_exception(TimeoutError("the process is about to end"))
-
-    def _add(self, decision: Decision) -> "Future[Outcome]":
-        future: Future[Outcome] = Future()
-        with self._lock:
-            if not self._ending:
-                self._futures.setdefault(decision.id, []).append(future)
-            if decision.id not in self._unanswered:
-                tenant = decision.query.tenant
-                self._unanswered[decision.id] = (tenant, time.monotonic() + KEEP_S)
-                self._by_tenant.add(tenant, 1)
-        return future
 
     def _check_place(self, tenant: str) -> None:
         remedy = "try again when some are answered, with the same id"

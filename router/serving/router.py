@@ -93,12 +93,9 @@ class Router(AbstractContextManager["Router"]):
         #: receives notifications; None before `start`, and without Redis
         self.listener: Listener | None = None
         self.notifier = Notifier(jobs)
-        #: turns chats into questions
         self.conversations = ConversationQueries(settings, store=self.store)
         snapshots = SnapshotFollower(database, settings=settings, files=self.files, encoder=encoder)
-        #: makes decisions
         self.service = RouteService(self.store, encoder=encoder, serving=snapshots.serving)
-        #: keeps the policy that decides up to date
         self.following = PolicyFollower(snapshots, service=self.service, wake=self.poll.wake)
         #: decisions that workers are asked to answer
         self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)

@@ -167,9 +167,11 @@ def _noted(decision: Decision, note: dict[str, Json]) -> Decision:
     return replace(decision, facts={**decision.facts, CANDIDATE: note})
 
 
-def decide_pinned(
-    questions: Sequence[Question], *, draw: Callable[..., list[Decision]], control: PolicyControl, settings: Settings
-) -> None:
+#: `made_decisions` with all arguments except the questions and the outputs of the policy
+Draw = Callable[..., list[Decision]]
+
+
+def decide_pinned(questions: Sequence[Question], *, draw: Draw, control: PolicyControl, settings: Settings) -> None:
     """Decide for the arm of the kill switch, even if the circuit breaker suspended it. The policy is not asked.
 
     A question that does not allow this arm gets the fallback arm. As in turns that stay, the arm has probability 1.

@@ -42,7 +42,7 @@ class Question(Offer):
 
     #: allowed arms that the circuit breaker excluded
     excluded: tuple[ArmName, ...] = ()
-    #: whether all allowed arms fail, so that all of them are offered
+    #: whether all allowed arms are offered because all of them fail
     fail_open: bool = False
     #: arms that only candidates offer
     added: tuple[ArmName, ...] = ()

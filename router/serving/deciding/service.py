@@ -13,7 +13,7 @@ from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching import MicroBatcher
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.conversations import keep_prefixes, keep_sticky, saved_per_token
-from ragbandit.router.serving.deciding.candidates import BY_ARM, ask, decide_pinned, mix_candidates
+from ragbandit.router.serving.deciding.candidates import BY_ARM, Draw, ask, decide_pinned, mix_candidates
 from ragbandit.router.serving.deciding.labelling import LabelSampler
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
 from ragbandit.router.serving.deciding.needs import as_text, lacks_of, no_arm, passing_arms
@@ -56,13 +56,12 @@ class RouteService:
         # Only the batcher's thread writes these counts; others read them without a lock.
         #: decisions made by the fallback since the start
         self.faults = 0
-        #: questions that were offered all their arms because none of these was healthy
+        #: questions that were offered failing arms because no allowed arm was healthy
         self.fail_opens = 0
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
         self._throttle = Throttle(QUIET_S)
         #: runs arms in this process; None if workers run all of them
         self.inline: InlineRuns | None = None
-        #: the queue of questions
         self.batcher: MicroBatcher[Question, Decision] = MicroBatcher(
             self._route_batch, name="ragbandit-route", limit=settings.encoder.max_batch, limits=settings.server
         )
@@ -101,7 +100,6 @@ class RouteService:
 
     def take_over(self, serving: Serving) -> None:
         """Decide with this policy and its settings from the next batch on."""
-        #: the policy in use
         self.serving, settings = serving, serving.settings
         self.arms = tuple(ArmName(name) for name in settings.arms)
         self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
@@ -142,7 +140,7 @@ class RouteService:
         ]
 
     def _commit(self, decisions: Sequence[Decision]) -> list[Decision | RagBanditError]:
-        """Store decisions. The same transaction claims those that this process answers."""
+        """Store decisions. The same transaction claims the decisions that this process answers."""
         if self.inline is None:
             return self.store.add_decisions(decisions)
         claims = self.inline.claim(decisions)
@@ -186,13 +184,7 @@ class RouteService:
         return [self._finished(question) for question in questions]
 
     def _decide_by_policy(
-        self,
-        questions: Sequence[Question],
-        *,
-        draw: Callable[..., list[Decision]],
-        live: LiveVersions,
-        serving: Serving,
-        features: FeatureRows,
+        self, questions: Sequence[Question], *, draw: Draw, live: LiveVersions, serving: Serving, features: FeatureRows
     ) -> None:
         """Ask the policy and each candidate once, and draw from their pmfs."""
         settings, database = serving.settings, self.store.database

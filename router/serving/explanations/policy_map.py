@@ -145,13 +145,11 @@ def policy_map(
         leaves.append(_leaf([rows[at] for at in places], path, means=means, weight=weight, of=len(rows)))
     digests = [hashlib.sha256((row["text"] or row["id"]).encode("utf-8", "surrogatepass")).digest() for row in rows]
     explained = _explained(pmfs, tests=tests, is_fitted=np.array([digest[0] % 2 == 0 for digest in digests]))
-    return PolicyMap(
-        questions=len(rows), leaves=tuple(sorted(leaves, key=lambda leaf: -leaf.share)), explained=explained
-    )
+    leaves.sort(key=lambda leaf: -leaf.share)
+    return PolicyMap(questions=len(rows), leaves=tuple(leaves), explained=explained)
 
 
 def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[str, Any]]:
-    """Rows of the newest questions, newest first."""
     newest = (
         select(decisions.c.id).order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(LOOKED_AT).subquery()
     )
@@ -194,7 +192,7 @@ def facts_of(row: Mapping[str, Any], *, schema: ContextSchema) -> Facts:
 
 
 def kind_of(words: Sequence[str]) -> str:
-    """The kind of a question by its first word that is no preposition: who, how many, yes or no, ..., other."""
+    """The kind of a question by its first word, except prepositions: who, how many, yes or no, ..., other."""
     first, *rest = [*(word.strip("\"'(¿¡,?").casefold() for word in words[:3]), ""]
     if first in _PREPOSITIONS:
         first, *rest = rest

@@ -41,7 +41,6 @@ class SnapshotFollower:
         #: the policy before learning; snapshots of another algorithm or with other params are not used
         self.fresh = policy_of(settings)
         self.encoder_hash = encoder.hash if "features" in self.fresh.needs else ""
-        #: the newest loaded snapshot
         self.serving = Serving(policy=self.fresh, version="", last_seq=0, settings=settings)
         #: seconds from feedback to this router's policy, for the newest updates
         self.lags: deque[float] = deque(maxlen=LAGS)

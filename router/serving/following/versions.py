@@ -47,7 +47,6 @@ class PolicyFollower:
         self._service, self._wake = service, wake
         #: snapshots of the policy that decides
         self.snapshots = own
-        #: the kill switch, and the candidates
         self.live: LiveVersions = NOTHING_LIVE
         #: the version that should decide; None if the configuration itself should
         self._champion: PolicyVersion | None = None

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 Reply = TypeVar("Reply")
 
-#: message of a part that works
 OK = "ok"
 REDIS = "redis"
 #: the part that is listed only while a learner reports that it cannot learn
@@ -153,7 +152,6 @@ class RouterState:
     """State of one router and of its ledger at one time. Counts begin at the start of the process."""
 
     ledger: Status
-    #: name of the ledger
     label: str
     #: registry name of the policy
     algorithm: str
@@ -166,7 +164,7 @@ class RouterState:
     arms: tuple[ArmHealth, ...]
     #: decisions made by the fallback because the policy broke its contract
     faults: int
-    #: questions that were offered all their arms because none of these was healthy
+    #: questions that were offered failing arms because no allowed arm was healthy
     fail_opens: int
     #: notifications to workers and learner that did not reach Redis; recovery repeats them
     failed_notifications: int

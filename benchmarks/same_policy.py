@@ -35,7 +35,7 @@ from ragbandit.router.offline.replay.plan import (
     current_candidate,
 )
 from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.policies.draw import made_decisions, outputs_of
+from ragbandit.router.policies.draw import Offer, made_decisions, outputs_of
 from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, Matrix, PolicyLabel, Query, Reward
 
 ARMS = (ArmName("no_retrieval"), ArmName("single_step"), ArmName("multi_step"))
@@ -111,10 +111,8 @@ def _labelled(settings: Settings, *, seed: int, shape: Shape, features: Any) -> 
         for arm in ARMS:
             key = DecisionId(f"warm-{seed}-{place}-{arm}")
             [decision] = made_decisions(
-                [Query(id=key, text=f"question {place}")],
-                run_by=["caller"],
+                [Offer(query=Query(id=key, text=f"question {place}"), run_by="caller", arms=ARMS)],
                 outputs=[ValueError("a table")],
-                arms=[ARMS],
                 features=[features[place]],
                 settings=settings,
                 seen={},
@@ -134,10 +132,8 @@ def _decided(
     """The decision on one question, by the code that serves; seen: updates that the policy has learned."""
     query = Query(id=DecisionId(f"served-{seed}-{number:05}"), text=f"question {place}")
     return made_decisions(
-        [query],
-        run_by=["caller"],
+        [Offer(query=query, run_by="caller", arms=ARMS)],
         outputs=outputs_of(policy, [query], features=features[place][None], arms=[ARMS]),
-        arms=[ARMS],
         features=[features[place]],
         settings=settings,
         seen=policy.seen,

@@ -28,7 +28,7 @@ from ragbandit.router.offline.logs import (
     write_rows,
 )
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
-from ragbandit.router.serving.setup.bootstrap import connect_database
+from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import database as databases
@@ -56,7 +56,7 @@ def migrate(
     """Bring the database to this version's schema."""
     settings = configuration.load(config).settings
     if wait is None:
-        opening = connect_database(settings, new_store=new_store)
+        opening = open_database(settings, new_store=new_store, check=False)
     else:
         opening = databases.Database(settings.database, make=False)
     with contextlib.closing(opening) as database:

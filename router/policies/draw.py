@@ -259,38 +259,47 @@ def outputs_of(
     return singles
 
 
+@dataclass(kw_only=True, slots=True)
+class Offer:
+    """A question, and the arms that may be drawn for it."""
+
+    #: with an id
+    query: Query
+    run_by: RunBy
+    arms: tuple[ArmName, ...] = ()
+    #: weight of cost of the decision; None for reward.weight
+    cost_weight: float | None = None
+
+
 def made_decisions(
-    queries: Sequence[Query],
+    offers: Sequence[Offer],
     *,
-    run_by: Sequence[RunBy],
     outputs: Sequence[PolicyOutput | Exception],
-    arms: Sequence[tuple[ArmName, ...]],
     features: Sequence[Features | None] | FeatureRows,
     settings: Settings,
     seen: Mapping[ArmName, int],
     version: str,
     encoder_hash: str,
     now: float,
-    cost_weights: Sequence[float | None] = (),
     secret: bytes | None = None,
 ) -> list[Decision]:
-    """Draw and make the decisions for queries with an id.
+    """Draw an arm for each question and make its decision.
 
-    seen: arm -> outcomes that the policy has learned, for the cold-start floors.
-    cost_weights: weight of cost per query; empty for that of the reward setting. secret: see `seed_of`.
+    seen: arm -> outcomes that the policy has learned, for the cold-start floors. secret: see `seed_of`.
     """
     label = PolicyLabel(settings.policy.label)
-    seeds = [seed_of(query.id or "", secret=secret) for query in queries]
+    arms = [offer.arms for offer in offers]
+    seeds = [seed_of(offer.query.id or "", secret=secret) for offer in offers]
     drawn = drawn_by_arms(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen)
     decisions = []
-    for number, (query, result) in enumerate(zip(queries, drawn, strict=True)):
-        assert query.id is not None
+    for number, (offer, result) in enumerate(zip(offers, drawn, strict=True)):
+        assert offer.query.id is not None
         decisions.append(
             Decision(
-                id=DecisionId(query.id),
-                query=query,
-                arm=arms[number][result.index],
-                arms=arms[number],
+                id=DecisionId(offer.query.id),
+                query=offer.query,
+                arm=offer.arms[result.index],
+                arms=offer.arms,
                 pmf=result.pmf,
                 propensity=result.pmf[result.index],
                 scores=result.scores,
@@ -301,11 +310,11 @@ def made_decisions(
                 floor=result.floor,
                 explored=is_explored(result.pmf, result.index),
                 fault=result.fault,
-                facts=with_untried(result.facts, arms=arms[number], seen=seen),
-                run_by=run_by[number],
+                facts=with_untried(result.facts, arms=offer.arms, seen=seen),
+                run_by=offer.run_by,
                 features=features[number],
                 made_at=now,
-                cost_weight=cost_weights[number] if cost_weights else None,
+                cost_weight=offer.cost_weight,
             )
         )
     return decisions

@@ -30,7 +30,6 @@ from ragbandit.shared.confidence_sequences import FEWEST_BOTH, judge_score
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, PolicyControl, PolicyLabel, PolicyVersion
 
-#: rows per page
 PAGE: Final = 1000
 #: most pages of each table per evaluation; the next evaluation reads on
 PAGES: Final = 20
@@ -63,17 +62,17 @@ class VersionReader:
     prices: Mapping[str, float]
     evidence: Evidence
     #: (kind, reason without numbers) of the last stored verdict
-    kept: tuple[str, str] = ("", "")
-    kept_at: float = 0.0
-    _decided: tuple[float, str] = field(init=False)
-    _ended: tuple[float, str] = field(init=False)
+    stored: tuple[str, str] = ("", "")
+    stored_at: float = 0.0
+    _last_decision: tuple[float, str] = field(init=False)
+    _last_outcome: tuple[float, str] = field(init=False)
     #: last update read; None before the first page
     _seq: int | None = None
     #: whether people had rated enough judged answers before this state; then only their ratings make rewards
     _people: bool = False
 
     def __post_init__(self) -> None:
-        self._decided = self._ended = (self.version.since, "")
+        self._last_decision = self._last_outcome = (self.version.since, "")
 
     def read(self, database: Database, *, now: float) -> bool:
         """Add new rows to the evidence, at most PAGES pages per table. Returns whether everything was read."""
@@ -84,7 +83,8 @@ class VersionReader:
 
     def _read_decisions(self, connection: Connection, now: float) -> bool:
         position = decisions.c.made_at, decisions.c.id
-        page, self._decided = _page(connection, select(*_DRAWN), position=position, after=self._decided, now=now)
+        after = self._last_decision
+        page, self._last_decision = _page(connection, select(*_DRAWN), position=position, after=after, now=now)
         notes = list(self._notes(page))
         # If the champion failed, the version was not asked.
         self.evidence.draws.faults += sum(note.get("pmf") is None and row["fault"] is None for row, note in notes)
@@ -95,9 +95,9 @@ class VersionReader:
         query: Select[Any] = select(*_DRAWN, *outcomes.c["status", "stop_reason", "cost", "steps"])
         query = query.join(decisions, decisions.c.id == outcomes.c.decision_id)
         position = outcomes.c.made_at, outcomes.c.decision_id
-        page, self._ended = _page(connection, query, position=position, after=self._ended, now=now)
-        ours = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
-        rows = _rows(self._notes(ours), numbers=self._outcome)
+        page, self._last_outcome = _page(connection, query, position=position, after=self._last_outcome, now=now)
+        recent = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
+        rows = _rows(self._notes(recent), numbers=self._outcome)
         failed, seconds, cost = np.array([row.numbers for row in rows]).reshape(-1, 3).T
         draws = _draws(rows, weight=self.version.weight)
         self.evidence.guardrails.add(Outcomes(draws=draws, failed=failed, seconds=seconds, cost=cost))
@@ -119,15 +119,15 @@ class VersionReader:
             both = updates.c.judged_by.in_(("label", "human")), updates.c.surrogates.contains('"judge"')
             newest = updates.c.policy == label, updates.c.seq.between(self._seq - 5 * PAGE, self._seq)
             self._people = (connection.execute(select(func.count()).where(*newest, *both)).scalar() or 0) >= FEWEST_BOTH
-        upto = min(self._seq + PAGE, last)
+        end = min(self._seq + PAGE, last)
         query = (
             select(*_DRAWN, *updates.c["value", "minimum", "maximum", "weight", "cost", "judged_by", "surrogates"])
             .join(decisions, decisions.c.id == updates.c.decision_id)
-            .where(updates.c.policy == label, updates.c.seq > self._seq, updates.c.seq <= upto, ~CHOSEN_FOR_USE)
+            .where(updates.c.policy == label, updates.c.seq > self._seq, updates.c.seq <= end, ~CHOSEN_FOR_USE)
             .where(decisions.c.made_at >= self.version.since)
         )
         page = connection.execute(query.order_by(updates.c.seq)).mappings().all()
-        self._seq = upto
+        self._seq = end
         rows = _rows(self._notes(page), numbers=self._rewards)
         if rows:
             reward, judge = np.array([row.numbers for row in rows]).T
@@ -136,7 +136,7 @@ class VersionReader:
             self.evidence.rewards.add(
                 Judged(draws=draws, reward=reward, judge=judge if self._people else None, **bounds)
             )
-        return upto == last
+        return end == last
 
     def _rewards(self, row: RowMapping) -> tuple[float, float]:
         """Returns (reward, reward by the judge's score), each NaN if missing.
@@ -235,7 +235,6 @@ def _draws(rows: Sequence[_DrawRow], *, weight: float) -> Draws:
 
 log = logging.getLogger("ragbandit.rollouts")
 
-#: actor in the audit log
 ACTOR: Final = "evaluator"
 #: lease timeout, seconds: if the evaluator is silent for this long, another one takes over
 LEASE_S: Final = 30.0
@@ -298,20 +297,20 @@ class Evaluator:
         complete = watch.read(self.database, now=now)
         uneven = lately(self.database, policy=watch.champion, now=now)
         watch.evidence.alarm = uneven.sentence if uneven is not None and uneven.stage in ("named", "drawn") else None
-        other = canary if canary != version.name else None
-        finding = decide(version, evidence=watch.evidence, control=control, now=now, canary=other, complete=complete)
+        canary = None if canary == version.name else canary
+        finding = decide(version, evidence=watch.evidence, control=control, now=now, canary=canary, complete=complete)
         try:
-            return Look(version=self._kept(watch, finding=finding, now=now), finding=finding)
+            return Look(version=self._store_verdict(watch, finding=finding, now=now), finding=finding)
         except Conflict as error:  # a person changed the version, or the action is blocked; the next look tries again
-            facts = {"action": "verdict", "version": version.name, "reason": str(error)}
-            log.warning("a verdict was not carried out", extra=facts)
+            fields = {"action": "verdict", "version": version.name, "reason": str(error)}
+            log.warning("a verdict was not carried out", extra=fields)
             return Look(version=version, finding=replace(finding, verb=None))
 
-    def _kept(self, watch: VersionReader, *, finding: VerdictFinding, now: float) -> PolicyVersion:
+    def _store_verdict(self, watch: VersionReader, *, finding: VerdictFinding, now: float) -> PolicyVersion:
         """Store the verdict if it is new or due, and carry it out, in one transaction. Returns the version after it."""
         shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", finding.reason)  # a verdict with other numbers is not new
-        is_due = now - watch.kept_at >= VERDICT_EVERY_S
-        if finding.verb is None and shape == watch.kept and not is_due:
+        is_due = now - watch.stored_at >= VERDICT_EVERY_S
+        if finding.verb is None and shape == watch.stored and not is_due:
             return watch.version
         facts = facts_of(watch.version, evidence=watch.evidence)
         with self.database.write() as connection:
@@ -343,8 +342,8 @@ class Evaluator:
                     facts={name: facts[name] for name in _AUDITED} | {"inputs_sha256": finding.inputs_sha256},
                 )
                 done = perform_within(connection, act, settings=self.settings.rollout)
-        watch.kept = shape
-        watch.kept_at = now
+        watch.stored = shape
+        watch.stored_at = now
         fields = {"action": "verdict", "version": seen.name, "verdict": finding.kind, "reason": finding.reason}
         (log.info if finding.verb is None else log.warning)("a version was judged", extra=fields)
         return done

@@ -48,7 +48,6 @@ class Draws:
     """n draws over K arms. An arm that was not offered has probability 0 in all three pmfs."""
 
     ids: tuple[str, ...]
-    #: names of the columns
     arms: tuple[str, ...]
     #: column of the drawn arm, shape (n,)
     arm: npt.NDArray[np.intp]
@@ -101,7 +100,6 @@ class Judged:
     draws: Draws
     #: reward under the candidate's settings, shape (n,); if `judge` is set, NaN for answers without a person's rating
     reward: Array
-    #: bounds of the rewards
     minimum: float
     maximum: float
     #: reward computed from the judge's score, shape (n,), NaN without a score; None if people rated too few answers

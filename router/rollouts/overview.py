@@ -142,13 +142,14 @@ def detail(database: Database, name: str, *, base: PolicyLabel, settings: Rollou
         version = version_named(connection, name, base=base)
         verdicts = verdicts_of(connection, name, limit=VERDICTS)
         control = control_of(connection, base=base)
-        others = versions_of(connection, base=base)
+        siblings = versions_of(connection, base=base)
         newest = select(decisions.c.facts).order_by(decisions.c.made_at.desc()).limit(NEWEST)
         rows = connection.execute(newest).scalars().all()
-    notes = [note for row in rows if (note := candidate_in(facts_in(row), name)) is not None]
+    notes_of_rows = [candidate_in(facts_in(row), name) for row in rows]
+    notes = [note for note in notes_of_rows if note is not None]
     faults = [str(note["fault"]) for note in notes if note.get("fault")]
     # The first champion cannot be rolled back to a previous one.
-    has_previous = any(other.state == "retired" and other.former == "champion" for other in others)
+    has_previous = any(sibling.state == "retired" and sibling.former == "champion" for sibling in siblings)
     return VersionDetail(
         **asdict(version),
         possible=tuple(verb for verb in verbs_of(version) if has_previous or version.state != "champion"),

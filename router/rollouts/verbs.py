@@ -34,7 +34,6 @@ Verb = Literal["shadow", "canary", "step", "promote", "pause", "resume", "rollba
 SECTIONS: Final = ("policy", "reward", "arms")
 #: versions of one configuration that are neither rolled back nor retired
 MAX_OPEN: Final = 100
-#: most characters of a reason
 MAX_REASON: Final = 500
 #: most characters of the changes as JSON
 MAX_CHANGES: Final = 100_000
@@ -52,7 +51,6 @@ class Act:
     #: "key:PUBLIC_ID", "cli:USER@HOST", or "evaluator"
     actor: str
     reason: str
-    #: seconds since the epoch
     now: float
     #: "canary", "resume": share of its pmf in the served pmf; None: the first of `rollout.steps`
     weight: float | None = None
@@ -106,8 +104,8 @@ def add(
             raise Conflict(f"{MAX_OPEN} versions are open", field="name", remedy="retire some: ragbandit policy retire")
         _check_arms(changes, versions)
         if name is None:  # names are unique in the store, also across configurations
-            taken = set(connection.execute(select(policy_versions.c.name)).scalars())
-            name = next(f"v{n}" for n in range(1, len(taken) + 2) if f"v{n}" not in taken)
+            names = set(connection.execute(select(policy_versions.c.name)).scalars())
+            name = next(f"v{n}" for n in range(1, len(names) + 2) if f"v{n}" not in names)
         version = PolicyVersion(
             name=name,
             base=base,
@@ -228,10 +226,10 @@ def _step(connection: Connection, seen: PolicyVersion, act: Act, settings: Rollo
 
 
 def _promote(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
-    wanted = ("promote", seen.state, seen.weight)
+    proof = ("promote", seen.state, seen.weight)
     newest = store.verdicts_of(connection, seen.name, limit=1)
     is_proven = any(
-        (verdict.kind, verdict.state, verdict.weight) == wanted and verdict.made_at >= seen.since for verdict in newest
+        (verdict.kind, verdict.state, verdict.weight) == proof and verdict.made_at >= seen.since for verdict in newest
     )
     if not (is_proven or act.force):
         raise Conflict(

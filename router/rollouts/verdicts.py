@@ -142,10 +142,6 @@ class _VerdictRules:
     def settings(self) -> RolloutSettings:
         return self.evidence.settings
 
-    @property
-    def in_canary(self) -> bool:
-        return self.version.state == "canary"
-
     def verdicts(self) -> Iterator[_Verdict]:
         """Yield the verdicts of all rules that apply. The first one counts; the last rule always applies."""
         for rule in (self._harm, self._held, self._missing, self._guarded):
@@ -156,7 +152,7 @@ class _VerdictRules:
     def _held(self) -> Iterator[_Verdict]:
         if self.control.killed is not None:
             yield _hold("the kill switch is on, so the version is not served", "ragbandit policy resume")
-        if self.in_canary and self.age >= self.settings.max_age_s:
+        if self.version.state == "canary" and self.age >= self.settings.max_age_s:
             days = f"{self.settings.max_age_s / 86400:.3g} days"
             yield "expire", f"{EXPIRED}: neither better nor worse for sure in {days}", "", "shadow"
         if self.version.reason.startswith(EXPIRED):
@@ -178,7 +174,7 @@ class _VerdictRules:
         if rewards.worse_at is not None:
             detail = f"{rewards.difference:+.3f}, conclusive after {rewards.worse_at} rated decisions"
             yield "rollback", f"its reward is worse than the champion's ({detail})", "", out
-        if self.in_canary and self._is_faulty:
+        if self.version.state == "canary" and self._is_faulty:
             yield "expire", f"{EXPIRED}: {self._faults}", "", "shadow"
 
     @property
@@ -195,22 +191,20 @@ class _VerdictRules:
         rewards, guardrails = self.evidence.rewards, self.evidence.guardrails
         if self._is_faulty:
             yield _hold(self._faults, f"fewer faults, for the reason see: ragbandit policy show {self.version.name}")
-        wanted, there = self.settings.rows_per_step, self.evidence.effective
+        needed, effective = self.settings.rows_per_step, self.evidence.effective
         if rewards.rows == 0 or guardrails.rows == 0:
             lacking = "been judged" if guardrails.rows else "an outcome"
-            yield _hold(f"no decision since then has {lacking}", f"{wanted} effective rows, of which there are 0")
-        if there < wanted:
+            yield _hold(f"no decision since then has {lacking}", f"{needed} effective rows, of which there are 0")
+        if effective < needed:
             # With a tolerance: rounding of equal sums depends on the pages.
             fewer = rewards if rewards.effective <= guardrails.effective * (1.0 + 1e-9) else guardrails
-            more = math.ceil((wanted - there) * fewer.rows / max(there, 1.0))
-            what = "judged decisions" if fewer is rewards else "outcomes"
-            yield _hold(
-                "too few effective rows",
-                f"about {more:,} more {what}; {there:.0f} of {wanted} effective rows are there",
-            )
-        if self.age < self.settings.seconds_per_step:
-            left = self.settings.seconds_per_step - self.age
-            yield _hold("too little time in this state", f"{duration(left)} more")
+            missing = math.ceil((needed - effective) * fewer.rows / max(effective, 1.0))
+            rows = "judged decisions" if fewer is rewards else "outcomes"
+            waits_for = f"about {missing:,} more {rows}; {effective:.0f} of {needed} effective rows are there"
+            yield _hold("too few effective rows", waits_for)
+        remaining_s = self.settings.seconds_per_step - self.age
+        if remaining_s > 0.0:
+            yield _hold("too little time in this state", f"{duration(remaining_s)} more")
 
     def _guarded(self) -> Iterator[_Verdict]:
         for name, guardrail in self.evidence.guardrails.guardrails.items():
@@ -228,7 +222,7 @@ class _VerdictRules:
             return _hold(f"its reward looks worse: {rewards.difference:+.3f} +- {error:.3f}", waits_for)
         if self.canary is not None:
             return _hold(f"{self.canary} is in canary, and there is one at a time", f"the end of {self.canary}")
-        if not self.in_canary and not self.settings.enter_canary:
+        if self.version.state != "canary" and not self.settings.enter_canary:
             waits_for = f"a person: ragbandit policy canary {self.version.name}"
             return _hold("the evidence allows it to be a canary", waits_for)
         return "step", f"guardrails are kept, its reward does not look worse: on to {weight:.0%}", "", "step"
@@ -255,7 +249,7 @@ def facts_of(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:
     """Numbers of a verdict, for pages and the audit log."""
     rewards, draws = evidence.rewards, evidence.draws
     tried = replace(rewards.tried, draws=draws.rows, questions=draws.rows)
-    points: list[Json] = [[rows, *(round(number, 6) for number in rest)] for rows, *rest in rewards.points]
+    points: list[Json] = [[rows, *(round(number, 6) for number in numbers)] for rows, *numbers in rewards.points]
     return {
         "decisions": draws.rows,
         "faults": draws.faults,
@@ -287,7 +281,7 @@ def _guardrail_facts(evidence: GuardrailEvidence, *, name: GuardrailName) -> Jso
         return {"state": "unknown", "n": 0}
     low, high = guardrail.bounds
     state = "passed" if guardrail.passed.proven_at is not None else "unclear"
-    own: dict[GuardrailName, dict[str, Json]] = {
+    units: dict[GuardrailName, dict[str, Json]] = {
         "latency": {"slow_s": evidence.slow_s},
         "cost": {"unit": evidence.cost_unit},
     }
@@ -297,5 +291,5 @@ def _guardrail_facts(evidence: GuardrailEvidence, *, name: GuardrailName) -> Jso
         **_shown(guardrail.tried, excess=guardrail.excess, low=low, high=high),
         "margin": guardrail.margin,
         "factor": guardrail.factor,
-        **own.get(name, {}),
+        **units.get(name, {}),
     }

@@ -2,8 +2,8 @@
 
 A single request is served at once; requests that arrive during a batch form the next one. With several callers, the
 next batch starts up to 3 ms later, so that callers that were just answered join it: otherwise they split into two
-groups that take turns, which costs a fifth of the throughput. Requests that would wait too long are refused,
-and requests whose caller has left are dropped before any work is done.
+groups that take turns, which costs a fifth of the throughput. Requests that would wait too long are refused, and
+requests whose caller has left are dropped before any work is done.
 """
 
 import math
@@ -20,15 +20,14 @@ from ragbandit.router.queue.notifier import Notifier
 from ragbandit.shared.errors import NotReady, Overloaded, TooManyRequests
 from ragbandit.shared.types import Receipt
 
-#: first batches, which are not measured: they load, connect and warm up
+#: number of first batches that are not measured: they load, connect and warm up
 WARM_UP: Final = 3
-#: weights of a batch that took longer than expected, and of a faster one: the expectation rises quickly
+#: weight of a batch that took longer than expected, and of a faster one: the expectation rises faster than it falls
 RISE, FALL = 0.5, 0.2
 #: seconds for which a tenant counts as active after a request
 TENANT_S: Final = 60.0
-#: longest Retry-After, seconds
 MAX_RETRY_S: Final = 60.0
-#: longest wait for callers that were just answered: a share of the last batch's time, and seconds
+#: longest wait for callers that were just answered: share of the last batch's time, and seconds
 GATHER_SHARE, MAX_GATHER_S = 0.05, 0.003
 
 
@@ -86,7 +85,8 @@ class TenantCounts(dict[str, int]):
 
     def add(self, tenant: str, more: int) -> None:
         """Add `more` (may be negative) to the tenant's count; remove the entry at 0."""
-        if count := self.get(tenant, 0) + more:
+        count = self.get(tenant, 0) + more
+        if count:
             self[tenant] = count
         else:
             del self[tenant]
@@ -113,9 +113,11 @@ class _Waiting(Generic[Item, Result]):
 class MicroBatcher(Generic[Item, Result]):
     """A thread that calls `work` with batches of items; `submit` returns a Future per item.
 
-    `work` returns one result or one exception per item, in order. If it raises, every item of the batch gets the
-    exception. limit: most items in a batch. limits: of the queue. expire_s: an item that has waited longer is dropped.
-    after: called with the results of a batch after its callers have them; must not raise.
+    work: returns one result or one exception per item, in order; if it raises, every item gets the exception
+    limit: most items in a batch
+    limits: bounds of the queue
+    expire_s: an item that has waited longer is dropped, seconds
+    after: receives the results of a batch after its callers; must not raise
     """
 
     def __init__(
@@ -129,20 +131,20 @@ class MicroBatcher(Generic[Item, Result]):
         clock: Callable[[], float] = time.monotonic,
         after: Callable[[Sequence[Result | Exception]], object] = lambda _: None,
     ) -> None:
-        self._work, self._limit, self._limits, self._after = work, limit, limits, after
+        self._work, self._after = work, after
+        self._limit, self._limits = limit, limits
         self._expire_s, self._clock = expire_s, clock
         self._queue: deque[_Waiting[Item, Result]] = deque()
-        #: durations of the batches so far
         self.batch_time = BatchTime()
         #: start time and size of the running batch; None while idle
         self._running: tuple[float, int] | None = None
         self._by_tenant = TenantCounts()
-        # (tenant, time) of the latest request, and of the latest one of another tenant.
+        # (tenant, time) of the latest request, and of the latest request of any other tenant.
         self._latest, self._other = ("", -math.inf), ("", -math.inf)
         self._refused = {"wait": 0, "count": 0, "tenant": 0}
         self._dropped = {"gone": 0, "expired": 0}
         self._closed = False
-        #: callers at the end of the last batch, and how long to wait for them
+        #: callers at the end of the last batch, and seconds to wait for them
         self._callers, self._gather_s = 0, 0.0
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -152,9 +154,9 @@ class MicroBatcher(Generic[Item, Result]):
         self._thread.start()
 
     def submit(self, item: Item, *, tenant: str = "", admitted: bool = False) -> "Future[Result]":
-        """Submit an item. Raises Overloaded if it would wait too long, NotReady after `close`.
+        """Submit an item. Raises Overloaded if the expected wait is too long, NotReady after `close`.
 
-        admitted: whether `check_admission` has admitted it already.
+        admitted: whether `check_admission` was called already.
         """
         return self.submit_all([item], tenant=tenant, admitted=admitted)[0]
 
@@ -225,26 +227,26 @@ class MicroBatcher(Generic[Item, Result]):
             self._thread.join(timeout_s)
 
     def _admit(self, tenant: str) -> None:
-        """As `check_admission`, and raise TooManyRequests if the tenant's share of the queue is used up."""
+        """`check_admission`, and raise TooManyRequests if the tenant's share of the queue is used up."""
         self.check_admission()
         now = self._clock()
         if tenant != self._latest[0]:
             self._other = self._latest
         self._latest = (tenant, now)
-        mine, share = self._by_tenant.get(tenant, 0), self._limits.tenant_share
-        if not mine or share >= 1.0 or now > self._other[1] + TENANT_S:
+        waiting, share = self._by_tenant.get(tenant, 0), self._limits.tenant_share
+        if not waiting or share >= 1.0 or now > self._other[1] + TENANT_S:
             return
-        wait_s = self._expected_wait_s(mine)
-        if mine >= share * self._limits.max_waiting or wait_s > share * self._limits.max_wait_s:
+        wait_s = self._expected_wait_s(waiting)
+        if waiting >= share * self._limits.max_waiting or wait_s > share * self._limits.max_wait_s:
             self._refused["tenant"] += 1
-            message = f"{mine} requests of the tenant {tenant!r} are waiting already, its share of the queue"
+            message = f"{waiting} requests of the tenant {tenant!r} are waiting already, its share of the queue"
             raise _refusal(TooManyRequests, message, wait_s=wait_s, field="tenant")
 
     def _expected_wait_s(self, ahead: int | None = None) -> float:
         """Seconds until the batch of an item begins. ahead: items before it; None for all waiting items."""
         running_s = 0.0
         if self._running is not None:
-            # A late batch is expected to take its delay once more, at most one batch time: a stall of the database does
+            # A late batch is expected to need its delay once more, at most one batch time: a stall of the database does
             # not refuse requests while the queue has room.
             began, size = self._running
             batch_s = self.batch_time.of(size)
@@ -274,23 +276,19 @@ class MicroBatcher(Generic[Item, Result]):
                     self._gather()
 
     def _gather(self) -> None:
-        """Wait a moment until the callers of the last batch, and those that waited during it, are in the queue."""
-        callers, end = min(self._callers, self._limit), time.monotonic() + self._gather_s
-        while callers > 1 and len(self._queue) < callers and not self._closed:
-            left_s = end - time.monotonic()
-            if left_s <= 0.0:
-                return
-            self._changed.wait(left_s)
+        """Wait a moment for the callers of the last batch to submit their next items."""
+        callers = min(self._callers, self._limit)
+        if callers > 1:
+            self._changed.wait_for(lambda: len(self._queue) >= callers or self._closed, self._gather_s)
 
     def _next_batch(self) -> "list[_Waiting[Item, Result]] | None":
-        """The next items whose callers still wait; None if the queue is closed and empty."""
+        """Take the next items whose callers still wait. Returns None if the queue is closed and empty."""
         batch: list[_Waiting[Item, Result]] = []
         expired: list[_Waiting[Item, Result]] = []
         with self._changed:
-            while not self._queue:
-                if self._closed:
-                    return None
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._queue or self._closed)
+            if not self._queue:
+                return None
             now = self._clock()
             while self._queue and len(batch) < self._limit:
                 first = self._queue.popleft()
@@ -342,7 +340,7 @@ def writes(
     notifier: Notifier,
     limits: ServerSettings,
 ) -> MicroBatcher[Item, Result]:
-    """Make the queue for outcomes or for feedback. It notifies the learner if an item is new."""
+    """Make the queue for outcomes or for feedback. New items notify the learner."""
 
     def notify(results: Sequence[Result | Exception]) -> None:
         if any(result is True or (isinstance(result, Receipt) and not result.duplicate) for result in results):

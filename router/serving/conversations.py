@@ -1,8 +1,9 @@
-"""Queries of conversations: a router's way from a list of chat messages to the question that it decides on.
+"""Conversations: from chat messages to a question, its rewrite, and turns that keep the arm of an earlier turn.
 
-A rewrite that failed leaves the user's words, and says why in `rewrite.failed`: `timeout`, `connection`, `http_500` (or
-another status), `malformed` or `empty` (of the model's answer), `too_long` (the rewrite), `question_long` (the
-question), `busy` (too many rewrites at once), `down` (the model failed again and again, and is left alone for a while).
+After a failed rewrite the question is used as the user wrote it, and `rewrite.failed` has the reason: `timeout`,
+`connection`, `http_500` (or another status), `malformed` or `empty` (the model's answer), `too_long` (the rewrite),
+`question_long` (the question), `busy` (too many rewrites at once), `down` (the model failed several times in a row, and
+is not asked for some seconds).
 """
 
 import asyncio
@@ -15,58 +16,61 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
+from sqlalchemy import select
+
 from ragbandit.router.config.sections import ConversationSettings, GeneratorSettings, RewriteSettings
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.router.serving.checks.questions import check_message, checked_text, checked_type
+from ragbandit.router.serving.deciding.question import Question, Stay
 from ragbandit.router.storage.access.spending import book, spenders_of
-from ragbandit.router.storage.decisions.search import SessionTurn, newest_turns
+from ragbandit.router.storage.decisions.search import newest_turns
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
+from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.openai_client import ChatReply, ChatServer, event_loop
 from ragbandit.shared.types import ArmName, Decision, DecisionId, Json, Message, Query
 
-#: what stands where the middle of a long message was
+#: replaces the middle of a long message
 _GAP: Final = " [...] "
 
 
 def with_chat(query: Query, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
-    """The query with the question of these messages, the oldest first; the last one without the system's is the user's.
+    """The query with the question of a chat: its last message, which must be a user's. messages: oldest first.
 
-    `text` is the last user message, and so is `asked` if a user or an assistant spoke before. Blank ones do not count.
+    `text` is the question, and so is `asked` if a user or an assistant spoke before. Blank messages are skipped.
     `request.history` counts messages that were left out or shortened: {"left_out": 12, "shortened": 1}. Raises
-    InvalidInput without a question, and for a message that is not text.
+    InvalidInput if there is no question, or a message is not text.
     """
     checked_type(messages, list | tuple, field="messages", wanted="a list of messages")
-    spoken: list[Message] = []
-    for each in messages:
-        check_message(each)
-        if each.text.strip():
-            spoken.append(each)
+    for message in messages:
+        check_message(message)
+    spoken = [message for message in messages if message.text.strip()]
     turns = [message for message in spoken if message.role != "system"]
     if not turns or turns[-1].role != "user":
-        message = "the last message with text is not the user's" if turns else "no message of a user has text"
+        fault = "the last message with text is not the user's" if turns else "no message of a user has text"
         remedy = "end the list with the question, a message of the role user"
-        raise InvalidInput(message, field="messages", remedy=remedy)
+        raise InvalidInput(fault, field="messages", remedy=remedy)
     question = checked_text(turns.pop().text, field="messages")
     system = "\n\n".join(message.text for message in spoken if message.role == "system")
-    kept, lost = _kept(system, turns, settings=settings)
-    asked = question if any(message.role != "system" for message in kept) else None
-    request = {**query.request, **({"history": lost} if lost else {})}
-    return replace(query, text=question, asked=asked, messages=kept, request=request)
+    history, counts = _trimmed(system, turns, settings=settings)
+    asked = question if any(message.role != "system" for message in history) else None
+    request = {**query.request, "history": counts} if counts else query.request
+    return replace(query, text=question, asked=asked, messages=history, request=request)
 
 
-def _kept(
+def _trimmed(
     system: str, turns: Sequence[Message], *, settings: ConversationSettings
 ) -> tuple[tuple[Message, ...], dict[str, Json]]:
-    """The messages before the question that fit into the settings, and how many were left out or shortened.
+    """Trim the history to the settings. Returns (messages, counts of messages that were left out or shortened).
 
-    The system's words come first, in at most half of `conversation.chars` characters, then `conversation.turns` of the
-    last messages. A message that does not fit loses its middle; the oldest are left out.
+    The system message comes first, with at most half of `conversation.chars` characters, then `conversation.turns` of
+    the last messages. A message that does not fit loses its middle; the oldest ones are left out.
     """
     instructions, shortened = [], 0
     room = settings.chars
@@ -84,12 +88,12 @@ def _kept(
         latest.append(replace(message, text=shown))
         room -= len(shown)
     left_out = len(turns) - len(latest) + bool(system and not instructions)
-    lost: dict[str, Json] = {name: count for name, count in (("left_out", left_out), ("shortened", shortened)) if count}
-    return (*instructions, *reversed(latest)), lost
+    counts: dict[str, Json] = {"left_out": left_out, "shortened": shortened}
+    return (*instructions, *reversed(latest)), {name: count for name, count in counts.items() if count}
 
 
 def without_middle(text: str, *, most: int) -> str:
-    """The text, its middle left out where it has more than `most` characters (at least 1): ends tell the most."""
+    """Cut the middle out of a text of more than `most` (>= 1) characters: the ends matter more."""
     if len(text) <= most:
         return text
     if most <= len(_GAP):
@@ -100,15 +104,16 @@ def without_middle(text: str, *, most: int) -> str:
 
 log = logging.getLogger("ragbandit.conversations")
 
-#: a longer question is not rewritten, characters
+#: longest question that is rewritten, characters
 MAX_QUESTION: Final = 4000
-#: rewrites of one process under way at once; further questions are used as they are
+#: most rewrites of one process at a time; further questions are not rewritten
 MOST_UNDER_WAY: Final = 64
-#: a longer rewrite is none, characters
+#: longest rewrite that is used, characters
 MAX_REWRITE: Final = 2000
-#: failures in a row, of the kinds that a server that is down gives, after which it is not asked for a while
+#: failures in a row after which a server is not asked for _REST_S seconds
 _FAILURES: Final = 3
 _REST_S: Final = 5.0
+#: beginnings of the failures that count: the server may be down
 _DOWN: Final = ("timeout", "connection", "http_5")
 
 _INSTRUCTIONS: Final = (
@@ -122,17 +127,17 @@ _INSTRUCTIONS: Final = (
 
 
 def messages_of(history: Sequence[Message], *, question: str) -> list[dict[str, str]]:
-    """The chat that asks for one rewrite. The system's words are no part of it: they are about answers."""
-    turns = [{"role": each.role, "text": each.text} for each in history if each.role != "system"]
+    """The chat that asks for one rewrite. System messages are left out: they are about answers."""
+    turns = [{"role": turn.role, "text": turn.text} for turn in history if turn.role != "system"]
     material = json.dumps({"conversation": turns, "question": question}, ensure_ascii=False)
     return [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": material}]
 
 
 def parsed_rewrite(reply: ChatReply) -> tuple[str | None, str | None]:
-    """(the question that a model wrote, None) or (None, the reason why there is none)."""
+    """Returns (rewritten question, None), or (None, reason of the failure)."""
     if reply.failed is not None:
         return None, reply.failed
-    text = reply.text.rpartition("</think>")[2]  # some servers leave a model's thoughts in its text
+    text = reply.text.rpartition("</think>")[2]  # some servers do not remove a model's reasoning
     text = " ".join(text.replace("\x00", " ").split())
     if len(text) > 1 and text[0] == text[-1] == '"':
         text = text[1:-1].strip()
@@ -148,7 +153,7 @@ def parsed_rewrite(reply: ChatReply) -> tuple[str | None, str | None]:
 
 
 class Rewriter:
-    """Asks one chat model, from one event loop; every rewrite has an end. store: has earlier rewrites."""
+    """Asks one chat model, from one event loop, with a time limit. store: contains earlier rewrites."""
 
     def __init__(self, chosen: GeneratorSettings, *, settings: RewriteSettings, store: DecisionStore) -> None:
         self.model = chosen.model
@@ -182,44 +187,45 @@ class Rewriter:
         else:
             self._under_way += 1
             try:
-                text, more = await self._bounded(query)
+                text, results = await self._bounded(query)
             finally:
                 self._under_way -= 1
-            facts |= more
+            facts |= results
         if "repeated" not in facts:
             self.results[str(facts.get("failed") or ("unchanged" if text == query.text else "rewritten"))] += 1
         await self._book(query, facts.get("dollars"))
         return replace(query, text=text or query.text, request={**query.request, "rewrite": facts})
 
     async def _bounded(self, query: Query) -> tuple[str | None, dict[str, Json]]:
-        """The question that stands alone, None where that failed, and what the rewrite took."""
+        """Returns (rewritten question or None, its facts)."""
         began, before = time.monotonic(), None
         try:
             async with asyncio.timeout(self.settings.seconds):
-                if query.id is not None and self._store.text == "full":  # else the store has no texts
-                    with suppress(Exception):  # the decision reports a store that cannot be read
+                if query.id is not None and self._store.text == "full":  # otherwise the store has no texts
+                    with suppress(Exception):  # the decision will report a store that cannot be read
                         before = await asyncio.to_thread(self._decided_text, DecisionId(query.id))
                 if before is not None:
                     return before, {"repeated": True}
-                # The package takes a second to load, which must not be the event loop's.
+                # Loading the package takes a second, which must not block the event loop.
                 await asyncio.to_thread(__import__, "openai")
                 reply = await self._server.complete(self._fields(query.messages, question=query.text))
         except TimeoutError:
             reply = ChatReply(failed="timeout")
-        except Exception:  # a rewrite must never cost a caller the answer
+        except Exception:  # a failed rewrite must not fail the request
             reply = ChatReply(failed="malformed")
         text, failed = parsed_rewrite(reply)
         self._note_health(failed)
         facts: dict[str, Json] = {"seconds": round(time.monotonic() - began, 4)}
-        if (used := reply.tokens) is not None and used.read + used.written:
-            self.tokens.update(prompt=used.read, completion=used.written)
-            facts |= {"prompt_tokens": used.read, "completion_tokens": used.written}
-            dollars = used.dollars(self._prices.get(self.model, (0.0, 0.0)))
+        tokens = reply.tokens
+        if tokens is not None and tokens.read + tokens.written:
+            self.tokens.update(prompt=tokens.read, completion=tokens.written)
+            facts |= {"prompt_tokens": tokens.read, "completion_tokens": tokens.written}
+            dollars = tokens.dollars(self._prices.get(self.model, (0.0, 0.0)))
             facts |= {"dollars": dollars} if dollars else {}
         return text, facts | ({"failed": failed} if failed else {})
 
     def _fields(self, history: Sequence[Message], *, question: str) -> dict[str, Any]:
-        """The request: greedy, with the options of the server."""
+        """The body of the request: greedy decoding, with the options of the server."""
         options = self._options
         fields: dict[str, Any] = {
             "model": self.model,
@@ -231,102 +237,142 @@ class Rewriter:
         return {name: value for name, value in {**fields, **options.fields}.items() if value is not None}
 
     def _note_health(self, failed: str | None) -> None:
-        """A server that is down would cost every question the seconds of a rewrite: it is left alone for a while."""
+        """Stop asking a server that is down for a while: it would delay every question by the time limit."""
         down = failed is not None and failed.startswith(_DOWN)
         self._failed_in_row = self._failed_in_row + 1 if down else 0
         if self._failed_in_row >= _FAILURES:
             self._rest_until = time.monotonic() + _REST_S
-            facts = {"action": "rewrite", "failed": failed, "model": self.model}
+            fields = {"action": "rewrite", "failed": failed, "model": self.model}
             message = "questions of conversations are not rewritten for a while: the model does not answer"
-            log.warning(message, extra=facts)
+            log.warning(message, extra=fields)
 
     async def _book(self, query: Query, dollars: Json) -> None:
-        """Count what a rewrite cost, whatever becomes of its question."""
+        """Add the dollars of a rewrite to the budgets, even if its question is not decided."""
         if isinstance(dollars, float):
             spenders = spenders_of(query.tenant, key=query.api_key)
             try:
                 await asyncio.to_thread(book, self._store.database, spenders, dollars=dollars, now=time.time())
             except StoreError as error:
-                facts = {"action": "rewrite", "dollars": dollars, "reason": str(error)}
-                log.warning("what a rewrite cost is not counted in the budgets", extra=facts)
+                fields = {"action": "rewrite", "dollars": dollars, "reason": str(error)}
+                log.warning("the cost of a rewrite is not counted in the budgets", extra=fields)
 
     def _decided_text(self, decision_id: DecisionId) -> str | None:
-        """The text that was decided on; None where there is no such decision, or its texts were erased."""
         decision, _ = self._store.decisions_by_id([decision_id]).get(decision_id, (None, ""))
         return decision.query.text or None if isinstance(decision, Decision) else None
 
 
 def rewriter_of(settings: Settings, *, store: DecisionStore) -> Rewriter | None:
-    """The rewriter of these settings, if they have one."""
+    """The rewriter, if the settings turn it on and its model can be asked."""
     rewrite = settings.conversation.rewrite
     chosen = rewrite.generator or settings.generator
     if rewrite.by == "off" or chosen.name != "openai" or importlib.util.find_spec("openai") is None:
         return None
-    # OpenAI itself without a key would refuse every call; workers with that setting do not start.
+    # OpenAI without a key would refuse every call; workers with such settings do not start.
     usable = chosen.openai.base_url or any(map(os.environ.get, ("OPENAI_BASE_URL", chosen.openai.api_key_env)))
     return Rewriter(chosen, settings=rewrite, store=store) if usable else None
 
 
 class ConversationQueries:
-    """Makes queries of chats; safe to use from several threads."""
+    """Turns chats into queries. Safe to use from several threads."""
 
     def __init__(self, settings: Settings, *, store: DecisionStore) -> None:
         self.settings = settings.conversation
-        #: None: questions are used as users write them
+        #: None if questions are not rewritten
         self.rewriter: Rewriter | None = rewriter_of(settings, store=store)
 
     def submit(self, messages: Sequence[Message], *, query: Query) -> "Future[Query]":
         """The query with the question of these messages; a repeated id gets the same rewrite. Raises InvalidInput."""
         query = with_chat(query, messages, settings=self.settings)
-        # A turn of a loop of tools draws no arm and searches nothing.
+        # A turn of a tool loop draws no arm and searches nothing, so its question is not rewritten.
         if self.rewriter is not None and query.asked is not None and TOOL_TURN not in query.request:
             return asyncio.run_coroutine_threadsafe(self.rewriter.rewritten(query), event_loop())
-        as_it_is: Future[Query] = Future()
-        as_it_is.set_result(query)
-        return as_it_is
+        unchanged: Future[Query] = Future()
+        unchanged.set_result(query)
+        return unchanged
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stay:
-    """A turn that is to stay on an arm."""
-
-    arm: ArmName
-    #: the decision that drew the arm
-    first: DecisionId
-    #: place of this turn since the draw, the drawn one being 1
-    turn: int
-    #: turns that stay, with the drawn one; 0: as long as a stay saves
-    turns: int
-    #: where it stays for the cached prefix: what another arm would gain, and what staying saves, in reward
-    prefix: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def facts(self) -> dict[str, Json]:
-        """As the decision keeps it under STICKY."""
-        return {"first": self.first, "turn": self.turn, "turns": self.turns, **self.prefix}
+def keep_sticky(questions: Sequence[Question], *, settings: Settings, database: Database) -> None:
+    """Let turns of sticky sessions keep the arm of the draw, if it is still offered. Raises StoreError."""
+    limits = [(question, _sticky_turns(question.query, settings=settings)) for question in questions]
+    sticky = [(question, turns) for question, turns in limits if turns and not question.fail_open]
+    if not sticky:
+        return
+    newest = newest_turns(database, {_session_of(question.query) for question, _ in sticky})
+    for question, turns in sticky:
+        query, last = question.query, newest.get(_session_of(question.query))
+        if last is None or last.turn >= turns:
+            continue
+        # Arms that the last turn did not allow, maybe for a caller with another key, had no part in the draw.
+        if last.allowed is not None and (query.arms is None or not last.allowed.issuperset(query.arms)):
+            continue
+        if last.arm in question.arms or last.arm in question.added:
+            question.arms = (last.arm,)
+            question.stay = Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=turns)
 
 
 def _sticky_turns(query: Query, *, settings: Settings) -> int:
-    """Turns for which a session stays on a drawn arm; 0 if it is drawn: its arm is forced, or there is an incumbent."""
+    """Turns for which a session keeps a drawn arm; 0 if every turn is drawn, or the caller forces the arm."""
     if query.session is None or query.forced or settings.policy.incumbent is not None:
         return 0
     turns = settings.conversation.sticky_turns if query.sticky_turns is None else query.sticky_turns
     return turns if turns > 1 else 0
 
 
-def stays_of(queries: Sequence[Query], *, settings: Settings, database: Database) -> list[Stay | None]:
-    """For every question whether, and where, it stays: one read, or none where no question may. Raises StoreError."""
-    turns = [(query, _sticky_turns(query, settings=settings)) for query in queries]
-    sessions = {(str(query.session), query.tenant) for query, most in turns if most}
-    newest = newest_turns(database, sessions) if sessions else {}
-    return [_stay(newest, query=query, turns=most) for query, most in turns]
+def _session_of(query: Query) -> tuple[str, str]:
+    """(session, tenant): the key of `newest_turns`."""
+    return str(query.session), query.tenant
 
 
-def _stay(newest: Mapping[tuple[str, str], SessionTurn], *, query: Query, turns: int) -> Stay | None:
-    last = newest.get((query.session or "", query.tenant))
-    if last is None or last.turn >= turns:
-        return None
-    # A caller, maybe with another key, allowed fewer arms for the last turn: a turn that allows more does not follow.
-    if last.allowed is not None and (query.arms is None or not last.allowed.issuperset(query.arms)):
-        return None
-    return Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=turns)
+def saved_per_token(settings: Settings) -> dict[ArmName, float]:
+    """Arm -> dollars that a prompt token costs less if it is cached; only arms whose prices are known."""
+    saved = {}
+    for name, params in settings.worker_arms.items():
+        generator = settings.named_generators.get(str(params.get("generator", DEFAULT)))
+        if generator is None:
+            continue
+        prices = generator.prices_by_model.get(generator.model, ())
+        if len(prices) > 2 and prices[0] > prices[2]:
+            saved[ArmName(name)] = (prices[0] - prices[2]) / 1e6
+    return saved
+
+
+def keep_prefixes(
+    questions: Sequence[Question], *, saved: Mapping[ArmName, float], settings: Settings, database: Database
+) -> None:
+    """Let turns keep the arm of the turn before if its cached prompt saves more than another arm gains.
+
+    Raises StoreError.
+
+    questions: with the champion's decisions; forced turns, and turns that stay already, do not change.
+    saved: from `saved_per_token`.
+    """
+    rate = settings.reward.cost.get("dollars", 0.0)
+    drawn = [question for question in questions if question.stay is None and not question.query.forced]
+    turns_drawn = [question for question in drawn if question.query.session is not None]
+    if not turns_drawn or not saved or rate <= 0.0:
+        return
+    turns = newest_turns(database, {_session_of(question.query) for question in turns_drawn})
+    tokens = _prompt_tokens(database, [turn.last for turn in turns.values()])
+    for question in turns_drawn:
+        last = turns.get(_session_of(question.query))
+        assert question.decision is not None
+        scores = question.decision.scores  # None if the policy failed, or predicts no rewards
+        if last is None or last.arm not in question.arms or scores is None:
+            continue
+        weight = settings.reward.weight if question.cost_weight is None else question.cost_weight
+        saves = weight * rate * saved.get(last.arm, 0.0) * tokens.get(last.last, 0)
+        gain = max(scores) - scores[question.arms.index(last.arm)]
+        if gain <= saves > 0.0:
+            prefix = {"gain": gain, "saves": saves}
+            question.stay = Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=0, prefix=prefix)
+
+
+def _prompt_tokens(database: Database, ids: Sequence[str]) -> dict[str, int]:
+    """Decision -> prompt tokens of its outcome; decisions without an outcome are missing."""
+    tokens = {}
+    with database.read() as connection:
+        query = select(outcomes.c.decision_id, outcomes.c.cost).where(outcomes.c.decision_id.in_(ids))
+        for key, cost in connection.execute(query):
+            with suppress(AttributeError, TypeError, ValueError):  # a damaged row
+                tokens[key] = int(cost_value(cost).prompt_tokens)
+    return tokens

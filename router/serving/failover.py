@@ -15,35 +15,36 @@ from ragbandit.router.serving.deciding.needs import as_text, lacks_of, passing_a
 from ragbandit.shared.failures import FAILOVER, failure_of, link_of
 from ragbandit.shared.types import KILLED, ArmName, Budget, Decision, DecisionId, Json, Outcome
 
-#: an arm is not asked for less time, seconds
+#: least time left to ask another arm, seconds
 LEAST_S: Final = 0.5
-#: how an id of Open Responses begins
+#: beginning of an id of Open Responses
 _PREFIX: Final = "resp_"
 
 
 def other_arms(decision: Decision, *, chat: Mapping[str, Json], settings: Settings) -> list[ArmName]:
-    """The arms that may answer if the arm of this decision fails, by the policy's order.
+    """The arms that may answer if the arm of this decision fails, the policy's favourite first.
 
-    The caller allows them, and they can do what the request needs. Empty if a caller or the kill switch chose the arm,
-    or if the caller or the settings turned failover off. chat: the request as it came.
+    The caller allows these arms, and they can do what the request needs. Empty if a caller or the kill switch chose the
+    arm, or if the caller or the settings turned failover off. chat: the original request.
     """
     query, link = decision.query, link_of(decision.query.request)
     if link:
-        is_last = link["attempt"] > settings.server.failover
-        return [] if is_last else [ArmName(arm) for arm in link["left"] if arm in settings.worker_arms]
+        if link["attempt"] > settings.server.failover:
+            return []
+        return [ArmName(arm) for arm in link["left"] if arm in settings.worker_arms]
     is_off = settings.server.failover == 0 or query.request.get(FAILOVER) is False
     if is_off or query.forced or KILLED in decision.facts:
         return []
     allowed = [ArmName(arm) for arm in query.arms or settings.worker_arms if arm != decision.arm]
     lacking = lacks_of(replace(query, chat=chat), arms=allowed, passing=passing_arms(settings)) if allowed else {}
-    known = decision.pmf if decision.scores is None else decision.scores
-    worth = dict(zip(decision.arms, known, strict=True))
-    least = min(known) - 1.0
-    return sorted((arm for arm in allowed if arm not in lacking), key=lambda arm: -worth.get(arm, least))
+    values = decision.pmf if decision.scores is None else decision.scores
+    value_of = dict(zip(decision.arms, values, strict=True))
+    lowest = min(values) - 1.0  # for arms that were not offered
+    return sorted((arm for arm in allowed if arm not in lacking), key=lambda arm: -value_of.get(arm, lowest))
 
 
 def may_hand_over(outcome: Outcome) -> bool:
-    """Whether another arm may be asked after this outcome: a request that is wrong would be refused again."""
+    """Whether another arm may be asked after this outcome. A refused request would be refused again."""
     failure = failure_of(outcome.made_by)
     return outcome.status == "failed" and failure is not None and failure.kind != "refused"
 
@@ -58,16 +59,17 @@ def next_decision(
     settings: Settings,
     secret: bytes,
 ) -> Decision | None:
-    """The decision that answers in place of this failed decision; None if no time, money or arm is left.
+    """The decision that replaces a failed one; None if no time, money or arm is left.
 
-    arms: from `other_arms`. unhealthy: arms that are tried last, since their circuit is open.
+    arms: from `other_arms`. unhealthy: arms whose circuit is open; they are tried last.
     """
     budget = _budget_left(capped(decision.query.budget, limits=settings.budget), outcome=outcome)
     ordered = sorted(arms, key=lambda arm: arm in unhealthy)
     failure = failure_of(outcome.made_by)
     if budget is None or not ordered or failure is None:
         return None
-    arm, query, link = ordered[0], decision.query, link_of(decision.query.request)
+    arm, query = ordered[0], decision.query
+    link = link_of(query.request)
     key = DecisionId(f"{_PREFIX if decision.id.startswith(_PREFIX) else ''}{new_id()}")
     link = {
         "first": link.get("first", decision.id),
@@ -96,7 +98,7 @@ def next_decision(
 
 
 def _budget_left(budget: Budget, *, outcome: Outcome) -> Budget | None:
-    """The caps that a failed attempt leaves of these; None if one is used up."""
+    """The budget minus the cost of a failed attempt; None if a cap is used up."""
     cost = outcome.cost
     tokens = cost.prompt_tokens + cost.completion_tokens
     spent = {"seconds": cost.seconds_total, "dollars": cost.dollars, "tokens": tokens}

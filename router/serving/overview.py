@@ -1,6 +1,6 @@
-"""Overview: what the policy earned and spent in a time, of all arms and of each; read from the hourly totals.
+"""Overview: rewards and costs of the policy and of each arm over a period, read from the hourly totals.
 
-Nothing here counts decisions: the cost follows the hours and the arms that are asked for, never the size of the store.
+The time that this takes depends on the number of hours and arms, not on the size of the store.
 """
 
 import math
@@ -31,17 +31,17 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, ArmTotals, Cost, PolicyLabel, PolicyVersion, sum_of
 
 HOUR_S: Final = 3600
-#: newest rows of a table that the points of single minutes count
+#: most rows that are read for points of one minute
 MOST_ROWS: Final = 5_000
 #: most points of a series
 MOST_POINTS: Final = 1000
-#: versions of a policy that a scrape tells of
+#: most versions of a policy in the metrics
 MOST_VERSIONS: Final = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals:
-    """What was decided, answered and learned."""
+    """Counts of decisions, outcomes and updates, with means and latencies."""
 
     decided: int
     """Decisions."""
@@ -52,34 +52,33 @@ class Totals:
     forced: int
     """Decisions whose arm the caller chose."""
     killed: int
-    """Decisions that the kill switch made."""
+    """Decisions made by the kill switch."""
     faults: int
     """Decisions by the fallback arm."""
     answered: int
     """Outcomes with an answer."""
     failed: int
-    """Outcomes without one."""
+    """Outcomes without an answer."""
     cancelled: int
-    """Outcomes that callers ended."""
+    """Outcomes that callers cancelled."""
     failure_share: float | None
-    """Failed ones of all outcomes that were not cancelled; null where there are none."""
+    """Share of failures among the outcomes that were not cancelled; null without outcomes."""
     learned: int
     """Updates of the ledger, default rewards included."""
     reward: float | None
-    """Mean reward of these updates; null where there are none."""
+    """Mean reward of these updates; null without updates."""
     quality: float | None
-    """Mean quality of these updates; null where there are none."""
+    """Mean quality of these updates; null without updates."""
     cost: float | None
-    """Mean cost of these updates, in units of the setting `reward.cost`; null where there are none."""
+    """Mean cost of these updates, in units of the setting `reward.cost`; null without updates."""
     dollars: float
-    """Price of the tokens of all outcomes, where the generator has prices."""
+    """Price of the tokens of all outcomes whose generator has prices."""
     prompt_tokens: int
     """Tokens that models read."""
     completion_tokens: int
     """Tokens that models wrote."""
     p50_s: float | None
-    """Median latency of the outcomes, seconds: from a histogram, within the least and the largest that were observed;
-    null where none was reported."""
+    """Median latency of the outcomes, seconds; estimated from a histogram. Null if no latency was reported."""
     p95_s: float | None
     """95th percentile of the latency, seconds."""
     p99_s: float | None
@@ -88,7 +87,7 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmOverview:
-    """One arm over the time."""
+    """One arm over the period."""
 
     arm: ArmName
     """The arm."""
@@ -100,36 +99,36 @@ class ArmOverview:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A step of the time."""
+    """One step of the period."""
 
     at: float
-    """When the step begins, seconds since 1970."""
+    """Beginning of the step, seconds since 1970."""
     totals: Totals
     """Totals of all arms."""
     arms: Mapping[ArmName, Totals]
-    """Totals of each arm that did anything."""
+    """Totals of each arm with decisions, outcomes or updates."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overview:
-    """What the policy earned and spent."""
+    """Rewards and costs of a policy over a period."""
 
     policy: PolicyLabel
     """Label of the ledger that the policy learns from (setting `policy.label`)."""
     since: float
-    """Beginning of the time, a whole hour, seconds since 1970."""
+    """Beginning of the period, a whole hour, seconds since 1970."""
     until: float
-    """End of the time."""
+    """End of the period, a whole hour, seconds since 1970."""
     step: int
-    """Length of a point, seconds."""
+    """Length of a step, seconds."""
     totals: Totals
-    """Totals of all arms over the time."""
+    """Totals of all arms over the period."""
     arms: tuple[ArmOverview, ...]
-    """Each arm over the time, the most used first."""
+    """Each arm over the period, most used first."""
     points: tuple[Point, ...]
-    """The time in steps, the oldest first."""
+    """The steps of the period, oldest first."""
     counted_to: float | None
-    """The totals hold decisions up to this time, seconds since 1970; null: none yet."""
+    """Decisions up to this time are in the totals, seconds since 1970; null if none are yet."""
     behind_s: float
     """Seconds from `counted_to` to the newest decision."""
     updates_behind: int
@@ -138,20 +137,20 @@ class Overview:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Earned:
-    """What the arms of a policy ever did, and its versions: what a scrape of the metrics reads."""
+    """Totals of all arms since the beginning, and the versions, for the metrics."""
 
     arms: Mapping[ArmName, ArmTotals]
     progress: Progress
-    #: the newest ones, MOST_VERSIONS at most
+    #: the newest versions, at most MOST_VERSIONS
     versions: tuple[PolicyVersion, ...]
-    #: the kill switch decides
+    #: whether the kill switch is on
     killed: bool
-    #: the side that the log of these two weeks favours, or None
+    #: finding that arms were not drawn with the logged probabilities in the last two weeks, or None
     uneven: SampleRatio | None
 
 
 def earned(database: Database, *, policy: PolicyLabel, now: float) -> Earned:
-    """One row for each arm, its hours of two weeks, and the rows of the versions. Raises StoreError."""
+    """Read the totals and versions. Raises StoreError."""
     uneven = lately(database, policy=policy, now=now)
     with database.read() as connection:
         return Earned(
@@ -164,32 +163,27 @@ def earned(database: Database, *, policy: PolicyLabel, now: float) -> Earned:
 
 
 def mean(total: float, count: int) -> float | None:
-    """The mean; None of nothing."""
+    """The mean; None if the count is 0."""
     return total / count if count else None
 
 
 _MEANS: Final = ("reward", "quality", "cost")
-#: totals that are sums as they are
-_SUMS: Final = tuple(
-    one.name for one in fields(Totals) if one.name in ArmTotals.__slots__ and one.name not in ("learned", *_MEANS)
-)
+#: fields of Totals that are copied from ArmTotals
+_SUMS: Final = {total.name for total in fields(Totals)} & set(ArmTotals.__slots__) - {"learned", *_MEANS}
 
 
 def totals_of(sums: ArmTotals) -> Totals:
-    """These sums, with their means."""
-    own: dict[str, Any] = {
-        "failure_share": mean(sums.failed, sums.ended),
-        "learned": sums.rewarded,
-        **{name: mean(getattr(sums, name), sums.rewarded) for name in _MEANS},
-        **{f"p{percent}_s": sums.latency_at(percent / 100) for percent in (50, 95, 99)},
-    }
-    return Totals(**{name: getattr(sums, name) for name in _SUMS}, **own)
+    """Compute means and latencies from sums."""
+    values: dict[str, Any] = {name: getattr(sums, name) for name in _SUMS}
+    values |= {name: mean(getattr(sums, name), sums.rewarded) for name in _MEANS}
+    values |= {f"p{percent}_s": sums.latency_at(percent / 100) for percent in (50, 95, 99)}
+    return Totals(failure_share=mean(sums.failed, sums.ended), learned=sums.rewarded, **values)
 
 
 def overview(database: Database, *, policy: PolicyLabel, since: float, until: float, step: int = HOUR_S) -> Overview:
-    """The overview of since <= time < until, widened to whole hours.
+    """The overview of since <= time < until, extended to whole hours.
 
-    step: seconds of a point, a multiple of an hour. Raises InvalidInput, StoreError.
+    step: length of a step in seconds, a multiple of an hour. Raises InvalidInput, StoreError.
     """
     first, last = _checked(since=since, until=until, step=step)
     with database.read() as connection:
@@ -212,7 +206,7 @@ def overview(database: Database, *, policy: PolicyLabel, since: float, until: fl
         until=float(last * HOUR_S),
         step=step,
         totals=totals_of(everything),
-        arms=tuple(sorted(arms, key=lambda one: (-one.totals.decided, one.arm))),
+        arms=tuple(sorted(arms, key=lambda arm: (-arm.totals.decided, arm.arm))),
         points=tuple(_points(rows, first=first, last=last, hours=step // HOUR_S)),
         counted_to=progress.decided_to,
         behind_s=progress.behind_s,
@@ -224,9 +218,9 @@ MINUTE_S: Final = 60
 
 
 def with_minutes(database: Database, *, history: Overview, weight: float, now: float) -> Overview:
-    """The same with a point for each of the last 60 minutes, unless these have `MOST_ROWS` rows or more.
+    """Replace the points by the last 60 minutes, unless these have `MOST_ROWS` rows or more. Raises StoreError.
 
-    weight: of cost, at which rewards are read. Raises StoreError.
+    weight: weight of cost at which rewards are read.
     """
     last = int(now // MINUTE_S) + 1
     with database.read() as connection:
@@ -238,7 +232,7 @@ def with_minutes(database: Database, *, history: Overview, weight: float, now: f
 
 
 def _checked(*, since: float, until: float, step: int) -> tuple[int, int]:
-    """The hours of the time. Raises InvalidInput."""
+    """Returns (first hour, hour after the last one). Raises InvalidInput."""
     if not (math.isfinite(since) and math.isfinite(until) and 0.0 <= since < until < 1e11):
         raise InvalidInput(f'"since" is {since}, "until" is {until}', field="since", remedy="send an earlier since")
     if step < HOUR_S or step % HOUR_S:
@@ -246,12 +240,12 @@ def _checked(*, since: float, until: float, step: int) -> tuple[int, int]:
     first, last = hour_of(since), hour_of(math.ceil(until) + HOUR_S - 1)
     if last - first > KEPT or (last - first) * HOUR_S > MOST_POINTS * step:
         remedy = f"ask for at most {KEPT // 24} days and {MOST_POINTS} steps"
-        raise InvalidInput("the time is too long for its step", field="step", remedy=remedy)
+        raise InvalidInput("the period is too long for its step", field="step", remedy=remedy)
     return first, last
 
 
 def _points(rows: Iterable[ArmHour], *, first: int, last: int, hours: int, unit_s: int = HOUR_S) -> Iterable[Point]:
-    """Points of `hours` units each. unit_s: seconds of the unit in which the rows, first and last count."""
+    """Points of `hours` units each. unit_s: seconds of the unit of the rows, `first` and `last`."""
     by_step: dict[int, dict[ArmName, ArmTotals]] = {}
     for row in rows:
         arms = by_step.setdefault((row.hour - first) // hours, {})
@@ -271,31 +265,32 @@ def _progress(connection: Connection, *, policy: PolicyLabel) -> Progress:
     return progress_of(connection, label=policy, newest=newest, last_seq=int(last_seq or 0))
 
 
-#: how old the mean may become, seconds
+#: least time between two reads of the mean, seconds
 _KEPT_S: Final = 60.0
 
 
 class Savings:
-    """The mean dollars of an answer by the holdback's arm. Read by one thread, used by all."""
+    """The mean dollars of an answer by the holdback's arm. One thread calls `refresh`; all may call `of`."""
 
     def __init__(
         self, database: Database, *, policy: PolicySettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._database, self._policy, self._clock = database, policy, clock
+        self._database, self._policy = database, policy
+        self._clock = clock
         self._read_at = float("-inf")
         #: None without a holdback, or if too few outcomes of its arm have dollars
         self.mean: float | None = None
 
     def refresh(self) -> None:
-        """Read the mean where it is older than _KEPT_S. Raises StoreError."""
+        """Read the mean if it is older than _KEPT_S. Raises StoreError."""
         if self._policy.holdback is None or self._clock() - self._read_at < _KEPT_S:
             return
         with self._database.read() as connection:
             arms = totals_ever(connection, policy=PolicyLabel(self._policy.label))
-        self._read_at, of = self._clock(), arms.get(ArmName(self._policy.holdback.arm))
-        known = of is not None and of.ended >= FEWEST_EFFECTIVE and of.dollars > 0.0
-        self.mean = of.dollars / of.ended if of is not None and known else None
+        self._read_at = self._clock()
+        totals = arms.get(ArmName(self._policy.holdback.arm), ArmTotals())
+        self.mean = totals.dollars / totals.ended if totals.ended >= FEWEST_EFFECTIVE and totals.dollars > 0.0 else None
 
     def of(self, cost: Cost) -> float | None:
-        """What an answer of this cost saved, in dollars, below 0 if it was more expensive; None if it is not known."""
+        """Dollars that an answer of this cost saved, below 0 if it was more expensive; None if the mean is unknown."""
         return None if self.mean is None else self.mean - cost.dollars

@@ -33,14 +33,14 @@ from ragbandit.shared.types import CANCELLED, Decision, DecisionId, Outcome, Out
 if TYPE_CHECKING:
     from ragbandit.router.queue.streams import ReadStream
 
-#: most decisions whose answers are asked for together
+#: most answers that are requested in one batch
 MAX_BATCH = 64
-#: most further decisions per poll, in addition to those with a waiting caller
+#: most decisions without a waiting caller that one poll looks up
 POLLED = 500
-#: a decision without an outcome holds its place for that long, seconds: by then its arm, its worker and the recovery
-#: loop have had their time many times over
+#: seconds after which a decision without an outcome stops counting as unanswered: much longer than the time limits of
+#: arms, workers and recovery together
 KEEP_S = 86_400.0
-#: Retry-After where too many are unanswered, seconds
+#: Retry-After if too many decisions are unanswered, seconds
 RETRY_S = 5.0
 
 
@@ -48,33 +48,33 @@ class InlineRuns(Protocol):
     """Runs arms in the service's own process. Safe to use from several threads, except `begin`."""
 
     def claim(self, decisions: Sequence[Decision]) -> Mapping[DecisionId, str]:
-        """Choose the decisions that are to be run here: each with the key of this process."""
+        """Choose the decisions to run in this process. Returns decision -> key of this process."""
         ...
 
     def unclaim(self, ids: Iterable[DecisionId]) -> None:
-        """These decisions were not stored, or another request made them."""
+        """Forget these decisions: they were not stored, or another request made them."""
         ...
 
     def begin(self, decision: Decision, *, live: bool) -> "tuple[Future[Outcome], ReadStream | None] | None":
-        """Run a decision that was claimed here; None if it was not, or has begun. Call it on the service's event loop.
+        """Run a claimed decision. Call it on the service's event loop.
 
-        Returns the Future of its outcome, and its pieces if `live`.
+        Returns (Future of its outcome, stream of its pieces if `live`), or None if it is not claimed, or runs already.
         """
         ...
 
     def stop(self, decision_id: DecisionId) -> bool:
-        """Stop this run; False if it is not here."""
+        """Stop this run. False if it does not run in this process."""
         ...
 
     def close(self) -> None:
-        """Release the runs of this process, so that another process answers them."""
+        """Release the claims of this process: another process answers the decisions."""
         ...
 
 
 class PendingAnswers:
-    """What this process has asked workers to answer. Safe to use from several threads.
+    """Decisions that workers are to answer, and the callers that wait. Safe to use from several threads.
 
-    server: the bounds of the queue in front of Redis, and of decisions without an outcome, in all and of one tenant.
+    server: bounds of the queue in front of Redis, and of unanswered decisions, in total and per tenant.
     """
 
     def __init__(self, store: DecisionStore, *, notifier: Notifier, server: ServerSettings) -> None:
@@ -84,12 +84,12 @@ class PendingAnswers:
         self._tenant_unanswered = server.tenant_unanswered
         self._lock = threading.Lock()
         self._futures: dict[str, list[Future[Outcome]]] = {}
-        #: decision id -> tenant and the end of its place (time.monotonic), of those without an outcome; the one that
-        #: was looked up longest ago first
+        #: decision without an outcome -> (tenant, time.monotonic() when it stops counting); first the one that was
+        #: looked up longest ago
         self._unanswered: dict[str, tuple[str, float]] = {}
-        #: questions that are being decided and are not among those
+        #: questions that are being decided and are not in `_unanswered`
         self._deciding = 0
-        #: tenant -> its decisions among those, and its questions that are being decided
+        #: tenant -> its entries in `_unanswered` and its questions that are being decided
         self._by_tenant = TenantCounts()
         self._refused = {"count": 0, "tenant": 0}
         self._ending = False
@@ -98,16 +98,16 @@ class PendingAnswers:
         )
 
     def start(self) -> None:
-        """Start the thread that asks workers."""
+        """Start the thread that sends requests to workers."""
         self._requests.start()
 
     def close(self) -> None:
-        """Ask for what was handed over, then end the thread."""
+        """Send the submitted requests, then end the thread."""
         self._requests.close()
 
     @contextmanager
     def place(self, query: Query) -> Iterator[None]:
-        """A place for a question while it is decided; one that is asked again, by its id, has its place already.
+        """Reserve a place for a question while it is decided; a repeated id has its place already.
 
         Raises Overloaded, TooManyRequests, InvalidInput.
         """
@@ -132,15 +132,23 @@ class PendingAnswers:
         return self._requests.submit(decision, admitted=True)
 
     def request(self, decision: Decision) -> "Future[Outcome]":
-        """Ask a worker for the answer, once or again; a Future of the outcome, to be given to `remove` after use."""
+        """Ask a worker for the answer. Returns the Future of the outcome; pass it to `remove` after use."""
         return self._request_batch([decision])[0]
 
     def expect(self, decision: Decision) -> "Future[Outcome]":
-        """A Future of the outcome of a decision that this process runs itself; no worker is asked."""
-        return self._add(decision)
+        """The Future of the outcome of a decision; no worker is asked."""
+        future: Future[Outcome] = Future()
+        with self._lock:
+            if not self._ending:
+                self._futures.setdefault(decision.id, []).append(future)
+            if decision.id not in self._unanswered:
+                tenant = decision.query.tenant
+                self._unanswered[decision.id] = (tenant, time.monotonic() + KEEP_S)
+                self._by_tenant.add(tenant, 1)
+        return future
 
     def end_waits(self) -> None:
-        """Whoever waits for an outcome, now or later, gets a TimeoutError at once: the process is about to end."""
+        """End all waits for outcomes, present and future ones, with a TimeoutError: the process is about to end."""
         with self._lock:
             self._ending = True
             waiting = [future for futures in self._futures.values() for future in futures]
@@ -149,7 +157,7 @@ class PendingAnswers:
             self._give_up(future)
 
     def state(self) -> QueueState:
-        """State of the queue in front of Redis; its refusals are also those for want of a place."""
+        """State of the queue in front of Redis; `refused` also counts questions without a place."""
         state = self._requests.state()
         with self._lock:
             refused = {reason: count + self._refused.get(reason, 0) for reason, count in state.refused.items()}
@@ -160,47 +168,47 @@ class PendingAnswers:
         return len(self._unanswered)
 
     def remove(self, decision_id: DecisionId, future: "Future[Outcome]") -> None:
-        """Stop waiting for this decision, or for the one that answers in its place."""
+        """Stop waiting for this decision, or for its replacement."""
         if future.done() and not future.cancelled():
             return  # it was delivered
         with self._lock:
-            here = future in self._futures.get(decision_id, ())
-            for key in [decision_id] if here else list(self._futures):
-                left = [one for one in self._futures[key] if one is not future]
-                if left:
-                    self._futures[key] = left
-                else:
-                    del self._futures[key]
+            is_unmoved = future in self._futures.get(decision_id, ())
+            for key in [decision_id] if is_unmoved else list(self._futures):
+                if future in self._futures[key]:
+                    self._futures[key].remove(future)
+                    if not self._futures[key]:
+                        del self._futures[key]
 
     def is_awaited(self, decision_id: str) -> bool:
         """Whether a caller waits for this decision."""
         return decision_id in self._futures
 
     def poll(self) -> None:
-        """Look for outcomes whose notification was missed: all that are awaited, and some of the others."""
+        """Look for outcomes whose notification was missed: all awaited ones, and some of the others."""
         with self._lock:
             awaited = list(self._futures)
             others = [key for key in islice(self._unanswered, POLLED) if key not in self._futures]
-            for key in others:  # to the end of the row
+            for key in others:  # moved to the end
                 self._unanswered[key] = self._unanswered.pop(key)
             now = time.monotonic()
-            ended = [key for key in others if self._unanswered[key][1] <= now]
-        self.answered(ended)
+            expired = [key for key in others if self._unanswered[key][1] <= now]
+        self.answered(expired)
         if awaited:
             self.deliver(self._store.outcomes_by_id(awaited))
         if others:
             self.answered(self._store.with_outcome(others))
 
     def deliver(self, outcomes: Mapping[str, Outcome | StoreError]) -> None:
-        """Pass outcomes to the waiting callers; an unreadable one raises its error there. After a failed arm the caller
-        goes on waiting for the decision that replaces it.
+        """Pass outcomes to the waiting callers; an unreadable outcome raises its error there.
+
+        After a failed arm the caller waits for the decision that replaces it.
         """
         moved = self._moved(outcomes)
         self.answered(outcomes)
         with self._lock:
-            awaited = [(one, outcome) for key, outcome in outcomes.items() for one in self._futures.pop(key, [])]
+            awaited = [(future, outcome) for key, outcome in outcomes.items() for future in self._futures.pop(key, [])]
         for future, outcome in awaited:
-            with suppress(InvalidStateError):  # a caller who gave up has cancelled it
+            with suppress(InvalidStateError):  # the caller has cancelled it
                 if isinstance(outcome, StoreError):
                     future.set_exception(outcome)
                 else:
@@ -209,7 +217,7 @@ class PendingAnswers:
             self.deliver(self._store.outcomes_by_id(moved))
 
     def _moved(self, outcomes: Mapping[str, Outcome | StoreError]) -> list[DecisionId]:
-        """Let callers, and their places, wait for the successors that these outcomes name; their ids."""
+        """Let callers wait for the replacements of failed decisions. Returns the ids of the replacements."""
         moved = []
         for key, outcome in outcomes.items():
             successor = successor_of(outcome.made_by) if isinstance(outcome, Outcome) else None
@@ -223,7 +231,7 @@ class PendingAnswers:
         return moved
 
     def answered(self, ids: Iterable[str]) -> None:
-        """These decisions have an outcome."""
+        """Stop counting these decisions as unanswered."""
         with self._lock:
             for key in ids:
                 entry = self._unanswered.pop(key, None)
@@ -231,7 +239,7 @@ class PendingAnswers:
                     self._by_tenant.add(entry[0], -1)
 
     def _request_batch(self, decisions: Sequence[Decision]) -> "list[Future[Outcome]]":
-        futures = [self._add(decision) for decision in decisions]
+        futures = [self.expect(decision) for decision in decisions]
         try:
             outcomes = self._store.outcomes_by_id([decision.id for decision in decisions])
         except Exception:  # also a damaged row
@@ -239,7 +247,8 @@ class PendingAnswers:
                 self.remove(decision.id, future)
             raise
         self.deliver(outcomes)
-        if waiting := [decision.id for decision in decisions if decision.id not in outcomes]:
+        waiting = [decision.id for decision in decisions if decision.id not in outcomes]
+        if waiting:
             self._notifier.request_answers(waiting)
         if self._ending:
             for future in futures:
@@ -251,27 +260,16 @@ class PendingAnswers:
         with suppress(InvalidStateError):  # it has its outcome
             future.set_exception(TimeoutError("the process is about to end"))
 
-    def _add(self, decision: Decision) -> "Future[Outcome]":
-        future: Future[Outcome] = Future()
-        with self._lock:
-            if not self._ending:
-                self._futures.setdefault(decision.id, []).append(future)
-            if decision.id not in self._unanswered:
-                tenant = decision.query.tenant
-                self._unanswered[decision.id] = (tenant, time.monotonic() + KEEP_S)
-                self._by_tenant.add(tenant, 1)
-        return future
-
     def _check_place(self, tenant: str) -> None:
         remedy = "try again when some are answered, with the same id"
-        everybody, count = len(self._unanswered) + self._deciding, self._by_tenant.get(tenant, 0)
-        if everybody >= self._max_unanswered:
+        total, of_tenant = len(self._unanswered) + self._deciding, self._by_tenant.get(tenant, 0)
+        if total >= self._max_unanswered:
             self._refused["count"] += 1
-            message = f"{everybody} questions have no answer yet (server.max_unanswered)"
+            message = f"{total} questions have no answer yet (server.max_unanswered)"
             raise Overloaded(message, remedy=remedy, retry_after_s=RETRY_S)
-        if count >= self._tenant_unanswered:
+        if of_tenant >= self._tenant_unanswered:
             self._refused["tenant"] += 1
-            message = f"{count} questions of the tenant {tenant!r} have no answer yet (server.tenant_unanswered)"
+            message = f"{of_tenant} questions of the tenant {tenant!r} have no answer yet (server.tenant_unanswered)"
             raise TooManyRequests(message, field="tenant", remedy=remedy, retry_after_s=RETRY_S)
 
 
@@ -283,17 +281,17 @@ class Cancellation:
     """State of a decision whose cancellation was requested."""
 
     decision_id: DecisionId
-    #: whether it ended by being cancelled; None while a worker has still to end it
+    #: whether it was cancelled; None until a worker has ended it
     cancelled: bool | None
-    #: status of its outcome; None without one
+    #: status of its outcome; None if there is no outcome yet
     status: OutcomeStatus | None
 
 
 def request(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
-    """Record that nobody wants the answer, unless there is an outcome already. A second time changes nothing.
+    """Cancel an answer, unless there is an outcome already. A repeated call changes nothing.
 
-    If another arm answers in place of a failed one, that answer is cancelled. Raises NotFound, or Conflict for a
-    decision that the caller's own stack runs.
+    If the arm failed and another arm answers, the answer of the other arm is cancelled. Raises NotFound, or Conflict
+    for a decision that the caller's own stack runs.
     """
     with database.write() as connection:
         query = select(decisions.c.run_by, decisions.c.policy).where(decisions.c.id == decision_id)
@@ -303,34 +301,33 @@ def request(database: Database, *, decision_id: DecisionId, now: float) -> Cance
         if decision.run_by != "worker":
             remedy = "stop it there, and report the outcome yourself"
             raise Conflict("your own stack runs this decision, not our workers", field="decision_id", remedy=remedy)
-        ended = connection.execute(
-            select(*outcomes.c["status", "stop_reason", "made_by"]).where(outcomes.c.decision_id == decision_id)
-        ).first()
-        if ended is None:
+        query = select(*outcomes.c["status", "stop_reason", "made_by"]).where(outcomes.c.decision_id == decision_id)
+        outcome = connection.execute(query).first()
+        if outcome is None:
             row = {"decision_id": decision_id, "asked_at": now}
             insert_new(connection, cancellations, [row], key="decision_id")
             if answer_queue.move_to_front(connection, decision_id):
                 return Cancellation(decision_id=decision_id, cancelled=None, status=None)
-    successor = None if ended is None else successor_of(object_or_empty(ended.made_by))
-    if successor is not None:
-        return request(database, decision_id=successor, now=now)
-    if ended is None:
+    if outcome is None:  # the decision is in no queue
         DecisionStore(database, label=PolicyLabel(decision.policy)).add_outcome(
             unrun_outcome(decision_id, stop_reason=CANCELLED, error=_CLOSED, now=now)
         )
         return request(database, decision_id=decision_id, now=now)
-    cancelled = (ended.status, ended.stop_reason) == ("failed", CANCELLED)
-    return Cancellation(decision_id=decision_id, cancelled=cancelled, status=ended.status)
+    successor = successor_of(object_or_empty(outcome.made_by))
+    if successor is not None:
+        return request(database, decision_id=successor, now=now)
+    cancelled = (outcome.status, outcome.stop_reason) == ("failed", CANCELLED)
+    return Cancellation(decision_id=decision_id, cancelled=cancelled, status=outcome.status)
 
 
 def requested(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionId]:
-    """Those among these decisions that are to be cancelled."""
-    wanted = list(ids)
-    if not wanted:
+    """Select the decisions whose cancellation was requested."""
+    decision_ids = list(ids)
+    if not decision_ids:
         return set()
+    query = select(cancellations.c.decision_id).where(cancellations.c.decision_id.in_(decision_ids))
     with database.read() as connection:
-        rows = connection.execute(select(cancellations.c.decision_id).where(cancellations.c.decision_id.in_(wanted)))
-        return {DecisionId(key) for key in rows.scalars()}
+        return {DecisionId(key) for key in connection.execute(query).scalars()}
 
 
 log = logging.getLogger("ragbandit.recovery")
@@ -340,16 +337,17 @@ LIMIT = 1000
 
 
 def recover(database: Database, *, jobs: Jobs, settings: Settings, now: float) -> int:
-    """Let the answer queue have as many wake-ups as decisions wait, for workers and for autoscalers; how many it sent.
+    """Send missing wake-ups to Redis, so that there is one per waiting decision. Returns how many were sent.
 
-    Nothing waits for the judge or a check for too long, also where there is none any more.
-    Raises StoreError, and QueueError if Redis cannot be reached: the next pass finds the same.
+    Also ends waits for the judge, a check or a label that are too old, for example because the judge was removed.
+    Raises StoreError, and QueueError if Redis cannot be reached: the next pass tries again.
     """
     expiry: dict[JobKind, float] = {"judge": settings.judge.expire_s, "check": CHECK_EXPIRE_S, "label": LABEL_EXPIRE_S}
     for kind, expire_s in expiry.items():
-        if gone := judgements.expire(database, kind=kind, before=now - expire_s, now=now):
+        expired = judgements.expire(database, kind=kind, before=now - expire_s, now=now)
+        if expired:
             message = "answers waited for %s for longer than %.0f s, and get no score"
-            log.warning(message, kind, expire_s, extra={"action": f"{kind}_expired", "count": gone})
-    silent = waiting_ids(database, limit=LIMIT)[jobs.depth()["answer"] :]
-    jobs.enqueue_answers(silent)
-    return len(silent)
+            log.warning(message, kind, expire_s, extra={"action": f"{kind}_expired", "count": expired})
+    without_job = waiting_ids(database, limit=LIMIT)[jobs.depth()["answer"] :]
+    jobs.enqueue_answers(without_job)
+    return len(without_job)

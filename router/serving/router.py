@@ -1,12 +1,12 @@
 """Router: the library's interface. It decides and commits, stores outcomes and feedback, follows the learner's
-snapshots, and asks workers for answers. It learns only if `learn()` is called.
+snapshots, and asks workers for answers. It does not learn unless `learn()` is called.
 """
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -56,21 +56,21 @@ if TYPE_CHECKING:
     from ragbandit.router.queue.jobs import Listener
     from ragbandit.router.queue.streams import StreamReader
 
-#: seconds between two polls for new snapshots, awaited outcomes and the arms' health; a notification comes sooner
+#: seconds between two polls for new snapshots, awaited outcomes and the arms' health; notifications start one sooner
 POLL_S = 1.0
-#: queues of this process for batches, in addition to answers
+#: names of the batch queues of this process
 Queue = Literal["questions", "feedback", "outcomes"]
 
 
 class Router(AbstractContextManager["Router"]):
-    """One process's router. `Router.open()` reads the configuration and starts it; use it as a context manager."""
+    """The router of one process, a context manager. `Router.open()` reads the configuration and starts it."""
 
     def __init__(self, settings: Settings, *, encoder: Encoder, database: Database, jobs: Jobs) -> None:
         """Assemble the parts; nothing is read, written or started before `start`. Raises ConfigError."""
         check_policy(settings)
         self.settings = settings
-        self.encoder, self.database, self.jobs = encoder, database, jobs
-        self._owns_jobs = False
+        self.database, self.encoder = database, encoder
+        self.jobs, self._owns_jobs = jobs, False
         label = PolicyLabel(settings.policy.label)
         self.store = DecisionStore(
             database,
@@ -87,38 +87,29 @@ class Router(AbstractContextManager["Router"]):
             restored="polling the database works again",
             log="ragbandit.snapshots",
         )
-        #: catches up with the store, at once when it is woken
+        #: reads snapshots, outcomes and health from the store, every POLL_S and when it is woken
         self.poll = Routine("follow", self._catch_up, every_s=POLL_S, at_once=False, outage=outage)
         self._poll_health_at = 0.0
-        #: None before `start`, and without Redis
+        #: receives notifications; None before `start`, and without Redis
         self.listener: Listener | None = None
         self.notifier = Notifier(jobs)
-        #: makes questions of chats
         self.conversations = ConversationQueries(settings, store=self.store)
-        own = SnapshotFollower(database, settings=settings, files=self.files, encoder=encoder)
-        #: decides
-        self.service = RouteService(self.store, encoder=encoder, serving=own.serving)
-        #: keeps the policy that decides up to date
-        self.following = PolicyFollower(own, service=self.service, wake=self.poll.wake)
-        #: what workers are asked to answer
+        snapshots = SnapshotFollower(database, settings=settings, files=self.files, encoder=encoder)
+        self.service = RouteService(self.store, encoder=encoder, serving=snapshots.serving)
+        self.following = PolicyFollower(snapshots, service=self.service, wake=self.poll.wake)
+        #: decisions that workers are asked to answer
         self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)
-        self._feedback: MicroBatcher[Feedback, Receipt] = writes(
-            self.store.add_feedback, name="ragbandit-feedback", notifier=self.notifier, limits=settings.server
-        )
-        self._outcomes: MicroBatcher[Outcome, bool] = writes(
-            self.store.add_outcomes, name="ragbandit-outcomes", notifier=self.notifier, limits=settings.server
-        )
-        #: the queues of this process, by name
+        make_queue = partial(writes, notifier=self.notifier, limits=settings.server)
         self.batchers: dict[Queue, MicroBatcher[Any, Any]] = {
             "questions": self.service.batcher,
-            "feedback": self._feedback,
-            "outcomes": self._outcomes,
+            "feedback": make_queue(self.store.add_feedback, name="ragbandit-feedback"),
+            "outcomes": make_queue(self.store.add_outcomes, name="ragbandit-outcomes"),
         }
-        #: what answers saved against the holdback's arm
+        #: dollars that answers saved against the holdback's arm
         self.savings = Savings(database, policy=settings.policy)
         #: runs arms in this process; None if workers run all of them
         self.inline: InlineRuns | None = None
-        #: answers that are read while workers write them; None: without Redis they come whole
+        #: reads answers while workers write them; None without Redis
         self.streams: StreamReader | None = None
         self.readiness = Readiness(
             {"database": TrialWrites(database).write, REDIS: self._check_redis, LEARNER: self._check_learner},
@@ -136,7 +127,7 @@ class Router(AbstractContextManager["Router"]):
     ) -> Self:
         """A started Router on the configured database, Redis and encoder; Redis may be down.
 
-        config: a file, Settings, or None for ./config.yaml and the environment. Raises ConfigError and StoreError.
+        config: a file, Settings, or None for ./config.yaml and the environment. Raises ConfigError, StoreError.
         """
         settings = config if isinstance(config, Settings) else load(config).settings
         database = open_database(settings)
@@ -153,13 +144,13 @@ class Router(AbstractContextManager["Router"]):
             raise
 
     def start(self) -> None:
-        """Register the policy, take over the newest snapshot, start the threads. Once. Raises StoreError."""
+        """Register the policy, load the newest snapshot, start the threads. Call it once. Raises StoreError."""
         self.following.start()
         self.service.poll_outcomes(more=self.following.live.added)
         if self.service.serving.last_seq < self.ledger.last_seq():
-            # The newest snapshot is lost or has other params: the learner makes it from the ledger.
+            # The newest snapshot is lost or has other params; the learner makes it again from the ledger.
             self.notifier.notify_learner()
-        for part in (self.service, self._feedback, self._outcomes, self.answers):
+        for part in (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers):
             part.start()
         if not isinstance(self.jobs, MemoryJobs):
             from ragbandit.router.queue.streams import StreamReader
@@ -169,20 +160,20 @@ class Router(AbstractContextManager["Router"]):
         self.listener = self.jobs.listen(self._hear)
 
     def run_inline(self, inline: InlineRuns) -> None:
-        """Let this process answer what it can by itself, from the next question on."""
+        """Let this process run arms itself, from the next question on."""
         self.inline = self.service.inline = inline
 
     def note_failure(self) -> None:
-        """An arm failed: the circuit breaker reads it before the next question."""
+        """Let the circuit breaker read the newest outcomes at once, because an arm failed."""
         self._poll_health_at = 0.0
         self.poll.wake()
 
     def close(self) -> None:
-        """Finish the requests handed in, stop all threads, close the connections."""
+        """Finish the submitted requests, stop all threads, close the connections."""
         if self.inline is not None:
             self.inline.close()
-        parts = (self.service, self._feedback, self._outcomes, self.answers, self.poll, self.listener, self.following)
-        for part in (*parts, self.streams):
+        queues = (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers)
+        for part in (*queues, self.poll, self.listener, self.following, self.streams):
             if part is not None:
                 part.close()
         if self._owns_jobs:
@@ -198,29 +189,29 @@ class Router(AbstractContextManager["Router"]):
         return self.following.ledger
 
     def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
-        """Draw an arm for the caller's own stack to run. Committed when it returns.
+        """Draw an arm that the caller's own stack runs. The decision is committed when it returns.
 
-        Raises InvalidInput, Conflict (the id was used for another request), StoreError, NotReady (time ran out) and
-        Overloaded (it would wait longer than server.max_wait_s).
+        Raises InvalidInput, Conflict (the id was used for another request), StoreError, NotReady (no reply within
+        timeout_s) and Overloaded (the expected wait is longer than server.max_wait_s).
         """
         timeout_s = checked_number(timeout_s, field="timeout_s")
         return reply_of(self.submit(query), timeout_s=timeout_s)
 
     def submit(self, query: Query | str, *, run_by: RunBy = "caller") -> "Future[Decision]":
-        """`route` without waiting; with run_by="worker" only arms that our workers run are offered.
+        """`route` without waiting. run_by="worker" offers only arms that our workers run.
 
-        Raises Overloaded, InvalidInput, Forbidden, and TooManyRequests if too many of its tenant wait. The Future
-        raises Conflict if its id was used for another request; if cancelled before its batch begins, it stores nothing.
+        Raises Overloaded, InvalidInput, Forbidden, and TooManyRequests if too many questions of the tenant wait. The
+        Future raises Conflict if the id was used for another request. If cancelled in time, nothing is stored.
         """
         question = self.service.question(query, run_by=run_by)
         return self.service.batcher.submit(question, tenant=question.query.tenant)
 
     def query_of_messages(self, messages: Sequence[Message], *, query: Query | None = None) -> Query:
-        """The query that a chat asks, for `route` or `answer`: the last user message, with the turns before it.
+        """Make a query of a chat, for `route` or `answer`: the last user message, with the turns before it.
 
-        messages: the oldest first. query: the id, the session and the rest of the request except text and messages.
-        With `conversation.rewrite` the `text` of a later turn is rewritten to need no history, `asked` is the original,
-        and `request` has the cost of the rewrite. Raises InvalidInput without a question.
+        With `conversation.rewrite` the `text` of a later turn is rewritten so that it needs no history; `asked` is the
+        original, and `request` has the cost of the rewrite. messages: oldest first. query: the fields of the request
+        except text and messages. Raises InvalidInput if the chat has no question.
         """
         submitted = self.conversations.submit(messages, query=query or Query(text=""))
         return reply_of(submitted, timeout_s=SERVE_S)
@@ -228,7 +219,7 @@ class Router(AbstractContextManager["Router"]):
     def route_many(
         self, queries: Sequence[Query | str], *, timeout_s: float = SERVE_S
     ) -> list[Decision | RagBanditError]:
-        """`route` for many questions, in groups: in order, the decision or the error of each. Raises Overloaded."""
+        """`route` for many questions. Returns the decision or the error of each, in order. Raises Overloaded."""
         timeout_s = checked_number(timeout_s, field="timeout_s")
         give_up = time.monotonic() + timeout_s
         results: list[Decision | RagBanditError] = []
@@ -240,22 +231,22 @@ class Router(AbstractContextManager["Router"]):
         return results
 
     def submit_many(self, queries: Sequence[Query | str], *, run_by: RunBy = "caller") -> "list[Future[Decision]]":
-        """`submit` for many: the Future of a query that is refused raises the error. Raises Overloaded."""
-        results: list[Question | Future[Decision]] = []
-        for query in queries:
+        """`submit` for many queries; the Future of an invalid query raises its error. Raises Overloaded."""
+        questions: dict[int, Question] = {}
+        futures: dict[int, Future[Decision]] = {}
+        for place, query in enumerate(queries):
             try:
-                results.append(self.service.question(query, run_by=run_by))
+                questions[place] = self.service.question(query, run_by=run_by)
             except (InvalidInput, Forbidden) as error:
-                refused: Future[Decision] = Future()
-                refused.set_exception(error)
-                results.append(refused)
-        questions = [one for one in results if isinstance(one, Question)]
-        tenants = [one.query.tenant for one in questions]
-        taken = iter(self.service.batcher.submit_each(questions, tenants=tenants))
-        return [next(taken) if isinstance(one, Question) else one for one in results]
+                futures[place] = Future()
+                futures[place].set_exception(error)
+        tenants = [question.query.tenant for question in questions.values()]
+        submitted = self.service.batcher.submit_each(list(questions.values()), tenants=tenants)
+        futures |= zip(questions, submitted, strict=True)
+        return [futures[place] for place in range(len(queries))]
 
     def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
-        """Draw an arm and have a worker run it: the decision that answered, and its Outcome, or None after wait_s."""
+        """Draw an arm that a worker runs. Returns (decision that answered, its Outcome, or None after wait_s)."""
         wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_number(wait_s, field="wait_s")
         query = Query(text=query) if isinstance(query, str) else query
         with self.answers.place(query):
@@ -270,7 +261,7 @@ class Router(AbstractContextManager["Router"]):
             self.answers.remove(decision.id, waiting)
 
     def decision_of(self, decision: Decision, outcome: Outcome) -> Decision:
-        """The decision of an outcome: this one, or the one that answered in its place. Raises StoreError."""
+        """The decision that an outcome belongs to: this one, or its replacement after a failure. Raises StoreError."""
         key = outcome.decision_id
         answered = decision if key == decision.id else self.store.decisions_by_id([key])[key][0]
         if isinstance(answered, StoreError):
@@ -281,8 +272,8 @@ class Router(AbstractContextManager["Router"]):
         """Stop the answer; its outcome has the cost so far. Raises NotFound, Conflict, InvalidInput."""
         key = DecisionId(checked_id(decision_id, field="decision_id"))
         cancelled = pending.request(self.database, decision_id=key, now=time.time())
-        here = self.inline is not None and self.inline.stop(cancelled.decision_id)
-        if cancelled.status is None and not here:
+        is_stopped = self.inline is not None and self.inline.stop(cancelled.decision_id)
+        if cancelled.status is None and not is_stopped:
             self.notifier.cancel(cancelled.decision_id)
         return cancelled
 
@@ -297,14 +288,15 @@ class Router(AbstractContextManager["Router"]):
         stop_reason: str = "",
         error: str | None = None,
     ) -> bool:
-        """Report the outcome of a decision that the caller ran; False if this very outcome is stored already.
+        """Report the outcome of a decision that the caller ran. False if the same outcome is stored already.
 
-        steps: rounds of retrieval and generation; None is 0. cost: fields of Cost -> amounts; without steps, one of
-        them must be charged by `reward.cost`, else the arm would look free. Raises InvalidInput, NotFound, Conflict.
+        steps: rounds of retrieval and generation; None counts as 0. cost: fields of Cost -> amounts; without steps,
+        `reward.cost` must charge for one of them: otherwise the arm would look free. Raises InvalidInput, NotFound,
+        Conflict.
         """
-        given: dict[str, Any] = {"status": status, "answer": answer, "cost": cost, "error": error}
-        given |= {"steps": 0.0 if steps is None else steps, "stop_reason": stop_reason}
-        outcome = made_outcome(decision_id=decision_id, now=time.time(), **given)
+        fields: dict[str, Any] = {"status": status, "answer": answer, "cost": cost, "error": error}
+        fields |= {"steps": 0.0 if steps is None else steps, "stop_reason": stop_reason}
+        outcome = made_outcome(decision_id=decision_id, now=time.time(), **fields)
         if steps is None:
             check_charged(outcome, cost=cost or {}, reward=self.settings.reward, is_stored=self.store.has_outcome)
         return reply_of(self.submit_outcome(outcome), timeout_s=SERVE_S)
@@ -315,7 +307,7 @@ class Router(AbstractContextManager["Router"]):
         if outcome.run_by != "caller":
             message, remedy = "workers write their own outcomes", 'report what your own stack ran: run_by="caller"'
             raise InvalidInput(message, field="outcome.run_by", remedy=remedy)
-        return self._outcomes.submit(outcome)
+        return self.batchers["outcomes"].submit(outcome)
 
     def feedback(
         self,
@@ -333,25 +325,25 @@ class Router(AbstractContextManager["Router"]):
     ) -> Receipt:
         """Store one judgement of a decision: exactly one of label, rating, reward and event. Durable when it returns.
 
-        label: gold answers. rating: a bool, a number in [0, 1], or with scale="1-5" one in [1, 5]. reward: the reward
-        itself. event: a name of the setting feedback_events. source: "human" (also None), "judge" or "code". rater: for
-        example a user's id; a later judgement of the same rater replaces the earlier one until the decision is closed.
-        retract: instead of a judgement, the kind ("label", "rating", "reward") that this rater takes back.
-        Raises InvalidInput, NotFound (unknown decision), Conflict (feedback_id used with another body).
+        label: gold answers. rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]. event: a name
+        of the setting feedback_events. source: "human" (also None), "judge" or "code". rater: for example a user's id;
+        a rater's later judgement replaces the earlier one until the decision is closed. retract: instead of a
+        judgement, the kind ("label", "rating", "reward") that this rater takes back. Raises InvalidInput, NotFound
+        (unknown decision), Conflict (feedback_id was used with another body).
         """
-        given: dict[str, Any] = {"label": label, "rating": rating, "scale": scale, "reward": reward, "event": event}
-        given |= {"feedback_id": feedback_id, "source": source, "rater": rater, "retract": retract}
-        feedback = made_feedback(decision_id=decision_id, settings=self.settings, now=time.time(), **given)
+        fields: dict[str, Any] = {"label": label, "rating": rating, "scale": scale, "reward": reward, "event": event}
+        fields |= {"feedback_id": feedback_id, "source": source, "rater": rater, "retract": retract}
+        feedback = made_feedback(decision_id=decision_id, settings=self.settings, now=time.time(), **fields)
         return reply_of(self.submit_feedback(feedback), timeout_s=SERVE_S)
 
     def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
         """`feedback` without waiting. Raises Overloaded."""
         checked_type(feedback, Feedback, field="feedback", wanted="a Feedback")
-        return self._feedback.submit(feedback)
+        return self.batchers["feedback"].submit(feedback)
 
     def submit_feedback_batch(self, items: Sequence[Feedback]) -> "list[Future[Receipt]]":
-        """Several at once: all of them are taken, or none. Raises Overloaded."""
-        return self._feedback.submit_all(items)
+        """Submit all items or none. Raises Overloaded."""
+        return self.batchers["feedback"].submit_all(items)
 
     def decision(self, decision_id: str) -> DecisionRecord:
         """All that is stored about a decision. Raises NotFound, InvalidInput."""
@@ -367,13 +359,13 @@ class Router(AbstractContextManager["Router"]):
         )
 
     def verify(self, *, deep: bool = False) -> "Verdict":
-        """Draw the decisions again and learn the ledger again. deep: with every pmf computed again."""
+        """Repeat the draw of every decision, and learn the ledger again. deep: also compute every pmf again."""
         from ragbandit.router.learning.audit.verify import verify
 
         return verify(self.ledger, files=self.files, serving=self.following.snapshots.fresh, deep=deep)
 
     def learn(self) -> int:
-        """Learn what is ready in this process (for notebooks and tests); live versions learn in their own ledgers.
+        """Learn in this process, for notebooks and tests; live versions learn in their own ledgers.
 
         Returns the number of decisions closed in the configured ledger; 0 also if another learner holds the lease.
         """
@@ -393,10 +385,10 @@ class Router(AbstractContextManager["Router"]):
     ) -> "Advice":
         """Run your pipelines on the same questions until the verdict is known: route, fix, or not enough.
 
-        pipelines: arm -> function of the question that returns a text, (text, cost) or a mapping with `answer`, `steps`
-        and `cost`. questions: question -> right answers, rows of `question` and `answers`, or a JSONL file. budget:
-        most dollars. apply: the policy learns the outcomes (a warm start). Stored answers are not asked again.
-        Raises InvalidInput and ConfigError.
+        Stored answers are used again. pipelines: arm -> function of the question that returns a text, (text, cost) or
+        a mapping with `answer`, `steps` and `cost`. questions: question -> right answers, rows of `question` and
+        `answers`, or a JSONL file. budget: most dollars. apply: let the policy learn the outcomes (a warm start).
+        Raises InvalidInput, ConfigError.
         """
         module = import_module("ragbandit.workers.evaluation.advise")  # by name: the router imports no workers
         options: dict[str, Any] = {"budget": budget, "family": family, "apply": apply}
@@ -408,31 +400,32 @@ class Router(AbstractContextManager["Router"]):
         return state_of(self)
 
     def queues(self) -> Mapping[str, QueueState]:
-        """State of the queues, by name, and what they refused and dropped since the start."""
+        """Queue -> its state, and counts of refused and dropped items since the start."""
         return {name: batcher.state() for name, batcher in self.batchers.items()} | {"answers": self.answers.state()}
 
     def refresh(self) -> bool:
-        """Take over the newest snapshot if there is a newer one; True if the policy was swapped. Raises StoreError."""
+        """Load the newest snapshot. Returns whether the policy was swapped. Raises StoreError."""
         return self.following.refresh()
 
     def redis_fault(self) -> str | None:
-        """The fault of this process with Redis, or None."""
+        """Why this process cannot use Redis; None if it can."""
         listener = None if self.listener is None else self.listener.fault()
         return "; ".join(fault for fault in (listener, self.notifier.fault()) if fault) or None
 
     def _check_redis(self) -> None:
         self.jobs.ping()
-        if fault := self.redis_fault():
+        fault = self.redis_fault()
+        if fault is not None:
             raise NotReady(fault)
 
     def _check_learner(self) -> None:
-        with contextlib.suppress(QueueError):  # it is the fault of the part "redis"
+        with suppress(QueueError):  # the part "redis" reports it
             fault = self.jobs.learner_fault(PolicyLabel(self.settings.policy.label))
             if fault is not None:
                 raise NotReady(f"learning is late, the learner cannot use its store: {fault}")
 
     def _hear(self, notification: str) -> None:
-        """Take what a worker or the learner says: "snapshot:<version>", "outcome:<decision id>"."""
+        """Handle a notification of a worker or the learner: "snapshot:<version>" or "outcome:<decision id>"."""
         kind, _, key = notification.partition(":")
         if kind == "snapshot":
             self.poll.wake()
@@ -440,7 +433,7 @@ class Router(AbstractContextManager["Router"]):
             if self.answers.is_awaited(key):
                 outcomes = self.store.outcomes_by_id([key])
                 self.answers.deliver(outcomes)
-                if any(isinstance(one, Outcome) and one.status == "failed" for one in outcomes.values()):
+                if any(isinstance(row, Outcome) and row.status == "failed" for row in outcomes.values()):
                     self.note_failure()
             else:
                 self.answers.answered([key])

@@ -22,7 +22,7 @@ from ragbandit.router.api.security.ownership import may_force, noted_prices, per
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import checked_text
-from ragbandit.router.serving.deciding.question import price_terms
+from ragbandit.router.serving.deciding.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.failures import FAILOVER

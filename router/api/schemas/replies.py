@@ -25,7 +25,7 @@ from ragbandit.client.replies.decisions import (
 )
 from ragbandit.client.replies.status import ArmReply, LedgerReply, StatusReply
 from ragbandit.router.learning.status import Status
-from ragbandit.router.serving.deciding.question import price_name
+from ragbandit.router.serving.deciding.prices import price_name
 from ragbandit.router.serving.explanations.explain import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.readiness import RouterState

@@ -26,7 +26,7 @@ from sqlalchemy import select
 from ragbandit.router.config.settings import Settings, TenantSettings
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import serves_prices
-from ragbandit.router.serving.deciding.question import BUDGET_FACTOR
+from ragbandit.router.serving.deciding.prices import BUDGET_FACTOR
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.spending import Spender, Spent, spent

@@ -11,7 +11,7 @@ from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.security.budgets import budgets_of
 from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.serving.checks.questions import checked_id
-from ragbandit.router.serving.deciding.question import TERMS, price_terms
+from ragbandit.router.serving.deciding.prices import TERMS, price_terms
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import Forbidden
 from ragbandit.shared.types import ArmName, Caller, Json, RunBy

@@ -22,7 +22,7 @@ from ragbandit.router.offline.processes import process_executor
 from ragbandit.router.offline.simulation.measure import rewards_of
 from ragbandit.router.policies import CONSERVATIVE, make_policy, protected
 from ragbandit.router.policies.base import Policy, TableTrained, apply
-from ragbandit.router.policies.draw import Drawn, draw, made_decisions, outputs_of, seed_of
+from ragbandit.router.policies.draw import Drawn, Offer, draw, made_decisions, outputs_of, seed_of
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.types import (
     Decision,
@@ -238,10 +238,8 @@ class Learning:
         features = self._features(place)
         rows = None if features is None else features[None, :]
         [decision] = made_decisions(
-            [query],
-            run_by=["caller"],
+            [Offer(query=query, run_by="caller", arms=arms)],
             outputs=outputs_of(self.policy, [query], features=rows, arms=[arms]),
-            arms=[arms],
             features=[features],
             settings=self.settings,
             seen=self.policy.seen,

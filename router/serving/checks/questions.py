@@ -1,4 +1,4 @@
-"""Checks of a question: what passes can be stored, encoded, learned and printed."""
+"""Checks of questions. A checked question can be stored, encoded, learned and printed."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.plain_values import plain
 from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, ArmName, Budget, DecisionId, Json, Message, Query
 
-#: what an id may look like; also what RQ accepts for a job
+#: valid ids, which RQ also accepts as job ids
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -27,16 +27,16 @@ def new_id() -> DecisionId:
 
 
 def checked_type(value: object, kind: type | UnionType, *, field: str, wanted: str) -> None:
-    """Raises InvalidInput for a value that is not of this kind. wanted: the kind in words."""
+    """Raises InvalidInput if a value has another type. wanted: the type in words."""
     if not isinstance(value, kind):
         remedy = f"pass {wanted}"
         raise InvalidInput(f'"{field}" must be {wanted}, not {type(value).__name__}', field=field, remedy=remedy)
 
 
 def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str = "", blank: bool = False) -> str:
-    """Text that can be stored, encoded and read: not blank, not too long, valid Unicode.
+    """Check a text: not blank, not too long, valid Unicode. Raises InvalidInput.
 
-    most: characters. advice: added to the remedy of a text that is too long. blank: it may be empty or blank.
+    most: most characters. advice: added to the remedy of a text that is too long. blank: allow blank texts.
     """
     if not isinstance(text, str):
         raise InvalidInput(f'"{field}" must be text, not {type(text).__name__}', field=field, remedy="send a string")
@@ -57,7 +57,7 @@ def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str 
 
 
 def checked_id(value: object, *, field: str) -> str:
-    """An id of at most 64 letters, digits, dashes and underscores."""
+    """Check an id: at most 64 letters, digits, dashes and underscores. Raises InvalidInput."""
     if not isinstance(value, str) or not ID_PATTERN.fullmatch(value):
         remedy = "use 1 to 64 letters, digits, dashes or underscores"
         raise InvalidInput(f"{value!r:.80} is not an id", field=field, remedy=remedy)
@@ -65,36 +65,36 @@ def checked_id(value: object, *, field: str) -> str:
 
 
 def checked_number(value: object, *, field: str, low: float = 0, high: float = MAX_AMOUNT, hint: str = "") -> float:
-    """A finite number in [low, high]. hint: added to the remedy of a number that is out of range."""
+    """Check a finite number in [low, high]. Raises InvalidInput. hint: added to the remedy of a number out of range."""
     value = plain(value)
     remedy = f"send a number in [{low}, {high}]"
-    # An int may be too large for a float: isfinite would overflow, the range below refuses it.
-    unreal = isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value))
-    if unreal or not isinstance(value, int | float):
+    # `isfinite` would overflow for a very large int, which the range below refuses.
+    is_infinite = isinstance(value, float) and not math.isfinite(value)
+    if is_infinite or isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(f"{value!r:.80} is not a finite number", field=field, remedy=remedy)
     if not low <= value <= high:
         raise InvalidInput(f"{value!r:.80} is out of range", field=field, remedy=remedy + hint)
     return float(value)
 
 
-#: texts in one list of a context
+#: most texts in one list of a context
 MAX_WORDS: Final = 100
 #: longest id of a conversation, characters
 MAX_SESSION: Final = 128
-#: most messages before a question that are kept with it
+#: most messages of history
 MAX_MESSAGES: Final = 64
-#: most turns that a session may stay on an arm, whatever the settings
+#: largest setting conversation.sticky_turns_cap
 MAX_STICKY_TURNS: Final = 1000
-#: what a caller may want in place of a weight of cost -> the most of it
+#: aim, which replaces a weight of cost -> its largest value
 AIMS: Final[Mapping[str, float]] = {"quality": 1.0, "steps": 1e6, "dollars": 1e6, "seconds": 1e6}
 _ROLES: Final = ("system", "user", "assistant")
 _NO_BUDGET: Final = Budget()
 
 
 def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) -> Query:
-    """The query with an id, its context sorted by key, or InvalidInput naming field and remedy.
+    """Check a query; add an id, and sort the context by key. Raises InvalidInput with field and remedy.
 
-    arms: those that may be drawn; the others that are configured are run by the caller's own stack.
+    arms: arms that may be drawn; other configured arms are run by the caller's own stack.
     """
     checked_type(query, Query, field="question", wanted="a string or a Query")
     checked_text(query.text, field="question")
@@ -118,7 +118,7 @@ def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) 
         _check_aim(query)
     if query.sticky_turns is not None:
         _check_sticky_turns(query.sticky_turns, most=settings.conversation.sticky_turns_cap)
-    # Sorted, as the log keeps it: a policy that reads the context must see the same again in a replay.
+    # Sorted as in the log: in a replay, a policy must see the same context.
     context = {key: list(v) if isinstance(v, tuple) else v for key, v in sorted(query.context.items())}
     return replace(query, id=query.id or new_id(), context=context)
 
@@ -140,7 +140,7 @@ def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Collectio
             if arm not in known:
                 raise _unknown_arm(arm, known=known, configured=configured)
     if query.forced and (arms is None or len(arms) != 1):
-        raise InvalidInput("an arm is forced, and not one is allowed", field="arms", remedy="name the one arm")
+        raise InvalidInput("an arm is forced, but `arms` is not one arm", field="arms", remedy="name the one arm")
 
 
 def _check_weight(weight: object, *, prices: Mapping[str, float]) -> None:
@@ -151,20 +151,20 @@ def _check_weight(weight: object, *, prices: Mapping[str, float]) -> None:
             raise InvalidInput(f"unknown price {weight!r:.80}", field="cost_weight", remedy=remedy)
     elif isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.0 <= weight <= MAX_WEIGHT:
         remedy = f"send a number from 0 to {MAX_WEIGHT:g}, or a name of the setting `cost_weights` ({names})"
-        raise InvalidInput(f"{weight!r:.80} is no weight of cost", field="cost_weight", remedy=remedy)
+        raise InvalidInput(f"{weight!r:.80} is not a weight of cost", field="cost_weight", remedy=remedy)
 
 
 def _check_aim(query: Query) -> None:
     checked_type(query.aim, Mapping, field="aim", wanted="a mapping")
     if query.cost_weight is not None:
-        raise InvalidInput("an aim and a weight of cost are wanted", field="aim", remedy="send one of the two")
+        raise InvalidInput("the question has an aim and a weight of cost", field="aim", remedy="send one of the two")
     if len(query.aim) != 1 or not set(query.aim) <= AIMS.keys():
         remedy = f'send one of {", ".join(AIMS)}, such as {{"quality": 0.9}}'
-        raise InvalidInput(f"{dict(query.aim)!r:.80} is no aim", field="aim", remedy=remedy)
-    ((name, wanted),) = query.aim.items()
-    if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 0.0 < wanted <= AIMS[name]:
+        raise InvalidInput(f"{dict(query.aim)!r:.80} is not an aim", field="aim", remedy=remedy)
+    ((name, value),) = query.aim.items()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= AIMS[name]:
         remedy = f"send a number above 0, {AIMS[name]:g} at most"
-        raise InvalidInput(f"{wanted!r:.80} is out of range", field=f"aim.{name}", remedy=remedy)
+        raise InvalidInput(f"{value!r:.80} is out of range", field=f"aim.{name}", remedy=remedy)
 
 
 def _unknown_arm(arm: str, *, known: Sequence[ArmName], configured: Collection[str]) -> InvalidInput:
@@ -177,22 +177,21 @@ def _unknown_arm(arm: str, *, known: Sequence[ArmName], configured: Collection[s
 def _check_budget(budget: Budget) -> None:
     checked_type(budget, Budget, field="budget", wanted="a Budget")
     for cap in ("rounds", "passages", "tokens", "seconds", "dollars"):
-        wanted = getattr(budget, cap)
-        if wanted is not None:
-            whole = cap not in ("seconds", "dollars")
-            if isinstance(wanted, bool) or not isinstance(wanted, int if whole else int | float) or not wanted > 0:
-                kind = "whole number" if whole else "number"
-                remedy = "leave it out for no cap"
-                raise InvalidInput(f"{wanted!r:.80} is not a {kind} above 0", field=f"budget.{cap}", remedy=remedy)
-            checked_number(wanted, field=f"budget.{cap}")
+        value, is_count = getattr(budget, cap), cap not in ("seconds", "dollars")
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int if is_count else int | float) or not value > 0:
+            message = f"{value!r:.80} is not a {'whole number' if is_count else 'number'} above 0"
+            raise InvalidInput(message, field=f"budget.{cap}", remedy="leave it out for no cap")
+        checked_number(value, field=f"budget.{cap}")
 
 
 def capped(budget: Budget, *, limits: BudgetSettings) -> Budget:
-    """The smaller of what a query asks and what the settings allow, cap by cap."""
+    """The smaller cap of a query's budget and of the settings, for each cap."""
     caps = {}
-    for cap in (one.name for one in fields(Budget)):
-        given = (getattr(budget, cap), getattr(limits, cap))
-        caps[cap] = min((value for value in given if value is not None), default=None)
+    for cap in fields(Budget):
+        both = (getattr(budget, cap.name), getattr(limits, cap.name))
+        caps[cap.name] = min((value for value in both if value is not None), default=None)
     return Budget(**caps)
 
 
@@ -207,13 +206,14 @@ def _check_context(context: Mapping[str, Json], *, most_bytes: int) -> None:
         elif isinstance(value, list | tuple):
             if len(value) > MAX_WORDS:
                 raise InvalidInput(f'"{field}" has {len(value)} texts', field=field, remedy=f"send at most {MAX_WORDS}")
-            for word in value:
-                checked_type(word, str, field=field, wanted="a list of texts")
-                checked_text(word, field=field)
+            for text in value:
+                checked_type(text, str, field=field, wanted="a list of texts")
+                checked_text(text, field=field)
         elif value is not None and not isinstance(value, bool | int | float):
             remedy = "send text, numbers, booleans, lists of texts or null"
             raise InvalidInput(f'"{field}" is a {type(value).__name__}', field=field, remedy=remedy)
-    if (size := len(canonical(dict(context)).encode())) > most_bytes:
+    size = len(canonical(dict(context)).encode())
+    if size > most_bytes:
         remedy = f"send at most {most_bytes} bytes (server.max_context_bytes)"
         raise InvalidInput(f'"context" has {size} bytes as JSON', field="context", remedy=remedy)
 
@@ -225,11 +225,11 @@ def _check_conversation(query: Query) -> None:
         checked_text(query.asked, field="question")
     checked_type(query.messages, list | tuple, field="messages", wanted="a list of messages")
     if len(query.messages) > MAX_MESSAGES:
-        message = f'"messages" has {len(query.messages)} entries'
-        raise InvalidInput(message, field="messages", remedy=f"send at most {MAX_MESSAGES}")
-    for each in query.messages:
-        check_message(each)
-    if sum(len(each.text) for each in query.messages) > MAX_TEXT:
+        fault = f'"messages" has {len(query.messages)} entries'
+        raise InvalidInput(fault, field="messages", remedy=f"send at most {MAX_MESSAGES}")
+    for message in query.messages:
+        check_message(message)
+    if sum(len(message.text) for message in query.messages) > MAX_TEXT:
         remedy = f"send at most {MAX_TEXT} characters of history: the last turns"
         raise InvalidInput('"messages" is too long', field="messages", remedy=remedy)
 

@@ -1,4 +1,4 @@
-"""Checks of what is reported of a decision: feedback and outcomes. What passes can be stored, learned and printed."""
+"""Checks of feedback and outcomes. Checked values can be stored, learned and printed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast, get_args
@@ -22,16 +22,16 @@ from ragbandit.shared.types import (
     OutcomeStatus,
 )
 
-#: gold answers of one label
+#: most gold answers of one label
 MAX_ANSWERS: Final = 100
-#: characters of a rater's id
+#: most characters of a rater's id
 MAX_RATER: Final = 64
-#: characters of an outcome's stop reason
+#: most characters of an outcome's stop reason
 _MAX_REASON: Final = 64
-#: scale of ratings -> its ends
+#: scale of ratings -> (lowest, highest)
 SCALES: Final[Mapping[str, tuple[int, int]]] = {"0-1": (0, 1), "1-5": (1, 5)}
 _KINDS: Final = ("label", "rating", "reward")
-#: who may say that it judges
+#: sources that callers may send
 _SOURCES: Final = ("human", "label", "judge", "code")
 
 
@@ -50,11 +50,12 @@ def made_feedback(
     rater: str | None = None,
     retract: str | None = None,
 ) -> Feedback:
-    """A Feedback of exactly one of label, rating, reward, event and retract, or InvalidInput naming field and remedy.
+    """Make a Feedback of exactly one of label, rating, reward, event and retract. Raises InvalidInput.
 
-    rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; it is kept on [0, 1]. event: a name of
-    the setting feedback_events. source: human (also None), label, judge or code; None for an event. retract: the kind
-    ("label", "rating" or "reward") of what the same source and rater said before, and take back.
+    rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; stored on [0, 1]
+    event: a name of the setting feedback_events
+    source: human (also None), label, judge or code; None for an event
+    retract: kind ("label", "rating" or "reward") of an earlier judgement that the same source and rater take back
     """
     label, rating, reward, rater = map(plain, (label, rating, reward, rater))
     checked_id(decision_id, field="decision_id")
@@ -88,15 +89,15 @@ def made_feedback(
 
 
 def _kind_of(parts: Mapping[str, object]) -> str:
-    """The one kind of feedback that is given or, with "retract", is taken back. Raises InvalidInput."""
-    given = [name for name, value in parts.items() if value is not None]
-    if len(given) != 1:
-        message = f"{' and '.join(given)} were given" if given else "no label, rating, reward or event was given"
+    """The kind of the feedback, or of the earlier feedback that is retracted. Raises InvalidInput."""
+    names = [name for name, value in parts.items() if value is not None]
+    if len(names) != 1:
+        message = f"{' and '.join(names)} were given" if names else "no label, rating, reward or event was given"
         remedy = "send exactly one of label, rating, reward and event, or retract"
         raise InvalidInput(message, field="feedback", remedy=remedy)
     retract = parts["retract"]
     if retract is None:
-        return given[0]
+        return names[0]
     if retract not in _KINDS:
         message = f"{retract!r:.80} cannot be retracted"
         raise InvalidInput(message, field="retract", remedy="name the kind to take back: label, rating or reward")
@@ -104,7 +105,6 @@ def _kind_of(parts: Mapping[str, object]) -> str:
 
 
 def _event_value(event: object, *, known: Mapping[str, float | None], source: str | None) -> float | None:
-    """What the settings say that this event is worth."""
     if not isinstance(event, str) or event not in known:
         remedy = known_choices(sorted(known), given=event) if known else "name it in the setting feedback_events"
         raise InvalidInput(f"unknown event {event!r:.80}", field="event", remedy=remedy)
@@ -116,7 +116,7 @@ def _event_value(event: object, *, known: Mapping[str, float | None], source: st
 
 def _label(label: Sequence[str], *, log_text: str) -> tuple[str, ...]:
     if log_text != "full":
-        message = f"a label is compared with the answer, and log.text: {log_text} keeps none"
+        message = f"a label is compared with the answer, which log.text: {log_text} does not store"
         raise InvalidInput(message, field="label", remedy="compare them yourself, and send a rating or a reward")
     answers = tuple(label) if isinstance(label, Sequence) and not isinstance(label, str) else (label,)
     if not answers or len(answers) > MAX_ANSWERS:
@@ -136,7 +136,7 @@ def _rating(rating: float, *, scale: str) -> float:
 def unrun_outcome(
     decision_id: DecisionId, *, stop_reason: str, error: str, now: float, made_by: Mapping[str, Json] | None = None
 ) -> Outcome:
-    """The failure of a decision whose arm our workers did not run: it cost nothing."""
+    """The failed outcome, without cost, of a decision whose arm no worker ran."""
     return Outcome(
         decision_id=decision_id,
         status="failed",
@@ -163,17 +163,18 @@ def made_outcome(
     stop_reason: str = "",
     error: str | None = None,
 ) -> Outcome:
-    """The Outcome that the caller's own stack reports, or InvalidInput naming field and remedy."""
+    """Make the Outcome that the caller's own stack reports. Raises InvalidInput."""
     checked_id(decision_id, field="decision_id")
-    if status not in (known := get_args(OutcomeStatus)):
-        raise InvalidInput(f"unknown status {status!r}", field="status", remedy=known_choices(known, given=status))
+    statuses = get_args(OutcomeStatus)
+    if status not in statuses:
+        raise InvalidInput(f"unknown status {status!r}", field="status", remedy=known_choices(statuses, given=status))
     if isinstance(error, str) and len(error) > MAX_ERROR:
-        error = f"{error[: MAX_ERROR - 3]}..."  # what failed must come in, however much a library says about it
+        error = f"{error[: MAX_ERROR - 3]}..."  # a failure must be accepted, however long its message
     checked_type(stop_reason, str, field="stop_reason", wanted="text")
     texts = (("answer", answer, MAX_TEXT), ("error", error, MAX_TEXT), ("stop_reason", stop_reason, _MAX_REASON))
-    for field, text, most in texts:
+    for field, text, limit in texts:
         if text is not None:
-            checked_text(text, field=field, most=most, blank=True)
+            checked_text(text, field=field, most=limit, blank=True)
     return Outcome(
         decision_id=DecisionId(decision_id),
         status=status,
@@ -197,11 +198,11 @@ def _checked_cost(cost: Mapping[str, float]) -> Cost:
             remedy = known_choices(Cost.__dataclass_fields__, given=name)
             raise InvalidInput(f"unknown cost {name!r}", field="cost", remedy=remedy)
         amount = checked_number(value, field=f"cost.{name}")
-        counted = isinstance(getattr(Cost(), name), int)
-        if counted and amount != int(amount):
+        is_count = isinstance(getattr(Cost(), name), int)
+        if is_count and amount != int(amount):
             raise InvalidInput(f"{value!r} is not a whole number", field=f"cost.{name}", remedy="send a count")
-        amounts[name] = int(amount) if counted else amount
-    return Cost(**amounts)  # type: ignore[arg-type] # counts were made int above
+        amounts[name] = int(amount) if is_count else amount
+    return Cost(**amounts)  # type: ignore[arg-type] # counts are int here
 
 
 def check_charged(
@@ -209,13 +210,13 @@ def check_charged(
 ) -> None:
     """Refuse an outcome without steps whose cost the reward counts as 0: the most expensive arm would look free.
 
-    cost: the amounts that were given, by the fields of Cost. is_stored: an outcome that is stored already, from other
-    settings, is a repetition and passes. Raises InvalidInput naming field and remedy.
+    cost: the reported fields of Cost. is_stored: whether the outcome is a repetition, which is accepted: the settings
+    may have changed. Raises InvalidInput.
     """
     charged = sorted(term for term, price in reward.cost.items() if price > 0.0)
     free = cost and reward.weight > 0.0 and charged and not set(charged) & set(cost)
     if free and not is_stored(outcome):
-        given = ", ".join(cost)
-        message = f"the reward charges {', '.join(charged)}, and the cost has {given} alone: it would count as 0"
-        remedy = f"send {charged[0]} (0 if there is none), or charge for {given} by the setting reward.cost"
+        reported = ", ".join(cost)
+        message = f"the reward charges {', '.join(charged)}, but the cost has only {reported}: it would count as 0"
+        remedy = f"send {charged[0]} (0 if there is none), or charge for {reported} by the setting reward.cost"
         raise InvalidInput(message, field="steps" if "steps" in charged else "cost", remedy=remedy)

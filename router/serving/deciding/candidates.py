@@ -1,9 +1,7 @@
-"""Deciding with versions: candidates give pmfs in addition to the champion, canaries are mixed in, and the kill switch
-pins an arm.
-"""
+"""Deciding with versions: candidates give pmfs too, a canary's is mixed in, and the kill switch pins an arm."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,85 +25,87 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import CANDIDATE, KILLED, ArmName, Decision, FeatureRows, Json, PolicyControl, Query
 
-#: facts of a policy that are lists over its arms: they would not fit other arms
+#: facts of a policy that are lists over its arms; they are dropped if the decision gets other arms
 BY_ARM = ("quality", "cost", "weight")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskedCandidate:
-    """A batch in the hands of one candidate, or why it is not."""
+    """A candidate, and the questions of a batch that it was asked."""
 
     candidate: Candidate
     questions: Sequence[Question]
+    #: its draws, or the reason why it was not asked
     pending: "Future[Any] | str"
-
-    def arms_of(self, question: Question) -> tuple[ArmName, ...]:
-        """The arms of its pmf."""
-        return question.arms + tuple(arm for arm in question.added if arm in self.candidate.added)
 
 
 def ask(live: LiveVersions, questions: Sequence[Question], *, features: FeatureRows) -> list[AskedCandidate]:
-    """Begin to ask every candidate about the questions of a batch that are drawn. features: of the batch, (n, d)."""
+    """Start asking every candidate about the questions whose arm is drawn. features: of all questions, (n, d)."""
     if not live.asks:
         return []
-    drawn = [row for row, one in enumerate(questions) if one.stay is None and not one.query.forced]
-    questions, features = [questions[row] for row in drawn], features[drawn]
-    queries = [one.served for one in questions]
-    begun = []
-    for candidate in live.candidates if questions else ():
-        one = AskedCandidate(candidate=candidate, questions=questions, pending=candidate.fault or "")
-        if candidate.fault is None:
-            arms = [one.arms_of(question) for question in questions]
-            work = partial(_draws, candidate, queries, features=features, arms=arms)
-            one = replace(one, pending=candidate.runner.submit(work))
-        begun.append(one)
-    return begun
+    rows = [row for row, question in enumerate(questions) if question.stay is None and not question.query.forced]
+    questions, features = [questions[row] for row in rows], features[rows]
+    return [_ask(candidate, questions, features=features) for candidate in live.candidates] if questions else []
+
+
+def _ask(candidate: Candidate, questions: Sequence[Question], *, features: FeatureRows) -> AskedCandidate:
+    arms = [_arms_of(candidate, question) for question in questions]
+    queries = [question.served for question in questions]
+    work = partial(_draws, candidate, queries, features=features, arms=arms)
+    pending = candidate.fault or candidate.runner.submit(work)
+    return AskedCandidate(candidate=candidate, questions=questions, pending=pending)
+
+
+def _arms_of(candidate: Candidate, question: Question) -> tuple[ArmName, ...]:
+    """The arms of the champion, then those that only this candidate offers."""
+    return question.arms + tuple(arm for arm in question.added if arm in candidate.added)
 
 
 def _draws(
     candidate: Candidate, queries: Sequence[Query], *, features: FeatureRows, arms: Sequence[tuple[ArmName, ...]]
 ) -> list[Drawn]:
-    """Each question's pmf as it would be drawn from, were the candidate the champion."""
+    """The pmf of each question as if the candidate were the champion. Raises if its facts cannot be stored."""
     assert candidate.serving is not None
     serving = candidate.serving
     draws = drawn_by_arms(
         outputs_of(serving.policy, queries, features=features, arms=arms),
         arms=arms,
-        seeds=[0] * len(queries),  # its arm is not read: a mixture is drawn from by the seed of the decision
+        seeds=[0] * len(queries),  # only the pmfs are used: the mixture is drawn from with the decision's seed
         settings=serving.settings,
         seen=serving.seen,
     )
-    for one in draws:
-        if one.facts:
-            canonical(one.facts)  # they are kept once it is champion: what cannot be is a fault now
+    for drawn in draws:
+        if drawn.facts:
+            canonical(drawn.facts)
     return draws
 
 
-def mix_candidates(begun: Sequence[AskedCandidate]) -> None:
-    """Note in the decisions of the questions what candidates say; draw again where a canary has a share."""
-    for one in begun:
-        for question, drawn in zip(one.questions, _draws_of(one), strict=True):
-            assert question.decision is not None
-            if question.stay is None:  # else it stays for its cached prompt, and nothing is drawn
-                arms = one.arms_of(question)
-                question.decision = _mixed(question.decision, drawn, candidate=one.candidate, arms=arms)
+def mix_candidates(asked_candidates: Sequence[AskedCandidate]) -> None:
+    """Record the candidates' pmfs in the decisions, and draw again from the mixture with a canary."""
+    for asked in asked_candidates:
+        candidate = asked.candidate
+        for question, drawn in zip(asked.questions, _draws_of(asked), strict=True):
+            if question.stay is None:  # otherwise the turn stays for its cached prompt
+                assert question.decision is not None
+                arms = _arms_of(candidate, question)
+                question.decision = _mixed(question.decision, drawn, candidate=candidate, arms=arms)
 
 
-def _draws_of(begun: AskedCandidate) -> Sequence[Drawn | str]:
-    """The pmfs of a candidate, or why there are none. Waits for them, for its limit at most."""
-    runner = begun.candidate.runner
+def _draws_of(asked: AskedCandidate) -> Sequence[Drawn | str]:
+    """Wait for the candidate's draws, up to its time limit. A question without a draw gets the reason."""
+    runner, count = asked.candidate.runner, len(asked.questions)
+    if isinstance(asked.pending, str):
+        return [asked.pending] * count
     try:
-        if isinstance(begun.pending, str):
-            return [begun.pending] * len(begun.questions)
-        drawn: list[Drawn] = runner.result(begun.pending)
+        draws: list[Drawn] = runner.result(asked.pending)
     except PolicyFault as fault:
-        return [str(fault)] * len(begun.questions)
-    faults = [one.fault for one in drawn if one.fault is not None]
-    if len(faults) == len(drawn):
+        return [str(fault)] * count
+    faults = [drawn.fault for drawn in draws if drawn.fault is not None]
+    if len(faults) == count:
         runner.failed(faults[0])
     else:
         runner.succeeded()
-    return drawn
+    return draws
 
 
 def _mixed(decision: Decision, drawn: Drawn | str, *, candidate: Candidate, arms: tuple[ArmName, ...]) -> Decision:
@@ -125,20 +125,20 @@ def _mixed(decision: Decision, drawn: Drawn | str, *, candidate: Candidate, arms
         return _noted(decision, note)
     if version.state != "canary":
         by_arm = dict(zip(arms, drawn.pmf, strict=True))
-        note["pmf"] = [by_arm.get(arm, 0.0) for arm in decision.arms]  # a canary may have added some
+        note["pmf"] = [by_arm.get(arm, 0.0) for arm in decision.arms]  # a canary may have added arms
         unseen = math.fsum(p for arm, p in by_arm.items() if arm not in decision.arms)
         return _noted(decision, note | {"unseen": unseen} if unseen else note)
     return _drawn_again(decision, drawn, note=note, arms=arms, weight=version.weight)
 
 
 def _drawn_again(
-    decision: Decision, drawn: Drawn, *, note: Mapping[str, Json], arms: tuple[ArmName, ...], weight: float
+    decision: Decision, drawn: Drawn, *, note: dict[str, Json], arms: tuple[ArmName, ...], weight: float
 ) -> Decision:
-    """The decision with the mixture of the champion's pmf, which it has, and the canary's."""
+    """Draw from the mixture of the decision's pmf, which is the champion's, and the canary's."""
     added = arms[len(decision.arms) :]
     champion = (*decision.pmf, *(0.0 for _ in added))
     pmf = mixed(champion, drawn.pmf, weight=weight)
-    more: dict[str, Json] = {"pmf": list(drawn.pmf), "champion": list(champion), "floor": decision.floor}
+    note = {**note, "pmf": list(drawn.pmf), "champion": list(champion), "floor": decision.floor}
     index = choose(pmf, seed=decision.seed)
     floor = mixed_floor(decision.floor, drawn.floor, weight=weight, arms=len(arms), added=len(added))
     remade = replace(
@@ -151,39 +151,45 @@ def _drawn_again(
         explored=is_explored(pmf, index),
     )
     if added:
-        more["added"] = list(added)
+        note["added"] = list(added)
         facts = {name: value for name, value in decision.facts.items() if name not in BY_ARM}
         remade = replace(remade, scores=None, facts=facts)
-    return _noted(remade, {**note, **more})
+    return _noted(remade, note)
 
 
-def _noted(decision: Decision, note: Mapping[str, Json]) -> Decision:
+def _noted(decision: Decision, note: dict[str, Json]) -> Decision:
+    """Add a candidate's note: the first candidate's note contains those of the others."""
     first = decision.facts.get(CANDIDATE)
     if isinstance(first, Mapping):
         others = first.get("others")
-        note = {**first, "others": [*(others if isinstance(others, list) else []), note]}
-    return replace(decision, facts={**decision.facts, CANDIDATE: dict(note)})
+        earlier = others if isinstance(others, list) else []
+        note = {**first, "others": [*earlier, note]}
+    return replace(decision, facts={**decision.facts, CANDIDATE: note})
 
 
-def pinned_output(arms: Sequence[ArmName]) -> PolicyOutput:
-    """The placeholder output while an arm is pinned: the policy is not asked."""
-    return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms))
+#: `made_decisions` with all arguments except the questions and the outputs of the policy
+Draw = Callable[..., list[Decision]]
 
 
-def pinned(decision: Decision, *, control: PolicyControl, settings: Settings) -> Decision:
-    """The decision for the pinned arm, or for the fallback if the question does not allow it. As for turns that stay,
-    one arm is offered with probability 1, and the policy draws nothing.
+def decide_pinned(questions: Sequence[Question], *, draw: Draw, control: PolicyControl, settings: Settings) -> None:
+    """Decide for the arm of the kill switch, even if the circuit breaker suspended it. The policy is not asked.
+
+    A question that does not allow this arm gets the fallback arm. As in turns that stay, the arm has probability 1.
     """
-    wanted = str(control.arm)
-    arm = ArmName(wanted) if wanted in decision.arms else fallback_arm(settings.policy.fallback, arms=decision.arms)
-    return replace(
-        decision,
-        arm=arm,
-        arms=(arm,),
-        pmf=(1.0,),
-        propensity=1.0,
-        scores=None,
-        explored=False,
-        fault=None,
-        facts={KILLED: {"arm": wanted, "revision": control.revision}},
-    )
+    pinned = ArmName(str(control.arm))
+    for question in questions:
+        question.arms = question.allowed
+    outputs = [PolicyOutput(pmf=(1.0 / len(question.arms),) * len(question.arms)) for question in questions]
+    for question, decision in zip(questions, draw(questions, outputs=outputs), strict=True):
+        arm = pinned if pinned in question.arms else fallback_arm(settings.policy.fallback, arms=question.arms)
+        question.decision = replace(
+            decision,
+            arm=arm,
+            arms=(arm,),
+            pmf=(1.0,),
+            propensity=1.0,
+            scores=None,
+            explored=False,
+            fault=None,
+            facts={KILLED: {"arm": pinned, "revision": control.revision}},
+        )

@@ -1,4 +1,4 @@
-"""Decisions that people are asked to label: those whose label changes most, each by a probability that is logged.
+"""The choice of decisions that people are asked to label. The most useful ones are likelier, and q is logged.
 
 A label changes learning most if the two best arms are close and their difference is uncertain; it changes the report
 most if the decision weighs most in the difference to the arm a (of the holdback, or the incumbent). If D is the
@@ -7,12 +7,12 @@ difference of the two best arms in posterior samples, and the arm was drawn with
     learning = sd(D) * share of the samples in which the second is ahead,    estimate = |1 - [arm = a] / p|,
     use = learning / its mean + estimate / its mean,    q = clip(c * use, LEAST * share, 1),
 
-share = labels a day / decisions a day, means over the newest questions, and c such that q is `share` on average there.
+share = labels a day / decisions a day, means over the newest questions, and c such that the mean of q there is `share`.
 Without samples, or without an arm a, that part is the same for all questions.
 
-Learning and estimates weigh each label by share / q (`label_weight`), so that labels represent all questions (Horvitz
-and Thompson 1952). Replay and the evidence of versions, which do not weigh, take only the uniform part of the queue:
-the labels that the least q would have drawn.
+Learning and estimates weight each label by share / q (`label_weight`), so that labels represent all questions (Horvitz
+and Thompson 1952). Replay and the evidence of versions have no weights, so they use only the uniform part of the queue:
+labels that the smallest q would also have drawn.
 """
 
 import time
@@ -31,26 +31,28 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import Matrix
 
-#: questions whose uses c follows from
+#: number of newest questions that c is computed from
 _NEWEST: Final = 300
-#: most decisions that are counted for the traffic of a day
+#: most decisions that are counted to estimate the decisions a day
 _COUNTED: Final = 10_000
 _DAY_S: Final = 86_400.0
-#: the traffic is counted again after that long, seconds
+#: seconds between two counts
 _COUNT_S: Final = 60.0
-#: steps of c towards its share: each is a fixed-point step, and a few suffice
+#: fixed-point steps to find c
 _STEPS: Final = 12
 
 
 class LabelSampler:
-    """Asks for `per_day` labels a day. `choose` is called by the thread that decides, `refresh` by another."""
+    """Chooses decisions for `per_day` labels. `choose` is called by the thread that decides, `refresh` by another one.
+
+    against: the arm a.
+    """
 
     def __init__(self, per_day: int, *, against: str | None = None) -> None:
-        """against: the arm a."""
         self.per_day, self.against = per_day, against
-        #: labels for each decision, in (0, 1]
+        #: labels per decision, in (0, 1]
         self.share = 1.0
-        #: c over the mean of each part of the use; 0: not known yet
+        #: c / mean, for both parts of the use; 0 before the first `refresh`
         self._scales: tuple[float, float] = (0.0, 0.0)
         self._uses: deque[tuple[float, float]] = deque(maxlen=_NEWEST)
         self._count_at = 0.0
@@ -58,24 +60,24 @@ class LabelSampler:
     def choose(
         self, questions: Sequence[Question], outputs: Sequence[PolicyOutput | Exception], *, secret: bytes
     ) -> None:
-        """Note in each question whose arm was drawn its q, the share, and whether it is asked for: draw < q."""
+        """Set `label` in each question whose arm was drawn. A label is requested if draw < q."""
         share, (learning, estimate) = self.share, self._scales
         for question, output in zip(questions, outputs, strict=True):
             decision = question.decision
             if decision is None or len(decision.arms) < 2 or question.stay is not None or question.query.forced:
                 continue
             weight = 1.0 / decision.propensity if decision.arm == self.against else 0.0
-            learned = 1.0 if decision.fault is not None or isinstance(output, Exception) else _learning(output)
-            use = learned, abs(1.0 - weight) if self.against in decision.arms else 0.0
-            self._uses.append(use)
-            wanted = learning * use[0] + estimate * use[1] if learning + estimate > 0.0 else share
-            q = min(1.0, max(LEAST_LABELLED * share, wanted))
+            learning_use = 1.0 if isinstance(output, Exception) or decision.fault is not None else _learning(output)
+            estimate_use = abs(1.0 - weight) if self.against in decision.arms else 0.0
+            self._uses.append((learning_use, estimate_use))
+            q = learning * learning_use + estimate * estimate_use if learning + estimate > 0.0 else share
+            q = min(1.0, max(LEAST_LABELLED * share, q))
             draw = drawn_for("label", decision.id, secret=secret)
             uniform = draw < LEAST_LABELLED * share
             question.label = {"asked": draw < q, "draw": draw, "q": q, "share": share, "uniform": uniform}
 
     def refresh(self, database: Database, *, now: float) -> None:
-        """Follow the traffic and the newest questions. Raises StoreError."""
+        """Update the share and the scales. Raises StoreError."""
         if time.monotonic() >= self._count_at:
             self._count_at = time.monotonic() + _COUNT_S
             self.share = min(1.0, self.per_day / max(1.0, _decisions_per_day(database, now=now)))
@@ -83,7 +85,7 @@ class LabelSampler:
 
 
 def _learning(output: PolicyOutput) -> float:
-    """How much a label of this question may change what is learned; 1 if the policy has no posterior."""
+    """The use of a label for learning; 1 if the policy has no posterior samples."""
     if output.scores is None or output.deviations is None or len(output.scores) < 2:
         return 1.0
     first, second = np.argsort(-np.array(output.scores), kind="stable")[:2]
@@ -92,23 +94,23 @@ def _learning(output: PolicyOutput) -> float:
 
 
 def scaled(parts: Matrix, *, share: float) -> tuple[float, float]:
-    """C over the mean of each part; 0 where no use is known, or everything is asked for. parts: shape (n, 2)."""
+    """Returns c / mean for both parts, or zeros if no use is known or all labels are requested. parts: shape (n, 2)."""
     if share >= 1.0 or not len(parts) or parts.max() <= 0.0:
         return 0.0, 0.0
-    each = [1.0 / mean if mean > 0.0 else 0.0 for mean in parts.mean(axis=0).tolist()]
-    uses = parts @ np.array(each)
+    inverse = [1.0 / mean if mean > 0.0 else 0.0 for mean in parts.mean(axis=0).tolist()]
+    uses = parts @ np.array(inverse)
     scale: float = share / float(uses.mean())
     for _ in range(_STEPS):
         scale *= share / float(np.minimum(np.maximum(scale * uses, LEAST_LABELLED * share), 1.0).mean())
-    return scale * each[0], scale * each[1]
+    return scale * inverse[0], scale * inverse[1]
 
 
 def _decisions_per_day(database: Database, *, now: float) -> float:
-    """Decisions of the last day; if more than _COUNTED, by the pace of the newest ones."""
+    """Decisions of the last day; if there are more than _COUNTED, estimated from the newest ones."""
     made_at = decisions.c.made_at
     with database.read() as connection:
-        edge = connection.execute(select(made_at).order_by(made_at.desc()).offset(_COUNTED - 1).limit(1)).scalar()
-        if edge is not None and edge > now - _DAY_S:
-            return _COUNTED * _DAY_S / max(now - float(edge), 1.0)
-        lately = select(func.count()).select_from(decisions).where(made_at > now - _DAY_S)
-        return float(connection.execute(lately).scalar_one())
+        oldest = connection.execute(select(made_at).order_by(made_at.desc()).offset(_COUNTED - 1).limit(1)).scalar()
+        if oldest is not None and oldest > now - _DAY_S:
+            return _COUNTED * _DAY_S / max(now - float(oldest), 1.0)
+        count = select(func.count()).select_from(decisions).where(made_at > now - _DAY_S)
+        return float(connection.execute(count).scalar_one())

@@ -1,4 +1,4 @@
-"""Live versions: immutable values that the thread which decides reads, and another one replaces as a whole."""
+"""Live versions: immutable values. The thread that decides reads them; another thread replaces them as a whole."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ log = logging.getLogger("ragbandit.versions")
 
 #: number of consecutive faults after which a candidate is skipped
 FAULTS_IN_A_ROW: Final = 5
-#: time for which it is skipped, seconds
+#: time for which a failing candidate is skipped, seconds
 LEFT_OUT_S: Final = 30.0
 
 _Work = Callable[[], Any]
@@ -27,14 +27,14 @@ _Work = Callable[[], Any]
 class CandidateRunner:
     """The thread of one candidate. `submit` and `result` are called by one thread, `loaded` by another.
 
-    limit_s: the longest that it may take for a batch.
+    limit_s: time limit for a batch, seconds.
     """
 
     def __init__(self, name: str, *, limit_s: float) -> None:
         self.name, self.limit_s = name, limit_s
-        #: since the start of this process
+        #: faults since the start of this process
         self.faults = 0
-        #: why it could not be used the last time; "": it could
+        #: reason of the fault in the last batch; "" if the last batch succeeded
         self.last_fault = ""
         self._in_a_row = 0
         self._out_until = -1.0
@@ -46,12 +46,13 @@ class CandidateRunner:
 
     @property
     def busy(self) -> bool:
-        """Whether it is still at a batch, or being loaded."""
-        return any(one is not None and not one.done() for one in (self._pending, self._loading))
+        """Whether a batch, or the loading of the candidate, still runs."""
+        return any(future is not None and not future.done() for future in (self._pending, self._loading))
 
     def loaded(self, load: _Work, *, wait_s: float) -> Any:
-        """The result of `load`, which runs on this thread. Raises its exception, and NotReady while it runs; then try
-        again. wait_s: longest wait in the first call.
+        """The result of `load`, which runs on the candidate's thread. wait_s: longest wait in the first call.
+
+        Raises the exception of `load`; or NotReady while it runs: call again later.
         """
         if self._loading is None:
             if self.busy:
@@ -59,12 +60,12 @@ class CandidateRunner:
             self._loading = self._begin(load)
             wait([self._loading], wait_s)
         if not self._loading.done():
-            raise NotReady(f"it has not been loaded within {wait_s:g} s, and is waited for")
+            raise NotReady(f"it has not been loaded within {wait_s:g} s, and loading goes on")
         loading, self._loading = self._loading, None
         return loading.result()[1]
 
     def submit(self, work: _Work) -> "Future[Any] | str":
-        """Begin the work; or why it is not begun: it is left out, or still at the batch before."""
+        """Start a batch. Returns the reason instead if the candidate is skipped, or still busy with another batch."""
         if self.busy:
             return self.failed(self._busy_with)
         if self._in_a_row >= FAULTS_IN_A_ROW and time.monotonic() < self._out_until:
@@ -73,7 +74,7 @@ class CandidateRunner:
         return self._pending
 
     def result(self, pending: "Future[Any]") -> Any:
-        """What came of it. Raises PolicyFault: it failed, or has not come within the limit from now on."""
+        """The result of a batch. Raises PolicyFault if it failed, or did not end within the limit from now on."""
         try:
             took_s, result = pending.result(self.limit_s)
         except FutureTimeout:
@@ -85,24 +86,24 @@ class CandidateRunner:
         return result
 
     def succeeded(self) -> None:
-        """What it gave could be used."""
+        """Record that the results of a batch are usable."""
         if self._in_a_row >= FAULTS_IN_A_ROW:
             log.info("a candidate gives pmfs again", extra={"action": "candidate", "version": self.name})
         self._in_a_row, self.last_fault = 0, ""
 
     def close(self) -> None:
-        """End the thread once it has come back; nobody waits for it."""
+        """End the thread after its current work, without waiting."""
         self._work.put(None)
 
     def failed(self, reason: str) -> str:
-        """What it gave could not be used; the reason."""
+        """Record a fault. Returns its reason."""
         self.faults += 1
         self._in_a_row += 1
         self.last_fault = reason
         if self._in_a_row >= FAULTS_IN_A_ROW and time.monotonic() >= self._out_until:
             self._out_until = time.monotonic() + LEFT_OUT_S
-            facts = {"action": "candidate", "version": self.name, "times": self.faults, "reason": reason}
-            log.error("a candidate fails: it is left out, and the champion decides alone", extra=facts)
+            fields = {"action": "candidate", "version": self.name, "times": self.faults, "reason": reason}
+            log.error("a candidate fails: it is skipped, and the champion decides alone", extra=fields)
         return reason
 
     def _begin(self, work: _Work) -> "Future[Any]":
@@ -111,15 +112,15 @@ class CandidateRunner:
         return pending
 
     def _run(self) -> None:
-        while (taken := self._work.get()) is not None:
-            work, pending = taken
+        while (job := self._work.get()) is not None:
+            work, pending = job
             began = time.monotonic()
             try:
                 result = work()
                 pending.set_result((time.monotonic() - began, result))
             except Exception as error:
                 pending.set_exception(error)
-            except BaseException as error:  # a request that the process end is not granted
+            except BaseException as error:  # a candidate must not end the process
                 pending.set_exception(PolicyFault(f"{type(error).__name__}: {error}"))
 
 
@@ -130,22 +131,22 @@ class Serving:
     policy: Policy
     version: str
     last_seq: int
-    #: the configuration, with what the version of the policy changes that decides
+    #: the configuration with the changes of the version that decides
     settings: Settings
-    #: the configured policy is being learned again from the ledger; this one decides until it is there
+    #: whether this policy decides only until the configured one has been learned again from the ledger
     rebuilding: bool = False
-    #: outcomes learned by arm, for the cold-start floor, where the policy in use has not counted them itself
+    #: arm -> learned outcomes, for the cold-start floor; None if the policy counts them itself
     learned: Mapping[ArmName, int] | None = None
 
     @property
     def seen(self) -> Mapping[ArmName, int]:
-        """Outcomes learned by arm."""
+        """Arm -> learned outcomes."""
         return self.policy.seen if self.learned is None else self.learned
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A version in shadow or canary, as it can be asked here."""
+    """A version in shadow or canary."""
 
     version: PolicyVersion
     #: None if it is not loaded
@@ -153,19 +154,21 @@ class Candidate:
     #: why it is not loaded
     unloaded: str | None
     runner: CandidateRunner
-    #: arms that it offers and the champion does not
+    #: arms that this version offers and the champion does not
     added: tuple[ArmName, ...] = ()
 
     @property
     def fault(self) -> str | None:
-        """Why it cannot be asked; None where it can."""
+        """Why the candidate cannot be asked; None if it can."""
         rebuilding = self.serving is not None and self.serving.rebuilding
         return self.unloaded or ("its ledger is being learned again" if rebuilding else None)
 
     def added_for(self, run_by: RunBy) -> tuple[ArmName, ...]:
-        """Its own arms for a question that our workers answer, or the caller's own stack."""
-        workers = () if self.serving is None else self.serving.settings.worker_arms
-        return tuple(arm for arm in self.added if run_by == "caller" or arm in workers)
+        """Arms of `added` that `run_by` can run."""
+        if run_by == "caller":
+            return self.added
+        worker_arms = {} if self.serving is None else self.serving.settings.worker_arms
+        return tuple(arm for arm in self.added if arm in worker_arms)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,18 +181,18 @@ class LiveVersions:
 
     @property
     def asks(self) -> bool:
-        """Whether candidates are asked: not while the kill switch is on."""
+        """Whether there are candidates, and the kill switch is off."""
         return bool(self.candidates) and self.control.killed is None
 
     @property
     def added(self) -> tuple[ArmName, ...]:
         """Arms that only candidates offer."""
-        return tuple(dict.fromkeys(arm for one in self.candidates for arm in one.added))
+        return tuple(dict.fromkeys(arm for candidate in self.candidates for arm in candidate.added))
 
     def added_for(self, run_by: RunBy) -> tuple[ArmName, ...]:
-        """Those of them that fit a question that our workers answer, or the caller's own stack."""
-        return tuple(dict.fromkeys(arm for one in self.candidates for arm in one.added_for(run_by)))
+        """Arms of `added` that `run_by` can run."""
+        return tuple(dict.fromkeys(arm for candidate in self.candidates for arm in candidate.added_for(run_by)))
 
 
-#: where no version was ever made
+#: value before the first version is made
 NOTHING_LIVE: Final = LiveVersions(control=PolicyControl(revision=0))

@@ -1,10 +1,10 @@
 """Needs of requests and abilities of arms: an arm that cannot do what a request needs is not offered for it.
 
-Requests in chats may bring tools, images, files, audio, a form of the answer (`json`) or a wish for log-probabilities.
-Arms of the class `model` pass them on to a generator that says what it takes (`generator.supports`); all other arms
-answer questions of text in text. What only a model can read (parts of other types, a question that is too long for
-features, a chat that does not end with a question) is the need `chat`. The row of a decision has the needs in
-`request.needs`, the arms that were offered, and in the fact LACKING what the others lack.
+Chats may need tools, images, files, audio, answers in a given format (`json`) or log-probabilities. Arms of the class
+`model` pass them on to a generator, whose setting `generator.supports` lists what it can do; all other arms take text
+and answer text. The need `chat` is a chat that only a model can read: with parts of other types, with a question that
+is too long for features, or without a question at its end. The row of a decision has the needs in `request.needs`, and
+in the fact LACKING the arms that were not offered, with their missing abilities.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,18 +15,18 @@ from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Query
 
-#: keys of a query's `request`: its needs, its optional needs, and an estimate of its tokens
+#: keys of a query's `request`: needs, optional needs, and an estimate of the prompt tokens
 NEEDS: Final = "needs"
 OPTIONAL: Final = "optional_needs"
 TOKENS: Final = "tokens"
-#: the key of a decision's facts with the arms that could not do it: {arm: [what it lacks]}
+#: key of a decision's facts: {arm that cannot do what the request needs: [missing abilities]}
 LACKING: Final = "lacking"
 _CONTEXT: Final = "context"
-#: the messages as they came, which every arm that passes chats on is sent
+#: need of chats that only a model can read; every arm that passes chats on has this ability
 CHAT: Final = "chat"
-#: what an arm can do, and the tokens of its context; None: not known
+#: (abilities of an arm, context length in tokens or None if unknown)
 Ability = tuple[frozenset[str], int | None]
-#: need -> parameters that bring it, in addition to the messages
+#: need -> parameters of the request that cause it, in addition to the messages
 _PARAMETERS: Final = {
     "json": ("response_format",),
     "logprobs": ("logprobs", "top_logprobs"),
@@ -41,14 +41,16 @@ class UnmetNeed(InvalidInput):
 
 
 def passing_arms(settings: Settings) -> dict[ArmName, Ability]:
-    """Arms that pass chats on as they came -> what they can do, and the tokens of their context."""
+    """Arms that pass chats on unchanged -> their abilities."""
     arms = dict[ArmName, Ability]()
     for name, params in settings.worker_arms.items():
         generator = settings.named_generators.get(str(params.get("generator", DEFAULT)))
         is_model = params.get("class", name) == "model"
         if is_model and generator is not None and generator.name == "openai":
-            told = {CHAT, *(["logprobs"] if generator.openai.logprobs else [])}
-            arms[ArmName(name)] = (frozenset(generator.supports) | told, generator.known_context)
+            abilities = {CHAT, *generator.supports}
+            if generator.openai.logprobs:
+                abilities.add("logprobs")
+            arms[ArmName(name)] = (frozenset(abilities), generator.known_context)
     return arms
 
 
@@ -56,24 +58,32 @@ def lacks_of(
     query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, Ability]
 ) -> dict[ArmName, list[str]]:
     """Arms that may not answer this query -> the needs that they lack. An optional need counts if an arm meets it."""
-    given = (query.request.get(key) for key in (NEEDS, OPTIONAL))
-    hard, soft = ({str(need) for need in needs} if isinstance(needs, list) else set[str]() for needs in given)
+    needs, optional = _names(query, NEEDS), _names(query, OPTIONAL)
     tokens = query.request.get(TOKENS)
     size = tokens if query.chat and isinstance(tokens, int) else 0
-    lacking: dict[ArmName, list[str]] = {}
-    for wanted in (hard | soft, hard) if hard or soft or passing else ():
-        lacking = {}
+    if not (needs or optional or passing):
+        return {}
+    for required in (needs | optional, needs):
+        lacking: dict[ArmName, list[str]] = {}
         for arm in arms:
             abilities, context = passing.get(arm, (frozenset[str](), size))
-            if missing := (wanted - abilities) | ({_CONTEXT} if size > (context or size) else set()):
+            missing = required - abilities
+            if context is not None and size > context:
+                missing |= {_CONTEXT}
+            if missing:
                 lacking[arm] = sorted(missing)
         if len(lacking) < len(arms):
             break
     return lacking
 
 
+def _names(query: Query, key: str) -> set[str]:
+    values = query.request.get(key)
+    return set(map(str, values)) if isinstance(values, list) else set()
+
+
 def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mapping[ArmName, Ability]) -> UnmetNeed:
-    """The error for a request that no arm can answer, with what each could do."""
+    """The error for a request that no arm can answer; its message lists the abilities of each arm."""
     unmet = sorted({need for lacks in lacking.values() for need in lacks})
     needs, field = ", ".join(unmet), "messages"
     for need in unmet:
@@ -87,10 +97,8 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
 
 
 def as_text(query: Query) -> Query:
-    """The query of a chat for an arm that reads only the question; parameters that it cannot use are in `ignored`."""
-    known = query.request.get("ignored")
-    unused = query.chat.keys() - {"messages"}
-    ignored = sorted({*(known if isinstance(known, list) else ()), *unused})
+    """The query of a chat for an arm that reads only the question; `request.ignored` lists the unused parameters."""
+    ignored = sorted(_names(query, "ignored") | query.chat.keys() - {"messages"})
     request = {name: value for name, value in query.request.items() if name != OPTIONAL}
     return replace(query, chat={}, request=request | ({"ignored": ignored} if ignored else {}))
 

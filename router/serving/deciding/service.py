@@ -4,38 +4,32 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
 
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.monitoring.diagnosis import Frontier
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching import MicroBatcher
 from ragbandit.router.serving.checks.questions import checked_query
-from ragbandit.router.serving.deciding.candidates import BY_ARM, ask, mix_candidates, pinned, pinned_output
+from ragbandit.router.serving.conversations import keep_prefixes, keep_sticky, saved_per_token
+from ragbandit.router.serving.deciding.candidates import BY_ARM, Draw, ask, decide_pinned, mix_candidates
 from ragbandit.router.serving.deciding.labelling import LabelSampler
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
-from ragbandit.router.serving.deciding.needs import LACKING, as_text, lacks_of, no_arm, passing_arms
-from ragbandit.router.serving.deciding.question import (
-    Question,
-    keep_prefixes,
-    offer_arms,
-    saved_per_token,
-    served_weight,
-    with_terms,
-)
-from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, OutcomePoller
+from ragbandit.router.serving.deciding.needs import as_text, lacks_of, no_arm, passing_arms
+from ragbandit.router.serving.deciding.prices import served_weight, with_terms
+from ragbandit.router.serving.deciding.question import Question
+from ragbandit.router.serving.health.circuit_breaker import ArmHealth, OutcomePoller
 from ragbandit.router.serving.pending import InlineRuns
 from ragbandit.router.storage.access.spending import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore, settle
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import LABEL_QUEUE, NAMED_ID, STICKY, ArmName, Decision, DecisionId, Json, Query, RunBy
+from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, FeatureRows, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
 
-#: the key of a decision's facts that says that the configured policy was being rebuilt, and another one decided
-REBUILDING: Final = "rebuilding"
 #: least time between two log lines about the same problem, seconds
 QUIET_S = 10.0
 
@@ -53,23 +47,21 @@ class RouteService:
         self.labels: LabelSampler | None = None
         self.take_over(serving)
         self.clock = clock
-        #: what is live of versions, asked before each batch
+        #: returns the live versions; called before each batch
         self.live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
-        #: cost-quality frontier of the live policy, which turns aims into cost weights; None until the first one is
-        #: loaded
+        #: cost-quality frontier of the live policy; turns aims into cost weights; None until the first one is loaded
         self.frontier: Frontier | None = None
         #: secret of the store for the seeds of draws; read by `start`
         self.secret: bytes | None = None
         # Only the batcher's thread writes these counts; others read them without a lock.
         #: decisions made by the fallback since the start
         self.faults = 0
-        #: questions that were offered all arms because none of theirs was healthy
+        #: questions that were offered failing arms because no allowed arm was healthy
         self.fail_opens = 0
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
         self._throttle = Throttle(QUIET_S)
         #: runs arms in this process; None if workers run all of them
         self.inline: InlineRuns | None = None
-        #: the queue of questions
         self.batcher: MicroBatcher[Question, Decision] = MicroBatcher(
             self._route_batch, name="ragbandit-route", limit=settings.encoder.max_batch, limits=settings.server
         )
@@ -80,14 +72,11 @@ class RouteService:
         self.batcher.start()
 
     def close(self) -> None:
-        """Serve what was handed in, then stop."""
+        """Serve the submitted questions, then stop."""
         self.batcher.close()
 
     def question(self, query: Query | str, *, run_by: RunBy) -> Question:
-        """The record of a query that can be routed.
-
-        Raises InvalidInput for another, Forbidden for a price that its key may not have.
-        """
+        """Check a query. Raises InvalidInput, or Forbidden for a price that its key may not have."""
         query = Query(text=query) if isinstance(query, str) else query
         offered = self.worker_arms if run_by == "worker" else self.arms
         serving = self.serving
@@ -110,153 +99,153 @@ class RouteService:
         )
 
     def take_over(self, serving: Serving) -> None:
-        """Decide with this policy, by its settings, from the next batch on."""
-        #: the policy in use
+        """Decide with this policy and its settings from the next batch on."""
         self.serving, settings = serving, serving.settings
         self.arms = tuple(ArmName(name) for name in settings.arms)
         self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
-        #: arms that pass chats on as they came, see `passing_arms`
+        #: arms that pass chats on unchanged, see `passing_arms`
         self.passing = passing_arms(settings)
         self._saved = saved_per_token(settings)
-        per_day, held = settings.learning.labels_per_day, settings.policy.holdback
-        against = settings.policy.incumbent if held is None else held.arm
+        per_day, holdback = settings.learning.labels_per_day, settings.policy.holdback
+        against = settings.policy.incumbent if holdback is None else holdback.arm
         if self.labels is None or (self.labels.per_day, self.labels.against) != (per_day, against):
             self.labels = LabelSampler(per_day, against=against) if per_day else None
 
     def poll_outcomes(self, *, more: Sequence[ArmName] = ()) -> None:
         """Update the circuit breaker from the newest outcomes in the store. Raises StoreError.
 
-        more: arms that are offered beside the configured ones.
+        more: arms that are offered in addition to the configured ones.
         """
         if self.labels is not None:
             self.labels.refresh(self.store.database, now=self.clock())
-        self._poller.poll((*self.arms, *(arm for arm in more if arm not in self.arms)), now=self.clock())
+        self._poller.poll(tuple(dict.fromkeys((*self.arms, *more))), now=self.clock())
 
     def healths(self) -> list[ArmHealth]:
-        """State of the arms on offer, as of the last `poll_outcomes`."""
+        """State of the offered arms at the last `poll_outcomes`."""
         return self._poller.breaker.healths(self.arms, now=self.clock())
 
     def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
         """Decide and commit new questions. A repeated id gets its stored decision, or Conflict if it differs."""
-        named = [DecisionId(str(one.query.id)) for one in batch if NAMED_ID in one.query.request]
-        standing = self.store.decisions_by_id(named) if named else {}
-        fresh = [one for one in batch if one.query.id not in standing]
-        stored = self._stored(self._decide(fresh)) if fresh else []
-        self._record_probes(one for one in stored if isinstance(one, Decision))
-        made = iter(stored)
+        named = [DecisionId(str(question.query.id)) for question in batch if NAMED_ID in question.query.request]
+        already_decided = self.store.decisions_by_id(named) if named else {}
+        new_questions = [question for question in batch if question.query.id not in already_decided]
+        committed = self._commit(self._decide(new_questions)) if new_questions else []
+        self._record_probes(decision for decision in committed if isinstance(decision, Decision))
+        results = iter(committed)
         return [
-            settle(*standing[one.query.id], request_hash=query_hash(one.query, run_by=one.run_by))
-            if one.query.id in standing
-            else next(made)
-            for one in batch
+            settle(*already_decided[question.query.id], request_hash=query_hash(question.query, run_by=question.run_by))
+            if question.query.id in already_decided
+            else next(results)
+            for question in batch
         ]
 
-    def _stored(self, decided: Sequence[Decision]) -> list[Decision | RagBanditError]:
-        """Commit decisions; those that this process answers are claimed in the same transaction."""
+    def _commit(self, decisions: Sequence[Decision]) -> list[Decision | RagBanditError]:
+        """Store decisions. The same transaction claims the decisions that this process answers."""
         if self.inline is None:
-            return self.store.add_decisions(decided)
-        claims = self.inline.claim(decided)
-        stored: list[Decision | RagBanditError] = []
+            return self.store.add_decisions(decisions)
+        claims = self.inline.claim(decisions)
+        committed: list[Decision | RagBanditError] = []
         try:
-            stored = self.store.add_decisions(decided, claims=claims)
+            committed = self.store.add_decisions(decisions, claims=claims)
         finally:
-            new = {id(each) for each in stored}
-            self.inline.unclaim([each.id for each in decided if id(each) not in new])
-        return stored
+            new = {id(decision) for decision in committed}
+            self.inline.unclaim([decision.id for decision in decisions if id(decision) not in new])
+        return committed
 
-    def _record_probes(self, decided: Iterable[Decision]) -> None:
-        """Tell the circuit breaker which arms were drawn: for each tenant the first, later ones are no probes."""
+    def _record_probes(self, decisions: Iterable[Decision]) -> None:
+        """Report drawn arms to the circuit breaker: the first draw of each arm and tenant can be a probe."""
         first: dict[tuple[ArmName, str], Decision] = {}
-        for decision in decided:
+        for decision in decisions:
             first.setdefault((decision.arm, decision.query.tenant), decision)
         now = self.clock()
         for (arm, tenant), decision in first.items():
             self._poller.breaker.record_probe(arm, decision_id=decision.id, now=now, tenant=tenant)
 
     def _decide(self, questions: Sequence[Question]) -> list[Decision]:
-        """One forward pass and one call of the policy, and of each candidate, for all of them."""
-        live, serving, now = self.live(), self.serving, self.clock()
-        settings = serving.settings
-        queries = [one.query for one in questions]
-        features = self.encoder.encode([query.text for query in queries])  # (n, d)
-        is_pinned = live.control.killed == "arm"  # a pinned arm is used even if the circuit breaker suspended it
-        if is_pinned:
-            for question in questions:
-                question.arms = question.allowed
-        else:
-            breaker, database = self._poller.breaker, self.store.database
-            offer_arms(questions, live=live, breaker=breaker, settings=settings, database=database, now=now)
-        arms = [one.arms for one in questions]
-        asked_candidates = ask(live, questions, features=features)
-        outputs = (
-            [pinned_output(each) for each in arms]
-            if is_pinned
-            else outputs_of(serving.policy, [one.served for one in questions], features=features, arms=arms)
-        )
-        decisions = made_decisions(
-            queries,
-            run_by=[one.run_by for one in questions],
-            outputs=outputs,
-            arms=arms,
+        """Decide all questions, with one forward pass of the encoder."""
+        live, serving = self.live(), self.serving
+        now = self.clock()
+        features = self.encoder.encode([question.query.text for question in questions])  # (n, d)
+        draw = partial(
+            made_decisions,
             features=features,
-            settings=settings,
+            settings=serving.settings,
             seen=serving.seen,
             version=serving.version,
             encoder_hash=self.encoder.hash,
             now=now,
-            cost_weights=[one.cost_weight for one in questions],
             secret=self.secret,
         )
-        for question, decision in zip(questions, decisions, strict=True):
-            question.decision = pinned(decision, control=live.control, settings=settings) if is_pinned else decision
-        if not is_pinned:
-            if settings.conversation.sticky_prefix:
-                keep_prefixes(questions, saved=self._saved, settings=settings, database=self.store.database)
-            mix_candidates(asked_candidates)
-            if self.labels is not None and self.secret is not None:
-                self.labels.choose(questions, outputs, secret=self.secret)
-        rebuilding = serving.rebuilding and not is_pinned
-        return [self._finished(one, rebuilding=rebuilding) for one in questions]
+        if live.control.killed == "arm":
+            decide_pinned(questions, draw=draw, control=live.control, settings=serving.settings)
+        else:
+            self._offer_arms(questions, live=live, settings=serving.settings, now=now)
+            self._decide_by_policy(questions, draw=draw, live=live, serving=serving, features=features)
+        return [self._finished(question) for question in questions]
 
-    def _finished(self, question: Question, *, rebuilding: bool) -> Decision:
+    def _decide_by_policy(
+        self, questions: Sequence[Question], *, draw: Draw, live: LiveVersions, serving: Serving, features: FeatureRows
+    ) -> None:
+        """Ask the policy and each candidate once, and draw from their pmfs."""
+        settings, database = serving.settings, self.store.database
+        asked_candidates = ask(live, questions, features=features)
+        queries, arms = [question.served for question in questions], [question.arms for question in questions]
+        outputs = outputs_of(serving.policy, queries, features=features, arms=arms)
+        for question, decision in zip(questions, draw(questions, outputs=outputs), strict=True):
+            question.decision, question.rebuilding = decision, serving.rebuilding
+        if settings.conversation.sticky_prefix:
+            keep_prefixes(questions, saved=self._saved, settings=settings, database=database)
+        mix_candidates(asked_candidates)
+        if self.labels is not None and self.secret is not None:
+            self.labels.choose(questions, outputs, secret=self.secret)
+
+    def _offer_arms(self, questions: Sequence[Question], *, live: LiveVersions, settings: Settings, now: float) -> None:
+        """Choose the arms that may be drawn for each question, in these steps. Raises StoreError.
+
+        1. `Question.allowed`: the arms that the caller names, as far as its key allows them; otherwise all of `run_by`.
+        2. The circuit breaker excludes arms that fail; if all fail, it excludes none.
+        3. Candidates add healthy arms of their own if the caller names none and all arms meet the request's needs.
+        4. A turn of a sticky session keeps only the arm of its draw, if it is among these.
+        """
+        healthy = partial(self._poller.breaker.healthy, now=now)
+        tenants = [question.query.tenant for question in questions]
+        healthy_arms = healthy([question.allowed for question in questions], tenants=tenants)
+        for question, arms in zip(questions, healthy_arms, strict=True):
+            question.arms, question.fail_open = arms or question.allowed, not arms
+            question.excluded = tuple(arm for arm in question.allowed if arm not in question.arms)
+        if live.asks:
+            extensible = [question for question in questions if question.query.arms is None and not question.lacking]
+            tenants = [question.query.tenant for question in extensible]
+            healthy_arms = healthy([live.added_for(question.run_by) for question in extensible], tenants=tenants)
+            for question, added in zip(extensible, healthy_arms, strict=True):
+                question.added = added
+        keep_sticky(questions, settings=settings, database=self.store.database)
+
+    def _finished(self, question: Question) -> Decision:
         """Add facts to the decision; count and log faults and fail-opens."""
         decision = question.decision
         assert decision is not None
         if decision.fault is not None:
             self.faults += 1
-            if self._throttle.lets_pass("fault"):  # a broken policy breaks for every question
-                facts = {"action": "fault", "times": self.faults, "reason": decision.fault}
-                log.error("the policy broke its contract: the fallback arm decided", extra=facts)
+            if self._throttle.lets_pass("fault"):  # a broken policy fails for every question
+                fields = {"action": "fault", "times": self.faults, "reason": decision.fault}
+                log.error("the policy broke its contract: the fallback arm decided", extra=fields)
         if question.fail_open:
             self.fail_opens += 1
             if self._throttle.lets_pass("fail_open"):
-                facts = {"action": "fail_open", "times": self.fail_opens, "arms": ", ".join(question.arms)}
-                log.warning("no arm of the question is healthy: all of them are offered", extra=facts)
-        notes = _notes(question, rebuilding=rebuilding)
+                fields = {"action": "fail_open", "times": self.fail_opens, "arms": ", ".join(question.arms)}
+                log.warning("no arm of the question is healthy: all of them are offered", extra=fields)
+        notes = question.notes
         if decision.query.chat and decision.arm not in self.passing:
             decision = replace(decision, query=as_text(decision.query))
         if not notes:
             return decision
-        noted = {**decision.facts, **notes}
+        facts = {**decision.facts, **notes}
         if question.stay is None:
-            return replace(decision, facts=noted)
-        # Given the draw that the turn follows, its probability is 1.
+            return replace(decision, facts=facts)
         arm = question.stay.arm
-        if decision.arms != (arm,):  # it stays for its cached prompt
-            noted = {name: value for name, value in noted.items() if name not in BY_ARM}
+        if decision.arms != (arm,):  # the turn stays for its cached prompt
+            facts = {name: value for name, value in facts.items() if name not in BY_ARM}
             decision = replace(decision, arm=arm, arms=(arm,), scores=None)
-        return replace(decision, pmf=(1.0,), propensity=1.0, explored=False, facts=noted)
-
-
-def _notes(question: Question, *, rebuilding: bool) -> dict[str, Json]:
-    """Facts about how the offered arms were chosen, stored with the decision."""
-    notes: dict[str, Json] = {} if question.stay is None else {STICKY: question.stay.facts}
-    if question.label:
-        notes[LABEL_QUEUE] = dict(question.label)
-    if question.excluded:
-        notes[EXCLUDED_ARMS] = list(question.excluded)
-    if rebuilding:
-        notes[REBUILDING] = True
-    if question.lacking:
-        notes[LACKING] = dict(question.lacking)
-    return notes
+        # The arm has probability 1, given the earlier draw.
+        return replace(decision, pmf=(1.0,), propensity=1.0, explored=False, facts=facts)

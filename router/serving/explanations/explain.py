@@ -1,4 +1,4 @@
-"""Explanation of one decision: what the page, the HTTP reply and the terminal show in addition to its record.
+"""Explanation of one decision, for the page, the HTTP reply and the terminal.
 
 The texts below the fields are their descriptions in /openapi.json.
 """
@@ -18,8 +18,8 @@ from ragbandit.router.policies.draw import HOLDBACK, INCUMBENT, UNTRIED
 from ragbandit.router.rollouts.overview import candidates_in
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.needs import LACKING
-from ragbandit.router.serving.deciding.question import budget_factor, price_name
-from ragbandit.router.serving.deciding.service import REBUILDING
+from ragbandit.router.serving.deciding.prices import budget_factor, price_name
+from ragbandit.router.serving.deciding.question import REBUILDING
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
@@ -29,50 +29,50 @@ from ragbandit.shared.failures import link_of
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, DecisionId, Json
 
-#: replies show a record as that
+#: schema of a record in replies
 _AS_REPLY: Final = GetPydanticSchema(lambda _source, handler: handler.generate_schema(RecordReply))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmChance:
-    """An offered arm in the draw: where its probability came from, and what the policy expected of it."""
+    """An offered arm in the draw."""
 
     arm: ArmName
-    """An arm that was offered."""
+    """Name of the arm."""
     probability: float
-    """The probability that it was drawn with, floors included."""
+    """Probability of the arm in the draw, floors included."""
     untried: bool
-    """Whether the policy had learned nothing of it; `score`, `quality` and `cost` are null then."""
+    """Whether the policy had no outcomes of the arm; then `score`, `quality` and `cost` are null."""
     score: float | None
-    """The policy's value of it, in units of reward; null if it has none."""
+    """Expected reward by the policy; null if the policy has no scores."""
     quality: float | None
-    """The expected quality: score = quality - weight * cost; null where the policy keeps none apart."""
+    """Expected quality: score = quality - weight * cost; null if the policy does not predict it."""
     cost: float | None
-    """The expected cost; null where the policy keeps none apart."""
+    """Expected cost; null if the policy does not predict it."""
     low: float
-    """It is drawn for low <= u < high."""
+    """The arm is drawn if low <= u < high."""
     high: float
-    """Upper end of its part of the line."""
+    """Upper end of the arm's range of u."""
     drawn: bool
     """Whether this arm was drawn."""
     likeliest: bool
-    """Whether none was likelier."""
+    """Whether no other arm was more probable."""
     champion: float | None
-    """The probability that the champion gave it; null where no candidate had a part in the draw."""
+    """Probability by the champion; null if no candidate had a part in the draw."""
     candidate: float | None
-    """The probability that the candidate gave it; null if no candidate had a part in the draw."""
+    """Probability by the candidate; null if no candidate had a part in the draw."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrawShown:
-    """The draw; anybody can repeat it from the seed and the probabilities of the record."""
+    """The draw. It can be repeated from the seed and the probabilities of the record."""
 
     u: float
-    """The number in [0, 1) that the seed gives; the arm whose part of the line it lies in is drawn."""
+    """Number in [0, 1) computed from the seed; the arm whose range contains it is drawn."""
     fault: str | None
-    """What does not fit together in the stored row; null where all does."""
+    """Contradiction in the stored row; null if there is none."""
     made_elsewhere: bool
-    """Whether it came with an imported log, so that the draw cannot be repeated."""
+    """Whether the decision came with an imported log, so that the draw cannot be repeated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,35 +82,33 @@ class Explanation:
     decision_id: DecisionId
     """Id of the decision."""
     reasons: tuple[str, ...]
-    """Why this arm, in plain sentences, the main reason first."""
+    """Why this arm was chosen, in sentences, the main reason first."""
     progress: str
-    """Where it is on its way to the ledger, and why it waits."""
+    """Whether the decision was learned, or what it waits for."""
     arms: tuple[ArmChance, ...]
     """The offered arms, in the order of the draw."""
     draw: DrawShown
     """The draw."""
     record: Annotated[DecisionRecord, _AS_REPLY]
-    """What `GET /v1/decisions/{decision_id}` gives."""
+    """The reply of `GET /v1/decisions/{decision_id}`."""
 
 
 def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known: Collection[str] = ()) -> Explanation:
-    """One decision explained.
+    """Explain one decision. Raises NotFound, InvalidInput, StoreError.
 
-    rule: when a waiting decision is closed. known: all arms, to see whether the caller allowed fewer. Raises NotFound,
-    InvalidInput, StoreError.
+    rule: when a waiting decision is closed. known: names of all arms; shows whether the caller allowed fewer.
     """
-    key = DecisionId(checked_id(decision_id, field="decision_id"))
-    record = store.record(key)
+    record = store.record(DecisionId(checked_id(decision_id, field="decision_id")))
     decision = record.decision
-    elsewhere, arms = IMPORTED in decision.facts, chances_of(decision)
-    fault = None if elsewhere else draw_fault(decision)
-    draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=elsewhere)
+    is_imported, arms = IMPORTED in decision.facts, chances_of(decision)
+    fault = None if is_imported else draw_fault(decision)
+    draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=is_imported)
     reasons = reasons_of(decision, arms=arms, draw=draw, known=known)
     query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
     with store.database.read() as connection:
-        read = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
-    if read is not None:
-        reasons += (f"Its policy is now {read.line}.",)
+        diagnosis = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
+    if diagnosis is not None:
+        reasons += (f"Its policy is now {diagnosis.line}.",)
     return Explanation(
         decision_id=decision.id,
         reasons=reasons,
@@ -122,53 +120,59 @@ def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known:
 
 
 def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
-    """The offered arms, in the order of the draw. A row that does not fit together gives what it has."""
+    """The offered arms, in the order of the draw. Values that a damaged row lacks are None."""
     count = min(len(decision.arms), len(decision.pmf))
     quality, cost = (numbers_of(decision.facts.get(name), count=count) for name in ("quality", "cost"))
     scores = numbers_of(decision.scores, count=count)
     trial = mapping_of(decision.facts.get(CANDIDATE))
     champion, candidate = (numbers_of(trial.get(name), count=len(decision.pmf)) for name in ("champion", "pmf"))
-    if champion is None or candidate is None:  # no mixture of both was drawn from
+    if champion is None or candidate is None:  # the draw was no mixture of both
         champion = candidate = None
     untried = frozenset(names_of(decision.facts.get(UNTRIED)))
     edges = [0.0, *accumulate(decision.pmf)]
-    most = max(decision.pmf, default=0.0)
-    return tuple(
-        ArmChance(
-            arm=decision.arms[at],
-            probability=decision.pmf[at],
-            untried=decision.arms[at] in untried,
-            **{
-                name: None if values is None or decision.arms[at] in untried else values[at]
-                for name, values in (("score", scores), ("quality", quality), ("cost", cost))
-            },
-            low=edges[at],
-            high=1.0 if at == count - 1 else edges[at + 1],
-            drawn=decision.arms[at] == decision.arm,
-            likeliest=decision.pmf[at] == most,
-            champion=None if champion is None else champion[at],
-            candidate=None if candidate is None else candidate[at],
+    highest = max(decision.pmf, default=0.0)
+    chances = []
+    for place, (arm, probability) in enumerate(zip(decision.arms, decision.pmf, strict=False)):
+        predicted = place if arm not in untried else None
+        chances.append(
+            ArmChance(
+                arm=arm,
+                probability=probability,
+                untried=arm in untried,
+                score=_at(scores, predicted),
+                quality=_at(quality, predicted),
+                cost=_at(cost, predicted),
+                low=edges[place],
+                high=1.0 if place == count - 1 else edges[place + 1],
+                drawn=arm == decision.arm,
+                likeliest=probability == highest,
+                champion=_at(champion, place),
+                candidate=_at(candidate, place),
+            )
         )
-        for at in range(count)
-    )
+    return tuple(chances)
+
+
+def _at(values: Sequence[float] | None, place: int | None) -> float | None:
+    return None if values is None or place is None else values[place]
 
 
 def names_of(value: Json) -> tuple[ArmName, ...]:
-    """The value where it is a list of names: rows may hold anything."""
+    """The value if it is a list, otherwise (): a row may be damaged."""
     return tuple(ArmName(str(name)) for name in value) if isinstance(value, list | tuple) else ()
 
 
 def mapping_of(value: Json) -> Mapping[str, Json]:
-    """The value where it is an object, else an empty one: rows may hold anything."""
+    """The value if it is an object, otherwise {}: a row may be damaged."""
     return value if isinstance(value, Mapping) else {}
 
 
 def numbers_of(value: Json, *, count: int) -> list[float] | None:
-    """The value if it is a list of `count` numbers."""
+    """The value if it is a list of `count` numbers, otherwise None."""
     if not isinstance(value, list | tuple) or len(value) != count:
         return None
-    sound = all(isinstance(each, int | float) and not isinstance(each, bool) for each in value)
-    return [float(each) for each in value] if sound else None
+    are_numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in value)
+    return [float(number) for number in value] if are_numbers else None
 
 
 def reasons_of(
@@ -177,17 +181,17 @@ def reasons_of(
     """Why the arm was drawn, the main reason first. known: see `explain`."""
     drawn = next((arm for arm in arms if arm.drawn), None)
     return (
-        *_given(decision, draw=draw),
+        *_before_the_draw(decision, draw=draw),
         *_of_the_draw(decision, drawn=drawn, arms=arms, draw=draw),
         *_of_the_price(decision),
         *_of_the_policy(decision),
-        *(_of_version(facts, drawn=drawn) for facts in candidates_in(decision.facts)),
+        *(_of_version(note, drawn=drawn) for note in candidates_in(decision.facts)),
         *_of_the_offer(decision, known=known),
     )
 
 
-def _given(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
-    """What came before any draw."""
+def _before_the_draw(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
+    """Why the arm was not drawn, or not here."""
     if draw.made_elsewhere:
         yield f"The decision came with an imported log: {decision.arm} was drawn elsewhere, and cannot be drawn again."
     sticky = mapping_of(decision.facts.get(STICKY))
@@ -204,8 +208,8 @@ def _given(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
     killed = mapping_of(decision.facts.get(KILLED))
     if killed:
         pinned = killed.get("arm")
-        here = "" if pinned == decision.arm else f", which this question does not allow, so that {decision.arm} plays"
-        yield f"The kill switch was on with the arm {pinned} pinned{here}: no policy was asked, and nothing was drawn."
+        note = "" if pinned == decision.arm else f", which this question does not allow, so that {decision.arm} plays"
+        yield f"The kill switch was on with the arm {pinned} pinned{note}: no policy was asked, and nothing was drawn."
     turn = mapping_of(decision.query.request.get(TOOL_TURN))
     if turn:
         yield (
@@ -235,8 +239,8 @@ def _of_the_draw(
     likeliest = next(arm for arm in arms if arm.likeliest)
     if drawn.likeliest:
         is_single = sum(arm.likeliest for arm in arms) == 1
-        what = "the likeliest arm" if is_single else "as likely as any arm"
-        yield f"{drawn.arm} was {what}, with probability {drawn.probability:.4g}{_best(drawn, arms)}."
+        rank = "the likeliest arm" if is_single else "as likely as any arm"
+        yield f"{drawn.arm} was {rank}, with probability {drawn.probability:.4g}{_best(drawn, arms)}."
     else:
         yield (
             f"{drawn.arm} was drawn by chance, to explore: its probability was {drawn.probability:.4g}, that of the "
@@ -254,14 +258,13 @@ def _best(drawn: ArmChance, arms: Sequence[ArmChance]) -> str:
     if drawn.score is None or len(scores) != len(arms):
         return ""
     if drawn.score == max(scores):
-        what = "the most of it" if scores.count(drawn.score) == 1 else "as much of it as of any"
-        return f", and the policy expects {what} ({drawn.score:.4g})"
+        expected = "the most of it" if scores.count(drawn.score) == 1 else "as much of it as of any"
+        return f", and the policy expects {expected} ({drawn.score:.4g})"
     best = max(arms, key=lambda arm: arm.score or 0.0)
     return f", though the policy expects more of {best.arm} ({best.score:.4g} against {drawn.score:.4g})"
 
 
 def _of_the_price(decision: Decision) -> Iterator[str]:
-    """The weight of cost, where it is not the service's."""
     if decision.cost_weight is None:
         return
     query, name = decision.query, price_name(decision.query)
@@ -278,10 +281,10 @@ def _of_the_policy(decision: Decision) -> Iterator[str]:
         yield f"The policy failed, so the fallback arm had all but the floors. It said: {decision.fault}."
     if decision.facts.get(REBUILDING):
         yield "The configured policy was being learned again, and another one decided meanwhile."
-    held = mapping_of(decision.facts.get(INCUMBENT))
-    share = held.get("share")
+    restraint = mapping_of(decision.facts.get(INCUMBENT))
+    share = restraint.get("share")
     if isinstance(share, int | float) and share < 1.0:
-        arm, why = held.get("arm"), held.get("reason") or "it holds the policy back"
+        arm, why = restraint.get("arm"), restraint.get("reason") or "it holds the policy back"
         why = "too few of its answers are rated yet" if why == "too few outcomes of it are learned" else why
         if share == 0.0:
             yield f"The safe start gave this question to {arm}: {why}."
@@ -296,11 +299,11 @@ def _of_the_policy(decision: Decision) -> Iterator[str]:
         yield "The policy was not trained yet, so all arms were alike to it."
 
 
-def _of_version(facts: Mapping[str, Json], *, drawn: ArmChance | None) -> str:
-    name, weight = facts.get("version"), facts.get("weight")
-    if facts.get("fault"):
-        return f"The candidate {name} had no part in the draw: {facts['fault']}."
-    if facts.get("state") == "canary" and isinstance(weight, int | float):
+def _of_version(note: Mapping[str, Json], *, drawn: ArmChance | None) -> str:
+    name, weight = note.get("version"), note.get("weight")
+    if note.get("fault"):
+        return f"The candidate {name} had no part in the draw: {note['fault']}."
+    if note.get("state") == "canary" and isinstance(weight, int | float):
         shares = ""
         if drawn is not None and drawn.champion is not None and drawn.candidate is not None:
             shares = f": the champion gave {drawn.arm} {drawn.champion:.4g}, the candidate {drawn.candidate:.4g}"
@@ -319,14 +322,14 @@ def _of_the_offer(decision: Decision, *, known: Collection[str]) -> Iterator[str
 
 
 def progress_of(record: DecisionRecord, *, rule: ClosingRule) -> str:
-    """One sentence."""
+    """A sentence on what the decision waits for, or how it was closed."""
     if record.state == "learned":
         return f"Learned from feedback, as update {record.learned_seq} of its ledger."
     if record.state == "defaulted":
         return f"It was not judged in time: the default reward was learned, as update {record.learned_seq}."
     if record.state in ("closed", "quarantined"):
-        what = "Closed, and nothing was learned of it" if record.state == "closed" else "Quarantined: not learned"
-        return f"{what}: {record.reason}."
+        end = "Closed, and nothing was learned of it" if record.state == "closed" else "Quarantined: not learned"
+        return f"{end}: {record.reason}."
     return _waiting(record, rule=rule)
 
 

@@ -1,8 +1,8 @@
-"""Map of a policy: at most eight kinds of questions, each with the arms that it gets, as a tree over readable facts.
+"""Map of a policy: at most eight kinds of questions, each with its arms.
 
-A regression tree (CART: Breiman, Friedman, Olshen and Stone 1984) of the pmfs of the newest questions over facts that
-anybody can check. Each split is the one, in all leaves, that takes most of the squares of the pmf around the leaves'
-means; of equal ones the first. R^2 is measured on questions that had no part in the fit.
+A regression tree (CART: Breiman, Friedman, Olshen and Stone 1984) predicts the pmfs of the newest questions from simple
+facts about them. The next split, in any leaf, is the one that reduces the sum of squares of the pmfs around the leaves'
+means the most; the first one of equal splits. R^2 is measured on questions that were not used in the fit.
 """
 
 import hashlib
@@ -26,17 +26,17 @@ from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.formats import number, percent
 from ragbandit.shared.types import IMPORTED, KILLED, STICKY, ArmName, Matrix
 
-#: newest decisions that are looked at, and the questions of them that are mapped
+#: newest decisions that are read, and most questions among them that are mapped
 LOOKED_AT: Final = 5_000
 MOST_QUESTIONS: Final = 2_000
 MOST_LEAVES: Final = 8
-#: questions of a leaf, at least, and as a part of all
+#: fewest questions of a leaf: a number, and all questions divided by a number
 FEWEST, _FEWEST_PART = 10, 50
-#: share of all squares that a split takes, at least: less is chance
+#: least share of the sum of squares by which a split reduces it: less is chance
 LEAST_GAIN: Final = 0.01
-#: questions of a leaf that are shown, and the characters of each
+#: questions of a leaf that are shown, and most characters of each
 EXAMPLES, LONGEST = 3, 120
-#: values of all facts that a split may name, the commonest
+#: most values of facts that splits may test: the most frequent ones
 _MOST_VALUES: Final = 100
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 #: first words of English questions -> their kind
@@ -49,12 +49,12 @@ _KINDS: Final = (
 _PREPOSITIONS: Final = frozenset(("in", "on", "at", "of", "for", "from", "to", "by", "with", "under", "about"))
 _AMOUNTS: Final = frozenset(("many", "much", "long", "old", "far", "often", "big", "large", "tall", "high"))
 
-#: columns that facts are read of
+#: columns of the reward, and of the facts
 _REWARD: Final = ("value", "quality", "cost", "minimum", "maximum", "preset")
 _FACTS: Final = ("tenant", "text", "context", "price", "cost_weight")
-#: numbers that are counts of what they are named by
+#: facts that are counts
 _COUNTED: Final = frozenset(("words", "names", "numbers"))
-#: a fact of a question: a name or a number
+#: facts about a question: names and numbers
 Facts = Mapping[str, str | float]
 Rows = npt.NDArray[np.intp]
 
@@ -63,41 +63,41 @@ Rows = npt.NDArray[np.intp]
 class Leaf:
     """Questions that the policy treats alike."""
 
-    #: what they have in common, in words; empty: nothing
+    #: conditions that the questions meet, in words; empty if all questions are in this leaf
     conditions: tuple[str, ...]
     #: share of all questions
     share: float
     #: mean probability of each arm, the largest first
     arms: Mapping[ArmName, float]
-    #: mean of the rewards as the arms were drawn; None where there are too few
+    #: mean reward of the drawn arms; None if there are too few rewards
     reward: float | None
     tried: Tried
-    #: the newest questions; none where no text is stored
+    #: the newest questions; empty if no texts are stored
     examples: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyMap:
-    """What a policy does."""
+    """The map of a policy."""
 
     questions: int
-    #: the largest first
+    #: largest first
     leaves: tuple[Leaf, ...]
-    #: R^2 of the tree on the half of the questions that it was not fitted on; None if they are all treated alike
+    #: R^2 of a tree that was fitted on half of the questions, on the other half; None if all pmfs are equal
     explained: float | None
 
     @property
     def cells(self) -> list[dict[str, str]]:
-        """Each leaf in words, the largest first."""
+        """The cells of a table with a row per leaf."""
         return [
             {
-                "questions": ", ".join(one.conditions) or "all",
-                "share": percent(round(one.share, 3)),
-                "arms": ", ".join(f"{arm} {percent(round(share, 2))}" for arm, share in one.arms.items()),
-                "reward": number(one.reward) if one.tried.enough else f"{one.tried.judged} rated",
-                "for example": " / ".join(one.examples),
+                "questions": ", ".join(leaf.conditions) or "all",
+                "share": percent(round(leaf.share, 3)),
+                "arms": ", ".join(f"{arm} {percent(round(share, 2))}" for arm, share in leaf.arms.items()),
+                "reward": number(leaf.reward) if leaf.tried.enough else f"{leaf.tried.judged} rated",
+                "for example": " / ".join(leaf.examples),
             }
-            for one in self.leaves
+            for leaf in self.leaves
         ]
 
     @property
@@ -111,7 +111,7 @@ class PolicyMap:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Test:
-    """A condition that divides questions; is_limit: "at most", of which a stricter one says more."""
+    """A condition that splits questions. yes, no: both sides in words. is_limit: whether it is "at most a number"."""
 
     fact: str
     yes: str
@@ -120,17 +120,16 @@ class _Test:
     holds: npt.NDArray[np.bool_]
 
 
-#: tests with their results, from the root
+#: tests with their results, from the root to a leaf
 Path = tuple[tuple[_Test, bool], ...]
 
 
 def policy_map(
     database: Database, *, label: str, schema: ContextSchema, weight: float, tenant: str | None = None
 ) -> PolicyMap | None:
-    """The map of the policy's newest decisions; None before 2 * FEWEST questions.
+    """The map of the policy's newest decisions between several arms; None before 2 * FEWEST of them. Raises StoreError.
 
-    weight: reward.weight, at which rewards are read. tenant: only its questions; None for all. Left out are
-    questions that had no choice. Raises StoreError.
+    weight: reward.weight, at which rewards are read. tenant: None for the questions of all tenants.
     """
     rows = _read(database, label=label, tenant=tenant)
     if len(rows) < 2 * FEWEST:
@@ -141,16 +140,16 @@ def policy_map(
         pmfs[at, [arms.index(arm) for arm in arms_value(row["arms"])]] = scores_value(row["pmf"])
     tests = _tests([facts_of(row, schema=schema) for row in rows])
     leaves = []
-    for path, here in grown(pmfs, tests=tests, rows=np.arange(len(rows))):
-        means = dict(zip(arms, pmfs[here].mean(axis=0).tolist(), strict=True))
-        leaves.append(_leaf([rows[at] for at in here], path, means=means, weight=weight, of=len(rows)))
+    for path, places in grown(pmfs, tests=tests, rows=np.arange(len(rows))):
+        means = dict(zip(arms, pmfs[places].mean(axis=0).tolist(), strict=True))
+        leaves.append(_leaf([rows[at] for at in places], path, means=means, weight=weight, of=len(rows)))
     digests = [hashlib.sha256((row["text"] or row["id"]).encode("utf-8", "surrogatepass")).digest() for row in rows]
     explained = _explained(pmfs, tests=tests, is_fitted=np.array([digest[0] % 2 == 0 for digest in digests]))
-    return PolicyMap(questions=len(rows), leaves=tuple(sorted(leaves, key=lambda one: -one.share)), explained=explained)
+    leaves.sort(key=lambda leaf: -leaf.share)
+    return PolicyMap(questions=len(rows), leaves=tuple(leaves), explained=explained)
 
 
 def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[str, Any]]:
-    """The newest questions, the newest first."""
     newest = (
         select(decisions.c.id).order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(LOOKED_AT).subquery()
     )
@@ -172,7 +171,7 @@ def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[st
 
 
 def facts_of(row: Mapping[str, Any], *, schema: ContextSchema) -> Facts:
-    """Facts of a question, by its columns; of a text in another language they are true, and say less."""
+    """Facts about a question, from its columns. Facts about words are most useful in English."""
     facts: dict[str, str | float] = {"tenant": row["tenant"], "price": row["price"] or "none"}
     if row["cost_weight"] is not None:
         facts["weight of cost"] = float(row["cost_weight"])
@@ -181,19 +180,19 @@ def facts_of(row: Mapping[str, Any], *, schema: ContextSchema) -> Facts:
         facts |= {"question": kind_of(words), "words": float(len(words))}
         facts["names"] = float(sum(word[:1].isupper() for word in words[1:]))
         facts["numbers"] = float(sum(any(map(str.isdigit, word)) for word in words))
-    for key, one in schema.items():
+    for key, declared in schema.items():
         value = context.get(key)
-        if one.type == "number" and is_number(value):
+        if declared.type == "number" and is_number(value):
             facts[key] = float(value)
-        elif one.type == "words" and isinstance(value, list):
+        elif declared.type == "words" and isinstance(value, list):
             facts |= {f"{key} {word}": "yes" for word in value if isinstance(word, str)}
-        elif one.type in ("category", "boolean") and isinstance(value, str | bool):
+        elif declared.type in ("category", "boolean") and isinstance(value, str | bool):
             facts[key] = json.dumps(value) if isinstance(value, bool) else value
     return facts
 
 
 def kind_of(words: Sequence[str]) -> str:
-    """The kind of a question, by its first word except prepositions: who, how many, yes or no, ..., other."""
+    """The kind of a question by its first word, except prepositions: who, how many, yes or no, ..., other."""
     first, *rest = [*(word.strip("\"'(¿¡,?").casefold() for word in words[:3]), ""]
     if first in _PREPOSITIONS:
         first, *rest = rest
@@ -201,7 +200,7 @@ def kind_of(words: Sequence[str]) -> str:
 
 
 def _tests(facts: Sequence[Facts]) -> list[_Test]:
-    """The splits that there can be: a name or not, and at most one of 31 quantiles of a number."""
+    """All possible splits: by each frequent name, and by 31 quantiles of each number."""
     counts = Counter((fact, value) for row in facts for fact, value in row.items() if isinstance(value, str))
     named = sorted((-count, fact, value) for (fact, value), count in counts.items() if count >= FEWEST)[:_MOST_VALUES]
     tests = []
@@ -212,20 +211,20 @@ def _tests(facts: Sequence[Facts]) -> list[_Test]:
         )
     for fact in sorted({fact for row in facts for fact, value in row.items() if isinstance(value, float)}):
         values = np.array([row.get(fact, np.nan) for row in facts], dtype=np.float64)
-        known = values[np.isfinite(values)]
-        for limit in np.unique(np.quantile(known, np.arange(1, 32) / 32, method="lower")):
+        finite = values[np.isfinite(values)]
+        for limit in np.unique(np.quantile(finite, np.arange(1, 32) / 32, method="lower")):
             yes, no = (
                 f"{sign} {number(limit)} {fact if limit != 1.0 else fact[:-1]}" for sign in ("at most", "more than")
             )
             if fact not in _COUNTED:
                 yes, no = (f"{fact} {sign} {number(limit)}" for sign in ("at most", "above"))
-            no += " or unknown" if len(known) < len(values) else ""
+            no += " or unknown" if len(finite) < len(values) else ""
             tests.append(_Test(fact=fact, yes=yes, no=no, is_limit=True, holds=values <= limit))
     return tests
 
 
 def grown(targets: Matrix, *, tests: Sequence[_Test], rows: Rows) -> list[tuple[Path, Rows]]:
-    """The leaves of the tree of targets (n, K) that is fitted on these rows."""
+    """The leaves of a tree that is fitted on these rows. targets: shape (n, K)."""
     holds = np.array([test.holds for test in tests]).reshape(len(tests), len(targets))
     least, fewest = LEAST_GAIN * _squares(targets[rows]), max(FEWEST, len(rows) // _FEWEST_PART)
     leaves: list[tuple[Path, Rows]] = [((), rows)]
@@ -233,11 +232,11 @@ def grown(targets: Matrix, *, tests: Sequence[_Test], rows: Rows) -> list[tuple[
     while len(leaves) < MOST_LEAVES:
         at = max(range(len(leaves)), key=lambda leaf: best[leaf][0])
         gain, test = best.pop(at)
-        path, here = leaves.pop(at)
         if gain <= max(least, 1e-12 * len(rows)):
-            return [*leaves[:at], (path, here), *leaves[at:]]
+            break
+        path, places = leaves.pop(at)
         for side in (True, False):
-            part = here[holds[test, here] == side]
+            part = places[holds[test, places] == side]
             leaves.append(((*path, (tests[test], side)), part))
             best.append(_best_split(targets[part], holds[:, part], fewest=fewest))
     return leaves
@@ -248,9 +247,9 @@ def _squares(targets: Matrix) -> float:
 
 
 def _best_split(targets: Matrix, holds: npt.NDArray[np.bool_], *, fewest: int) -> tuple[float, int]:
-    """(squares that it takes, its number) of the best split of these rows; (0, 0) if that may be chance.
+    """Returns (reduction of the sum of squares, number) of the best split; (0, 0) if the reduction may be chance.
 
-    The best of T splits by a fact that means nothing takes up to about 2 log T of the rows' mean square.
+    The best of T splits by irrelevant facts reduces the sum by up to about 2 log T of the rows' mean square.
     """
     count, whole = len(targets), targets.sum(axis=0)
     ones = holds.sum(axis=1)
@@ -259,25 +258,26 @@ def _best_split(targets: Matrix, holds: npt.NDArray[np.bool_], *, fewest: int) -
     if not fits.any():
         return 0.0, 0
     inside, outside = np.maximum(ones, 1), np.maximum(count - ones, 1)
-    kept = (sums**2).sum(axis=1) / inside + ((whole - sums) ** 2).sum(axis=1) / outside
-    gains = np.where(fits, kept - (whole**2).sum() / count, 0.0)
-    most = float(gains.max())
-    if most <= 2.0 * math.log(len(holds)) * _squares(targets) / count:
+    explained = (sums**2).sum(axis=1) / inside + ((whole - sums) ** 2).sum(axis=1) / outside
+    gains = np.where(fits, explained - (whole**2).sum() / count, 0.0)
+    best = float(gains.max())
+    if best <= 2.0 * math.log(len(holds)) * _squares(targets) / count:
         return 0.0, 0
-    return most, int(np.argmax(gains >= most - 1e-9 * count))  # the first of ties, however they are rounded
+    return best, int(np.argmax(gains >= best - 1e-9 * count))  # the first of ties, also if their rounding differs
 
 
 def _explained(targets: Matrix, *, tests: Sequence[_Test], is_fitted: npt.NDArray[np.bool_]) -> float | None:
-    """R^2 of the tree of one half on the other; a question that is repeated is in one of them."""
-    fitted, apart = np.flatnonzero(is_fitted), np.flatnonzero(~is_fitted)
-    if min(len(fitted), len(apart)) < FEWEST or _squares(targets) < 1e-9 * len(targets):
+    """R^2, on one half of the questions, of the tree of the other half. Equal questions are in the same half."""
+    fitted, test_rows = np.flatnonzero(is_fitted), np.flatnonzero(~is_fitted)
+    if min(len(fitted), len(test_rows)) < FEWEST or _squares(targets) < 1e-9 * len(targets):
         return None
-    left = around = 0.0
-    for path, here in grown(targets, tests=tests, rows=fitted):
-        part = apart[np.logical_and.reduce([test.holds[apart] == side for test, side in path] or [apart >= 0])]
-        left += float(((targets[part] - targets[here].mean(axis=0)) ** 2).sum())
-        around += float(((targets[part] - targets[fitted].mean(axis=0)) ** 2).sum())
-    return 1.0 - left / around if around > 0.0 else None
+    residual = total = 0.0
+    for path, places in grown(targets, tests=tests, rows=fitted):
+        sides = [test.holds[test_rows] == side for test, side in path] or [test_rows >= 0]
+        part = targets[test_rows[np.logical_and.reduce(sides)]]
+        residual += float(((part - targets[places].mean(axis=0)) ** 2).sum())
+        total += float(((part - targets[fitted].mean(axis=0)) ** 2).sum())
+    return 1.0 - residual / total if total > 0.0 else None
 
 
 def _leaf(
@@ -289,16 +289,16 @@ def _leaf(
     return Leaf(
         conditions=tuple(_conditions(path)),
         share=len(rows) / of,
-        arms=dict(sorted(means.items(), key=lambda one: -one[1])),
+        arms=dict(sorted(means.items(), key=lambda item: -item[1])),
         reward=float(np.mean(rewards)) if tried.enough else None,
         tried=tried,
-        examples=tuple(one if len(one) <= LONGEST else f"{one[:LONGEST]} ..." for one in list(texts)[:EXAMPLES]),
+        examples=tuple(text if len(text) <= LONGEST else f"{text[:LONGEST]} ..." for text in list(texts)[:EXAMPLES]),
     )
 
 
 def _conditions(path: Path) -> Iterator[str]:
-    """In words, without what a later condition implies."""
+    """The conditions in words, except those that a later condition implies."""
     for at, (test, side) in enumerate(path):
-        later = [(other, way) for other, way in path[at + 1 :] if other.fact == test.fact]
-        if not any(way == side if test.is_limit else way for _, way in later):
+        later_sides = [later_side for later, later_side in path[at + 1 :] if later.fact == test.fact]
+        if not any(later_side == side if test.is_limit else later_side for later_side in later_sides):
             yield test.yes if side else test.no

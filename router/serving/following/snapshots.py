@@ -1,4 +1,4 @@
-"""Snapshot follower: finds the newest snapshot that the learner has published."""
+"""Snapshot follower: loads the newest snapshot that the learner has published."""
 
 import logging
 import time
@@ -20,40 +20,40 @@ from ragbandit.shared.types import PolicyLabel, SnapshotInfo
 
 log = logging.getLogger("ragbandit.snapshots")
 
-#: newest snapshots that are tried at the start, and at every refresh, before the follower gives up
+#: newest snapshots that are tried at the start, and at every refresh
 FIRST_TRIES, REFRESH_TRIES = 5, 3
-#: refused versions that are remembered, so that each is counted and logged once: a refresh sees the newest ones only
+#: refused snapshots that are remembered, so that each is counted and logged once
 REMEMBERED = 16
-#: newest updates whose lag is kept
+#: number of newest updates whose lag is kept
 LAGS = 1000
 
 
 class SnapshotFollower:
     """Finds and loads snapshots of the policy of these settings, for one thread at a time.
 
-    encoder: that a snapshot must have been learned with; any, where the policy uses no features.
+    encoder: a snapshot must have been learned with its features, if the policy uses features.
     """
 
     def __init__(self, database: Database, *, settings: Settings, files: SnapshotFiles, encoder: Encoder) -> None:
         self.ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
-        self.settings, self.files, self.encoder = settings, files, encoder
-        #: the policy that has learned nothing; snapshots of another algorithm or other params are not used
+        self.settings, self.encoder = settings, encoder
+        self.files = files
+        #: the policy before learning; snapshots of another algorithm or with other params are not used
         self.fresh = policy_of(settings)
         self.encoder_hash = encoder.hash if "features" in self.fresh.needs else ""
-        #: last finding
         self.serving = Serving(policy=self.fresh, version="", last_seq=0, settings=settings)
-        #: seconds from feedback to this router's policy, of the newest updates
+        #: seconds from feedback to this router's policy, for the newest updates
         self.lags: deque[float] = deque(maxlen=LAGS)
-        #: snapshots taken over since the start
+        #: snapshots loaded by `refresh` since the start
         self.swaps = 0
-        #: versions that could not be used since the start
+        #: snapshots that could not be used since the start
         self.refused = 0
         self._refused_lately: deque[str] = deque(maxlen=REMEMBERED)
 
     def register(self) -> None:
         """Register the policy with its ledger.
 
-        Raises ConfigError, Conflict (it was learned with another encoder), StoreError.
+        Raises ConfigError, Conflict (the ledger was learned with another encoder), StoreError.
         """
         register_policy(
             self.ledger.database,
@@ -66,10 +66,10 @@ class SnapshotFollower:
         )
 
     def first(self) -> Serving:
-        """The newest usable snapshot; on a new ledger the policy that has learned nothing, published as snapshot 0.
+        """Register the policy, then load the newest usable snapshot. Raises as `register`.
 
-        Where the ledger has updates and no snapshot can be used, the interim policy until the learner has made one.
-        Raises as `register`, which it does before.
+        On a new ledger this is the policy before learning, published as snapshot 0. If the ledger has updates, but no
+        snapshot can be used, an interim policy decides until the learner has made one.
         """
         self.register()
         self.serving = self._first()
@@ -93,8 +93,9 @@ class SnapshotFollower:
         policy, snapshot = find_interim(
             self.ledger, files=self.files, settings=self.settings, encoder_hash=self.encoder_hash
         )
-        facts = {"action": "rebuilding", "version": snapshot.version}
-        log.warning("no snapshot of the policy can be used: another one decides until it is learned again", extra=facts)
+        fields = {"action": "rebuilding", "version": snapshot.version}
+        message = "no snapshot of the policy can be used: another one decides until it is learned again"
+        log.warning(message, extra=fields)
         learned = None if policy.seen else self.ledger.learned_lately()
         return replace(self._made(snapshot, policy), rebuilding=True, learned=learned)
 
@@ -102,7 +103,7 @@ class SnapshotFollower:
         return Serving(policy=policy, version=info.version, last_seq=info.last_seq, settings=self.settings)
 
     def refresh(self) -> bool:
-        """Find a snapshot that is newer than `serving`; True if there is one, which is `serving` from now on."""
+        """Load a snapshot that is newer than `serving`. Returns whether there was one."""
         serving = self.serving
         for info in self._newest(limit=REFRESH_TRIES):
             if info.version == serving.version or info.last_seq < serving.last_seq:
@@ -122,17 +123,17 @@ class SnapshotFollower:
         )
 
     def _loaded(self, info: SnapshotInfo) -> Policy | None:
-        """The snapshot's policy; None, logged once per version, if its files are gone, damaged or do not fit."""
+        """The snapshot's policy; None if its files are missing, damaged or do not fit, which is logged once."""
         try:
             return self.files.load(info, encoder_hash=self.encoder_hash)[0]
         except SnapshotError as error:
             if info.version not in self._refused_lately:
                 self._refused_lately.append(info.version)
                 self.refused += 1
-                facts = {"action": "snapshot_refused", "version": info.version, "reason": str(error)}
-                log.warning("snapshot refused: an older one stays in use", extra=facts)
+                fields = {"action": "snapshot_refused", "version": info.version, "reason": str(error)}
+                log.warning("snapshot refused: an older one stays in use", extra=fields)
             return None
 
     def _measure_lag(self, *, after: int, upto: int) -> None:
-        now, after = time.time(), max(after, upto - LAGS)  # a ledger that was imported or rebuilt may have millions
-        self.lags.extend(now - came for came in self.ledger.feedback_times(after=after, upto=upto))
+        now, after = time.time(), max(after, upto - LAGS)  # an imported or rebuilt ledger may have millions of rows
+        self.lags.extend(now - received_at for received_at in self.ledger.feedback_times(after=after, upto=upto))

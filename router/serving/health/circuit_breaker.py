@@ -91,7 +91,7 @@ class ArmHealth:
 
 #: (made_at, decision id, failed, time until which it suspends the arm by itself): one outcome of an arm
 _Past = tuple[float, str, bool, float]
-#: whose outcomes: of an arm by our workers (None), or as reported by a tenant
+#: (arm, tenant that reports outcomes; None for outcomes of our workers)
 _Source = tuple[ArmName, str | None]
 
 
@@ -168,12 +168,12 @@ class CircuitBreaker:
             for arm in arms:
                 views = self._views(arm, now=now)
                 if _best(views).state == "closed":
-                    pairs |= {(arm, key) for key, one in views.items() if key is not None and one.state != "closed"}
+                    pairs |= {(arm, key) for key, view in views.items() if key is not None and view.state != "closed"}
         return pairs
 
     def _views(self, arm: ArmName, *, now: float) -> dict[str | None, ArmHealth]:
         """State of an arm for each tenant that reported outcomes, and under None by our workers' outcomes."""
-        sources = sorted((one for one in self._past if one[0] == arm), key=lambda one: one[1] is None)
+        sources = sorted((source for source in self._past if source[0] == arm), key=lambda source: source[1] is None)
         return {source[1]: self._health(source, now=now)[0] for source in sources or [(arm, None)]}
 
     def _source(self, arm: ArmName, *, tenant: str | None) -> _Source:
@@ -183,16 +183,16 @@ class CircuitBreaker:
     def _failing(self, source: _Source, *, now: float) -> list[_Past]:
         """The failures since the last success, the newest first: our workers' and the tenant's together."""
         newest_first = (reversed(self._past.get(key, ())) for key in {(source[0], None), source})
-        failing = takewhile(lambda one: one[2] and one[0] > now - COUNTED_S, merge(*newest_first, reverse=True))
+        failing = takewhile(lambda past: past[2] and past[0] > now - COUNTED_S, merge(*newest_first, reverse=True))
         return list(islice(failing, self._remembered))
 
     def _open_until(self, failing: Sequence[_Past]) -> float | None:
         """When an arm with these failures may be tried again; None if they do not suspend it."""
-        most = self.settings.failures
+        limit = self.settings.failures
         ends = [until for made_at, _, _, until in failing if until > made_at]
-        if len(failing) >= most:
+        if len(failing) >= limit:
             ends += [made_at + self.settings.cool_down_s for made_at, *_ in failing[:1]]
-        return max(ends, default=None) if most > 0 else None
+        return max(ends, default=None) if limit > 0 else None
 
     def _health(self, source: _Source, *, now: float) -> tuple[ArmHealth, _Source]:
         """(state of an arm for the questions of a source, circuit with their probe: the workers' if it is open)."""
@@ -212,7 +212,7 @@ class CircuitBreaker:
 
 
 def _best(views: Mapping[str | None, ArmHealth]) -> ArmHealth:
-    return min(views.values(), key=lambda one: (("closed", "half_open", "open").index(one.state), one.failures))
+    return min(views.values(), key=lambda view: (("closed", "half_open", "open").index(view.state), view.failures))
 
 
 log = logging.getLogger("ragbandit.health")
@@ -273,14 +273,14 @@ class OutcomePoller:
         """Call `read`, and log changes of state. Raises StoreError."""
         for health in self.read(arms, now=now):
             if self._states.get(health.arm, "closed") != health.state:
-                facts = {"action": "health", "arm": health.arm, "state": health.state, "failures": health.failures}
+                fields = {"action": "health", "arm": health.arm, "state": health.state, "failures": health.failures}
                 level = logging.WARNING if health.state == "open" else logging.INFO
-                log.log(level, _NEWS[health.state], extra=facts)
+                log.log(level, _NEWS[health.state], extra=fields)
             self._states[health.arm] = health.state
         suspended = self.breaker.suspended(arms, now=now)
         for arm, tenant in sorted(suspended - self._suspended)[:MOST_LOGGED]:
-            facts = {"action": "health", "arm": arm, "tenant": tenant}
-            log.warning("arm suspended for one tenant: the last outcomes that it reported all failed", extra=facts)
+            fields = {"action": "health", "arm": arm, "tenant": tenant}
+            log.warning("arm suspended for one tenant: the last outcomes that it reported all failed", extra=fields)
         self._suspended = suspended
 
     def read(self, arms: Sequence[ArmName], *, now: float) -> list[ArmHealth]:
@@ -291,20 +291,23 @@ class OutcomePoller:
         return self.breaker.healths(arms, now=now)
 
     def _read(self, now: float) -> None:
-        breaker, known, long_read_at = self.breaker, self._recorded, self._long_read_at
+        breaker, recorded = self.breaker, self._recorded
+        long_read_at = self._long_read_at
         if self._read_at is None or now < self._read_at - OVERLAP_S:
-            # The clock was set back: recorded outcomes would be in the future.
-            breaker, known, after, long_read_at = CircuitBreaker(breaker.settings), {}, now - COUNTED_S, now
+            # This is the first read, or the clock was set back, so that recorded outcomes would be in the future.
+            breaker, recorded = CircuitBreaker(breaker.settings), {}
+            after, long_read_at = now - COUNTED_S, now
         elif now >= long_read_at + THOROUGH_EVERY_S:
             after, long_read_at = long_read_at - LATE_S, now
         else:
             after = self._read_at - OVERLAP_S
         with self.database.read() as connection:
             rows = connection.execute(newest(after=after, until=now + AHEAD_S)).all()
-        breaker.record(self._signal(row, now=now) for row in rows if row.decision_id not in known)
-        recent = {key: made_at for key, made_at in known.items() if made_at > now - THOROUGH_EVERY_S - LATE_S}
+        breaker.record(self._signal(row, now=now) for row in rows if row.decision_id not in recorded)
+        recent = {key: made_at for key, made_at in recorded.items() if made_at > now - THOROUGH_EVERY_S - LATE_S}
         self._recorded = recent | {row.decision_id: row.made_at for row in rows}
-        self.breaker, self._read_at, self._long_read_at = breaker, now, long_read_at
+        self.breaker = breaker
+        self._read_at, self._long_read_at = now, long_read_at
 
     def _signal(self, row: Row[Any], *, now: float) -> OutcomeSignal:
         return OutcomeSignal(
@@ -314,8 +317,7 @@ class OutcomePoller:
             stop_reason=row.stop_reason,
             empty=row.empty,
             short_deadline=self._short_deadline(row.budget),
-            # A worker's clock may be ahead.
-            made_at=min(row.made_at, now),
+            made_at=min(row.made_at, now),  # a worker's clock may be ahead
             reporter=None if row.run_by == "worker" else row.tenant,
             suspends_s=self._suspends_s(failure_of(object_or_empty(row.made_by))),
         )
@@ -331,4 +333,4 @@ class OutcomePoller:
             seconds = json.loads(budget).get("seconds")
             return seconds is not None and seconds < self.seconds
         except (AttributeError, TypeError, ValueError):
-            return True  # a damaged row says nothing about its arm
+            return True  # a damaged row does not count against its arm

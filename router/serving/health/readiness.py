@@ -1,7 +1,7 @@
-"""Readiness: the parts that a route needs are tried, not assumed to work.
+"""Readiness: every part that a route needs is tried.
 
-The database is tried by a committed write of one small row: a disk that is full and a dead connection can still be
-read from. Each try runs on a thread of its own and is shared by everybody who asks within RETRY_S.
+The try of the database commits one small row, because reads may work on a full disk and on a dead connection. Each try
+runs on its own thread. All callers within RETRY_S share its result.
 """
 
 import threading
@@ -28,26 +28,24 @@ if TYPE_CHECKING:
 
 Reply = TypeVar("Reply")
 
-#: message of a part that works
 OK = "ok"
-#: the part whose check also says what stands in the way of notifications
 REDIS = "redis"
-#: the part that is named only while a learner says that it cannot learn
+#: the part that is listed only while a learner reports that it cannot learn
 LEARNER = "learner"
-#: a result is given again for that long, seconds
+#: seconds for which a result is used again
 RETRY_S = 1.0
-#: nobody waits longer than that for a result, seconds
+#: longest wait for a result, seconds
 REPLY_S = 2.0
-#: a write of the service's own work that failed counts for that long, however small writes fare, seconds
+#: seconds for which a failed write of the service makes the database fail, even if the trial write succeeds
 FAULT_S = 5.0
-#: age at which rows of processes are deleted, seconds
+#: age at which trial rows of other processes are deleted, seconds
 FORGOTTEN_S = 3600.0
-#: how the names of these rows begin
+#: beginning of the names of trial rows
 _ROW = "ready:"
 
 
 class TrialWrites:
-    """Committed writes to one row of the table of leases, which belongs to this process alone."""
+    """Committed writes to one row of the table of leases, which only this process uses."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -55,9 +53,9 @@ class TrialWrites:
         self._first = True
 
     def write(self) -> None:
-        """Write once. Raises StoreError.
+        """Write once. Raises StoreError if this fails, or if another write failed within the last FAULT_S seconds.
 
-        Also where the last write of any kind failed FAULT_S ago or less: on a full disk one small row may find a place.
+        On a full disk one small row may still find a place.
         """
         self._lease.acquire(holder="ready", lease_s=RETRY_S)
         if self._first:
@@ -69,7 +67,7 @@ class TrialWrites:
 
 
 def _tried(check: Callable[[], object]) -> "Future[str]":
-    """Whether a check, on a thread of its own, finds what it looks for: OK, or what is wrong."""
+    """Run a check on a new thread. Returns the Future of OK or of the fault."""
     result: Future[str] = Future()
     result.set_running_or_notify_cancel()  # a caller that stops waiting must not cancel it for others
 
@@ -79,7 +77,7 @@ def _tried(check: Callable[[], object]) -> "Future[str]":
             state = OK
         except RagBanditError as error:
             state = str(error)
-        except Exception as error:  # a thread that ends without a word would leave the part without a result for ever
+        except Exception as error:  # otherwise the part would never get a result
             state = f"{type(error).__name__}: {error}"
         result.set_result(state)
 
@@ -90,8 +88,9 @@ def _tried(check: Callable[[], object]) -> "Future[str]":
 class Readiness:
     """The state of several parts, by name.
 
-    alive: says whether the router's thread runs, the part "router". serving: the policy in use, the part "policy" while
-    it is learned again. checks: raise what is wrong with another part.
+    checks: part -> function that raises its fault
+    alive: whether the router's thread runs; the part "router"
+    serving: the policy in use; the part "policy" while it is learned again
     """
 
     def __init__(
@@ -101,13 +100,14 @@ class Readiness:
         alive: Callable[[], bool],
         serving: Callable[[], Serving] | None = None,
     ) -> None:
-        self._checks, self._alive, self._serving = checks, alive, serving
-        #: when the last try of a part began (time.monotonic), and its result
+        self._checks = checks
+        self._alive, self._serving = alive, serving
+        #: part -> (time.monotonic() when the last try began, result)
         self._tries: dict[str, tuple[float, Future[str]]] = {}
         self._lock = threading.Lock()
 
     def ask(self) -> "tuple[list[Future[str]], float]":
-        """Futures that are worth waiting for before `states` is read, and for how long at most, seconds."""
+        """Start tries that are due. Returns (Futures to wait for before `states` is read, longest wait in seconds)."""
         now = time.monotonic()
         with self._lock:
             for name, check in self._checks.items():
@@ -115,24 +115,24 @@ class Readiness:
                 if last is None or (last[1].done() and now > last[0] + RETRY_S):
                     self._tries[name] = now, _tried(check)
             tries = [(began + REPLY_S - now, result) for began, result in self._tries.values()]
-        waiting = {result: left for left, result in tries if left > 0 and not result.done()}
+        waiting = {result: seconds for seconds, result in tries if seconds > 0 and not result.done()}
         return list(waiting), max(waiting.values(), default=0.0)
 
     def states(self) -> dict[str, str]:
-        """State of each part as it is known now."""
+        """State of each part by its last result."""
         router = OK if self._alive() else "its thread has ended, so no question is decided: restart the service"
         states = {"router": router} | dict.fromkeys(self._checks, OK)
         for name, (began, result) in list(self._tries.items()):
             states[name] = result.result() if result.done() else f"no reply for {time.monotonic() - began:.1f} s"
         if states.get(LEARNER) == OK:
-            del states[LEARNER]  # no learner reported an error; that does not prove that one is running
+            del states[LEARNER]  # perhaps no learner runs
         serving = None if self._serving is None else self._serving()
         if serving is not None and serving.rebuilding:
             states["policy"] = f"rebuilding: {serving.version} decides until the policy is learned again"
         return states
 
     def parts(self) -> dict[str, str]:
-        """State of each part, after a wait of REPLY_S at most."""
+        """State of each part, after at most REPLY_S."""
         futures, seconds = self.ask()
         wait(futures, seconds)
         return self.states()
@@ -140,7 +140,7 @@ class Readiness:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LagPercentiles:
-    """Milliseconds from feedback to a router's policy, over the last thousand feedbacks; None where there are none."""
+    """Milliseconds from feedback to a router's policy, over the last thousand feedbacks; None without feedback."""
 
     p50: float | None
     p99: float | None
@@ -149,41 +149,39 @@ class LagPercentiles:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RouterState:
-    """State of one router and of the ledger behind it, read at one time."""
+    """State of one router and of its ledger at one time. Counts begin at the start of the process."""
 
-    #: state of the ledger, from the database
     ledger: Status
-    #: name of the ledger
     label: str
     #: registry name of the policy
     algorithm: str
     #: version of the snapshot in use, and the last update that it has learned
     serving: str
     serving_last_seq: int
-    #: the configured policy is being learned again from the ledger, and another one decides meanwhile
+    #: whether another policy decides while the configured one is learned again from the ledger
     rebuilding: bool
     #: state of the offered arms at the last poll of outcomes
     arms: tuple[ArmHealth, ...]
-    #: since the start: decisions made by the fallback because the policy broke its contract
+    #: decisions made by the fallback because the policy broke its contract
     faults: int
-    #: since the start: questions that were offered all arms because none of theirs was healthy
+    #: questions that were offered failing arms because no allowed arm was healthy
     fail_opens: int
-    #: since the start: notifications of workers and learner that did not reach Redis; recovery repeats them
+    #: notifications to workers and learner that did not reach Redis; recovery repeats them
     failed_notifications: int
     feedback_to_policy_ms: LagPercentiles
-    #: by the arms
     earned: Earned
-    #: jobs waiting, by queue; None if Redis cannot be reached
+    #: queue -> waiting jobs; None if Redis cannot be reached
     jobs: Mapping[str, int] | None
-    #: the registered workers, and what all of them have done, by queue; None if Redis cannot be reached
+    #: registered workers; None if Redis cannot be reached
     workers: Sequence[WorkerState] | None
+    #: queue -> work of all workers; None if Redis cannot be reached
     work: Mapping[str, QueueWork] | None
-    #: "ok", or what this process cannot do with Redis, or met there that is not ours; as the part of /ready
+    #: "ok", or the fault of this process with Redis, as in /ready
     redis: str
 
 
 def percentiles(lags_s: Sequence[float]) -> LagPercentiles:
-    """Percentiles of these lags, given in seconds."""
+    """Percentiles of lags in seconds."""
     if not lags_s:
         return LagPercentiles(p50=None, p99=None, n=0)
     p50, p99 = np.percentile(lags_s, [50, 99]) * 1000
@@ -191,7 +189,7 @@ def percentiles(lags_s: Sequence[float]) -> LagPercentiles:
 
 
 def state_of(router: "Router") -> RouterState:
-    """State of this router and of its ledger. Raises StoreError."""
+    """Read the state of a router. Raises StoreError."""
     serving, ledger = router.service.serving, router.status()
     wake_ups = _from_redis(router.jobs.depth)
     return RouterState(

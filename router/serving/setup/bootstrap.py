@@ -1,4 +1,4 @@
-"""Bootstrap: databases, encoders, queues and learners of settings. Only this module picks concrete classes."""
+"""Bootstrap: makes the databases, encoders, queues and learners of settings. Only this module picks their classes."""
 
 import contextlib
 import importlib.util
@@ -45,18 +45,13 @@ from ragbandit.shared.types import PolicyLabel
 log = logging.getLogger("ragbandit.bootstrap")
 
 
-def open_database(settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True) -> Database:
-    """`connect_database`, with its schema checked."""
-    return connect_database(settings, make=make, new_store=new_store, writes=writes, checked=True)
-
-
-def connect_database(
-    settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True, checked: bool = False
+def open_database(
+    settings: Settings, *, make: bool = True, new_store: bool = False, writes: bool = True, check: bool = True
 ) -> Database:
     """The database of these settings. Raises StoreError, ConfigError.
 
-    make: make the file of SQLite if it is missing. new_store: also if a former store left files there. writes: refuse
-    a database that can only be read; without it such a database is opened for reading. checked: check its schema.
+    make: create a missing SQLite file. new_store: create it even if an earlier store left files there. writes: refuse a
+    read-only database; if False, it is opened for reading. check: check the schema.
     """
     writable = check_database_file(settings, make=make, writes=writes)
     refusal = refusal_to_begin(settings, make=make, new_store=new_store)
@@ -68,7 +63,7 @@ def connect_database(
             with database.read() as connection:
                 if not inspect(connection).get_table_names():
                     raise refusal
-        if checked:
+        if check:
             check_schema(database)
     except BaseException:
         database.close()
@@ -77,28 +72,27 @@ def connect_database(
 
 
 def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None) -> Encoder:
-    """The configured encoder, loaded. Raises ConfigError if its weights or packages cannot be had, StoreError.
+    """Load the configured encoder. Raises ConfigError if its weights or packages are missing, StoreError.
 
-    ledger: of the store whose decisions this one continues: `encoder.model: auto` is the encoder that the store began
-    with, and `encoder.features: auto` follows it.
+    ledger: existing ledger. `encoder.model: auto` and `encoder.features: auto` continue with its encoder.
     """
     known = None if ledger is None else encoder_hash_of(ledger)
     origin = None if ledger is None else origin_in(ledger.database, label=ledger.label)
     options = choices(settings, origin=origin, known=known)
     full, choice = _fitting(settings, options, known=known)
-    wanted = settings.features
-    if wanted == "auto":
-        wanted = "float32" if known == full.hash else "float16"
-    encoder = full if wanted == "float32" else HalfPrecisionEncoder(full)
-    facts = {"action": "encoder", "hash": encoder.hash[:12], "features": wanted}
-    log.info("the encoder is %s", choice.in_words(), extra=facts)
+    precision = settings.features
+    if precision == "auto":
+        precision = "float32" if known == full.hash else "float16"
+    encoder = full if precision == "float32" else HalfPrecisionEncoder(full)
+    fields = {"action": "encoder", "hash": encoder.hash[:12], "features": precision}
+    log.info("the encoder is %s", choice.in_words(), extra=fields)
     return CachingEncoder(encoder, entries=settings.cache_entries) if settings.cache_entries else encoder
 
 
 def _fitting(
     settings: EncoderSettings, options: Sequence[EncoderChoice], *, known: str | None
 ) -> tuple[Encoder, EncoderChoice]:
-    """The first of these that makes the features of the encoder with the hash `known`; none does: the first."""
+    """Load the first encoder with the hash `known`, or the first one if none has it."""
     first: tuple[Encoder, EncoderChoice] | None = None
     for choice in options:
         try:
@@ -123,7 +117,7 @@ def encoder_of(settings: Settings) -> Encoder:
 
 
 def choose_encoder(settings: Settings) -> EncoderChoice:
-    """The encoder of a service on the store of these settings; only for `auto` it is opened. Raises StoreError."""
+    """The encoder of a service with these settings; opens the store only for `auto`. Raises StoreError."""
     if settings.encoder.model != AUTO:
         return choices(settings.encoder)[0]
     with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
@@ -133,7 +127,7 @@ def choose_encoder(settings: Settings) -> EncoderChoice:
 
 
 def encoder_hash_of(ledger: Ledger) -> str | None:
-    """The encoder of this ledger: as registered, else of its newest decision; None if new. Raises StoreError."""
+    """Hash of the encoder that is registered, or made the newest decision; None in a new ledger. Raises StoreError."""
     registered = ledger.registered()
     return (registered["encoder_hash"] if registered else "") or ledger.newest_encoder_hash()
 
@@ -156,7 +150,7 @@ def _make_full_encoder(settings: EncoderSettings, choice: EncoderChoice, *, know
 
 
 def judge_sample(settings: Settings) -> JudgeSample | None:
-    """Which decisions wait for the configured judge; None if there is no judge, or its share is 0."""
+    """The sample of decisions that the judge scores; None if there is no judge, or its share is 0."""
     chosen = settings.judge
     if chosen.generator is None or chosen.share == chosen.first == 0:
         return None
@@ -166,8 +160,8 @@ def judge_sample(settings: Settings) -> JudgeSample | None:
 def make_jobs(settings: Settings) -> Jobs:
     """The configured Redis, reachable or not; no caller waits for it longer than a second.
 
-    A library that has no redis_url, and finds no private Redis of its data_dir, works without one: no warning. So it
-    does without the packages of Redis. Raises ConfigError where redis_url is set and they are missing.
+    Without redis_url and without a private Redis in data_dir, everything works without Redis and its packages. Raises
+    ConfigError if redis_url is set and packages are missing.
     """
     expected = settings.redis_url is not None or redis_runs(settings)
     if not expected:
@@ -185,11 +179,11 @@ def make_jobs(settings: Settings) -> Jobs:
 
 
 def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learner:
-    """The learner of the configured ledger; it notifies the routers through `jobs`."""
+    """The learner of the configured ledger. It notifies routers through `jobs`."""
     ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
 
     def announce(_info: object) -> None:
-        with contextlib.suppress(QueueError):  # logged once per outage; routers look for snapshots by themselves too
+        with contextlib.suppress(QueueError):  # logged once per outage; routers also poll for snapshots
             jobs.publish("snapshot")
 
     files = SnapshotFiles(settings.snapshot_root)
@@ -198,7 +192,7 @@ def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learn
 
 @contextlib.contextmanager
 def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
-    """A ledger of the store of these settings, also of one that can only be read. Raises StoreError."""
+    """A ledger in the store of these settings, which may be read-only. Raises StoreError."""
     with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
         yield Ledger(database, label=PolicyLabel(label))
 
@@ -208,17 +202,17 @@ FIRST_KEY = "ragbandit keys create --role admin --name NAME"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine reach what listens on this address."""
+    """Whether only programs on this machine can reach this address."""
     if host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, which may be of any address
+    except ValueError:  # a name, which may have any address
         return False
 
 
 def check_exposure(settings: Settings, *, now: float) -> None:
-    """Refuse a service that other machines reach without keys and sign-in. Raises ConfigError, StoreError."""
+    """Refuse a service that other machines can reach without keys or sign-in. Raises ConfigError, StoreError."""
     server = settings.server
     hosts = {"server.host": server.host}
     if server.admin_port is not None:
@@ -233,16 +227,16 @@ def check_exposure(settings: Settings, *, now: float) -> None:
                 return
     harm = "everyone who can reach it could read every question and teach the policy"
     message = f"the service would listen on {host or 'every address'} without API keys; {harm}"
-    remedy = f"make a key first: {FIRST_KEY}; or listen on 127.0.0.1. docs/security.md says more"
+    remedy = f"make a key first: {FIRST_KEY}; or listen on 127.0.0.1. See docs/security.md"
     raise ConfigError(message, field=field, remedy=remedy)
 
 
-#: the action of these entries; their facts have the settings that are not the defaults, without secrets
+#: action of audit entries with the settings that are not the defaults, without secrets
 CONFIG_USED = "config.use"
 
 
 def record_config(database: Database, settings: Settings, *, actor: str | None = None) -> None:
-    """Add an entry if this host's service had other settings before. actor: default the process. Raises StoreError."""
+    """Add an audit entry if this host's service had other settings before. Raises StoreError."""
     host = socket.gethostname()
     facts: dict[str, object] = {"settings": changed_settings(settings)}
     target = f"host:{host}"

@@ -1,7 +1,7 @@
-"""Requirements of a configuration, looked for without loading anything: packages, an address, a data_dir of its own.
+"""Requirements of a configuration: packages, an address, a data_dir of its own.
 
-`validate` uses this too, and is to be quick: no database engine, no model library, no Redis is imported. Questions,
-answers and logs lie in data_dir, so it belongs to its owner alone: folders that we make are 0700 and files 0600.
+`validate` uses this module, so it is quick: it imports no database engine, no model library and no Redis. data_dir
+contains questions, answers and logs, so only its owner may read it: new folders have the mode 0700, files 0600.
 """
 
 import contextlib
@@ -25,30 +25,32 @@ from ragbandit.shared.formats import printable
 
 
 def has_store(settings: Settings) -> bool:
-    """Whether there may be a store: where there is none yet, no database engine need be loaded."""
+    """Whether there may be a store. If not, no database engine has to be loaded."""
     file = sqlite_file(settings)
     return file is None or _has_bytes(file)
 
 
-#: what a service with a SQLite store writes into its folders; an index may be built before the first start
+#: files that a service with a SQLite store writes into its folders; an index may be built before the first start
 _REMAINS: Final = ("accepted.yaml", "up.lock", "service.lock", "snapshots", "logs", "dropped_tables")
 
 
 def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False) -> StoreError | None:
-    """The error if these settings have no SQLite database and may not `make` one, or a former store left files."""
+    """The error if there is no SQLite database and `make` is False, or an earlier store left files; otherwise None."""
     file = sqlite_file(settings)
     if file is None:
         return None
     places = [folder / name for folder in {Path(settings.data_dir), file.parent} for name in _REMAINS]
     if "://" not in settings.snapshot_root:
         places.append(Path(settings.snapshot_root))
-    if not _has_bytes(file):  # else it belongs to this file: a start that was killed leaves one too
+    if not _has_bytes(file):  # otherwise the WAL belongs to this file
         places.append(file.with_name(f"{file.name}-wal"))
     remains = sorted({str(place) for place in places if _has_bytes(place)})
     if remains and not new_store:
-        left = f"a former store left {', '.join(remains)}: a new one would have none of its decisions and API keys"
+        message = (
+            f"the database {file} is missing or empty, and a former store left {', '.join(remains)}: a new one would "
+            "have none of its decisions and API keys"
+        )
         remedy = f"{RESTORE}, or correct the path; to begin a new store, run: ragbandit migrate --new-store"
-        message = f"the database {file} is missing or empty, and {left}"
         return StoreError(message, field=_field(settings), remedy=remedy, lasting=True)
     if make:
         return None
@@ -57,7 +59,7 @@ def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False)
 
 
 def _has_bytes(path: Path) -> bool:
-    """Whether a file has content, or a folder an entry. A path that this user may not read counts as if it had."""
+    """Whether a file has content, or a folder has entries. True if this user may not read the path."""
     try:
         return any(path.iterdir()) if path.is_dir() else path.stat().st_size > 0
     except (FileNotFoundError, NotADirectoryError):
@@ -67,7 +69,7 @@ def _has_bytes(path: Path) -> bool:
 
 
 def check_packages(settings: Settings) -> None:
-    """Refuse settings whose packages are missing; none is imported. Raises ConfigError."""
+    """Refuse settings whose packages are missing, without importing these. Raises ConfigError."""
     if settings.database_url is not None:
         from sqlalchemy.engine import make_url
 
@@ -85,7 +87,7 @@ def check_packages(settings: Settings) -> None:
 
 
 def check_port(server: ServerSettings) -> None:
-    """Refuse addresses that another process listens on, or that this machine does not have. Raises ConfigError."""
+    """Refuse addresses that are in use, or that this machine does not have. Raises ConfigError."""
     places = [("server.port", server.host, server.port)]
     if server.admin_port is not None:
         places.append(("server.admin_port", server.admin_host, server.admin_port))
@@ -114,17 +116,17 @@ _REMEDY = "choose another folder, or give this user the right to read and write 
 
 
 def prepare_data_dir(settings: Settings) -> None:
-    """Make data_dir. Raises ConfigError where it cannot be used."""
+    """Make data_dir. Raises ConfigError if it cannot be used."""
     _check_folder(Path(settings.data_dir), field="data_dir", make=True)
 
 
 def check_data_dir(settings: Settings) -> None:
-    """Refuse a data_dir in which nothing can be made: an empty folder is made in it, or above it, and removed."""
+    """Refuse a data_dir in which nothing can be made. Tries it with a temporary folder in it, or above it."""
     folder = Path(settings.data_dir).absolute()
     _check_folder(folder, field="data_dir", make=False)
-    there = next(each for each in (folder, *folder.parents) if each.exists())
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     try:
-        with tempfile.TemporaryDirectory(dir=there, prefix=".ragbandit-"):
+        with tempfile.TemporaryDirectory(dir=existing, prefix=".ragbandit-"):
             pass
     except OSError as error:
         raise ConfigError(f"{folder} cannot be made: {error.strerror}", field="data_dir", remedy=_REMEDY) from error
@@ -132,7 +134,8 @@ def check_data_dir(settings: Settings) -> None:
 
 def check_database_file(settings: Settings, *, make: bool, writes: bool = True) -> bool:
     """Whether the SQLite database can be written. make: make its folder. Raises ConfigError if it cannot be used."""
-    if (file := sqlite_file(settings)) is None:
+    file = sqlite_file(settings)
+    if file is None:
         return True
     field = _field(settings)
     writable = _check_folder(file.parent, field=field, make=make, writes=writes)
@@ -143,7 +146,7 @@ def check_database_file(settings: Settings, *, make: bool, writes: bool = True) 
 
 
 def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
-    """A lock on the folder of a SQLite store, for one service at a time; None for other stores. Raises ConfigError."""
+    """Lock the folder of a SQLite store for one service; None for other stores. Raises ConfigError."""
     file = sqlite_file(settings)
     if file is None:
         return None
@@ -152,7 +155,7 @@ def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
 
 
 def hold(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
-    """An open file, locked by this process until it ends. Raises ConfigError if another process has the lock."""
+    """Lock a file until this process ends. Raises ConfigError if another process has the lock."""
     opened = append_private(file)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,15 +164,14 @@ def hold(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
         message = f"another `{process}` runs on this folder: {printable(file.read_text('utf-8', 'replace'))[:200]}"
         remedy = "stop it, or give this one a data_dir of its own; several services take PostgreSQL"
         raise ConfigError(message, field=field, remedy=remedy) from error
-    # Left out on a full disk, where the lock itself holds all the same.
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # on a full disk the lock holds without this note
         opened.truncate(0)
         os.write(opened.fileno(), f"process {os.getpid()}, {at}".encode())
     return opened
 
 
 def sqlite_file(settings: Settings) -> Path | None:
-    """The file of a SQLite database; None for one in memory or named by a URL of SQLite's own, and another engine."""
+    """The file of a SQLite database; None for other engines, databases in memory, and URLs of SQLite itself."""
     engine, _, place = settings.database.partition(":///")
     path = place.partition("?")[0]
     elsewhere = not engine.startswith("sqlite") or path in ("", ":memory:") or path.startswith("file:")
@@ -177,12 +179,11 @@ def sqlite_file(settings: Settings) -> Path | None:
 
 
 def _field(settings: Settings) -> str:
-    """The setting that says where the SQLite store is."""
     return "data_dir" if settings.database_url is None else "database_url"
 
 
 def _check_folder(folder: Path, *, field: str, make: bool, writes: bool = True) -> bool:
-    """Refuse a folder that cannot be used; whether it can be written."""
+    """Refuse a folder that cannot be used. Returns whether it can be written."""
     try:
         if make:
             with contextlib.suppress(FileExistsError):
@@ -198,7 +199,7 @@ def _check_folder(folder: Path, *, field: str, make: bool, writes: bool = True) 
 
 
 def _check_access(path: Path, *, field: str, needs: int, writes: bool) -> bool:
-    """Refuse what this user cannot read, and with `writes` what it cannot write; whether it can be written."""
+    """Refuse a path that cannot be read or, if `writes`, written. Returns whether it can be written."""
     writable = os.access(path, needs | os.W_OK)
     if not writable and (writes or not os.access(path, needs)):
         raise ConfigError(f"{path} cannot be read and written by this user", field=field, remedy=_REMEDY)
@@ -208,7 +209,7 @@ def _check_access(path: Path, *, field: str, needs: int, writes: bool) -> bool:
 #: packages of the extra "models" that an encoder with weights needs
 PACKAGES: Final = ("torch", "transformers", "tokenizers", "huggingface_hub")
 _BEGAN: Final = "the store began with it"
-#: how to go on where its packages cannot be had
+#: remedy if the packages of the encoder cannot be installed
 CHANGE: Final = "encoder.model: hashing needs no model, and takes a new policy.label"
 
 
@@ -221,7 +222,7 @@ class EncoderChoice:
     #: as in `weights.resolve`
     stand_in: bool | None = None
     reason: str
-    #: the store has it in `policies.encoder`
+    #: whether it comes from the column `policies.encoder` of the store
     pinned: bool = False
 
     def in_words(self) -> str:
@@ -230,7 +231,7 @@ class EncoderChoice:
         return f"{self.model}{of_wheel}: {self.reason}"
 
     def check(self, *, weights: bool = False) -> None:
-        """Raises ConfigError if its packages, or with `weights` surely its weights, are missing. Nothing is loaded."""
+        """Raises ConfigError if its packages are missing or, if `weights`, its weights. Loads nothing."""
         if self.model == HASHING:
             return
         missing = _missing()
@@ -244,9 +245,9 @@ class EncoderChoice:
 def choices(
     settings: EncoderSettings, *, origin: Mapping[str, Any] | None = None, known: str | None = None
 ) -> list[EncoderChoice]:
-    """The encoder to use; two if only their loaded weights show with which the store began.
+    """The encoder to use; two if only their loaded weights show which one the store began with.
 
-    origin: what the store has in `policies.encoder`. known: the hash of its encoder, if it has only that.
+    origin: value of the column `policies.encoder`. known: hash of the store's encoder.
     """
     if origin is not None and settings.model in (AUTO, origin["model"]):
         stand_in = origin["wheel"] is not None
@@ -268,5 +269,5 @@ def choices(
 
 
 def _missing() -> str | None:
-    """A package that encoders with weights need and that is not installed; None: all are there."""
+    """A missing package of encoders with weights; None if all are installed."""
     return next((name for name in PACKAGES if importlib.util.find_spec(name) is None), None)

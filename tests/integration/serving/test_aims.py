@@ -27,7 +27,7 @@ def test_an_aim_at_seconds_is_a_mean_of_the_wall_clock(make_world, database_url)
         for mean in (1.5, 3.5)
     )
     assert low > high
-    with pytest.raises(InvalidInput, match="prices steps alone"):
+    with pytest.raises(InvalidInput, match="prices steps and nothing else"):
         world.router.submit(Query(text="who?", aim={"steps": 2.0}), run_by="caller").result(30)
 
 

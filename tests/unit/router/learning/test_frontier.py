@@ -5,7 +5,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.diagnosis import Frontier
 from ragbandit.router.policies import make_policy
-from ragbandit.router.serving.deciding.question import BUDGET_FACTOR, TERMS, served_weight
+from ragbandit.router.serving.deciding.prices import BUDGET_FACTOR, TERMS, served_weight
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Query
 from tests.support.cases import every_case
@@ -53,8 +53,8 @@ def test_an_aim_without_a_frontier():
 def test_what_cannot_be_aimed_at():
     """Each is refused with the reason, also while there is no frontier."""
     cases = (
-        ({"dollars": 0.1}, {}, "where reward.cost prices dollars alone"),
-        ({"steps": 1.8}, {"cost": {"steps": 1.0, "dollars": 1.0}}, "where reward.cost prices steps alone"),
+        ({"dollars": 0.1}, {}, "only if reward.cost prices dollars and nothing else"),
+        ({"steps": 1.8}, {"cost": {"steps": 1.0, "dollars": 1.0}}, "only if reward.cost prices steps and nothing else"),
         ({"quality": 0.9}, {"policy": make_policy("uniform", params={})}, "one weight of cost for all questions"),
     )
     with every_case() as case:

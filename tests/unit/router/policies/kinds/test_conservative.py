@@ -12,7 +12,7 @@ from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Restraint, pmf_of_one
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.policies.draw import draw, held_back, made_decisions, seed_of
+from ragbandit.router.policies.draw import Offer, draw, held_back, made_decisions, seed_of
 from ragbandit.router.policies.kinds.conservative import KNOWN, Shortfall
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName
@@ -115,10 +115,8 @@ def test_rows_pass_the_check_of_draws():
     policy = taught(conservative(), *[(INCUMBENT, 0.6, 1.0), (INCUMBENT, 0.8, 1.0)] * 20)
     output = pmf_of_one(policy, made_query(7), features=None, arms=ARMS)
     decisions = made_decisions(
-        [replace(made_query(7), id=f"d{number}") for number in range(20)],
-        run_by=["caller"] * 20,
+        [Offer(query=replace(made_query(7), id=f"d{number}"), run_by="caller", arms=ARMS) for number in range(20)],
         outputs=[output] * 20,
-        arms=[ARMS] * 20,
         features=[None] * 20,
         settings=settings,
         seen=policy.seen,

@@ -1,0 +1,139 @@
+"""Prices: the cost weight at which each question is decided."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.monitoring.diagnosis import Frontier
+from ragbandit.router.policies.base import Policy, serves_prices
+from ragbandit.shared.errors import Forbidden, InvalidInput
+from ragbandit.shared.types import MAX_WEIGHT, Json, Query
+
+#: key of a query's `request` with the cost weights of key and tenant: {"cost_weight": default, "cost_weights": [least,
+#: largest], "narrowed_by": "key" or "tenant"}; all are optional
+TERMS: Final = "prices"
+#: key of a query's `request` with the factor (>= 1) by which the caller's budgets raise its cost weight
+BUDGET_FACTOR: Final = "budget_factor"
+#: fields of TERMS that are scopes of a key and settings of a tenant
+_SCOPES: Final = ("cost_weight", "cost_weights")
+#: aim at a mean -> its cost term, if that has another name
+_COST_TERMS: Final = {"seconds": "seconds_total"}
+
+
+def budget_factor(query: Query) -> float:
+    """The factor (>= 1) by which budgets raise the cost weight; 1 without budgets."""
+    factor = query.request.get(BUDGET_FACTOR)
+    return float(factor) if isinstance(factor, int | float) else 1.0
+
+
+def price_terms(scopes: Mapping[str, Json], *, tenant: str, settings: Settings) -> dict[str, Json]:
+    """Cost weights of a key with these scopes and of its tenant; {} without any."""
+    tenant_settings = settings.tenant(tenant)
+    terms = {name: scopes.get(name, getattr(tenant_settings, name)) for name in _SCOPES}
+    if terms["cost_weights"] is not None:
+        terms["narrowed_by"] = "key" if "cost_weights" in scopes else "tenant"
+    default, bounds = terms["cost_weight"], terms["cost_weights"]
+    weight = settings.cost_weights.get(default) if isinstance(default, str) else default
+    if isinstance(weight, int | float) and isinstance(bounds, list) and not bounds[0] <= weight <= bounds[1]:
+        # A tenant's default outside the bounds of a key becomes the nearest bound, which is not the price of its name.
+        terms["cost_weight"] = min(max(weight, bounds[0]), bounds[1])
+    return {name: value for name, value in terms.items() if value is not None}
+
+
+def with_terms(query: Query, *, settings: Settings) -> Query:
+    """Add the cost weights of the tenant to a query, unless the edge has added those of key and tenant."""
+    if not settings.tenants or TERMS in query.request:
+        return query
+    terms = price_terms({}, tenant=query.tenant, settings=settings)
+    return replace(query, request={**query.request, TERMS: terms}) if terms else query
+
+
+def terms_of(query: Query) -> Mapping[str, Json]:
+    """The stored cost weights of key and tenant; {} if the row is damaged."""
+    terms = query.request.get(TERMS)
+    return terms if isinstance(terms, Mapping) else {}
+
+
+def _price(query: Query) -> Json:
+    """The price that the caller sent, otherwise the default of its key or tenant: a weight or a name, or None."""
+    return terms_of(query).get("cost_weight") if query.cost_weight is None else query.cost_weight
+
+
+def price_name(query: Query) -> str | None:
+    """The name of the price at which the query was decided; None if it has no name."""
+    price = _price(query)
+    return price if isinstance(price, str) and not query.aim else None
+
+
+def served_weight(
+    query: Query, *, settings: Settings, policy: Policy, rebuilding: bool = False, frontier: Frontier | None = None
+) -> float | None:
+    """The cost weight (>= 0) at which a checked query is decided; None for reward.weight, as the policy learned it.
+
+    rebuilding: whether the policy replaces the configured one until that is learned again; then no price is refused.
+    frontier: turns an aim into a weight, within the bounds of key and tenant; None until the first one is loaded.
+
+    Raises InvalidInput if the policy has only one weight for all questions, or the tenant may not have this weight;
+    Forbidden if the key may not have it.
+    """
+    terms, factor = terms_of(query), budget_factor(query)
+    if query.cost_weight is None and not query.aim and not terms and factor == 1.0:
+        return None
+    default, price = settings.reward.weight, _price(query)
+    if query.aim:
+        aimed = _aimed_weight(query.aim, frontier=frontier, prices=settings.reward.cost)
+        price = price if aimed is None else aimed
+    weight = default if price is None else _weight(price, named=settings.cost_weights)
+    bounds = terms.get("cost_weights")
+    if isinstance(bounds, list):
+        if query.cost_weight is not None and not bounds[0] <= weight <= bounds[1]:
+            holder, allowed = terms.get("narrowed_by"), f"from {bounds[0]:g} to {bounds[1]:g}"
+            message = f"this {holder} may have weights of cost {allowed}, not {weight:g}"
+            remedy = f"send one {allowed}, or leave cost_weight out"
+            raise (Forbidden if holder == "key" else InvalidInput)(message, field="cost_weight", remedy=remedy)
+        weight = min(max(weight, bounds[0]), bounds[1])
+    is_default = price is None and weight == default
+    if is_default and not query.aim and (factor == 1.0 or not serves_prices(policy)):
+        return None
+    if not serves_prices(policy) and not rebuilding:
+        field = "aim" if query.aim else "cost_weight"
+        message = f"the policy {policy.algorithm} has one weight of cost for all questions"
+        remedy = f"leave {field} out, or set policy.name to one that keeps quality and cost apart, such as mba"
+        raise InvalidInput(message, field=field, remedy=remedy)
+    if is_default and factor == 1.0:  # the query has an aim, and there is no frontier yet
+        return None
+    # Weights below the default grow by the same amount as the default would.
+    return min(weight + (factor - 1.0) * max(weight, default), MAX_WEIGHT)
+
+
+def tells_mean(aim: str, *, terms: Mapping[str, float]) -> bool:
+    """Whether the mean cost is the mean of what this aim names: no other cost term has a price."""
+    return [name for name, price in terms.items() if price > 0.0] == [_COST_TERMS.get(aim, aim)]
+
+
+def _aimed_weight(aim: Mapping[str, float], *, frontier: Frontier | None, prices: Mapping[str, float]) -> float | None:
+    """The weight at which the policy reaches a checked aim; None without a frontier. prices: `reward.cost`."""
+    ((name, value),) = aim.items()
+    term = _COST_TERMS.get(name, name)
+    if name != "quality" and not tells_mean(name, terms=prices):
+        message = f"a mean of {name} can be held only if reward.cost prices {term} and nothing else"
+        remedy = f"aim at a quality, or set reward.cost to {{{term}: 1}}"
+        raise InvalidInput(message, field=f"aim.{name}", remedy=remedy)
+    if frontier is None:
+        return None
+    return frontier.weight_of(quality=value) if name == "quality" else frontier.weight_of(cost=value * prices[term])
+
+
+def _weight(price: Json, *, named: Mapping[str, float]) -> float:
+    """The weight of a price, which is a number or a name of the setting `cost_weights`.
+
+    Raises InvalidInput for an unknown name: prices of callers were checked, but a default may have left the settings.
+    """
+    if isinstance(price, str):
+        if price not in named:
+            remedy = "add it to the setting `cost_weights`, or give the key or tenant another"
+            raise InvalidInput(f"the default price {price!r:.80} is not known", field="cost_weight", remedy=remedy)
+        return named[price]
+    assert isinstance(price, int | float)
+    return float(price)

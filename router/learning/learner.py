@@ -316,13 +316,8 @@ class Learner:
 
     def publish(self, *, force: bool = False, is_behind: bool = False) -> None:
         """Publish the live policy; see `Publisher.publish`."""
-        self.publisher.publish(
-            self.policy,
-            last_seq=self.last_seq,
-            encoder_hash=self._encoder_hash,
-            force=force,
-            is_behind=is_behind,
-        )
+        seq, encoder = self.last_seq, self._encoder_hash
+        self.publisher.publish(self.policy, last_seq=seq, encoder_hash=encoder, force=force, is_behind=is_behind)
 
 
 #: label of a ledger that was learned without excluded sources, as main_q1

@@ -33,8 +33,6 @@ log = logging.getLogger("ragbandit.learner")
 _PARTS: Final = ("arm", "params", "templates", "generator")
 #: number of newest versions that are remembered per arm
 _VERSIONS: Final = 8
-
-
 _ACTION: Final = "arm.change"
 _KIND: Final = "arm:"
 

@@ -136,10 +136,7 @@ def print_json(value: object) -> None:
 
 @contextlib.contextmanager
 def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Progress bars with rate and remaining time, one for each kind of work; none if the output is not a terminal.
-
-    The block calls the result with (kind of work, done, total); total is 0 if it is unknown.
-    """
+    """Progress bars, if the output is a terminal. The block calls the result with (kind of work, done, total or 0)."""
     name, rate = TextColumn("{task.description}"), TextColumn("{task.fields[rate]}")
     columns = (name, BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
     with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -182,11 +179,7 @@ _SCREEN: Final = (24, 80)
 
 
 def show_screen(facts: Mapping[str, Any], *, more: str, whole: Collection[str] = ()) -> None:
-    """Print facts for people on one screen, with long texts cut.
-
-    more: last line, which explains how to see everything
-    whole: keys whose texts are not cut
-    """
+    """Print facts for people on one screen, with long texts cut, except `whole`. more: the last line."""
     cut = {key: _cell(value)[:_EXCERPT] for key, value in facts.items() if isinstance(value, str) and key not in whole}
     with console.capture() as shown:
         _print_facts({**facts, **cut})
@@ -196,7 +189,7 @@ def show_screen(facts: Mapping[str, Any], *, more: str, whole: Collection[str] =
 
 
 def show_paragraphs(texts: Iterable[str], *, show_all: bool) -> None:
-    """Print paragraphs, wrapped to the terminal; without `show_all` only those that fit on one screen."""
+    """Print paragraphs, wrapped to the terminal; without `show_all` only the first ones, up to one screen."""
     room: float = math.inf if show_all else _SCREEN[0] - 2  # two lines for the note about --all and the prompt
     for text in texts:
         lines = textwrap.wrap(one_line(text), console.width, subsequent_indent="  ")
@@ -332,7 +325,7 @@ Verbs = Mapping[str, str | VerbGroup]
 class LazyGroup(TyperGroup):
     """A group that lists its verbs without importing them, and imports a verb when it is called."""
 
-    #: the verbs: those of the root as a class attribute, those of a nested group from its constructor
+    #: the verbs: a class attribute of the root, an argument of nested groups
     verbs: Verbs
     #: title in the help -> verbs under this title
     panels: Mapping[str, Collection[str]] = MappingProxyType({})

@@ -139,9 +139,7 @@ def backup(
 def _copy_files(source: Path, *, to: Path) -> int:
     """Copy the files of a folder, except files deleted meanwhile. Returns their number, 0 without the folder."""
     copied = 0
-    if not source.is_dir():
-        return copied
-    for path in source.iterdir():
+    for path in source.iterdir() if source.is_dir() else ():
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             write_file(to / path.name, path.read_bytes(), durable=True)
             copied += 1
@@ -159,10 +157,12 @@ def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
 
     def prolong() -> None:
         if not lease.acquire(holder=holder, lease_s=ERASE_LEASE_S):
-            other = lease.held()
-            holder_text = "" if other is None else f": {other.holder}, its lease ends in {max(0.0, other.left_s):.0f} s"
+            present = lease.held()
+            detail = (
+                "" if present is None else f": {present.holder}, its lease ends in {max(0.0, present.left_s):.0f} s"
+            )
             remedy = "wait until it has ended, then run this again"
-            raise NotReady(f"another process erases in this store{holder_text}", field="erase", remedy=remedy)
+            raise NotReady(f"another process erases in this store{detail}", field="erase", remedy=remedy)
 
     prolong()
     try:

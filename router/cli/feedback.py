@@ -165,18 +165,13 @@ def import_(
 
 
 class _Importer:
-    """Imports feedback from lines, and counts the results.
-
-    fields: field of a judgement -> its path in a line, with dots between the keys of nested objects
-    """
+    """Imports feedback from lines, and counts the results. fields: field of a judgement -> its path in a line."""
 
     def __init__(
         self, store: DecisionStore, *, settings: Settings, fields: Mapping[str, str], source: str | None, scale: str
     ) -> None:
-        self._store = store
-        self._settings = settings
-        self._fields = fields
-        self._source, self._scale = source, scale
+        self._store, self._settings = store, settings
+        self._fields, self._source, self._scale = fields, source, scale
         self.read = self.bad = 0
         #: imported: new feedback; known: feedback stored before; late: new feedback on closed decisions
         self.counts = {"imported": 0, "known": 0, "late": 0}

@@ -57,11 +57,7 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Settings) -> dict[str, Mapping[str, Json]]:
-    """Parse policies. Returns policy -> params: the configured params, overridden by `params`.
-
-    names: names of policies, also several separated by commas
-    params: texts NAME.KEY=VALUE
-    """
+    """Policy -> its configured params, overridden by `params` (NAME.KEY=VALUE). names: may be separated by commas."""
     by_name: dict[str, dict[str, Json]] = {}
     for name in split_commas(names):
         by_name[name] = dict(settings.policy.params) if name == settings.policy.name else {}
@@ -77,10 +73,7 @@ def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Set
 
 
 def parse_pairs(texts: Sequence[str], *, form: str, field: str, remedy: str) -> Iterator[tuple[str, Any]]:
-    """Parse texts NAME=VALUE, with YAML values. Yields (name, value). Raises InvalidInput.
-
-    form: description of a text, as NAME.KEY=VALUE; a name must have at least as many dots
-    """
+    """Parse texts of the form NAME=VALUE or NAME.KEY=VALUE. Yields (name, YAML value). Raises InvalidInput."""
     for pair in texts:
         name, equals, text = pair.partition("=")
         parts = name.strip().split(".")

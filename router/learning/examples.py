@@ -65,12 +65,8 @@ def join(
     """Make the training example of a waiting decision.
 
     Returns the Example, a ClosedDecision with the reason why the decision cannot be learned, or None if it must keep
-    waiting.
-
-    encoder_hash: hash of the ledger's encoder
-    width: number of features of the decisions learned so far; None before the first one
-    left_out: feedback of the decision that must not be learned (`sources.Screened`)
-    factors: feedback id -> factor on its weight; missing ids have the factor 1
+    waiting. width: number of features of the decisions learned so far; None before the first one. left_out, factors:
+    see `sources.Screened`.
     """
     learning = settings.learning
     key = joined.decision.id
@@ -126,12 +122,11 @@ def _judged_reward(
         weight *= math.fsum(used_factors) / len(used_factors)
     reward = explicit_reward(used, outcome=outcome, settings=settings, how=learning.aggregate)
     surrogates = {}
-    if judged_by not in SURROGATES:
-        for source in SURROGATES:
-            items = judgements.by_class.get(source, ())
-            if items:
-                qualities = [quality_of(item, outcome=outcome, measure=settings.quality) for item in items]
-                surrogates[source] = aggregate(qualities, how=learning.aggregate)
+    for source in SURROGATES:
+        if source in judgements.by_class and judged_by not in SURROGATES:
+            items = judgements.by_class[source]
+            qualities = [quality_of(item, outcome=outcome, measure=settings.quality) for item in items]
+            surrogates[source] = aggregate(qualities, how=learning.aggregate)
     return replace(reward, judged_by=judged_by, sample_weight=weight, surrogates=surrogates)
 
 

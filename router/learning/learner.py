@@ -55,14 +55,7 @@ RENEWED: Final = 0.2
 
 
 class Learner:
-    """The learner of one label. `drain` learns everything that is ready.
-
-    ledger: the ledger
-    files: folder of the snapshots
-    settings: all settings
-    announce: called with every new snapshot, to notify the routers
-    clock: seconds since 1970
-    """
+    """The learner of one label. `drain` learns everything that is ready. announce: called with every new snapshot."""
 
     def __init__(
         self,
@@ -73,10 +66,8 @@ class Learner:
         announce: Callable[[SnapshotInfo], None] = lambda _info: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.ledger = ledger
-        self.files = files
-        self.settings = settings
-        self.clock = clock
+        self.ledger, self.files = ledger, files
+        self.settings, self.clock = settings, clock
         self.publisher = Publisher(ledger, files=files, settings=settings, announce=announce, clock=clock)
         self.holder = lease_holder("learn")
         self.last_seq = 0

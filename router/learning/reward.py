@@ -71,10 +71,7 @@ def _f1(prediction: list[str], gold: list[str]) -> float:
 
 
 def containment(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
-    """1.0 if the prediction contains the words of a gold answer consecutively, else 0.0.
-
-    The papers' Acc is a substring test, which finds "no" in "north", and an empty gold answer everywhere.
-    """
+    """1.0 if a gold answer's words are consecutive in the prediction, else 0.0; "no" does not match "north"."""
     text = f" {' '.join(words(prediction))} "
     return float(any(f" {' '.join(answer)} " in text for answer in map(words, gold) if answer))
 

@@ -120,7 +120,7 @@ class SnapshotFiles:
         try:
             untrained = make_policy(described["algorithm"], params=described["params"])
             policy = restored(untrained, dict(load_tensors(tensors)), described["facts"])
-        except (ConfigError, SafetensorError) as error:  # the sha256 matches, so another release wrote it
+        except (ConfigError, SafetensorError) as error:  # another release wrote the files, since the sha256 matches
             raise SnapshotError(f"{version} cannot be used here: {error}", remedy=_REMAKE) from error
         return policy, _info(described, version=version, sha256=actual, made_at=made_at)
 
@@ -181,8 +181,7 @@ class Publisher:
         announce: Callable[[SnapshotInfo], None],
         clock: Callable[[], float],
     ) -> None:
-        self.ledger = ledger
-        self.files = files
+        self.ledger, self.files = ledger, files
         self.settings = settings
         self.announce, self.clock = announce, clock
         #: time of the last snapshot, monotonic seconds
@@ -210,11 +209,8 @@ class Publisher:
     def publish(
         self, policy: Policy, *, last_seq: int, encoder_hash: str, force: bool, is_behind: bool = False
     ) -> None:
-        """Write a snapshot and notify the routers, if there are new updates and the pause is over.
+        """Write a snapshot and notify the routers, if there are new updates, and if the pause is over or with `force`.
 
-        last_seq: the last update that the policy has learned
-        encoder_hash: hash of the ledger's encoder
-        force: do not wait for the end of the pause
         is_behind: a backlog is being learned; the pause is then longer
         """
         now, began = self.clock(), time.monotonic()

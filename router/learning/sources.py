@@ -65,7 +65,7 @@ _ROWS: Final = TableRows(quarantines, Quarantine)
 
 
 def quarantines_of(database: Database, *, new_label: str | None = None, lifted: bool = False) -> list[Quarantine]:
-    """Exclusions, oldest first. new_label: only those of this ledger. lifted: include lifted ones."""
+    """Exclusions, oldest first. new_label: only exclusions from this ledger. lifted: include lifted exclusions."""
     with database.read() as connection:
         return in_force(connection, new_label=new_label, lifted=lifted)
 
@@ -120,11 +120,9 @@ def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) ->
 
 
 def raters_lately(ledger: Ledger, *, decisions: int, among: int, limit: int) -> list[dict[str, Any]]:
-    """Who judged lately: rows with source, rater, api_key, judgements (a count) and newest_at, most judgements first.
+    """Who judged the newest `decisions` judged decisions, found in the newest `among` updates; at most `limit` rows.
 
-    decisions: number of newest judged decisions that are read
-    among: number of newest updates in which these decisions are searched
-    limit: most rows
+    The keys of a row are source, rater, api_key, judgements (a count) and newest_at. Most judgements come first.
     """
     learned = select(updates.c.decision_id).where(
         updates.c.policy == ledger.label, updates.c.source == "explicit", updates.c.sample_weight > 0
@@ -204,10 +202,7 @@ def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str,
 
 
 def label_weight(facts: Mapping[str, Json]) -> float:
-    """Number of rows that a label from the label queue counts as, in (0, 1 / LEAST_LABELLED]: share / q.
-
-    share: labelled share of the decisions; q: the probability with which this decision was chosen for the queue
-    """
+    """Number of rows that a label from the label queue counts as, in (0, 1 / LEAST_LABELLED]: share / probability."""
     queue = facts.get(LABEL_QUEUE)
     if not isinstance(queue, Mapping) or not queue.get("asked"):
         return 1.0
@@ -254,7 +249,7 @@ class Judgements(NamedTuple):
     by_class: Mapping[JudgedBy, tuple[Feedback, ...]]
     #: the most trusted class
     judged_by: JudgedBy
-    #: judgements that make the reward: those of the most trusted class, code checks only if it has no others
+    #: judgements of the most trusted class, which make the reward; without code checks, unless there is nothing else
     used: tuple[Feedback, ...]
     #: highest minus lowest quality of all standing judgements; None if fewer than two can be compared
     disagreement: float | None
@@ -266,8 +261,9 @@ def judgements_of(feedback: Sequence[Feedback], *, outcome: Outcome | None, meas
     At least one feedback must be in force. Raw rewards have another scale and are not compared.
     """
     stands = standing(feedback)
-    by_class = {name: tuple(item for item in stands if class_of(item) == name) for name in _CLASSES}
-    by_class = {name: items for name, items in by_class.items() if items}
+    by_class: dict[JudgedBy, tuple[Feedback, ...]] = {}
+    for item in sorted(stands, key=lambda item: _CLASSES.index(class_of(item))):
+        by_class[class_of(item)] = (*by_class.get(class_of(item), ()), item)
     judged_by, trusted = next(iter(by_class.items()))
     qualities = [quality_of(item, outcome=outcome, measure=measure) for item in stands if item.kind != "reward"]
     qualities = [quality for quality in qualities if math.isfinite(quality)]

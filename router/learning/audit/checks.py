@@ -42,7 +42,7 @@ _ROUNDING: Final = 1e-12
 
 
 def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
-    """Error text if the seed follows neither from secret and id nor from the id alone, as in earlier releases."""
+    """Error text if the seed follows neither from secret and id nor, as in earlier releases, only from the id."""
     if SEEDED_ELSEWHERE in decision.facts or decision.seed == seed_of(decision.id):
         return None
     follows = secret is not None and decision.seed == seed_of(decision.id, secret=secret)
@@ -119,7 +119,7 @@ class Verdict:
     decisions: int = 0
     #: decisions drawn by another system; their draws cannot be repeated
     made_elsewhere: int = 0
-    #: decisions with a seed from the id alone, made although the store had a secret
+    #: decisions made with a seed that depends only on the id, although the store had a secret
     seeded_by_id: int = 0
     #: decisions whose seed, arm, propensity or pmf is wrong
     propensity_mismatches: int = 0
@@ -148,7 +148,7 @@ class Verdict:
     archived: int = 0
     #: counters that differ from the tables
     counter_mismatches: int = 0
-    #: damaged places in the SQLite file; if there are any, nothing else is checked
+    #: damaged places in the SQLite file; with damages nothing else is checked
     damages: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -214,8 +214,7 @@ class DeepCheck:
     """
 
     def __init__(self, ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
-        self.ledger = ledger
-        self.files = files
+        self.ledger, self.files = ledger, files
         self.verdict = verdict
         of_ledger = select(snapshots).where(snapshots.c.policy == ledger.label)
         oldest = of_ledger.order_by(snapshots.c.last_seq.desc()).offset(SNAPSHOT_ROWS - 1).limit(1)

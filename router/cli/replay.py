@@ -138,11 +138,8 @@ def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec]
             remedy="give a difference of rewards, as -0.01",
         )
     if candidates is not None and all(spec.name == baseline for spec in candidates):
-        raise InvalidInput(
-            "there is nothing to judge: the only candidate is the baseline",
-            field="fail_below",
-            remedy="name a --policy that is not the baseline",
-        )
+        message, remedy = "there is nothing to judge: the only candidate is the baseline", "name another --policy"
+        raise InvalidInput(message, field="fail_below", remedy=remedy)
 
 
 def _show(

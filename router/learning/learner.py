@@ -357,16 +357,12 @@ def relearn(
     now: float,
     progress: Callable[[int], None] = lambda _closed: None,
 ) -> dict[str, Json]:
-    """Learn a new ledger without the feedback of a source. Earlier exclusions of the ledger stay in force.
+    """Learn a new ledger without a source's feedback, received at since <= time < until (seconds; None: no bound).
 
-    Repeat an interrupted call to continue it. Raises InvalidInput, and NotReady while another learner holds the new
-    ledger. Returns number and source of the exclusion, the amount of excluded feedback, and label, updates and snapshot
-    of the new ledger.
-
-    source: see `checked_source`
-    since, until: exclude feedback received at since <= time < until, seconds since 1970; None: no bound
-    reason, actor: for the audit log
-    progress: called with the number of decisions learned so far
+    Earlier exclusions of the ledger stay in force. Repeat an interrupted call to continue it. Returns number and source
+    of the exclusion, the amount of excluded feedback, and label, updates and snapshot of the new ledger. Raises
+    InvalidInput, and NotReady while another learner holds the new ledger. progress: called with the number of decisions
+    learned so far.
     """
     exclusion = ledger.label, checked_source(source), since, until
     in_place = quarantines_of(ledger.database)

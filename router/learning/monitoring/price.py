@@ -155,21 +155,17 @@ def budget_warnings(settings: "Settings") -> list[str]:
     """Sentences about settings that prevent the cost weight from pacing the dollar budgets."""
     if not any(tenant.dollars_per_day or tenant.dollars_per_month for tenant in settings.tenants.values()):
         return []
-    warnings = []
+    notes = []
     if not serves_prices(make_policy(settings.policy.name, params=settings.policy.params)):
         name = settings.policy.name
-        warnings.append(f"policy.name: {name} has one weight of cost for all questions: dollar budgets only stop (429)")
+        notes.append(f"policy.name: {name} has one weight of cost for all questions: dollar budgets only stop (429)")
     elif settings.reward.weight == 0.0:
-        warnings.append(
-            "reward.weight is 0: no factor raises it, so dollar budgets pace no question that names no price"
-        )
+        notes.append("reward.weight is 0: no factor raises it, so dollar budgets pace no question that names no price")
     if not settings.reward.cost.get("dollars"):
-        warnings.append("reward.cost prices no dollars: as a dollar budget is spent, the price of other terms rises")
+        notes.append("reward.cost prices no dollars: as a dollar budget is spent, the price of other terms rises")
     if len(settings.worker_arms) < len(settings.arms):
-        warnings.append(
-            "a caller that names some of its arms, not all, is refused (403) unless its key has forced=true"
-        )
-    return warnings
+        notes.append("a caller that names some of its arms, not all, is refused (403) unless its key has forced=true")
+    return notes
 
 
 def in_words(reward: "RewardSettings") -> list[str]:

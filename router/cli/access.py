@@ -1,4 +1,4 @@
-"""Verbs `keys` and `audit`: the API keys of the service, and the log of who did what."""
+"""Verbs `keys` and `audit`: the API keys of the service, and the audit log."""
 
 import getpass
 import json
@@ -23,7 +23,7 @@ _IdArgument = Annotated[str, typer.Argument(metavar="ID", help="the public id of
 
 
 def actor() -> str:
-    """Who runs this command, for the audit log."""
+    """The user of this command, for the audit log."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
@@ -101,9 +101,9 @@ def _show_new(new: NewKey, *, as_json: bool) -> None:
         print_json({"key": new.text, **_facts(new.key, now=new.key.made_at)})
         return
     console.say(new.text)
-    whose = f" of the tenant {new.key.tenant}" if new.key.tenant else ""
+    tenant = f" of the tenant {new.key.tenant}" if new.key.tenant else ""
     ends = _day(new.key.expires_at)
-    errors.say(f"{new.key.role}{whose}, expires: {ends}. The key is not shown again: keep it now.")
+    errors.say(f"{new.key.role}{tenant}, expires: {ends}. The key is not shown again: keep it now.")
 
 
 def _facts(key: ApiKey, *, now: float) -> dict[str, Any]:

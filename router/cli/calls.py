@@ -30,14 +30,14 @@ PriceOption = Annotated[str | None, typer.Option("--cost-weight", help="a number
 AimOption = Annotated[str | None, typer.Option("--aim", help="instead: quality=0.9, steps=1.8 or dollars=0.004")]
 
 
-#: parts of an answer that a terminal shows, besides its text; --json prints all
+#: fields of an answer that are printed after its text; --json prints all
 _SHOWN: Final = frozenset({"decision_id", "arm", "status", "steps", "cost", "error", "sources"})
-#: addresses to listen on that mean every address: a client asks this machine
+#: address that means "all addresses" to a server -> address for a client on this machine
 _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - not listened on
 
 
 def client_of(url: str | None, *, config: str | None, key_env: str | None) -> Client:
-    """A client of `url`, else of the configured service on this machine; key_env: variable of its key."""
+    """A client of the service at `url`; None: the configured service, on this machine. key_env: the key's variable."""
     if url is None:
         server = configuration.load(config).settings.server
         url = server.model_copy(update={"host": _EVERY.get(server.host, server.host)}).url
@@ -94,9 +94,9 @@ def answer(
     shown["cost"] = {name: amount for name, amount in shown.get("cost", {}).items() if amount}
     show(shown, as_json=False)
     if reply["answer"] is not None:
-        given = {"--url": url, "--key-env": key_env, "--config": config}
-        same = "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value)
-        console.say(f"\nrate it: ragbandit feedback send {reply['decision_id']} --rating true{same}")
+        options = {"--url": url, "--key-env": key_env, "--config": config}
+        used = "".join(f" {option} {shlex.quote(value)}" for option, value in options.items() if value)
+        console.say(f"\nrate it: ragbandit feedback send {reply['decision_id']} --rating true{used}")
 
 
 def mcp(url: UrlOption = None, key_env: KeyOption = None, config: ConfigOption = None) -> None:
@@ -119,7 +119,7 @@ def _aim(text: str | None) -> dict[str, float] | None:
 
 
 def _answer_text(reply: AnswerReply | PendingReply) -> str:
-    """The answer, or one line about why there is none."""
+    """The answer; without an answer one line with the reason."""
     if reply["answer"] is not None:
         return reply["answer"]
     if reply["status"] == "pending":
@@ -143,7 +143,7 @@ def feedback(
     as_json: JsonOption = False,
 ) -> None:
     """Judge a decision: a label, a rating, a reward or an event."""
-    more = {"event": event, "source": source, "rater": rater}
+    optional = {"event": event, "source": source, "rater": rater}
     with client_of(url, config=config, key_env=key_env) as client:
         reply = client.feedback(
             decision_id,
@@ -152,7 +152,7 @@ def feedback(
             rating=_rating(rating),
             scale=scale,
             reward=reward,
-            **{name: value for name, value in more.items() if value is not None},  # an older service refuses them
+            **{name: value for name, value in optional.items() if value is not None},  # older services refuse them
         )
         show(reply, as_json=as_json)
 

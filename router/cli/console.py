@@ -1,4 +1,4 @@
-"""Console of the command line: verbs loaded on demand, shared options, printed facts, progress and failures."""
+"""The command line's console: verbs loaded on demand, shared options, printing, progress bars and failures."""
 
 import ast
 import contextlib
@@ -49,24 +49,24 @@ PortOption = Annotated[int | None, typer.Option("--port", help="port to listen o
 
 IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes the call idempotent")]
 
-#: the shell's code for a command that Ctrl-C ended
+#: exit code of a command that was ended by Ctrl-C
 INTERRUPTED: Final = 130
 _LATE_CONTROLS: Final = re.compile("[\x7f-\x9f]")
 
 
 class _Console(Console):
-    """A console on which no string that is printed, or put into a table, steers the terminal."""
+    """A console that removes control characters from all printed strings, so that they cannot control the terminal."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """As of rich, of the printable text."""
+        """Render the printable characters; see rich."""
         return super().render_str(printable(text), **options)
 
     def say(self, text: str, *, style: str = "") -> None:
-        """Print a text as it is, since programs read it too: no markup, no colours for numbers, no more line breaks."""
+        """Print a text unchanged, for programs too: no markup, no colours for numbers, no added line breaks."""
         self.print(Text(printable(text), style=style), highlight=False, soft_wrap=True)
 
 
-# Without emoji: rich would turn the line number in file.jsonl:100: into a picture.
+# emoji=False: otherwise rich would replace the line number in file.jsonl:100: by an emoji.
 console: Final = _Console(emoji=False)
 
 errors: Final = _Console(stderr=True, emoji=False)
@@ -81,7 +81,7 @@ def listen_on(*, host: str | None, port: int | None) -> None:
 
 @contextlib.contextmanager
 def failing_well() -> Iterator[None]:
-    """A known error, a missing package or a lack of memory ends the command with one line and exit code 2."""
+    """End the command with one line and exit code 2 on a known error, a missing package, or if memory is full."""
     try:
         yield
     except RagBanditError as error:
@@ -94,12 +94,12 @@ def failing_well() -> Iterator[None]:
     except MemoryError:
         _fail(InvalidInput("there is not enough memory for this", remedy="give it less at a time, or more memory"))
     except OSError as error:
-        # numpy says "n requested and m written", without a number
+        # numpy reports a full disk as "n requested and m written", without errno
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written")
         if error.filename is None and not full:  # a socket or a pipe
             raise
         remedy = "check that it is there, and that this user may read and write it"
-        if full:  # a write that fails does not name its file
+        if full:  # a failed write does not name its file
             remedy = "make room on this disk, then run it again"
         parts = (error.filename and str(error.filename), error.strerror or str(error))
         _fail(StoreError(": ".join(filter(None, parts)), remedy=remedy))
@@ -107,7 +107,7 @@ def failing_well() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible(message: str) -> Iterator[None]:
-    """Ctrl-C ends the command with this message: what was done, and how to go on."""
+    """End the command on Ctrl-C with this message, which explains what was done and how to continue."""
     try:
         yield
     except KeyboardInterrupt:
@@ -119,77 +119,78 @@ def _fail(error: RagBanditError) -> NoReturn:
     line = escape(" ".join(one_line(error).split()))
     errors.print(f"[red]{error.code}[/red] {line}", soft_wrap=True, highlight=False)
     if isinstance(error, StoreError) and error.lasting:
-        from ragbandit.shared.child_process import LASTING, PARENT_VARIABLE  # help does without numpy
+        from ragbandit.shared.child_process import LASTING, PARENT_VARIABLE  # imported late, since it loads numpy
 
         raise typer.Exit(LASTING if PARENT_VARIABLE in os.environ else 2) from None
     raise typer.Exit(2) from None
 
 
 def print_json(value: object) -> None:
-    """JSON on standard output, for pipes."""
+    """Print JSON on standard output, for pipes."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    # JSON escapes the controls below 0x20 alone; those from 0x7f on steer some terminals too.
-    text = _LATE_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-    # Half a surrogate pair cannot be written, and what "backslashreplace" makes of it is its escape in JSON.
+    # JSON only escapes control characters below 0x20, but those from 0x7f on control some terminals too.
+    text = _LATE_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    # Half a surrogate pair cannot be written; "backslashreplace" turns it into its JSON escape.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
 @contextlib.contextmanager
 def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Progress bars with rate and time left, one for each kind of work; none in a pipe. A total of 0 is not known."""
-    what, rate = TextColumn("{task.description}"), TextColumn("{task.fields[rate]}")
-    columns = (what, BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    """Progress bars, if the output is a terminal. The block calls the result with (kind of work, done, total or 0)."""
+    name, rate = TextColumn("{task.description}"), TextColumn("{task.fields[rate]}")
+    columns = (name, BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
     with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, TaskID] = {}
 
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                for ended in set(tasks) - {"runs"}:  # it may have stopped before its last step
-                    progress.remove_task(tasks.pop(ended))
-                tasks[what] = progress.add_task(what, total=None, rate="")
-            speed = progress.tasks[progress.task_ids.index(tasks[what])].speed
-            rate = f"{speed:,.0f}/s" if speed and speed >= 10 else f"{speed:.1f}/s" if speed else ""
-            progress.update(tasks[what], completed=done, total=total or None, rate=rate)
+        def report(kind: str, done: int, total: int) -> None:
+            if kind not in tasks:
+                for former in set(tasks) - {"runs"}:  # work may end before its total is reached
+                    progress.remove_task(tasks.pop(former))
+                tasks[kind] = progress.add_task(kind, total=None, rate="")
+            speed = progress.tasks[progress.task_ids.index(tasks[kind])].speed or 0.0
+            rate = f"{speed:,.{0 if speed >= 10 else 1}f}/s" if speed else ""
+            progress.update(tasks[kind], completed=done, total=total or None, rate=rate)
             if done == total:
-                progress.remove_task(tasks.pop(what))
+                progress.remove_task(tasks.pop(kind))
 
         yield report
 
 
-#: characters of a text that are shown, and on one screen
+#: most characters of a text in full output
 _LONGEST: Final = 1000
+#: most characters of a text in `show_screen`
 _EXCERPT: Final = 200
-#: keys of mappings whose keys are names of users, which are shown as they must be typed
+#: keys whose values are mappings by users' names, such as arms; these names are shown unchanged
 _BY_NAME: Final = frozenset({"pmf", "scores"})
-#: keys of times, seconds since 1970
+#: keys whose values are times, in seconds since 1970
 _TIMES: Final = frozenset({"created_at", "lifted_at", "made_at", "received_at", "since", "until"})
 
 
 def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
-    """Facts for people, or as JSON."""
+    """Print facts for people, or as JSON."""
     if as_json:
         print_json(facts)
     else:
-        _tell(facts)
+        _print_facts(facts)
 
 
-#: lines and characters of a line of one screen
+#: (lines, characters per line) of one screen
 _SCREEN: Final = (24, 80)
 
 
 def show_screen(facts: Mapping[str, Any], *, more: str, whole: Collection[str] = ()) -> None:
-    """Facts for people on one screen: lines are wrapped, long texts cut, except `whole`. more: how to see the rest."""
+    """Print facts for people on one screen, with long texts cut, except `whole`. more: the last line."""
     cut = {key: _cell(value)[:_EXCERPT] for key, value in facts.items() if isinstance(value, str) and key not in whole}
     with console.capture() as shown:
-        _tell({**facts, **cut})
+        _print_facts({**facts, **cut})
     lines = [part for line in shown.get().splitlines() for part in textwrap.wrap(line, _SCREEN[1]) or [""]]
     for line in [*lines[: _SCREEN[0] - 1], more]:
         console.say(line)
 
 
 def show_paragraphs(texts: Iterable[str], *, show_all: bool) -> None:
-    """Print texts of others, wrapped to the terminal; without `show_all` those that fit into one screen."""
-    room: float = math.inf if show_all else _SCREEN[0] - 2  # the line about --all, and the prompt
+    """Print paragraphs, wrapped to the terminal; without `show_all` only the first ones, up to one screen."""
+    room: float = math.inf if show_all else _SCREEN[0] - 2  # two lines for the note about --all and the prompt
     for text in texts:
         lines = textwrap.wrap(one_line(text), console.width, subsequent_indent="  ")
         room -= len(lines)
@@ -201,7 +202,7 @@ def show_paragraphs(texts: Iterable[str], *, show_all: bool) -> None:
 
 
 def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) -> None:
-    """Facts of the same kind as a table, or as JSON; for people `none` where there are none."""
+    """Print rows with the same keys as a table, or as JSON. none: text that replaces an empty table."""
     if as_json:
         print_json(rows)
     elif rows:
@@ -215,27 +216,27 @@ def in_words(counts: Mapping[str, int], *, meanings: Mapping[str, str]) -> dict[
     return {name: f"{counts[name]}  ({meaning})" for name, meaning in meanings.items() if counts[name]}
 
 
-def _tell(facts: Mapping[str, Any], *, nested: bool = False, by_name: bool = False) -> None:
-    """Texts of others are made harmless, and are no markup. nested: mappings stand in one line. by_name: see _words."""
+def _print_facts(facts: Mapping[str, Any], *, nested: bool = False, by_name: bool = False) -> None:
+    """nested: print each mapping in one line. by_name: see `_title`."""
     sections = {key: value for key, value in facts.items() if _is_rows(value) or (_is_facts(value) and not nested)}
     shown = [(key, value) for key, value in facts.items() if key not in sections and not _is_empty(value)]
     width = max((len(key) for key, _ in shown), default=0)
     for key, value in shown:
-        console.say(f"{_words(key, by_name=by_name):<{width}}  {_cell(value, key=key)}")
+        console.say(f"{_title(key, by_name=by_name):<{width}}  {_cell(value, key=key)}")
     for title, value in sections.items():
         if not _is_empty(value):
             console.print()
-            console.say(_words(title), style="bold")
+            console.say(_title(title), style="bold")
             _section(value, key=title)
 
 
 def _section(value: Any, *, key: str) -> None:
     if _is_facts(value):
-        _tell(value, nested=True, by_name=key in _BY_NAME)
+        _print_facts(value, nested=True, by_name=key in _BY_NAME)
     elif all(map(_is_facts, value)):
-        columns = [key for key in value[0] if not all(_is_empty(row[key]) for row in value)]
+        columns = [key for key in value[0] if any(not _is_empty(row[key]) for row in value)]
         cells = ([_cell(row[key], key=key) for key in columns] for row in value)
-        show_rows([_words(key) for key in columns], cells)
+        show_rows([_title(key) for key in columns], cells)
     else:
         for line in value:
             console.say(f"- {_cell(line)}")
@@ -250,21 +251,24 @@ def _is_rows(value: Any) -> bool:
 
 
 def _is_empty(value: Any) -> bool:
-    """Says nothing; 0 and False do."""
+    """Whether a value is None, empty, or contains only empty values. 0 and False are not empty."""
     if _is_facts(value):
         return all(map(_is_empty, value.values()))
     return value is None or value == "" or (_is_rows(value) and not value)
 
 
-def _words(key: str, *, by_name: bool = False) -> str:
-    """A key for people; a title, which has spaces already, and a name of a user's (by_name) stay as they are."""
+def _title(key: str, *, by_name: bool = False) -> str:
+    """A key with spaces instead of underscores. Titles with spaces, and names of users (by_name), are unchanged."""
     return key if by_name or " " in key else key.replace("_", " ")
 
 
 def _cell(value: Any, *, key: str = "") -> str:
     if _is_facts(value):
-        named = ((_words(name, by_name=key in _BY_NAME), each) for name, each in value.items() if not _is_empty(each))
-        text = ", ".join(f"{name} {_cell(each)}" for name, each in named)
+        by_name = key in _BY_NAME
+        parts = [
+            f"{_title(name, by_name=by_name)} {_cell(part)}" for name, part in value.items() if not _is_empty(part)
+        ]
+        text = ", ".join(parts)
     elif _is_rows(value):
         text = ", ".join(map(_cell, value))
     elif key in _TIMES and isinstance(value, int | float):
@@ -279,10 +283,10 @@ def _cell(value: Any, *, key: str = "") -> str:
 
 
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: str = "") -> None:
-    """Rows of texts of others as a table; `none` if there are no rows."""
+    """Print rows as a table. none: text that replaces an empty table."""
     table = Table(*columns, box=None, pad_edge=False)
     for column in table.columns:
-        column.overflow = "fold"  # names and ids are read whole
+        column.overflow = "fold"  # wraps names and ids, instead of cutting them
         column.no_wrap = column.header == "arm"
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
@@ -290,16 +294,16 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: st
 
 
 def fitting(table: Table, *, console: Console) -> Table | Group:
-    """The table if its cells fit in the width of the console, else its rows as lines."""
+    """The table if it fits into the width of the console, else one line per row."""
     unbounded = console.options.update(max_width=sys.maxsize)
     if console.measure(table, options=unbounded).maximum <= console.width:
         return table
     columns = [[*column.cells] for column in table.columns]
     lines = []
     for cells in zip(*columns, strict=True):
-        named = zip(table.columns[1:], map(_text, cells[1:]), strict=True)
-        rest = "; ".join(f"{_text(column.header)} {cell}" for column, cell in named if cell)
-        lines.append(Text(f"{_text(cells[0])}: {rest}" if rest else _text(cells[0])))
+        pairs = zip(table.columns[1:], map(_text, cells[1:]), strict=True)
+        further = "; ".join(f"{_text(column.header)} {cell}" for column, cell in pairs if cell)
+        lines.append(Text(f"{_text(cells[0])}: {further}" if further else _text(cells[0])))
     return Group(*lines)
 
 
@@ -308,22 +312,22 @@ def _text(cell: object) -> str:
 
 
 class VerbGroup(NamedTuple):
-    """Verbs under one name: their help and their table."""
+    """A group of verbs: its help, and verb -> "module:function"."""
 
     help: str
     verbs: Mapping[str, str]
 
 
-#: verb -> "module:function", or a group of such verbs. The docstring of the function is the verb's help.
+#: verb -> "module:function", or a group of verbs. The docstring of the function is the verb's help
 Verbs = Mapping[str, str | VerbGroup]
 
 
 class LazyGroup(TyperGroup):
-    """Lists its verbs without importing them, and imports the one that is called."""
+    """A group that lists its verbs without importing them, and imports a verb when it is called."""
 
-    #: the root's verbs; a group below it is made with other ones
+    #: the verbs: a class attribute of the root, an argument of nested groups
     verbs: Verbs
-    #: title in the help -> the verbs below it
+    #: title in the help -> verbs under this title
     panels: Mapping[str, Collection[str]] = MappingProxyType({})
 
     def __init__(self, *, verbs: Verbs | None = None, **options: Any) -> None:
@@ -332,53 +336,53 @@ class LazyGroup(TyperGroup):
             self.verbs = verbs
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of click
-        """The names in the order of the panels, then of the table."""
+        """Names of the verbs, in the order of the panels, then of `verbs`."""
         ordered = [name for names in self.panels.values() for name in names if name in self.verbs]
         return list(dict.fromkeys([*ordered, *self.verbs]))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the signature of click
-        """The verb if it was loaded; else a stand-in that knows its help."""
+        """The verb if it was loaded; else a placeholder with its help."""
         target = self.verbs.get(cmd_name)
         panel = next((title for title, names in self.panels.items() if cmd_name in names), None)
         if isinstance(target, VerbGroup):
-            more = {"no_args_is_help": True, "rich_help_panel": panel}
-            return LazyGroup(name=cmd_name, help=target.help, verbs=target.verbs, **more)
+            options: dict[str, Any] = {"no_args_is_help": True, "rich_help_panel": panel}
+            return LazyGroup(name=cmd_name, help=target.help, verbs=target.verbs, **options)
         if target is None or cmd_name in self.commands:
             return self.commands.get(cmd_name)
         return TyperCommand(cmd_name, help=_docstring(target), rich_help_panel=panel)
 
     def load(self, name: str) -> Any:
-        """The group, or the verb, which is imported, so that it can run and knows its options."""
+        """Import a verb, so that it has its options and can run. Returns the verb or group."""
         target = self.verbs[name]
         if isinstance(target, str) and name not in self.commands:
             module, _, function = target.partition(":")
-            alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             with failing_well():
-                alone.command(name=name, cls=_Verb)(getattr(import_module(module), function))
-            self.commands[name] = get_command(alone)
+                app.command(name=name, cls=_Verb)(getattr(import_module(module), function))
+            self.commands[name] = get_command(app)
         return self.get_command(None, name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As of click, with the verb loaded before; an unknown verb ends the command with the most similar one."""
+        """Load and resolve the verb. For an unknown verb, end the command and suggest the most similar one."""
         if args and args[0] in self.verbs:
             self.load(args[0])
         elif args and not args[0].startswith("-"):
-            known = {name: name for name in self.verbs}
+            paths = {name: name for name in self.verbs}
             for group, target in self.verbs.items():
                 nested = target.verbs if isinstance(target, VerbGroup) else {}
-                known = {verb: f"{group} {verb}" for verb in nested} | known
-            alike = get_close_matches(args[0].lower(), known, n=1)
-            remedy = f"did you mean `{ctx.command_path} {known[alike[0]]}`" if alike else "see --help"
-            ctx.fail(f"there is no command {args[0]!r:.80}; {remedy}{'?' if alike else ''}")
+                paths = {verb: f"{group} {verb}" for verb in nested} | paths
+            similar = get_close_matches(args[0].lower(), paths, n=1)
+            remedy = f"did you mean `{ctx.command_path} {paths[similar[0]]}`?" if similar else "see --help"
+            ctx.fail(f"there is no command {args[0]!r:.80}; {remedy}")
         return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:
-        """As of typer, flags without their type."""
+        """The parameters; flags show no type in the help."""
         return _without_types(super().get_params(ctx))
 
 
 class _Verb(TyperCommand):
-    """A verb: an error of ours ends it with one line, and its help shows no type for flags."""
+    """A verb: a known error ends it with one line, and its help shows no type for flags."""
 
     def get_params(self, ctx: Any) -> Any:
         return _without_types(super().get_params(ctx))
@@ -389,7 +393,7 @@ class _Verb(TyperCommand):
 
 
 def _without_types(params: Any) -> Any:
-    """Parameters whose flags show no type: `--json <bool>` would look as if it took a value."""
+    """Remove the type of flags from the help: `--json <bool>` would look as if the flag needed a value."""
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
@@ -400,7 +404,7 @@ _SOURCES: Final[dict[str, dict[str, str]]] = {}
 
 
 def _docstring(target: str) -> str:
-    """The docstring of "module:function", read from its source: importing 30 modules would take seconds."""
+    """The docstring of "module:function", read from the source, since importing 30 modules would take seconds."""
     module, _, function = target.partition(":")
     if module not in _SOURCES:
         spec = find_spec(module)

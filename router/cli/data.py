@@ -1,4 +1,4 @@
-"""Verbs on what is stored: `migrate`, and `data` erase, backup, export and import."""
+"""Verbs for stored data: `migrate`, and `data` erase, backup, export and import."""
 
 import contextlib
 import re
@@ -37,8 +37,8 @@ from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.files import private_folder, rereadable, whole_file, write_file
 
-#: A process of another host that died while it erased lets the next one begin after that long. No transaction of it
-#: takes longer.
+#: lease timeout of an erasure, seconds: longer than any of its transactions. If the process dies, another one can begin
+#: after this time
 ERASE_LEASE_S: Final = 300.0
 PreOption = Annotated[bool, typer.Option("--pre", help="Only compatible steps, before a rolling upgrade.")]
 WaitOption = Annotated[
@@ -127,17 +127,17 @@ def backup(
         file = to / "ragbandit.db"
         if file.exists():
             raise Conflict(f"{file} is there already", field="to", remedy="name another folder for every backup")
-        with whole_file(file, durable=True, private=True) as beside:
-            ledger.database.copy_sqlite(beside)
-        facts: dict[str, object] = {"backup": str(to), "bytes": file.stat().st_size}
-        # After the database, which names only older snapshots; those that the learner deletes meanwhile are left out.
+        with whole_file(file, durable=True, private=True) as temporary:
+            ledger.database.copy_sqlite(temporary)
+        result: dict[str, object] = {"backup": str(to), "bytes": file.stat().st_size}
+        # Copied after the database, so that its snapshots exist; snapshots that the learner deletes now are left out.
         if "://" not in root:
-            facts["snapshots"] = _copy_files(Path(root), to=to / "snapshots")
-    show(facts, as_json=as_json)
+            result["snapshots"] = _copy_files(Path(root), to=to / "snapshots")
+    show(result, as_json=as_json)
 
 
 def _copy_files(source: Path, *, to: Path) -> int:
-    """Copy the files of a folder that are still there when it is their turn; their number, 0 without the folder."""
+    """Copy the files of a folder, except files deleted meanwhile. Returns their number, 0 without the folder."""
     copied = 0
     for path in source.iterdir() if source.is_dir() else ():
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
@@ -148,19 +148,21 @@ def _copy_files(source: Path, *, to: Path) -> int:
 
 @contextlib.contextmanager
 def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
-    """Hold the lease of erasures; the block calls what it is given now and then, which prolongs it.
+    """Hold the lease of erasures for a block, which must call the result regularly to prolong the lease.
 
-    Raises NotReady where another process erases.
+    Raises NotReady while another process erases.
     """
     lease = Lease(database=database, name="erase")
     holder = lease_holder("erase")
 
     def prolong() -> None:
         if not lease.acquire(holder=holder, lease_s=ERASE_LEASE_S):
-            held = lease.held()
-            who = "" if held is None else f": {held.holder}, for {max(0.0, held.left_s):.0f} s unless it goes on"
+            present = lease.held()
+            detail = (
+                "" if present is None else f": {present.holder}, its lease ends in {max(0.0, present.left_s):.0f} s"
+            )
             remedy = "wait until it has ended, then run this again"
-            raise NotReady(f"another process erases in this store{who}", field="erase", remedy=remedy)
+            raise NotReady(f"another process erases in this store{detail}", field="erase", remedy=remedy)
 
     prolong()
     try:
@@ -169,9 +171,9 @@ def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
         lease.release(holder=holder)
 
 
-#: bad rows that are described; all are counted
+#: most unusable rows that are described; all are counted
 MOST_NAMED = 20
-#: a count of an import -> what it means
+#: count of an import -> its meaning
 _MEANINGS = {
     "added": "rows that are new in the ledger",
     "known": "rows that it had already, skipped",
@@ -179,7 +181,7 @@ _MEANINGS = {
     "bad": "rows that could not be used",
     "left_out": "fields of rows that the store has no column for",
 }
-#: as the configuration takes it
+#: valid labels; see `policy.label`
 _LABEL = re.compile(r"[a-z0-9_]{1,40}")
 
 FileArgument = Annotated[Path, typer.Argument(help="its name says the format, unless --format does")]
@@ -206,12 +208,12 @@ def export(
     end = None if before is None else parse_time(before, now=now, field="before")
     with opened(config, label=label) as (_, ledger):
         count = write_rows(file, _exported(ledger, since=first, before=end), format=log_format)
-    facts = {"rows": count, "file": str(file), "format": log_format, "label": ledger.label}
-    show(facts | {"bytes": file.stat().st_size}, as_json=as_json)
+    result = {"rows": count, "file": str(file), "format": log_format, "label": ledger.label}
+    show(result | {"bytes": file.stat().st_size}, as_json=as_json)
 
 
 def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> Iterator[Logged]:
-    """The rows, with a bar. Raises NotFound where there are none."""
+    """The ledger's rows, with a progress bar. Raises NotFound if there are none."""
     last, count = ledger.last_seq(), 0
     with bars(errors) as progress:
         for row in ledger_rows(ledger, since=since, before=before, upto=last):
@@ -243,7 +245,7 @@ def import_(
     log_format = format_of(file, format=format_)
     if not _LABEL.fullmatch(label):
         remedy = "use 1 to 40 of a-z, 0-9 and underscore"
-        raise InvalidInput(f"{label!r} is no name of a ledger", field="label", remedy=remedy)
+        raise InvalidInput(f"{label!r} is not a valid name of a ledger", field="label", remedy=remedy)
     with rereadable(file) as readable, opened(config, label=label, make=True) as (settings, ledger):
         reading = _Reading(file=readable, format=log_format, settings=settings, skip_bad=skip_bad)
         try:
@@ -257,14 +259,14 @@ def import_(
                     progress=partial(reading.note, progress),
                 )
         except RagBanditError as error:
-            added = reading.taken.added
+            added = reading.counts.added
             so_far = f"{added} rows were added; the same file again adds the rest" if added else "nothing was imported"
             remedy = f"{error.remedy}; {so_far}" if error.remedy else so_far
             raise type(error)(error.message, field=error.field, remedy=remedy) from error
         for bad in reading.bad[:MOST_NAMED]:
             errors.say(f"left out: {file}:{bad.line} {bad.field} {bad.reason} ({bad.remedy})")
         last_seq = ledger.last_seq()
-    counts, left_out = {**asdict(reading.taken), "bad": len(reading.bad)}, sorted(reading.left_out)
+    counts, left_out = {**asdict(reading.counts), "bad": len(reading.bad)}, sorted(reading.left_out)
     if as_json:
         print_json({**counts, "left_out": left_out, "label": label, "last_seq": last_seq})
     else:
@@ -278,26 +280,26 @@ def import_(
 
 @dataclass(kw_only=True)
 class _Reading:
-    """The rows of a file that can be used, and facts about the others."""
+    """Reads the usable rows of a file, and collects the unusable ones."""
 
     file: Path
     format: str
     settings: Settings
     skip_bad: bool
     bad: list[BadRow] = field(default_factory=list)
-    #: keys that the store has no place for
+    #: keys without a column in the store
     left_out: set[str] = field(default_factory=set)
     #: rows imported so far
-    taken: ImportCounts = field(default_factory=ImportCounts)
+    counts: ImportCounts = field(default_factory=ImportCounts)
 
     def rows(self) -> Iterator[Logged]:
-        """The rows from the first one on. Raises InvalidInput at the end for those that cannot be used."""
+        """All usable rows. Raises InvalidInput at the end if there are unusable rows, unless `skip_bad` is set."""
         entries = read_rows(self.file, format=self.format, defaults=reward_defaults(self.settings.reward))
         for row in usable_rows(entries, path=self.file, skip=self.skip_bad, bad=self.bad):
             self.left_out.update(row.extra)
             yield row
 
-    def note(self, progress: Callable[[str, int, int], None], taken: ImportCounts) -> None:
-        """Show how far it is; the number of rows is not known before the end of the file."""
-        self.taken = taken
-        progress("rows", taken.added + taken.known, 0)
+    def note(self, progress: Callable[[str, int, int], None], counts: ImportCounts) -> None:
+        """Show the progress, without a total: the number of rows is only known at the end of the file."""
+        self.counts = counts
+        progress("rows", counts.added + counts.known, 0)

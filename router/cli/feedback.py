@@ -1,4 +1,4 @@
-"""Verbs of `feedback`: sources that a ledger is learned without, judgements from a file."""
+"""Verbs of `feedback`: rejected decisions, excluded sources, and imports of judgements from a file."""
 
 import contextlib
 import time
@@ -29,11 +29,15 @@ from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.files import lines, parsed, rereadable
 from ragbandit.shared.types import Feedback, FeedbackId
 
-#: lines of a file that are kept in one transaction, and lines that cannot be used of which an import tells
-_PAGE, _MOST_FAULTS = 500, 20
-#: lines that a refusal names, and most characters of an id that can be superseded
-_MOST_NAMED, _LONGEST_KEY = 5, 58
-#: ratings that are words
+#: lines per transaction
+_PAGE: Final = 500
+#: most unusable lines that an import describes
+_MOST_FAULTS: Final = 20
+#: most line numbers in an error message
+_MOST_NAMED: Final = 5
+#: most characters of a feedback id that can be superseded
+_LONGEST_KEY: Final = 58
+#: word -> its rating
 _WORDS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "yes", "up", "thumbs_up", "thumbsup", "like", "good", "positive", "\U0001f44d"), True),
     **dict.fromkeys(("false", "no", "down", "thumbs_down", "thumbsdown", "dislike", "bad", "negative"), False),
@@ -77,8 +81,7 @@ def exclude(
         return
     if source is None:
         if since or until or dry_run:
-            message = "no source is given whose feedback is to be excluded"
-            raise InvalidInput(message, field="source", remedy=SOURCE_HELP)
+            raise InvalidInput("name the source to exclude", field="source", remedy=SOURCE_HELP)
         with opened(config) as (_, ledger):
             rows = quarantines_of(ledger.database, lifted=True)
         show_list([asdict(row) for row in rows], none="no source is excluded", as_json=as_json)
@@ -138,54 +141,55 @@ def import_(
         store = DecisionStore(
             ledger.database, label=ledger.label, text=settings.log.text, context=frozenset(settings.context)
         )
-        taken = _Import(store, settings=settings, fields=fields, source=source, scale=scale)
-        said = taken.checked(readable, file=file)
-        taken.said = said if supersede else None
+        importer = _Importer(store, settings=settings, fields=fields, source=source, scale=scale)
+        ids = importer.check(readable, file=file)
+        importer.replacing = ids if supersede else None
         try:
             with bars(errors) as progress:
                 rows = lines(readable)
-                while page := list(islice(rows, _PAGE)):
-                    taken.take(page)
-                    progress("lines", taken.read, 0)
+                for page in iter(lambda: list(islice(rows, _PAGE)), []):
+                    importer.store_lines(page)
+                    progress("lines", importer.read, 0)
         finally:
-            if taken.counts["imported"]:
+            if importer.counts["imported"]:
                 Notifier(make_jobs(settings)).notify_learner()
-    facts = {**taken.counts, "bad": taken.bad}
-    show(facts | {"faults": taken.faults} if as_json else facts, as_json=as_json)
+    result = {**importer.counts, "bad": importer.bad}
+    show(result | {"faults": importer.faults} if as_json else result, as_json=as_json)
     if not as_json:
-        for fault in taken.faults:
+        for fault in importer.faults:
             errors.say(f"{file}:{fault}")
-        if taken.bad > len(taken.faults):
-            errors.print(f"and {taken.bad - len(taken.faults)} more")
-    if taken.bad:
+        if importer.bad > len(importer.faults):
+            errors.print(f"and {importer.bad - len(importer.faults)} more")
+    if importer.bad:
         raise typer.Exit(1)
 
 
-class _Import:
-    """What became of the lines so far."""
+class _Importer:
+    """Imports feedback from lines, and counts the results. fields: field of a judgement -> its path in a line."""
 
     def __init__(
         self, store: DecisionStore, *, settings: Settings, fields: Mapping[str, str], source: str | None, scale: str
     ) -> None:
-        """fields: of a judgement -> where a line says it: names, with dots into objects."""
-        self._store, self._settings, self._fields = store, settings, fields
-        self._source, self._scale = source, scale
+        self._store, self._settings = store, settings
+        self._fields, self._source, self._scale = fields, source, scale
         self.read = self.bad = 0
-        #: new feedback, feedback that was there, and of the new what came after its decision was closed
+        #: imported: new feedback; known: feedback stored before; late: new feedback on closed decisions
         self.counts = {"imported": 0, "known": 0, "late": 0}
-        #: the first lines that cannot be used, each with its number, field and remedy
+        #: descriptions of the first unusable lines: number, field, message and remedy
         self.faults: list[str] = []
-        #: ids of the file's feedback, if it supersedes what earlier imports said; None if it adds to it
-        self.said: set[str] | None = None
+        #: all feedback ids of the file, if the file replaces earlier imports; None if it adds to them
+        self.replacing: set[str] | None = None
 
-    def checked(self, readable: Path, *, file: Path) -> set[str]:
-        """The ids of the file's feedback. Raises InvalidInput for a file with numbers off the scale."""
+    def check(self, readable: Path, *, file: Path) -> set[str]:
+        """Read the ids of the file's feedback. Raises InvalidInput if the file has numbers off the scale."""
         if self._scale not in SCALES:
             remedy = f"use {' or '.join(SCALES)}"
             raise InvalidInput(f"unknown scale {self._scale!r}", field="scale", remedy=remedy)
         rewards = self._settings.reward
         bounds = {"rating": SCALES[self._scale], "reward": (rewards.minimum, rewards.maximum)}
-        ids, off, seen = set[str](), list[tuple[int, str]](), dict[str, list[float]]()
+        ids: set[str] = set()
+        off_scale: list[tuple[int, str]] = []
+        amounts: dict[str, list[float]] = {}
         for number, raw in lines(readable):
             with contextlib.suppress(InvalidInput):
                 entry = parsed(raw)
@@ -193,45 +197,47 @@ class _Import:
                     amount = _amount(value_at(entry, self._fields[name].split(".")))
                     if amount is None or isinstance(amount, bool):
                         continue
-                    known = [*seen.get(name, ()), amount]
-                    seen[name] = [min(known), max(known)]
-                    off += [] if low <= amount <= high else [(number, name)]
+                    low_so_far, high_so_far = amounts.get(name, (amount, amount))
+                    amounts[name] = [min(low_so_far, amount), max(high_so_far, amount)]
+                    if not low <= amount <= high:
+                        off_scale.append((number, name))
                 ids.add(self._feedback(entry, now=0.0).id)
-        if off:
-            self._refuse(off, amounts=seen, file=file)
+        if off_scale:
+            self._refuse(off_scale, amounts=amounts, file=file)
         return ids
 
     def _refuse(
-        self, off: Sequence[tuple[int, str]], *, amounts: Mapping[str, Sequence[float]], file: Path
+        self, off_scale: Sequence[tuple[int, str]], *, amounts: Mapping[str, Sequence[float]], file: Path
     ) -> NoReturn:
-        name = off[0][1]
+        """off_scale: (line number, field) of each number off the scale. amounts: field -> smallest and largest."""
+        name = off_scale[0][1]
         low, high = amounts[name]
-        named = ", ".join(str(number) for number, _ in off[:_MOST_NAMED]) + (", ..." if off[_MOST_NAMED:] else "")
+        numbers = [str(number) for number, _ in off_scale[:_MOST_NAMED]] + ["..."] * (len(off_scale) > _MOST_NAMED)
         remedy = "set reward.minimum and reward.maximum, or convert the rewards"
         if name == "rating":
-            fitting = next((scale for scale, (least, most) in SCALES.items() if least <= low and high <= most), None)
+            fitting = next((scale for scale, (start, end) in SCALES.items() if start <= low and high <= end), None)
             remedy = f"give --scale {fitting}" if fitting else f"convert them to one of the scales {', '.join(SCALES)}"
-        message = (
-            f"{len(off)} numbers are off the scale (line {named}): the file has {low:g} to {high:g}"
-            + f" and --scale is {self._scale}" * (name == "rating")
-        )
+        message = f"{len(off_scale)} numbers are off the scale (line {', '.join(numbers)}): the file has "
+        message += f"{low:g} to {high:g}" + f" and --scale is {self._scale}" * (name == "rating")
         field = f"{file} {self._fields[name]}"
         raise InvalidInput(message, field=field, remedy=f"{remedy}; nothing of the file was imported")
 
-    def take(self, page: Sequence[tuple[int, bytes]]) -> None:
+    def store_lines(self, page: Sequence[tuple[int, bytes]]) -> None:
         """Store the feedback of these lines in one transaction. Raises StoreError."""
         self.read += len(page)
-        now, good, faults = time.time(), [], dict[int, RagBanditError]()
+        now = time.time()
+        items: list[tuple[int, Feedback]] = []
+        faults: dict[int, RagBanditError] = {}
         for order, (number, raw) in enumerate(page):
             try:
-                # In the order of the lines, which decides whose vote stands.
-                good.append((number, self._feedback(parsed(raw), now=now + 1e-6 * order)))
+                # Later lines get later times, since a rater's later judgement replaces the earlier one.
+                items.append((number, self._feedback(parsed(raw), now=now + 1e-6 * order)))
             except InvalidInput as error:
                 faults[number] = error
-        if self.said is not None:
-            good = self._superseding(good, said=self.said)
-        replies = self._store.add_feedback([each for _, each in good]) if good else []
-        for (number, _), reply in zip(good, replies, strict=True):
+        if self.replacing is not None:
+            items = self._superseding(items, ids=self.replacing)
+        replies = self._store.add_feedback([item for _, item in items]) if items else []
+        for (number, _), reply in zip(items, replies, strict=True):
             if isinstance(reply, RagBanditError):
                 faults[number] = reply
             elif reply.duplicate:
@@ -243,22 +249,22 @@ class _Import:
             self._fault(number, fault)
 
     def _superseding(
-        self, good: Sequence[tuple[int, Feedback]], *, said: Collection[str]
+        self, items: Sequence[tuple[int, Feedback]], *, ids: Collection[str]
     ) -> list[tuple[int, Feedback]]:
-        """These, under ids that supersede what is stored otherwise, and retractions of what the file does not say."""
+        """Give new ids to feedback that differs from the stored one, and retract feedback missing in the file (ids)."""
         chains: dict[str, list[Feedback]] = {}
-        for each in self._store.imported_feedback([item for _, item in good]):
-            chains.setdefault(each.id.partition(SUPERSEDES)[0], []).append(each)
+        for stored in self._store.imported_feedback([item for _, item in items]):
+            chains.setdefault(stored.id.partition(SUPERSEDES)[0], []).append(stored)
         superseding = []
-        for number, item in good:
+        for number, item in items:
             chain = chains.pop(item.id, [])
-            same = bool(chain) and feedback_row(chain[-1])["body_hash"] == feedback_row(item)["body_hash"]
-            superseding.append((number, replace(item, id=chain[-1].id if same else _next_id(item.id, chain))))
+            is_same = bool(chain) and feedback_row(chain[-1])["body_hash"] == feedback_row(item)["body_hash"]
+            superseding.append((number, replace(item, id=chain[-1].id if is_same else _next_id(item.id, chain))))
         for key, chain in chains.items():
-            if key not in said and chain[-1].value is not None:
+            if key not in ids and chain[-1].value is not None:
                 now = superseding[-1][1].received_at
-                taken_back = replace(chain[-1], id=_next_id(key, chain), value=None, received_at=now)
-                superseding.append((superseding[-1][0], taken_back))
+                retraction = replace(chain[-1], id=_next_id(key, chain), value=None, received_at=now)
+                superseding.append((superseding[-1][0], retraction))
         return superseding
 
     def _feedback(self, entry: Mapping[str, Any], *, now: float) -> Feedback:
@@ -280,25 +286,25 @@ class _Import:
     def _fault(self, number: int, error: RagBanditError) -> None:
         self.bad += 1
         if len(self.faults) < _MOST_FAULTS:
-            named = self._fields.get(error.field or "", error.field)
-            field, remedy = f" {named}:" if named else "", f" ({error.remedy})" if error.remedy else ""
+            path = self._fields.get(error.field or "", error.field)
+            field, remedy = f" {path}:" if path else "", f" ({error.remedy})" if error.remedy else ""
             self.faults.append(f"{number}{field} {error.message}{remedy}")
 
 
 def _next_id(key: str, chain: Sequence[Feedback]) -> FeedbackId:
-    """The id of feedback that supersedes a chain of others; the key itself if there are none."""
+    """The id of feedback that supersedes a chain of feedback; the first id (`key`) if the chain is empty."""
     return FeedbackId(f"{key}{SUPERSEDES}{len(chain)}" if chain and len(key) <= _LONGEST_KEY else key)
 
 
 def _amount(value: object, *, otherwise: object = None) -> Any:
-    """The number, or the true or false, that a rating says, also as text, thumbs or stars; else `otherwise`."""
+    """The value of a rating, a number or a bool; texts may be words, thumbs or stars. `otherwise` for anything else."""
     if not isinstance(value, str):
         return value if isinstance(value, int | float) and value == value else otherwise
-    words = value.strip().lower().replace("\ufe0f", "").replace(" ", "_").replace("-", "_")
-    if words in _WORDS:
-        return _WORDS[words]
-    if words and set(words) <= {*"\u2605\u2606\u2b50"}:
-        return len(words) - words.count("\u2606")
+    text = value.strip().lower().replace("\ufe0f", "").replace(" ", "_").replace("-", "_")
+    if text in _WORDS:
+        return _WORDS[text]
+    if text and set(text) <= {*"\u2605\u2606\u2b50"}:
+        return len(text) - text.count("\u2606")
     try:
         return float(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Verbs that look at the database, without a running service: `status`, `verify`, `explain`, `report`."""
+"""Verbs that read the database, without a running service: `status`, `verify`, `explain`, `report`."""
 
 import time
 from collections.abc import Mapping
@@ -96,43 +96,43 @@ def status(
         ]
         if as_json:
             reply = plain(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding))
-            print_json(reply | {"findings": [asdict(one) for one in findings]})
+            print_json(reply | {"findings": [asdict(finding) for finding in findings]})
         else:
-            facts: dict[str, object] = {"routing": month.sentence}
+            sections: dict[str, object] = {"routing": month.sentence}
             if findings:
-                facts["findings"] = [f"{finding.severity} {finding.line}" for finding in findings]
+                sections["findings"] = [f"{finding.severity} {finding.line}" for finding in findings]
             budgets = budget_lines(ledger.database, settings, now=now)
             if budgets:
-                facts["budgets"] = budgets
-            facts |= {"policy": ledger.label} | _champion(ledger, settings=settings)
+                sections["budgets"] = budgets
+            sections |= {"policy": ledger.label} | _champion(ledger, settings=settings)
             if state.learning is not None:
-                facts["learning"] = state.learning.line
-            facts |= _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
+                sections["learning"] = state.learning.line
+            sections |= _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
             origin = origin_in(ledger.database, label=ledger.label)
             if origin is not None:
-                facts["encoder"] = _encoder(origin)
+                sections["encoder"] = _encoder(origin)
             if show_all:
-                show(facts, as_json=False)
+                show(sections, as_json=False)
             else:
-                show_screen(facts, more="--all prints everything", whole=("routing",))
+                show_screen(sections, more="--all prints everything", whole=("routing",))
         if is_problem(findings):
             raise typer.Exit(1)
 
 
 def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
-    """The version that decides, where it is another one than the ledger's."""
+    """The champion, if its ledger is not this one."""
     with ledger.database.read() as connection:
         versions = versions_of(connection, base=PolicyLabel(settings.policy.label))
-    champion = next((one for one in versions if one.state == "champion" and one.label != ledger.label), None)
+    champion = next((v for v in versions if v.state == "champion" and v.label != ledger.label), None)
     if champion is None:
         return {}
     algorithm = settings_of(settings, champion).policy.name
-    own = f"ragbandit status --label {champion.label}"
-    return {"champion": f"{champion.name} ({algorithm}) decides, not the policy of this ledger; its own: {own}"}
+    command = f"ragbandit status --label {champion.label}"
+    return {"champion": f"{champion.name} ({algorithm}) decides, not the policy of this ledger; see: {command}"}
 
 
 def _facts(state: Status) -> dict[str, object]:
-    """The counts above 0, each with its meaning."""
+    """The counts above 0 with their meanings, the ledger and the snapshot."""
     counted = {**asdict(state.counters), "unanswered": state.unanswered, "unchecked": state.unchecked}
     snapshot = state.snapshot or "none yet"
     return {
@@ -145,15 +145,15 @@ def _facts(state: Status) -> dict[str, object]:
 
 
 def _encoder(origin: Mapping[str, str | None]) -> str:
-    """The encoder that the store began with."""
+    """The encoder that the store was created with."""
     wheel = origin["wheel"]
     return str(origin["model"]) if wheel is None else f"{origin['model']}, by the stand-in of the wheel {wheel}"
 
 
 def _judge(state: Status) -> str:
-    """What waits for the judge and what it did today, without what is 0."""
-    did = [f"{name} {count:g}" for name, count in state.judge.today.items() if count]
-    return f"{state.judge.waiting} wait; today {', '.join(did)}" if did else f"{state.judge.waiting} wait"
+    """Number of answers that wait for the judge, and the judge's counts of today that are above 0."""
+    today = [f"{name} {count:g}" for name, count in state.judge.today.items() if count]
+    return f"{state.judge.waiting} wait; today {', '.join(today)}" if today else f"{state.judge.waiting} wait"
 
 
 def verify(
@@ -167,14 +167,14 @@ def verify(
 ) -> None:
     """Draw decisions again and learn the ledger again; exit code 1 on any difference.
 
-    --recount is only needed where it says that a counter is wrong: a program of ours moves them with the rows.
+    --recount is only needed if this command reports a wrong counter.
     """
     with opened(config, label=label) as (settings, ledger):
         if recount:
             with ledger.database.write() as connection:
                 wrong = counters.recount(connection)
-            kept = {name: {"kept": stored, "counted": counted} for name, (stored, counted) in wrong.items()}
-            show(kept if as_json or kept else {"recounted": "every counter is right"}, as_json=as_json)
+            corrected = {name: {"kept": stored, "counted": counted} for name, (stored, counted) in wrong.items()}
+            show(corrected if as_json or corrected else {"recounted": "every counter is right"}, as_json=as_json)
             return
         files = SnapshotFiles(settings.snapshot_root)
         with bars(errors) as progress:
@@ -191,16 +191,15 @@ def verify(
 
 
 def _serving(ledger: Ledger, *, settings: Settings) -> Policy | None:
-    """The policy of the ledger: the configured one's as configured, another's as it was last opened."""
+    """The ledger's policy: as configured if the ledger is the configured one, else as it was last opened."""
     return policy_of(settings) if ledger.label == settings.policy.label else registered_policy(ledger)
 
 
 def _health(health: ArmHealth) -> str:
-    """One line about an arm, in words for people: the API says "closed" for healthy and "open" for suspended."""
+    """One line about an arm; the API calls healthy arms "closed", and suspended arms "open"."""
     if health.since is None:
         return f"{health.arm}: healthy"
-    since = moment(health.since)
-    failures = f"{health.failures} failure{'' if health.failures == 1 else 's in a row'} since {since}"
+    failures = f"{health.failures} failure{'' if health.failures == 1 else 's in a row'} since {moment(health.since)}"
     states = {
         "closed": f"healthy, {failures}",
         "open": f"suspended, {failures}",
@@ -211,8 +210,9 @@ def _health(health: ArmHealth) -> str:
 
 #: fields of the record about the question
 _ASKED: Final = ("question", "asked", "messages", "context", "tenant", "session_id", "run_by", "made_at")
-#: arms, and the newest judgements, of one screen
+#: most arms on one screen
 _MOST_ARMS: Final = 6
+#: most judgements on one screen
 _MOST_JUDGED: Final = 3
 _ENDING: Final = ("status", "stop_reason", "answer", "error", "steps", "cost")
 
@@ -240,10 +240,10 @@ def explain(
 
 
 def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """What one screen has of an explanation."""
-    record, arms = reply["record"], reply["arms"]
+    """The parts of an explanation for one screen."""
+    record = reply["record"]
     outcome, judged = record["outcome"], record["feedback"]
-    shares = sorted(((arm["probability"], arm["arm"]) for arm in arms), reverse=True)
+    probabilities = sorted(((arm["probability"], arm["arm"]) for arm in reply["arms"]), reverse=True)
     answer = {} if outcome is None else {name: outcome[name] for name in ("status", "answer", "error", "steps")}
     cost = {} if outcome is None else {name: value for name, value in outcome["cost"].items() if value}
     reward, earned = record["reward"], ""
@@ -253,7 +253,7 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "decision": f"{reply['decision_id']}, {moment(record['made_at'])}",
         "question": record["question"],
-        "probabilities": ", ".join(f"{arm} {percent(share)}" for share, arm in shares[:_MOST_ARMS]),
+        "probabilities": ", ".join(f"{arm} {percent(p)}" for p, arm in probabilities[:_MOST_ARMS]),
         **answer,
         "cost": ", ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in cost.items()),
         "judgements": "; ".join(f"{item['source']} {item['value']}" for item in judged[-_MOST_JUDGED:]),
@@ -264,7 +264,7 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole reply in the order of the story."""
+    """The whole explanation, ordered from the question to the reward."""
     record = reply["record"]
     outcome = record["outcome"]
     return {
@@ -319,17 +319,15 @@ def report(
         budgets = budget_lines(ledger.database, settings, now=now)
     result = replace(result, learning=None if state is None else state.line)
     if html is not None:
-        from ragbandit.router.api.ui.operation import report_file  # it loads the service's pages
+        from ragbandit.router.api.ui.operation import report_file  # imported late, since it loads the dashboard
 
         html.write_text(report_file(result, mapped=mapped), encoding="utf-8")
     if as_json:
         print_json(plain(result))
         return
-    paragraphs = [
-        result.sentence,
-        *budgets,
-        *([] if result.learning is None else [f"State of learning: {result.learning}."]),
-    ]
+    paragraphs = [result.sentence, *budgets]
+    if result.learning is not None:
+        paragraphs.append(f"State of learning: {result.learning}.")
     others = (line for line in result.arms if result.total is None or line.against != result.total.against)
     paragraphs += [f"Always {line.against}: {line.earned or line.saved}; verdict: {line.verdict}." for line in others]
     if mapped is not None:

@@ -1,4 +1,4 @@
-"""Verbs `policy show`, `add` ... `kill`: versions that roll out by evidence, in the database, without a service."""
+"""Verbs `policy show`, `add` ... `kill`: versions of the policy and their rollout, without a running service."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from ragbandit.shared.types import ArmName, PolicyControl
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="the version")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
 _BY_HAND = "by hand"
-#: how long to wait for the learner of a ledger to retire, seconds
+#: longest wait for the learner of the ledger that is retired, seconds
 PATIENCE_S: Final = 30.0
 
 
@@ -42,14 +42,15 @@ def show_versions(
         if name is None:
             _list(overview(ledger.database, base=ledger.label), as_json=as_json)
             return
-        facts = asdict(detail(ledger.database, name, base=ledger.label, settings=settings.rollout))
+        version = asdict(detail(ledger.database, name, base=ledger.label, settings=settings.rollout))
         if as_json:
-            print_json(facts)
+            print_json(version)
             return
-        verdicts = facts.pop("verdicts")
-        show(facts, as_json=False)
-        for one in verdicts[:10]:
-            console.say(f"{moment(one['made_at'])} {one['kind']} at {percent(one['weight'])}: {one['reason']}")
+        verdicts = version.pop("verdicts")
+        show(version, as_json=False)
+        for verdict in verdicts[:10]:
+            at, weight = moment(verdict["made_at"]), percent(verdict["weight"])
+            console.say(f"{at} {verdict['kind']} at {weight}: {verdict['reason']}")
 
 
 def _list(versions: PolicyList, *, as_json: bool) -> None:
@@ -62,8 +63,7 @@ def _list(versions: PolicyList, *, as_json: bool) -> None:
         console.print(f"[red]KILLED[/red] {escape(f'{_decides(control)}, {since}: {control.reason}')}", highlight=False)
         console.print("ragbandit policy resume takes it back")
     none = "no version yet: the configuration decides (ragbandit policy add --help)"
-    shown = [(one, percent(one.weight), moment(one.since)) for one in versions.policies]
-    rows = [(one.name, one.state, share, since, one.waits_for, one.reason) for one, share, since in shown]
+    rows = [(v.name, v.state, percent(v.weight), moment(v.since), v.waits_for, v.reason) for v in versions.policies]
     show_rows(("name", "state", "share", "since", "waits for", "reason"), rows, none=none)
 
 
@@ -78,10 +78,10 @@ def add(
 ) -> None:
     """Add a version as a draft: the configuration with settings of policy, reward or arms changed."""
     with opened(config) as (settings, ledger):
-        given = _changes(changes or ())
-        changed_settings(settings, given, label=settings.policy.label)
+        tree = _changes(changes or ())
+        changed_settings(settings, tree, label=settings.policy.label)
         version = verbs.add(
-            ledger.database, base=ledger.label, changes=given, name=name, actor=actor(), reason=reason, now=time.time()
+            ledger.database, base=ledger.label, changes=tree, name=name, actor=actor(), reason=reason, now=time.time()
         )
         show(asdict(version), as_json=as_json)
 
@@ -219,16 +219,16 @@ def _switch(control: PolicyControl, *, as_json: bool) -> None:
 
 
 def _decides(control: PolicyControl) -> str:
-    """What the switch has routers do."""
+    """The effect of the kill switch on routers."""
     if control.killed is None:
         return "off: champion and candidates continue where they were"
     return f"every question gets {control.arm}" if control.killed == "arm" else "the champion decides alone"
 
 
-def _changes(given: Sequence[str]) -> dict[str, Any]:
-    """What `policy.params.ridge=2` and others say: {"policy": {"params": {"ridge": 2}}}. Raises InvalidInput."""
+def _changes(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse settings: `policy.params.ridge=2` gives {"policy": {"params": {"ridge": 2}}}. Raises InvalidInput."""
     changes: dict[str, Any] = {}
-    for key, value in parse_pairs(given, form="SECTION.NAME=VALUE", field="set", remedy="policy.name=linucb"):
+    for key, value in parse_pairs(texts, form="SECTION.NAME=VALUE", field="set", remedy="policy.name=linucb"):
         names = key.split(".")
         section = changes
         for name in names[:-1]:
@@ -255,7 +255,7 @@ def restart(
     with opened(config, label=label) as (settings, ledger):
         if name not in settings.arms:
             remedy = f"one of: {', '.join(settings.arms)}"
-            raise NotFound(f"{name!r:.80} is no arm of this configuration", field="name", remedy=remedy)
+            raise NotFound(f"the configuration has no arm {name!r:.80}", field="name", remedy=remedy)
         check_reason(reason)
         alone = None if label is None else ledger.label
         change = declare_change(

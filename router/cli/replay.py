@@ -1,4 +1,4 @@
-"""`ragbandit replay`: judges policies on logged traffic."""
+"""`ragbandit replay`: estimates the reward of other policies on logged traffic."""
 
 import math
 import time
@@ -128,26 +128,25 @@ def replay_verb(
 
 
 def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec] | None, baseline: str | None) -> None:
-    """Raises InvalidInput for a gate that nothing, or everything, would pass."""
+    """Raises InvalidInput for a --fail-below that no candidate, or every candidate, would pass."""
     if fail_below is None:
         return
     if not math.isfinite(fail_below):
         raise InvalidInput(
-            f"{fail_below!r} is no finite number", field="fail_below", remedy="give a difference of rewards, as -0.01"
+            f"{fail_below!r} is not a finite number",
+            field="fail_below",
+            remedy="give a difference of rewards, as -0.01",
         )
     if candidates is not None and all(spec.name == baseline for spec in candidates):
-        raise InvalidInput(
-            "there is nothing to judge: the only candidate is the baseline",
-            field="fail_below",
-            remedy="name a --policy that is not the baseline",
-        )
+        message, remedy = "there is nothing to judge: the only candidate is the baseline", "name another --policy"
+        raise InvalidInput(message, field="fail_below", remedy=remedy)
 
 
 def _show(
     result: ReplayResult, *, report: Path | None, as_json: bool, everything: bool, fail_below: float | None
 ) -> None:
     """Print the result as JSON, tables or one screen, write the page, and set the exit status."""
-    if report is not None:  # first: `head` on the terminal output must not cost the page
+    if report is not None:  # before the output, since printing fails if `head` reads the output
         write_page(report, show=partial(print_replay, result))
     if as_json:
         print_json({"headline": headline(result), **result.as_json()})
@@ -155,10 +154,11 @@ def _show(
         (print_replay if everything else print_summary)(result, console)
     if result.faults:
         raise typer.Exit(2)
-    failing = [] if fail_below is None else _failing(result, fail_below)
+    if fail_below is None:
+        return
+    failing = _failing(result, fail_below)
     if failing:
-        message = f"not surely at least {fail_below:g}: {', '.join(failing)}"
-        errors.say(message, style="red")
+        errors.say(f"not surely at least {fail_below:g}: {', '.join(failing)}", style="red")
         raise typer.Exit(1)
 
 
@@ -177,22 +177,22 @@ def _failing(result: ReplayResult, margin: float) -> list[str]:
 
 
 def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:
-    """The weight of cost of a price: a name of the settings', or a number. Raises InvalidInput."""
+    """The cost weight of --price, a number or a name in `cost_weights`. Raises InvalidInput."""
     if price is None:
         return None
-    wanted = prices.get(price, number_or_name(price))
-    if isinstance(wanted, str):
+    weight = prices.get(price, number_or_name(price))
+    if isinstance(weight, str):
         remedy = f"give a number, or a name of the setting cost_weights ({', '.join(prices) or 'none is configured'})"
-        raise InvalidInput(f"{price!r:.80} is no price", field="price", remedy=remedy)
-    return wanted
+        raise InvalidInput(f"{price!r:.80} is not a price", field="price", remedy=remedy)
+    return weight
 
 
 def _candidates(
     texts: Sequence[str] | None, *, params: Sequence[str], settings: Settings
 ) -> list[CandidateSpec] | None:
-    """The candidates, policies of the registry with the configured params or those of --param; None: not named."""
+    """The candidates of --policy, with the configured params overridden by --param; None without --policy."""
     if texts is None:
-        parse_policies([], params=params, settings=settings)  # there is none that a param could be of
+        parse_policies([], params=params, settings=settings)  # raises for any --param
         return None
     names = split_commas(texts)
     learning = [spec.name for spec in parse_candidates(names) if spec.kind == "policy"]

@@ -1,4 +1,4 @@
-"""The configured store, opened for a verb, and arguments of verbs: policies with params, times, lists."""
+"""Opens the configured store for a verb, and parses arguments of verbs: policies with params, times, lists."""
 
 import json
 import re
@@ -26,10 +26,11 @@ NewStoreOption = Annotated[bool, typer.Option("--new-store", help="Begin a new S
 def opened(
     config: str | None, *, label: str | None = None, registered: bool = True, make: bool = False
 ) -> Iterator[tuple[Settings, Ledger]]:
-    """The settings and a ledger of their store, which is closed at the end.
+    """Open the store for a block. Yields (settings, ledger).
 
-    label: None: the configured one. registered: raise NotFound for a ledger that no router has opened: it is that of
-    another folder or label. make: make the store if it is not there; else StoreError.
+    label: label of the ledger; None: the configured one
+    registered: raise NotFound if no router has opened the ledger, since then folder or label are probably wrong
+    make: create the store if it does not exist, instead of raising StoreError
     """
     settings = configuration.load(config).settings
     label = label or settings.policy.label
@@ -44,7 +45,7 @@ def opened(
 
 
 def registered_policy(ledger: Ledger) -> Policy | None:
-    """The policy of a ledger as it was last opened; None for one that was never opened, or imported."""
+    """An untrained policy as the ledger was last opened with; None if it was never opened, or was imported."""
     row = ledger.registered()
     if row is None or row["algorithm"] == IMPORTED:
         return None
@@ -56,12 +57,12 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Settings) -> dict[str, Mapping[str, Json]]:
-    """Policy -> params: the configured ones, and NAME.KEY=VALUE over them. names: with commas between several."""
+    """Policy -> its configured params, overridden by `params` (NAME.KEY=VALUE). names: may be separated by commas."""
     by_name: dict[str, dict[str, Json]] = {}
     for name in split_commas(names):
         by_name[name] = dict(settings.policy.params) if name == settings.policy.name else {}
     for path, value in parse_pairs(params, form="NAME.KEY=VALUE", field="param", remedy="for example mba.ridge=3.0"):
-        # A class path has dots of its own: the longest name that was asked for and begins the path is meant.
+        # A class path contains dots, so the longest name at the beginning of the path counts.
         policy = max((name for name in by_name if path.startswith(f"{name}.")), key=len, default=None)
         name, key = path.split(".", 1) if policy is None else (policy, path.removeprefix(f"{policy}."))
         if name not in by_name:
@@ -72,21 +73,21 @@ def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Set
 
 
 def parse_pairs(texts: Sequence[str], *, form: str, field: str, remedy: str) -> Iterator[tuple[str, Any]]:
-    """Name and value of each, which is YAML. form: with dots where the name has some. Raises InvalidInput."""
-    for each in texts:
-        name, equals, text = each.partition("=")
+    """Parse texts of the form NAME=VALUE or NAME.KEY=VALUE. Yields (name, YAML value). Raises InvalidInput."""
+    for pair in texts:
+        name, equals, text = pair.partition("=")
         parts = name.strip().split(".")
         try:
             value = configuration.parsed_yaml(text)
         except ValueError:
             equals = ""
         if not equals or not all(parts) or len(parts) < 1 + form.count("."):
-            raise InvalidInput(f"{each!r:.80} is not {form}", field=field, remedy=remedy)
+            raise InvalidInput(f"{pair!r:.80} is not {form}", field=field, remedy=remedy)
         yield name.strip(), value
 
 
 def parse_weights(text: str) -> tuple[float, ...]:
-    """The weights of X[,X...]."""
+    """Parse X[,X...]. Raises InvalidInput."""
     try:
         return tuple(float(part) for part in split_commas([text]))
     except ValueError as error:
@@ -95,17 +96,17 @@ def parse_weights(text: str) -> tuple[float, ...]:
 
 
 def split_commas(texts: Sequence[str]) -> list[str]:
-    """Values between commas."""
+    """All values in texts with comma-separated values."""
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
 def is_age(text: str) -> bool:
-    """True for an age (30m, 12h, 7d, 2w), False for a date."""
+    """Whether the text is an age (30m, 12h, 7d, 2w)."""
     return _AGE.fullmatch(text.strip()) is not None
 
 
 def parse_time(text: str, *, now: float, field: str = "since") -> float:
-    """Seconds since the epoch of a date, a time (UTC unless it says otherwise), or an age: 30m, 12h, 7d, 2w."""
+    """Parse a date, a time (UTC without an offset) or an age (30m, 12h, 7d, 2w). Returns seconds since 1970."""
     age = _AGE.fullmatch(text.strip())
     if age:
         return now - float(age[1]) * _UNITS[age[2]]

@@ -48,18 +48,20 @@ def train_verb(
 
 
 def _print_trained(report: Mapping[str, Any]) -> None:
-    """A line per epoch, then what was used and what to do with it."""
+    """Print a line per epoch, the confusion matrix, the numbers of used rows, and how to use the policy."""
     rows = []
     for number, line in enumerate(report["epochs"], start=1):
-        held = [f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}"] if "accuracy" in line else ["", ""]
-        rows.append([str(number), f"{line['loss']:.3f}", *held, "kept" if number == report["best_epoch"] else ""])
+        validation = [f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}"] if "accuracy" in line else ["", ""]
+        rows.append([str(number), f"{line['loss']:.3f}", *validation, "kept" if number == report["best_epoch"] else ""])
     show_rows(("epoch", "loss", "held-out loss", "held-out accuracy", ""), rows)
-    if matrix := report["confusion"]:
+    matrix = report["confusion"]
+    if matrix:
         heads = ("held out: cheapest right arm", "questions", *(f"{arm} %" for arm in matrix[0]["arms"]), "s")
-        cells = ([f"{100 * share:.0f}" for share in one["arms"].values()] for one in matrix)
-        labelled = ([one["label"] or "none", str(one["questions"])] for one in matrix)
-        seconds = (decimal(one["seconds"]) for one in matrix)
-        show_rows(heads, [[*label, *each, took] for label, each, took in zip(labelled, cells, seconds, strict=True)])
+        cells = []
+        for row in matrix:
+            percentages = [f"{100 * share:.0f}" for share in row["arms"].values()]
+            cells.append([row["label"] or "none", str(row["questions"]), *percentages, decimal(row["seconds"])])
+        show_rows(heads, cells)
     labels = ", ".join(f"{arm} {count}" for arm, count in report["labels"].items())
     console.say(
         f"{report['used']} of {report['rows']} rows had a label ({report['inductive']} by their hops), "

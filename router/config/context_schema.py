@@ -1,7 +1,7 @@
 """Schema of the context: the keys, sent with a question or computed from it, that the policy learns from.
 
-The setting `context` is such a schema; a policy records the schema that it was learned with among its params. The API
-checks values with this module. A policy treats a value of a wrong type as missing.
+The setting `context` is such a schema, and a policy records its schema among its params. The API checks values with
+this module. A policy treats a value of a wrong type as missing.
 """
 
 from collections.abc import Mapping
@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ragbandit.shared.errors import InvalidInput
 
-#: most keys of a schema, and most feature columns of all keys together: the work per row grows with their square
+#: most keys of a schema
 MOST_KEYS: Final = 64
+#: most feature columns of all keys together: the work per row grows with their square
 MOST_COLUMNS: Final = 256
 #: largest accepted number: its square must be a finite float
 MOST_NUMBER: Final = 1e100

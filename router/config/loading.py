@@ -82,7 +82,7 @@ def with_short_forms(tree: Mapping[str, Any], sources: Sources) -> dict[str, str
 log = logging.getLogger("ragbandit.config")
 
 ENV_PREFIX = "RAGBANDIT_"
-#: variable that overrides the folder of classes; `up` sets it, since its children read a copy of the file elsewhere
+#: variable that overrides the folder of classes; `up` sets it because its child processes read a copy of the file
 CLASS_FOLDER = "RAGBANDIT_CLASS_FOLDER"
 _CLASS_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 #: folder of the file that was loaded last, for classes in later versions of the policy; empty without a file
@@ -139,7 +139,7 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
 
 
 def _find_classes(tree: Mapping[str, Any]) -> None:
-    """Append the folder of classes to sys.path if a setting in the tree names a class."""
+    """Append the folder of classes to sys.path if a setting names a class."""
     if any(isinstance(value, str) and _CLASS_PATH.fullmatch(value) for value in leaves_of(tree).values()):
         sys.path.extend(folder for folder in _folder if folder not in sys.path)
 
@@ -289,13 +289,14 @@ def _refuse_secrets(tree: Mapping[str, Any]) -> None:
             message = "the file has a URL with a password, visible to everyone who can read the file"
             remedy = f"take it out of the file and set the environment variable {variable}"
             raise ConfigError(message, field=key, remedy=remedy)
-    if (field := credentials_in(tree.get("arms"), field="arms")) is not None:
-        raise ConfigError(
-            "the file has an address with a user, a password or a key in it, visible to everyone who can read the file",
-            field=field,
-            remedy="take it out, and send it as a header (headers_env of the arm http) or set this param "
-            f"by the environment, as {ENV_PREFIX}ARMS__NAME__PARAM",
+    field = credentials_in(tree.get("arms"), field="arms")
+    if field is not None:
+        message = "the file has an address with a user, password or key, visible to everyone who can read the file"
+        remedy = (
+            "remove it, and send it as a header (headers_env of the arm http) or set this param by the environment, as "
+            f"{ENV_PREFIX}ARMS__NAME__PARAM"
         )
+        raise ConfigError(message, field=field, remedy=remedy)
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, ...], Any]]:
@@ -327,7 +328,7 @@ def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable
     tree[keys[-1]] = value
 
 
-#: words of pydantic's messages -> our words
+#: pattern in pydantic's messages -> plainer words
 _WORDS = {
     r"a valid dictionary( or instance of \w+)?": "a mapping",
     "a valid integer": "a whole number",
@@ -368,9 +369,11 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         message, remedy = "is needed", "it has no default"
     elif first["type"] != "value_error":
         key = re.sub(r"\.(literal\[.*|constrained-str|\[key\])$", "", key)  # pydantic appends the member of a union
-        alike, given = _alike(first)
-        message = f"{_in_words(message)}, not {given}"
-        remedy = alike or "; ".join(filter(None, (_unit(first), _default_of(key) or _section_example(key))))
+        suggestion, value = _suggestion(first)
+        for pattern, words in _WORDS.items():
+            message = re.sub(pattern, words, message, count=1)
+        message = f"{message}, not {value}"
+        remedy = suggestion or "; ".join(filter(None, (_unit(first), _default_of(key) or _section_example(key))))
         remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else remedy or None
     else:
         key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # a refused key: name the mapping that contains it
@@ -390,14 +393,7 @@ def _as_default(path: tuple[Any, ...]) -> tuple[Any, ...]:
     return (path[0][:-1], *path[2:]) if path[0] in ("generators", "retrievers") and len(path) > 2 else path
 
 
-def _in_words(message: str) -> str:
-    """Replace pydantic's words by ours."""
-    for theirs, ours in _WORDS.items():
-        message = re.sub(theirs, ours, message, count=1)
-    return message
-
-
-def _alike(fault: Any) -> tuple[str, str]:
+def _suggestion(fault: Any) -> tuple[str, str]:
     """Returns ("did you mean ...?" or "", description of the value).
 
     The value itself is printed only if it resembles a known name; any other text could be a secret.
@@ -407,8 +403,8 @@ def _alike(fault: Any) -> tuple[str, str]:
         return "", str(len(value))
     if fault["type"] != "literal_error" or not isinstance(value, str):
         return "", described(value)
-    alike = did_you_mean(value, re.findall(r"'([^']*)'", fault["ctx"]["expected"])).strip()
-    return alike, repr(value) if alike else "another text"
+    suggestion = did_you_mean(value, re.findall(r"'([^']*)'", fault["ctx"]["expected"])).strip()
+    return suggestion, repr(value) if suggestion else "another text"
 
 
 def _unit(fault: Any) -> str:
@@ -444,10 +440,11 @@ _URLS = {
 
 
 def _check_urls(settings: Settings) -> None:
-    for key, (kinds, remedy) in _URLS.items():
-        if given := getattr(settings, key):
-            url = _parsed_url(given)
-            kind = url and (url.get_backend_name() if key == "database_url" else url.drivername)
-            if kind not in kinds:
-                fault = f"URLs of the kind {kind!r} cannot be used here" if kind else "this is not a URL"
+    for key, (schemes, remedy) in _URLS.items():
+        text = getattr(settings, key)
+        if text:
+            url = _parsed_url(text)
+            scheme = url and (url.get_backend_name() if key == "database_url" else url.drivername)
+            if scheme not in schemes:
+                fault = f"URLs of the kind {scheme!r} cannot be used here" if scheme else "this is not a URL"
                 raise ConfigError(fault, field=key, remedy=remedy)

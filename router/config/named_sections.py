@@ -34,8 +34,9 @@ def expanded(arms: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for name, params in arms.items():
         entries = _entries(name, params) if has_grid(params) else {name: params}
-        if twice := sorted(set(entries) & (set(plain) | (set(arms) - {name}))):
-            raise ValueError(f"arms.{name}.{_KEY}: there is another arm {twice[0]!r}; give one of them another name")
+        duplicates = sorted(set(entries) & (set(plain) | (set(arms) - {name})))
+        if duplicates:
+            raise ValueError(f"arms.{name}.{_KEY}: there is another arm {duplicates[0]!r}; rename one of them")
         plain |= entries
     return plain
 
@@ -57,8 +58,9 @@ def _entries(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     axes = {str(key): _named(values, field=f"{field}.{key}") for key, values in sorted(grid.items(), key=str)}
     fixed_params = {key: value for key, value in params.items() if key != _KEY}
     check_facts(fixed_params.get(FACTS), field=f"arms.{name}.{FACTS}")
-    if both := sorted(set(axes) & set(map(str, fixed_params))):
-        raise ValueError(f"{field}.{both[0]}: set both inside and outside the grid; remove it outside")
+    repeated = sorted(set(axes) & set(map(str, fixed_params)))
+    if repeated:
+        raise ValueError(f"{field}.{repeated[0]}: set both inside and outside the grid; remove it outside")
     count = math.prod(map(len, axes.values()))
     if count > MOST_ARMS:
         raise ValueError(f"{field}: it has {count} arms, and each must be learned; use values for at most {MOST_ARMS}")
@@ -90,9 +92,9 @@ def check_facts(facts: object, *, field: str) -> None:
 def _named(values: object, *, field: str) -> dict[str, Any]:
     """Part of an arm's name -> the value; the first value has an empty part."""
     if not isinstance(values, list | tuple) or not values:
-        raise ValueError(f"{field}: must be a list of values, first the one of the arm with the plain name")
+        raise ValueError(f"{field}: must be a list of values, first the value of the arm with the plain name")
     texts = [_text(value, field=field) for value in values]
-    duplicate = next((text for number, text in enumerate(texts) if text in texts[:number]), None)
+    duplicate = next((text for text in texts if texts.count(text) > 1), None)
     if duplicate is not None:
         raise ValueError(f"{field}: {duplicate} is listed twice; list every value once")
     return dict(zip(["", *texts[1:]], values, strict=True))

@@ -1,16 +1,13 @@
-"""Configuration sections: encoder, retriever, generator, conversations, judge, rollouts, reward and learning."""
+"""Configuration sections: encoder, retriever, generator, conversations, rollouts, reward and learning."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate
-
-#: criteria of the judge, each scored from 0 to 1; see docs/judge.md
-CRITERIA: Final = ("supported", "answers", "right")
 
 
 class Section(BaseModel):
@@ -46,8 +43,8 @@ class EncoderSettings(Section):
     precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
     #: device of the model; "auto": the GPU if there is one
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: torch threads for encoding. None: at most 4 if idle threads go to sleep soon (the `ragbandit` command sets
-    #: GOMP_SPINCOUNT for that), else 1
+    #: torch threads for encoding. None: at most 4 if idle threads sleep soon (the `ragbandit` command sets
+    #: GOMP_SPINCOUNT for this purpose), else 1
     threads: Count | None = None
     #: tokens read per question; the rest is cut off
     max_tokens: Annotated[int, Field(ge=8, le=512)] = 128
@@ -82,9 +79,9 @@ class RetrieverSettings(Section):
     api_key_env: str | None = None
     #: "pgvector": environment variable with postgresql://USER:PASSWORD@HOST/DATABASE
     dsn_env: Annotated[str, Field(min_length=1)] = "PGVECTOR_DSN"
-    #: "pgvector": column names, if they differ from id, title, text, url and embedding. "qdrant": payload keys, if they
-    #: differ from title, text and url; `id`, if it is not the point's id; `vector`, if the vector has a name. A dot
-    #: reads a field of a JSON value: {title: metadata.title}
+    #: "pgvector": column names that differ from id, title, text, url and embedding. "qdrant": payload keys that differ
+    #: from title, text and url; `id` if it is not the point's id; `vector` if the vector has a name. A dot reads a
+    #: field of a JSON value: {title: metadata.title}
     fields: dict[Literal["id", "title", "text", "url", "vector"], Annotated[str, Field(min_length=1)]] = Field(
         default_factory=dict
     )
@@ -128,11 +125,12 @@ class TokenPrices(Section):
     @property
     def in_order(self) -> tuple[float, ...]:
         """The prices in the order that `Tokens.dollars` expects; only input and output if the others are None."""
-        usual = {"cached_input": self.input, "cache_write": self.input, "reasoning": self.output}
-        rest = {name: getattr(self, name) for name in usual}
-        if all(price is None for price in rest.values()):
+        prices = self.cached_input, self.cache_write, self.reasoning
+        if prices == (None, None, None):
             return self.input, self.output
-        return self.input, self.output, *(usual[name] if price is None else price for name, price in rest.items())
+        defaults = self.input, self.input, self.output
+        further = (d if price is None else price for price, d in zip(prices, defaults, strict=True))
+        return self.input, self.output, *further
 
 
 #: inputs and outputs besides plain text that a model can support
@@ -152,8 +150,8 @@ class GeneratorSettings(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: "local": torch threads; None: the number of cores divided by `workers.answer`
     threads: Count | None = None
-    #: context window in tokens, prompt and answer together. None: 2048; for "openai" it is unknown: the router refuses
-    #: no request for its length, and arms fill at most 8,192 tokens with passages
+    #: size of the model's context window in tokens, for prompt and answer together. None: 2048, but unknown for
+    #: "openai": then every request is accepted whatever its length, and arms assume 8,192 tokens
     context_tokens: Annotated[int, Field(ge=256)] | None = None
     #: "local": most texts generated in one batch; None: 8 on a CPU, 64 on CUDA
     max_batch: Count | None = None
@@ -252,77 +250,6 @@ class ConversationSettings(Section):
         return max(1, self.sticky_turns, self.max_sticky_turns)
 
 
-class JudgeSettings(Section):
-    """The judge: a language model that scores answers without any other judgement. See docs/judge.md."""
-
-    #: model of the judge: a section like `generator`, or a name in `generators`. None turns the judge off
-    generator: GeneratorSettings | None = None
-    #: share of the decisions that are judged, after the first `judge.first`; a hash of the decision id selects them
-    share: Annotated[float, Field(ge=0, le=1)] = 0.1
-    #: every answer is judged until the ledger has learned this many decisions: early labels are worth most
-    first: Annotated[int, Field(ge=0, le=100_000)] = 60
-    #: most judgements started per day (UTC); the rest wait for the next day. None: no limit
-    judgements_per_day: Count | None = 1000
-    #: most tokens, prompt and completion, per day (UTC); calls in progress may exceed it. None: no limit
-    tokens_per_day: Count | None = None
-    #: most dollars per day (UTC), at `judge.generator.token_prices`; calls in progress may exceed it. None: no limit
-    dollars_per_day: Annotated[float, Field(gt=0)] | None = None
-    #: age after which a waiting answer is no longer judged, seconds
-    expire_s: Seconds = 2 * 86400.0
-    #: most answers that wait for the judge; further answers are counted, but not judged
-    max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    #: answers that a judge process works on in parallel; None: the number of parallel calls of its generator
-    concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
-    #: time limit of a reply, seconds
-    seconds: Seconds = 60.0
-    #: most tokens of a reply, reasoning tokens included
-    max_tokens: Annotated[int, Field(ge=64)] = 512
-    #: attempts per answer; an attempt fails if the reply cannot be parsed or the worker dies
-    attempts: Annotated[int, Field(ge=1, le=20)] = 4
-    #: pause after the first failed attempt, seconds; it doubles with each further attempt, up to an hour
-    retry_s: Seconds = 30.0
-    #: most passages in the judge's prompt
-    passages: Annotated[int, Field(ge=0, le=50)] = 8
-    #: most words per passage
-    passage_words: Annotated[int, Field(ge=10)] = 200
-    #: most characters of the question, of the answer and of the reference
-    text_chars: Annotated[int, Field(ge=100)] = 6000
-    #: true: if an arm returned no passages, search them with `retriever`, so that the judge has some for every arm
-    search: bool = True
-    #: true: the judge's prompt contains the gold answers if a label came first. Such scores are more accurate than
-    #: those without a label, so they do not measure the judge's accuracy elsewhere
-    reference: bool = False
-    #: weight of each criterion in the score: supported, answers, right; the default of each is 1
-    weights: dict[Annotated[str, one_of(CRITERIA)], Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    #: answers that contain instructions to the judge: "withhold" does not judge them, "post" judges and flags them
-    suspicious: Literal["withhold", "post"] = "withhold"
-    #: your own prompts, each a text or a file path: rubric; and for `ragbandit evaluate --family crud`:
-    #: crud_questions, crud_answer
-    templates: dict[str, str] = Field(default_factory=dict)
-
-    @field_validator("weights")
-    @classmethod
-    def _without_reference(cls, weights: dict[str, float]) -> dict[str, float]:
-        if not any(weights.get(name, 1.0) for name in ("supported", "answers")):
-            raise ValueError("supported or answers must be above 0: most answers come without a reference")
-        return weights
-
-    @model_validator(mode="after")
-    def _priced(self) -> "JudgeSettings":
-        chosen = self.generator
-        if self.dollars_per_day is not None and chosen is not None and chosen.model not in chosen.prices_by_model:
-            raise ValueError(
-                "judge.dollars_per_day: calls of this judge have no price, so this would cap nothing; set "
-                "judge.generator.token_prices, or cap judge.tokens_per_day"
-            )
-        return self
-
-    @property
-    def criterion_weights(self) -> dict[str, float]:
-        """Criterion -> its weight in the score."""
-        return {name: self.weights.get(name, 1.0) for name in CRITERIA}
-
-
 class GuardrailSettings(Section):
     """How much worse than the champion a candidate may be in failures, latency and cost."""
 
@@ -344,7 +271,7 @@ class RolloutSettings(Section):
     steps: Annotated[list[Annotated[float, Field(gt=0, le=0.5)]], Field(min_length=1, max_length=10)] = Field(
         default_factory=lambda: [0.05, 0.25, 0.5]
     )
-    #: probability that a candidate is promoted though it is not better by `margin`; holds at every look
+    #: probability that a candidate is promoted though it is not better by `margin`, over all checks together
     alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     #: probability, per state, that a candidate is rolled back for its reward though it is not worse by `harm`
     rollback_alpha: Annotated[float, Field(gt=0, le=0.3)] = 0.1
@@ -356,17 +283,18 @@ class RolloutSettings(Section):
     rows_per_step: Count = 200
     #: shortest time in a state, seconds
     seconds_per_step: Annotated[float, Field(ge=0)] = 3600.0
-    #: a canary that has neither won nor lost after this time returns to shadow, seconds
+    #: seconds after which a canary that has neither won nor lost returns to shadow
     max_age_s: Seconds = 14 * 86400.0
     guardrails: GuardrailSettings = GuardrailSettings()
     #: true: a version in shadow becomes a canary as soon as the evidence allows it; false: a person starts the canary
     enter_canary: bool = False
-    #: the check for sudden failures compares the newest answers of each side: this many at most, and it waits until the
-    #: candidate has this many
+    #: number of newest answers of each side in the check for sudden failures; the check waits until the candidate has
+    #: this number of answers
     failure_window: Annotated[int, Field(ge=5, le=1000)] = 20
     #: most candidates in shadow; each one computes a pmf for every decision, and has a ledger
     shadows: Annotated[int, Field(ge=1, le=16)] = 4
-    #: a candidate that needs longer for the pmfs of a batch is skipped for the batch, and cannot be a canary
+    #: time limit for a candidate's pmfs of a batch, seconds; a slower candidate is skipped for the batch, and cannot be
+    #: a canary
     time_limit_s: Annotated[float, Field(gt=0, le=10)] = 0.05
 
     @model_validator(mode="after")
@@ -376,7 +304,7 @@ class RolloutSettings(Section):
         return self
 
 
-#: lambda: the value of one unit of cost, in right answers
+#: lambda, the cost weight: value of one unit of cost, in right answers
 CostWeight = Annotated[float, Field(ge=0, le=MAX_WEIGHT)]
 
 
@@ -385,8 +313,8 @@ class RewardSettings(Section):
 
     #: how a label becomes quality. "ascii_...": the rules of earlier releases, for English in ASCII (docs/feedback.md)
     quality: Literal["ascii_exact_match", "ascii_f1", "ascii_containment", "exact_match", "f1", "containment"] = "f1"
-    #: lambda: the value of one unit of cost, in right answers; a right answer is worth 1 / weight units of cost. A new
-    #: value keeps the ledger (docs/learning.md)
+    #: lambda: value of one unit of cost, in right answers; a right answer is worth 1 / weight units of cost. The ledger
+    #: is kept if you change it (docs/learning.md)
     weight: Annotated[float, Field(ge=0)] = 0.05
     #: cost term -> price per unit: steps, dollars, seconds_total, prompt_tokens and so on; terms not listed cost 0
     cost: dict[Annotated[str, one_of(COST_TERMS)], Annotated[float, Field(ge=0)]] = Field(
@@ -421,7 +349,7 @@ Weight = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class WeightSettings(Section):
-    """Number of ledger rows that a judgement counts as, by who judged. With 0 it is stored, but not learned.
+    """Number of ledger rows that a judgement counts as, by rater class. A judgement with 0 is stored, but not learned.
 
     mba and linucb reduce the weight of judge scores and events further, by comparing them with ratings of people.
     """
@@ -437,16 +365,17 @@ class WeightSettings(Section):
 
 
 class LearningSettings(Section):
-    """When decisions are learned, what their feedback counts, and how often routers get a new snapshot."""
+    """When decisions are learned, how much their feedback counts, and how often routers get a new snapshot."""
 
-    #: seconds after a decision in which its feedback is collected; 0: the first feedback is learned at once
+    #: seconds for which the feedback of a decision is collected; 0: the first feedback is learned at once
     wait_s: Annotated[float, Field(ge=0)] = 0.0
     #: how several judgements of one decision become one reward; used if wait_s is above 0
     aggregate: Aggregate = "first"
-    #: number of rows that a judgement counts as, by who judged; the most trusted rater class makes the reward
+    #: number of rows that a judgement counts as, by rater class; the most trusted class makes the reward
     weights: WeightSettings = WeightSettings()
-    #: factor on the weight of a feedback source: "key:ID", "role:NAME", "tenant:NAME", "rater:NAME" or "import:NAME";
-    #: a * at the end matches every name that begins like this. 0: stored, but not learned (docs/feedback.md)
+    #: feedback source -> factor on its weight. Sources: "key:ID", "role:NAME", "tenant:NAME", "rater:NAME",
+    #: "import:NAME"; a name with * at the end matches all names with this prefix. With 0 feedback is stored, but not
+    #: learned (docs/feedback.md)
     sources: dict[SourceName, Weight] = Field(default_factory=dict, max_length=1000)
     #: most judgements of one named rater learned per day (UTC); further ones are stored, but not learned. 0: no limit
     rater_per_day: Annotated[int, Field(ge=0)] = 500
@@ -454,15 +383,15 @@ class LearningSettings(Section):
     labels_per_day: Annotated[int, Field(ge=0, le=100_000)] = 0
     #: reward of a decision that got no feedback in time; None: such a decision is not learned
     default_reward: float | None = None
-    #: age at which a decision without feedback or without outcome is closed, seconds; with wait_s above 0 only a
-    #: missing outcome counts
+    #: age at which a decision without feedback or without outcome is closed, seconds. If wait_s is above 0, only
+    #: decisions without outcome wait for it
     expire_s: Seconds = 7 * 86400.0
     #: most decisions closed in one transaction
     batch: Annotated[int, Field(ge=1, le=5000)] = 256
     #: shortest time between two snapshots, and so between two rounds of learning, seconds
     snapshot_interval_s: Annotated[float, Field(ge=0, le=60)] = 0.05
-    #: number of newest snapshots whose files are kept, in addition to a few older ones; any of them can be made again
-    #: from the ledger
+    #: number of newest snapshots whose files are kept, in addition to a few older ones. The learner can make any
+    #: snapshot again from the ledger
     snapshots_kept: Count = 20
     #: lease timeout, seconds: if a learner is silent for this long, another one takes over
     lease_s: Annotated[float, Field(ge=1)] = 10.0

@@ -10,7 +10,7 @@ from ragbandit.shared.types import RATE_PATTERN, Role
 
 
 def _network(text: str) -> str:
-    ipaddress.ip_network(text)  # its ValueError says what is wrong
+    ipaddress.ip_network(text)  # raises ValueError with a message for users
     return text
 
 
@@ -30,8 +30,8 @@ class ServerSettings(Section):
     #: port to listen on; 0: any free one
     port: Annotated[int, Field(ge=0, le=65535)] = 8100
     #: second port, served by its own thread, for /health, /ready, /metrics, /v1/status and all endpoints for the roles
-    #: reader, operator and admin. They then reply under any load of `port`, which replies 404 to them. 0: any free
-    #: port. None: everything is on `port`
+    #: reader, operator and admin. These endpoints then reply under any load of `port`, and `port` replies 404 to them.
+    #: 0: any free port. None: `port` serves all endpoints
     admin_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     #: address of admin_port
     admin_host: str = "127.0.0.1"
@@ -42,17 +42,17 @@ class ServerSettings(Section):
     failover: Annotated[int, Field(ge=0, le=5)] = 1
     #: most questions per POST /v1/route/batch; max_batch_bytes limits their text
     max_batch_items: Annotated[int, Field(ge=1, le=10_000)] = 512
-    #: most bytes of a request body; larger ones are refused (413). Single texts have their own limits: 100,000
+    #: most bytes of a request body; a larger one is refused (413). Single texts have their own limits: 100,000
     #: characters per question, answer or gold answer (422); error messages are cut to 20,000
     max_body_bytes: Annotated[int, Field(ge=1024)] = 65_536
-    #: most bytes of a body, for paths that end in /batch
+    #: most bytes of a request body for paths that end in /batch
     max_batch_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
-    #: most bytes of a body, for /v1/chat/completions and /v1/responses, which contain a whole conversation
+    #: most bytes of a request body for /v1/chat/completions and /v1/responses; it contains a whole conversation
     max_chat_bytes: Annotated[int, Field(ge=1024)] = 4_194_304
     #: most bytes of a question's context as JSON; a larger one is refused (422)
     max_context_bytes: Annotated[int, Field(ge=0)] = 8_192
-    #: longest expected wait for a batch, seconds; beyond it a request is refused at once (503, Retry-After). A policy
-    #: that takes seconds per question (`llm`) needs a larger value
+    #: longest expected wait for a batch, seconds; a request that would wait longer is refused at once (503,
+    #: Retry-After). A policy that takes seconds per question (`llm`) needs a larger value
     max_wait_s: Seconds = 1.0
     #: most requests waiting for a batch; further ones are refused (503, Retry-After)
     max_waiting: Annotated[int, Field(ge=1)] = 1000
@@ -73,15 +73,16 @@ class ServerSettings(Section):
     shutdown_s: Annotated[int, Field(ge=1, le=600)] = 8
     #: host names (header Host, without port) that a service without keys accepts besides localhost and 127.0.0.1
     allowed_hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default_factory=list)
-    #: dangerous. true: the service starts without API keys on an address that other machines can reach; everyone there
-    #: may read every question and teach the policy. false: such a service needs a key to start. Existing keys stay
-    #: required in both cases
+    #: dangerous. true: the service starts without API keys even if other machines can reach its address; then everyone
+    #: there may read every question and teach the policy. false: such a service needs a key to start. Existing keys
+    #: stay required in both cases
     open: bool = False
     #: true: /metrics needs no key, for scrapers that cannot send one
     open_metrics: bool = False
     #: role of an API key, or "default" -> its rate limit, as {default: 600/minute, reader: 5/second}. Without keys the
-    #: entry "open", else "default", limits all requests together. Redis counts for all processes in a sliding window;
-    #: beyond it 429 and Retry-After. The scope "rate" of a key overrides the limit. Empty: no limit
+    #: entry "open", else "default", limits all requests together. Redis counts the requests of all processes in a
+    #: sliding window; further requests get 429 and Retry-After. The scope "rate" of a key overrides the limit. Empty:
+    #: no limit
     rate_limits: dict[
         Annotated[str, one_of(("default", "open", *get_args(Role)))], Annotated[str, Field(pattern=f"^{RATE_PATTERN}$")]
     ] = Field(default_factory=dict)
@@ -91,7 +92,7 @@ class ServerSettings(Section):
     #: header in which a signing-in proxy sends the person's role or groups, separated by commas, as X-Forwarded-Groups.
     #: People then need no key for the dashboard, and the service requires sign-in or a key. None: keys only
     trusted_header: HeaderName | None = None
-    #: value of trusted_header -> role; of several values the highest role counts; other values give no role
+    #: value of trusted_header -> role; if several values match, the highest role counts. Other values give no role
     trusted_roles: dict[str, Literal["reader", "operator", "admin"]] = Field(default_factory=dict)
     #: addresses or networks (CIDR) of the proxy; trusted_header is ignored on connections from elsewhere
     trusted_proxies: list[Annotated[str, AfterValidator(_network)]] = Field(default_factory=list)
@@ -120,8 +121,8 @@ class ServerSettings(Section):
                 raise ValueError("trusted_header: is needed by the other trusted_ settings; set it, or unset them")
         elif not self.trusted_proxies or not self.trusted_roles:
             raise ValueError(
-                "trusted_proxies: trusted_header needs trusted_proxies and trusted_roles, else anybody could send the "
-                "header; set both"
+                "trusted_proxies: trusted_header needs trusted_proxies and trusted_roles, otherwise anybody could send "
+                "the header; set both"
             )
         elif self.open or not self.dashboard:
             raise ValueError("trusted_header: needs open: false and dashboard: true, since people sign in to the pages")
@@ -154,5 +155,5 @@ class TenantSettings(Section):
     @model_validator(mode="after")
     def _ordered(self) -> "TenantSettings":
         if self.cost_weights is not None and self.cost_weights[0] > self.cost_weights[1]:
-            raise ValueError("cost_weights: the least comes before the largest")
+            raise ValueError("cost_weights: the smallest value must come first")
         return self

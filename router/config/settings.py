@@ -21,13 +21,13 @@ from ragbandit.router.config.sections import (
     Count,
     EncoderSettings,
     GeneratorSettings,
-    JudgeSettings,
     LearningSettings,
     RetrieverSettings,
     RewardSettings,
     RolloutSettings,
     Seconds,
     Section,
+    one_of,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
 from ragbandit.shared.formats import known_choices
@@ -66,8 +66,83 @@ class HoldbackSettings(Section):
 
     #: the arm that would answer without a router; if policy.incumbent is set, the same arm
     arm: Annotated[str, Field(min_length=1)]
-    #: share of the questions, in addition to those that the policy gives to the arm
+    #: share of the questions, in addition to the share that the policy gives to the arm
     share: Annotated[float, Field(gt=0, le=0.5)] = 0.02
+
+
+#: criteria of the judge, each scored from 0 to 1; see docs/judge.md
+CRITERIA: Final = ("supported", "answers", "right")
+
+
+class JudgeSettings(Section):
+    """The judge: a language model that scores answers without any other judgement. See docs/judge.md."""
+
+    #: model of the judge: a section like `generator`, or a name in `generators`. None turns the judge off
+    generator: GeneratorSettings | None = None
+    #: share of the decisions that are judged, after the first `judge.first`; a hash of the decision id selects them
+    share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    #: every answer is judged until the ledger has learned this many decisions: early labels are worth most
+    first: Annotated[int, Field(ge=0, le=100_000)] = 60
+    #: most judgements started per day (UTC); the rest wait for the next day. None: no limit
+    judgements_per_day: Count | None = 1000
+    #: most tokens, prompt and completion, per day (UTC); calls in progress may exceed it. None: no limit
+    tokens_per_day: Count | None = None
+    #: most dollars per day (UTC), at `judge.generator.token_prices`; calls in progress may exceed it. None: no limit
+    dollars_per_day: Annotated[float, Field(gt=0)] | None = None
+    #: age after which a waiting answer is no longer judged, seconds
+    expire_s: Seconds = 2 * 86400.0
+    #: most answers that wait for the judge; further answers are counted, but not judged
+    max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    #: answers that a judge process works on in parallel; None: the number of parallel calls of its generator
+    concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
+    #: time limit of a reply, seconds
+    seconds: Seconds = 60.0
+    #: most tokens of a reply, reasoning tokens included
+    max_tokens: Annotated[int, Field(ge=64)] = 512
+    #: attempts per answer; an attempt fails if the reply cannot be parsed or the worker dies
+    attempts: Annotated[int, Field(ge=1, le=20)] = 4
+    #: pause after the first failed attempt, seconds; it doubles with each further attempt, up to an hour
+    retry_s: Seconds = 30.0
+    #: most passages in the judge's prompt
+    passages: Annotated[int, Field(ge=0, le=50)] = 8
+    #: most words per passage
+    passage_words: Annotated[int, Field(ge=10)] = 200
+    #: most characters of the question, of the answer and of the reference
+    text_chars: Annotated[int, Field(ge=100)] = 6000
+    #: true: if an arm returned no passages, search them with `retriever`, so that the judge has some for every arm
+    search: bool = True
+    #: true: the judge's prompt contains the gold answers if a label came first. Such scores are more accurate than
+    #: those without a label, so they do not measure the judge's accuracy elsewhere
+    reference: bool = False
+    #: weight of each criterion in the score: supported, answers, right; the default of each is 1
+    weights: dict[Annotated[str, one_of(CRITERIA)], Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    #: answers that contain instructions to the judge: "withhold" does not judge them, "post" judges and flags them
+    suspicious: Literal["withhold", "post"] = "withhold"
+    #: your own prompts, each a text or a file path: rubric; and for `ragbandit evaluate --family crud`:
+    #: crud_questions, crud_answer
+    templates: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("weights")
+    @classmethod
+    def _without_reference(cls, weights: dict[str, float]) -> dict[str, float]:
+        if not any(weights.get(name, 1.0) for name in ("supported", "answers")):
+            raise ValueError("supported or answers must be above 0: most answers come without a reference")
+        return weights
+
+    @model_validator(mode="after")
+    def _priced(self) -> "JudgeSettings":
+        chosen = self.generator
+        if self.dollars_per_day is not None and chosen is not None and chosen.model not in chosen.prices_by_model:
+            raise ValueError(
+                "judge.dollars_per_day: calls of this judge have no price, so this would cap nothing; set "
+                "judge.generator.token_prices, or cap judge.tokens_per_day"
+            )
+        return self
+
+    @property
+    def criterion_weights(self) -> dict[str, float]:
+        """Criterion -> its weight in the score."""
+        return {name: self.weights.get(name, 1.0) for name in CRITERIA}
 
 
 class PolicySettings(Section):
@@ -88,14 +163,14 @@ class PolicySettings(Section):
     #: arm used if the policy breaks its contract, or if no learned policy is loaded yet; None: single_step. If this arm
     #: is not offered, the first offered arm is used
     fallback: str | None = None
-    #: the arm that answered before RagBandit (safe start): the policy leaves this arm only so far that, from the 100th
-    #: question on, the total reward is at least 1 - harm of the reward that this arm would have earned (measured, not
-    #: proved). None: the policy is free from the start
+    #: safe start: the arm that answered before RagBandit. The policy deviates from this arm only so far that, from the
+    #: 100th question on, the total reward is at least 1 - harm of the reward that this arm would have earned (measured,
+    #: not proved). None: no restraint
     incumbent: str | None = None
     #: largest share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
-    #: control group: a fixed share of the questions goes to the arm that would answer without a router; null turns it
-    #: off
+    #: control group: a fixed share of the questions goes to the arm that would answer without a router; None: no
+    #: control group
     holdback: HoldbackSettings | None = None
 
     def floor_of(self, arms: int) -> float:
@@ -131,18 +206,18 @@ class HealthSettings(Section):
     def _within_memory(cls, cool_down_s: float) -> float:
         if cool_down_s > COUNTED_S:
             raise ValueError(
-                f"{cool_down_s:g} s is longer than an outcome counts; set it to {COUNTED_S:g} at most, "
-                "or take the arm out of `arms`"
+                f"outcomes count for {COUNTED_S:g} s, so {cool_down_s:g} s is too long; set it to {COUNTED_S:g} at "
+                "most, or remove the arm from `arms`"
             )
         return cool_down_s
 
 
 class RetentionSettings(Section):
-    """When the oldest decisions leave the store, with all that belongs to them; docs/store.md says what stays."""
+    """Deletion of the oldest decisions with all their data; docs/store.md lists what remains."""
 
-    #: days after which a decision leaves; None: no limit of age
+    #: age in days at which a decision is deleted; None: no limit of age
     days: Annotated[float, Field(gt=0)] | None = None
-    #: size of the database, in 10^9 bytes, above which the oldest decisions leave; None: no limit of size
+    #: size of the database, in 10^9 bytes, above which the oldest decisions are deleted; None: no limit of size
     gb: Annotated[float, Field(gt=0)] | None = None
 
 
@@ -150,8 +225,8 @@ class LogSettings(Section):
     """Which texts the store keeps, and the format of the processes' log."""
 
     #: "full" stores questions, contexts, answers, traces and error messages; "none" stores none of them, except context
-    #: keys declared in `context`, since they are learned. Without texts no label can be learned, no worker can run
-    #: an arm, and no policy can read the question
+    #: keys declared in `context`, which are learned. Without texts no label can be learned, no worker can run an arm,
+    #: and no policy can read the question
     text: Literal["full", "none"] = "full"
     #: characters stored per passage among the sources of an outcome; 0 stores only ids, titles and addresses. With
     #: text: none no sources are stored
@@ -196,14 +271,14 @@ class Settings(Section):
     #: folder of the snapshots: a path or an fsspec URL; None: data_dir/snapshots
     snapshots: str | None = None
     #: arm -> its params (docs/strategies.md). `run_by: caller`: your own code runs the arm. `generator`, `retriever`:
-    #: names of other ones than the default. `grid`: several arms in one entry, as {class: multi_step, grid: {rounds:
-    #: [2, 4]}}. `facts`: what an arm has in common with others, as {model: small}
+    #: names in `generators` and `retrievers`, if not the default. `grid`: several arms in one entry, as {class:
+    #: multi_step, grid: {rounds: [2, 4]}}. `facts`: properties that arms may share, as {model: small}
     arms: dict[Name, dict[str, Any]] = Field(
         default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS), min_length=1, max_length=MAX_ARMS
     )
     #: default preset of arms that have presets: "chat" for large chat models; None: "small", for small models
     arms_preset: Annotated[str, Field(min_length=1)] | None = None
-    #: context key -> its type, for facts that may change the choice (docs/context.md). Sent by callers: {type: number},
+    #: context key -> its type; the policy learns from these facts (docs/context.md). Sent by callers: {type: number},
     #: {type: boolean}, {type: category, values: [...]} or {type: category, hashed: 32}, {type: words, hashed: 32, most:
     #: 8}. Computed by the service: {type: tenant, hashed: 32}, {type: language}, {type: question_length}
     context: dict[str, ContextKey] = Field(default_factory=dict)
@@ -216,10 +291,10 @@ class Settings(Section):
     learning: LearningSettings = LearningSettings()
     encoder: EncoderSettings = EncoderSettings()
     retriever: RetrieverSettings = RetrieverSettings()
-    #: name -> further retriever, a section like `retriever`; arms choose it by `retriever: NAME`
+    #: name -> additional retriever, a section like `retriever`; arms choose it by `retriever: NAME`
     retrievers: dict[SectionName, RetrieverSettings] = Field(default_factory=dict, max_length=20)
     generator: GeneratorSettings = GeneratorSettings()
-    #: name -> further generator, a section like `generator`; arms choose it by `generator: NAME`
+    #: name -> additional generator, a section like `generator`; arms choose it by `generator: NAME`
     generators: dict[SectionName, GeneratorSettings] = Field(default_factory=dict, max_length=20)
     #: user action -> the quality it implies, from 0 to 1; null: the action is stored and counted, but not learned
     feedback_events: dict[Name, Share | None] = Field(default_factory=dict, max_length=64)
@@ -271,11 +346,12 @@ class Settings(Section):
                 f"learning.aggregate: {self.learning.aggregate!r} has nothing to aggregate while the first feedback "
                 "closes a decision; set learning.wait_s above 0"
             )
-        floor, arms = self.policy.floor_of(len(self.arms)), len(self.arms)
+        arms = len(self.arms)
+        floor = self.policy.floor_of(arms)
         if floor * arms > 1:
             digits = 10 ** (len(str(arms)) + 1)
-            most = digits // arms / digits
-            raise ValueError(f"policy.floor: {arms} arms x {floor:g} = {arms * floor:g} > 1; use at most {most:g}")
+            limit = digits // arms / digits
+            raise ValueError(f"policy.floor: {arms} arms x {floor:g} = {arms * floor:g} > 1; use at most {limit:g}")
         for name, tenant in self.tenants.items():
             self._check_price(tenant.cost_weight, among=tenant.cost_weights, field=f"tenants.{name}.cost_weight")
         sticky = self.conversation.sticky_turns > 1 or self.conversation.sticky_prefix
@@ -302,13 +378,11 @@ class Settings(Section):
                 )
         return self
 
-    def _check_price(self, wanted: float | str | None, *, among: list[float] | None, field: str) -> None:
-        weight = self.cost_weights.get(wanted) if isinstance(wanted, str) else wanted
-        if wanted is not None and weight is None:
-            raise ValueError(
-                f"{field}: {wanted!r} is not in the setting cost_weights; "
-                f"{known_choices(self.cost_weights, given=wanted)}"
-            )
+    def _check_price(self, price: float | str | None, *, among: list[float] | None, field: str) -> None:
+        weight = self.cost_weights.get(price) if isinstance(price, str) else price
+        if price is not None and weight is None:
+            choices = known_choices(self.cost_weights, given=price)
+            raise ValueError(f"{field}: {price!r} is not in the setting cost_weights; {choices}")
         if weight is not None and among is not None and not among[0] <= weight <= among[1]:
             raise ValueError(f"{field}: {weight:g} is not in cost_weights, {among}")
 

@@ -1,4 +1,4 @@
-"""Training examples: a decision with its outcome and feedback becomes an update, or waits, or is closed."""
+"""Training examples: a decision with its outcome and feedback becomes an update, is closed, or keeps waiting."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 from ragbandit.router.config.context_schema import reads_text
 from ragbandit.router.config.settings import LearningSettings, RewardSettings, Settings
 from ragbandit.router.learning.reward import aggregate, default_reward, explicit_reward, quality_of
-from ragbandit.router.learning.sources import class_of, disagreement, most_trusted, standing
+from ragbandit.router.learning.sources import Judgements, judgements_of
 from ragbandit.router.policies import protected, with_settings
 from ragbandit.router.policies.base import Policy, is_lean, schema_of
 from ragbandit.router.policies.surrogates import SURROGATES
@@ -21,14 +21,12 @@ from ragbandit.shared.failures import link_of
 from ragbandit.shared.types import (
     ERASED,
     IMPORTED,
-    Aggregate,
     ArmName,
     ClosedDecision,
     Decision,
     Feedback,
     FeedbackId,
     JoinedDecision,
-    JudgedBy,
     Outcome,
     PolicyLabel,
     Reward,
@@ -42,9 +40,9 @@ class Example:
 
     reward: Reward
     feedback: tuple[Feedback, ...]
-    #: all that came in time, used or not
+    #: all feedback that came in time, used or not
     in_time: tuple[Feedback, ...] = ()
-    #: how far the judgements lie apart in quality; None where fewer than two can be compared
+    #: highest minus lowest quality of the judgements; None if fewer than two can be compared
     disagreement: float | None = None
 
 
@@ -64,10 +62,11 @@ def join(
     left_out: Sequence[Feedback] = (),
     factors: Mapping[str, float] = MappingProxyType({}),
 ) -> Example | ClosedDecision | None:
-    """The example that a waiting decision gives, the reason why it gives none, or None while it has to wait.
+    """Make the training example of a waiting decision.
 
-    width: the number of features of what was learned before; None while nothing was. left_out, factors: what was left
-    out of its feedback, and what weights are multiplied by (`sources.screening`).
+    Returns the Example, a ClosedDecision with the reason why the decision cannot be learned, or None if it must keep
+    waiting. width: number of features of the decisions learned so far; None before the first one. left_out, factors:
+    see `sources.Screened`.
     """
     learning = settings.learning
     key = joined.decision.id
@@ -76,9 +75,9 @@ def join(
     rule = closing_rule(learning)
     if not rule.is_closable(joined, now=now):
         return None
-    if joined.decision.query.forced:  # no draw of the policy: what came of it says nothing of its choices
-        is_linked = link_of(joined.decision.query.request)
-        reason = "it answered in place of an arm that failed" if is_linked else "the caller chose the arm"
+    if joined.decision.query.forced:  # not drawn by the policy, so the policy cannot learn from it
+        is_failover = link_of(joined.decision.query.request)
+        reason = "it answered in place of an arm that failed" if is_failover else "the caller chose the arm"
         return ClosedDecision(decision_id=key, state="closed", reason=reason)
     usable, outcome = rule.usable(joined), joined.outcome
     if not usable:
@@ -86,12 +85,16 @@ def join(
             return ClosedDecision(decision_id=key, state="closed", reason="feedback without outcome")
         if learning.default_reward is None:
             return ClosedDecision(decision_id=key, state="closed", reason="no feedback in time")
-    in_time = (*usable, *(item for item in joined.feedback if item.value is None), *left_out)
+    in_time = usable + tuple(item for item in joined.feedback if item.value is None) + tuple(left_out)
     try:
         if usable:
-            reward = settings.reward.at(joined.decision.cost_weight)
-            example = _judged(
-                usable, outcome=outcome, settings=reward, learning=learning, factors=factors, in_time=in_time
+            priced = settings.reward.at(joined.decision.cost_weight)
+            judgements = judgements_of(usable, outcome=outcome, measure=priced.quality)
+            example = Example(
+                reward=_judged_reward(judgements, outcome=outcome, settings=priced, learning=learning, factors=factors),
+                feedback=judgements.used,
+                in_time=in_time,
+                disagreement=judgements.disagreement,
             )
         else:
             assert learning.default_reward is not None
@@ -103,46 +106,32 @@ def join(
     return example
 
 
-def _judged(
-    usable: Sequence[Feedback],
+def _judged_reward(
+    judgements: Judgements,
     *,
     outcome: Outcome | None,
     settings: RewardSettings,
     learning: LearningSettings,
     factors: Mapping[str, float],
-    in_time: tuple[Feedback, ...],
-) -> Example:
-    """The example that the feedback of the most trusted raters gives. Raises InvalidInput as `explicit_reward`."""
-    stands = standing(usable)
-    judged_by, used = most_trusted(stands)
-    theirs = [factors.get(item.id, 1.0) for item in used]
+) -> Reward:
+    """The reward by the most trusted raters, with the less trusted ones as surrogates. Raises InvalidInput."""
+    judged_by, used = judgements.judged_by, judgements.used
     weight = getattr(learning.weights, judged_by)
-    if any(one != 1.0 for one in theirs):
-        weight *= math.fsum(theirs) / len(theirs)
+    used_factors = [factors.get(item.id, 1.0) for item in used]
+    if any(factor != 1.0 for factor in used_factors):
+        weight *= math.fsum(used_factors) / len(used_factors)
     reward = explicit_reward(used, outcome=outcome, settings=settings, how=learning.aggregate)
-    surrogates = _surrogates(stands, above=judged_by, outcome=outcome, measure=settings.quality, how=learning.aggregate)
-    return Example(
-        reward=replace(reward, judged_by=judged_by, sample_weight=weight, surrogates=surrogates),
-        feedback=used,
-        in_time=in_time,
-        disagreement=disagreement(stands, outcome=outcome, measure=settings.quality),
-    )
-
-
-def _surrogates(
-    feedback: Sequence[Feedback], *, above: JudgedBy, outcome: Outcome | None, measure: str, how: Aggregate
-) -> dict[str, float]:
-    """Quality by each source of scores that judged in addition to trusted raters."""
     surrogates = {}
-    for source in SURROGATES if above not in SURROGATES else ():
-        theirs = [one for one in feedback if class_of(one) == source]
-        if values := [quality_of(one, outcome=outcome, measure=measure) for one in theirs]:
-            surrogates[source] = aggregate(values, how=how)
-    return surrogates
+    for source in SURROGATES:
+        if source in judgements.by_class and judged_by not in SURROGATES:
+            items = judgements.by_class[source]
+            qualities = [quality_of(item, outcome=outcome, measure=settings.quality) for item in items]
+            surrogates[source] = aggregate(qualities, how=learning.aggregate)
+    return replace(reward, judged_by=judged_by, sample_weight=weight, surrogates=surrogates)
 
 
 def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None, texts: bool) -> None:
-    """Raise InvalidInput if no policy may learn it. texts: the store keeps texts, so a question must have one."""
+    """Raise InvalidInput if no policy may learn the decision. texts: the store keeps texts, so a question has one."""
     decision = joined.decision
     if not (math.isfinite(decision.propensity) and 0.0 < decision.propensity <= 1.0):
         raise InvalidInput(f"propensity {decision.propensity} is outside (0, 1]", field="propensity")
@@ -167,7 +156,7 @@ def made_update(
     decided: int | None = None,
     restarts: tuple[ArmName, ...] = (),
 ) -> Update:
-    """The ledger's row of a decision and its reward."""
+    """The ledger row of a decision and its reward."""
     return Update(
         policy=label,
         seq=seq,
@@ -189,7 +178,7 @@ def made_update(
 
 
 def policy_of(settings: Settings) -> Policy:
-    """The configured policy, fresh, with the schema of the context, held back to the incumbent if there is one."""
+    """A new instance of the configured policy, with its context schema, and restrained if there is an incumbent."""
     configured = settings.policy
     params = with_settings(
         configured.name,
@@ -202,7 +191,7 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = None) -> Iterator[Update]:
-    """The updates with seq > after (and <= upto), in order, with as much of each as this policy learns from."""
+    """The updates with seq > after (and <= upto), in order, reduced to the fields that this policy learns from."""
     if not is_lean(policy):
         return ledger.read(after=after, upto=upto)
     schema = schema_of(policy)
@@ -210,7 +199,7 @@ def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = No
 
 
 def is_erased_for(policy: Policy, decision: Decision) -> bool:
-    """Whether what this policy needs of the decision was erased."""
+    """Whether a part of the decision that this policy needs was erased."""
     erased = decision.facts.get(ERASED)
     features_gone = erased == "texts and features" and "features" in policy.needs
     reads = "text" in policy.needs or bool(schema_of(policy))

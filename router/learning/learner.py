@@ -1,12 +1,13 @@
-"""The learner: makes updates of decisions and feedback, appends them to the ledger, applies them in its order.
+"""The learner: makes updates from decisions and feedback, appends them to the ledger, and applies them in its order.
 
-The policy is a function of the ledger: after a crash `catch_up` gives the same policy. One learner per label, by a
-lease in SQL; an append is refused if another learner has appended.
+The policy is a function of the ledger, so `catch_up` restores the same policy after a crash. A lease in SQL allows one
+learner per label; an append is refused if another learner has appended meanwhile.
 
-`relearn` makes a new ledger of the whole store without a quarantined source. Services use the old ledger until they are
-started with the new label.
+`relearn` learns a new ledger from the whole store without an excluded source. Services use the old ledger until they
+are started with the new label.
 """
 
+import itertools
 import logging
 import math
 import re
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.engine import Connection
@@ -47,14 +48,14 @@ from ragbandit.shared.types import ClosedDecision, JoinedDecision, Json, PolicyL
 
 log = logging.getLogger("ragbandit.learner")
 
-#: longest drain, seconds; what is left then wakes it again
+#: longest drain, seconds; remaining decisions wake the learner again
 DRAIN_S = 20.0
-#: share of the lease's time after which it is renewed
+#: share of the lease's duration after which it is renewed
 RENEWED: Final = 0.2
 
 
 class Learner:
-    """One label's learner. `drain` learns all there is; the policy in here is the live policy."""
+    """The learner of one label. `drain` learns everything that is ready. announce: called with every new snapshot."""
 
     def __init__(
         self,
@@ -65,39 +66,40 @@ class Learner:
         announce: Callable[[SnapshotInfo], None] = lambda _info: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.ledger, self.files, self.settings, self.clock = ledger, files, settings, clock
+        self.ledger, self.files = ledger, files
+        self.settings, self.clock = settings, clock
         self.publisher = Publisher(ledger, files=files, settings=settings, announce=announce, clock=clock)
         self.holder = lease_holder("learn")
         self.last_seq = 0
-        #: updates that the policy would not take; the ledger has them, and every replay refuses them too
+        #: number of updates that the policy refused; they stay in the ledger, and every replay refuses them too
         self.refused = 0
         self._policy: Policy | None = None
         self.screening = Screening(ledger, settings=settings)
         self._arms = ArmChanges(ledger)
         self._encoder_hash = ""
-        #: decisions of the ledger so far, learned or not
+        #: number of the ledger's decisions, learned or not
         self._decided = 0
-        #: features per decision, by the first update of the ledger
+        #: features per decision, from the ledger's first update; None without updates
         self._width: int | None = None
-        #: when the lease is renewed, monotonic seconds
+        #: when to renew the lease, monotonic seconds
         self._renew_at = -math.inf
         self._lock = threading.Lock()
 
     @property
     def policy(self) -> Policy:
-        """The policy after `last_seq` updates. Raises NotReady before a router has registered it."""
+        """The live policy, after `last_seq` updates. Raises NotReady if no router has registered it."""
         if self._policy is None:
             self.catch_up()
         assert self._policy is not None
         return self._policy
 
     def catch_up(self) -> None:
-        """The newest usable snapshot, then the rest of the ledger."""
-        fresh = self._check_routers()
-        self._policy, self.last_seq = fresh, 0
+        """Load the newest usable snapshot, and apply the updates after it."""
+        untrained = self._check_routers()
+        self._policy, self.last_seq = untrained, 0
         end = self.ledger.last_seq()
         for info in self.ledger.snapshots_to_try(
-            algorithm=fresh.algorithm, params=fresh.params, encoder_hash=self._encoder_hash
+            algorithm=untrained.algorithm, params=untrained.params, encoder_hash=self._encoder_hash
         ):
             if info.last_seq > end:
                 continue
@@ -113,39 +115,39 @@ class Learner:
             break
         else:
             if end > 0:
-                facts = {"action": "rebuild", "to": end}
-                log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=facts)
+                details = {"action": "rebuild", "to": end}
+                log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=details)
         self._arms.refresh()
         first = next(self.ledger.read_with_decisions(after=0, page=1), None)
         if first is not None:
             self._width = None if first[0].features is None else first[0].features.size
-        self._apply_rest()
+        self._apply_new_updates()
 
     def _check_routers(self) -> Policy:
-        """A fresh policy, if it is the one that the routers run. Raises NotReady if not, or if there are none yet."""
+        """An untrained policy like that of the routers. Raises NotReady without routers, or if theirs is another."""
         registered = self.ledger.registered()
         if registered is None:
             raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
         if registered["retired_at"] is not None:
             raise NotReady(f"the ledger {self.ledger.label!r} is retired", remedy="start a router with this label")
-        fresh = policy_of(self.settings)
-        ours = (fresh.algorithm, canonical(dict(fresh.params)))
-        if ours != (registered["algorithm"], registered["params"]):
+        untrained = policy_of(self.settings)
+        params = canonical(dict(untrained.params))
+        if (untrained.algorithm, params) != (registered["algorithm"], registered["params"]):
             raise NotReady(
                 f"the routers of {self.ledger.label!r} run {registered['algorithm']} with {registered['params']}, "
-                f"this learner has {ours[0]} with {ours[1]}",
+                f"this learner has {untrained.algorithm} with {params}",
                 remedy="start both with the same configuration",
             )
         self._encoder_hash = registered["encoder_hash"]
-        return fresh
+        return untrained
 
-    def _apply_rest(self) -> None:
+    def _apply_new_updates(self) -> None:
         assert self._policy is not None
         for update in lessons(self.ledger, policy=self._policy, after=self.last_seq):
-            self._take(update)
+            self._apply(update)
 
-    def _take(self, update: Update) -> None:
-        """Let the policy learn one row."""
+    def _apply(self, update: Update) -> None:
+        """Let the policy learn one update."""
         assert self._policy is not None
         if not apply(self._policy, update):
             self.refused += 1
@@ -155,9 +157,10 @@ class Learner:
         self.last_seq = update.seq
 
     def drain(self, *, patience_s: float = 0.0) -> int:
-        """Learn what is ready, for DRAIN_S at most; the number of decisions closed, or 1 while the label inherits.
+        """Learn everything that is ready, for at most DRAIN_S.
 
-        0 if nothing was ready or another learner holds the lease. patience_s: how long to wait for it.
+        Returns the number of closed decisions: 0 if nothing was ready, or if another learner holds the lease; 1 while a
+        new label still inherits the store's decisions. patience_s: how long to wait for the lease.
         """
         with self._lock:
             if not self._acquire(patience_s):
@@ -166,37 +169,40 @@ class Learner:
                 if self._policy is None:
                     self.catch_up()
                 else:
-                    self._check_routers()  # they may have been started again with something else
+                    self._check_routers()  # they may have been restarted with another policy
                     self._arms.refresh()
-                    self._apply_rest()  # another learner may have held the lease since
+                    self._apply_new_updates()  # another learner may have held the lease meanwhile
                 total, give_up = 0, time.monotonic() + DRAIN_S
                 if not self._inherit(give_up):
                     return 1
                 self.publisher.wait()
                 self.screening.refresh()
-                while time.monotonic() < give_up and (done := self._step()):
-                    total += done
-                # Also with nothing learned: the newest snapshot may be lost, or of other params, or never made.
+                while time.monotonic() < give_up:
+                    closed = self._step()
+                    if not closed:
+                        break
+                    total += closed
+                # Needed even if nothing was learned: the newest snapshot may be missing, or may have other params.
                 self.publish(force=True)
                 self.publisher.diagnose(self.policy, encoder_hash=self._encoder_hash)
             except BaseException:
-                # A job's time limit may strike between any two lines: what is in memory cannot be trusted any more.
+                # A job's time limit can interrupt any line, so the policy in memory may be half updated.
                 self._policy = None
                 raise
             finally:
-                self.ledger.release(holder=self.holder)  # another host's learner need not wait for it to run out
+                self.ledger.release(holder=self.holder)  # otherwise another learner would wait until the lease expires
                 self._renew_at = -math.inf
             return total
 
     def _inherit(self, give_up: float) -> bool:
-        """Give a new label its place for every decision before it; False if that is not done at this time."""
+        """Let a new label inherit the store's earlier decisions. Returns False if some remain at this time."""
         while inherit(self.ledger, holder=self.holder) != "done":
             if time.monotonic() >= give_up or not self._acquire():
                 return False
         return True
 
     def _acquire(self, patience_s: float = 0.0) -> bool:
-        """Take the lease, or renew it once a part of its time is over. Every append checks that it is still held."""
+        """Acquire the lease, or renew it in time. Returns False if another learner has it. Appends check it again."""
         now, lease_s = time.monotonic(), self.settings.learning.lease_s
         if now < self._renew_at:
             return True
@@ -205,7 +211,7 @@ class Learner:
         return is_held
 
     def _step(self) -> int:
-        """One transaction's worth: join, append, apply, publish if it is time. The number of decisions closed."""
+        """Learn one batch: join, append, apply, publish. Returns the number of closed decisions."""
         now = self.clock()
         if not self._acquire():
             return 0
@@ -213,14 +219,14 @@ class Learner:
         if not batch or not self._append(batch):
             return 0
         for update in batch.updates:
-            self._take(update)
+            self._apply(update)
             if is_kept(self.last_seq):
                 self.publish(force=True)
         self.publish(is_behind=len(batch) > self.settings.learning.batch // 2)
         return len(batch)
 
     def _next_batch(self, now: float) -> LedgerBatch:
-        """The changes that the next decisions make; empty if none is ready."""
+        """The changes from the next decisions that are ready; empty if none is ready."""
         learning, after = self.settings.learning, (-1.0, "")
         batch = LedgerBatch(label=self.ledger.label, now=now, holder=self.holder)
         while not batch:
@@ -234,13 +240,13 @@ class Learner:
         return batch
 
     def _append(self, batch: LedgerBatch) -> bool:
-        """Write the batch to the ledger; False if another learner wrote meanwhile: its updates stand."""
+        """Append the batch to the ledger. Returns False if another learner appended first; its updates are kept."""
         batch.arms = self._arms.unsaved_state()
         try:
             self.ledger.append(batch)
         except Conflict as error:
-            facts = {"action": "append_refused", "reason": str(error)}
-            log.warning("another learner wrote to this ledger; its updates stand", extra=facts)
+            details = {"action": "append_refused", "reason": str(error)}
+            log.warning("another learner wrote to this ledger; its updates stand", extra=details)
             self.catch_up()
             return False
         self._arms.mark_saved()
@@ -253,9 +259,9 @@ class Learner:
         return True
 
     def _join(self, page: Sequence[JoinedDecision | ClosedDecision], *, batch: LedgerBatch) -> None:
-        """Each decision of a page as an update, a closure, or one that waits on."""
+        """Sort a page of decisions into updates, closures, and decisions that keep waiting."""
         self._decided = self.ledger.decided()
-        self.screening.look_up([one for one in page if isinstance(one, JoinedDecision)])
+        self.screening.look_up([joined for joined in page if isinstance(joined, JoinedDecision)])
         for joined in page:
             if isinstance(joined, ClosedDecision):
                 batch.closed.append(joined)
@@ -279,7 +285,7 @@ class Learner:
                 batch.closed.append(verdict)
 
     def _learn(self, joined: JoinedDecision, example: Example, *, batch: LedgerBatch) -> ClosedDecision | None:
-        """Add the update of an example to the batch; a closure if an earlier version of its arm gave the answer."""
+        """Add an example's update to the batch. Returns a closure instead if the arm has changed since its answer."""
         decision, restarts = joined.decision, self._arms.arms_to_restart(joined)
         if restarts is None:
             return ClosedDecision(decision_id=decision.id, state="closed", reason="its arm has changed since")
@@ -300,30 +306,32 @@ class Learner:
         return None
 
     def publish(self, *, force: bool = False, is_behind: bool = False) -> None:
-        """As Publisher.publish, of the policy in memory."""
-        of: dict[str, Any] = {"last_seq": self.last_seq, "encoder_hash": self._encoder_hash}
-        self.publisher.publish(self.policy, **of, force=force, is_behind=is_behind)
+        """Publish the live policy; see `Publisher.publish`."""
+        seq, encoder = self.last_seq, self._encoder_hash
+        self.publisher.publish(self.policy, last_seq=seq, encoder_hash=encoder, force=force, is_behind=is_behind)
 
 
+#: label of a ledger that was learned without excluded sources, as main_q1
 _NUMBERED: Final = re.compile(r"^(.*)_q([0-9]+)$")
-#: longest wait for the learner of the new ledger, if there is one already, seconds
+#: longest wait for another learner of the new ledger, seconds
 _PATIENCE_S: Final = 60.0
-#: feedback rows that are read at a time
+#: feedback rows per query
 _PAGE: Final = 5000
 
 
 def checked_source(source: str) -> str:
-    """The name of a source, or InvalidInput."""
+    """The name of a source, unchanged. Raises InvalidInput if it has a wrong form."""
     kind, _, name = source.partition(":")
     if kind not in KINDS or not name or len(source) > 160:
         remedy = "name it key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
-        raise InvalidInput(f"{source!r:.80} is no source of feedback", field="source", remedy=remedy)
+        raise InvalidInput(f"{source!r:.80} is not a source of feedback", field="source", remedy=remedy)
     return source
 
 
 def selected(ledger: Ledger, *, source: str, since: float | None, until: float | None) -> int:
-    """How much feedback of the store is of this source and time."""
-    keys, after, count = KeyDirectory(KeyStore(ledger.database).listed()), "", 0
+    """Count the store's feedback from this source, received at since <= time < until; None: no bound."""
+    keys = KeyDirectory(KeyStore(ledger.database).listed())
+    after, count = "", 0
     while True:
         query = select(feedback, decisions.c.tenant).join_from(feedback, decisions).where(feedback.c.id > after)
         with ledger.database.read() as connection:
@@ -349,14 +357,16 @@ def relearn(
     now: float,
     progress: Callable[[int], None] = lambda _closed: None,
 ) -> dict[str, Json]:
-    """Learn a new ledger without the feedback of a source; what that ledger had left out before stays out.
+    """Learn a new ledger without a source's feedback, received at since <= time < until (seconds; None: no bound).
 
-    Returns the exclusion's number and source, how much feedback it is, and label, updates and snapshot of the new one.
-    source: as `checked_source` takes it. since, until: of when the feedback came in, seconds; None: no bound. The same
-    call again goes on with one that was interrupted. Raises NotReady while another learner holds the new ledger.
+    Earlier exclusions of the ledger stay in force. Repeat an interrupted call to continue it. Returns number and source
+    of the exclusion, the amount of excluded feedback, and label, updates and snapshot of the new ledger. Raises
+    InvalidInput, and NotReady while another learner holds the new ledger. progress: called with the number of decisions
+    learned so far.
     """
-    same, known = (ledger.label, checked_source(source), since, until), quarantines_of(ledger.database)
-    quarantine = next((one for one in known if (one.label, one.source, one.since, one.until) == same), None)
+    exclusion = ledger.label, checked_source(source), since, until
+    in_place = quarantines_of(ledger.database)
+    quarantine = next((q for q in in_place if (q.label, q.source, q.since, q.until) == exclusion), None)
     if quarantine is None:
         quarantine = Quarantine(
             number=0,
@@ -375,9 +385,9 @@ def relearn(
     registered = ledger.registered()
     assert registered is not None, "the caller has looked for the ledger"
     new = Ledger(ledger.database, label=PolicyLabel(quarantine.new_label))
-    facts = {name: registered[name] for name in ("algorithm", "params", "encoder_hash")}
-    register_policy(ledger.database, label=new.label, now=now, **facts)
-    _learn(new, settings=settings, progress=progress)
+    policy = {name: registered[name] for name in ("algorithm", "params", "encoder_hash")}
+    register_policy(ledger.database, label=new.label, now=now, **policy)
+    _learn_all(new, settings=settings, progress=progress)
     newest = new.latest_snapshots(limit=1)
     return {
         "number": quarantine.number,
@@ -390,40 +400,39 @@ def relearn(
 
 
 def _begin(connection: Connection, quarantine: Quarantine) -> Quarantine:
-    """Store the exclusion with all that the former ledger leaves out."""
-    for one in in_force(connection, new_label=quarantine.label):
-        add_quarantine(connection, replace(one, label=quarantine.label, new_label=quarantine.new_label))
+    """Store the exclusion, together with the exclusions of the former ledger."""
+    for earlier in in_force(connection, new_label=quarantine.label):
+        add_quarantine(connection, replace(earlier, label=quarantine.label, new_label=quarantine.new_label))
     stored = add_quarantine(connection, quarantine)
-    facts = {name: getattr(stored, name) for name in ("number", "label", "new_label", "since", "until", "reason")}
+    names = ("number", "label", "new_label", "since", "until", "reason")
     record(
         connection,
         actor=quarantine.actor,
         action="feedback.quarantine",
         target=quarantine.source,
-        facts=facts,
+        facts={name: getattr(stored, name) for name in names},
         now=quarantine.made_at,
     )
     return stored
 
 
 def _next_label(ledger: Ledger) -> str:
-    """The name of the ledger that follows: main, main_q1, main_q2."""
+    """The first unused label for a ledger that follows: main, main_q1, main_q2."""
     numbered = _NUMBERED.match(ledger.label)
     base = numbered[1] if numbered else str(ledger.label)
     with ledger.database.read() as connection:
         labels = set(connection.execute(select(policies.c.label)).scalars())
-    taken = {one.new_label for one in quarantines_of(ledger.database, lifted=True)} | labels
-    number = 1
-    while (label := f"{base[: 40 - len(f'_q{number}')]}_q{number}") in taken:
-        number += 1
-    return label
+    labels |= {quarantine.new_label for quarantine in quarantines_of(ledger.database, lifted=True)}
+    suffixes = (f"_q{number}" for number in itertools.count(1))
+    candidates = (f"{base[: 40 - len(suffix)]}{suffix}" for suffix in suffixes)
+    return next(label for label in candidates if label not in labels)
 
 
-def _learn(ledger: Ledger, *, settings: Settings, progress: Callable[[int], None]) -> None:
-    """Learn all there is, as a learner does."""
+def _learn_all(ledger: Ledger, *, settings: Settings, progress: Callable[[int], None]) -> None:
+    """Let a learner of this ledger learn everything that is ready."""
     policy = settings.policy.model_copy(update={"label": str(ledger.label)})
-    ours = settings.model_copy(update={"policy": policy})
-    learner = Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=ours)
+    files = SnapshotFiles(settings.snapshot_root)
+    learner = Learner(ledger, files=files, settings=settings.model_copy(update={"policy": policy}))
     closed, give_up = 0, time.monotonic() + _PATIENCE_S
     while True:
         done = learner.drain(patience_s=1.0)

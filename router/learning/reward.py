@@ -1,12 +1,11 @@
-"""From feedback and outcome to one reward, by metrics of answers: pure functions, no state, no clock.
+"""Rewards from feedback and outcome, and metrics of answers: pure functions.
 
-reward = clip(quality - weight * cost): MBA-RAG's r = A(y, y_a) - lambda C(a), with the cost of the steps really
-taken. Quality and cost stay apart in the result, so that lambda can be changed on the log.
+reward = clip(quality - weight * cost), which is MBA-RAG's r = A(y, y_a) - lambda C(a) with the cost of the steps that
+were taken. The result stores quality and cost separately, so that lambda can be changed for logged rewards.
 
-`exact_match`, `f1` and `containment` are ours and what a reward is made of; `judged` gives what the papers' evaluations
-print: exact match, F1 and accuracy as every family of data sets has them. These differ between families in small ways
-that move the figures, so each difference is a field of `Rules`, and `FAMILIES` has the rules by name. Published code
-behaves like this; where it contradicts itself, the field says which way was taken. Every value is in [0, 1].
+Rewards use `exact_match`, `f1` and `containment`. `judged` computes the metrics that the papers report, like the
+published code of each family of data sets. The families differ in details that change the figures: each difference is
+a field of `Rules`, and `FAMILIES` has the rules by name. Every value is in [0, 1].
 """
 
 import math
@@ -31,14 +30,12 @@ if TYPE_CHECKING:
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ANNOUNCED = re.compile(r".* answer is:? (.*)")
-#: what goes from a list in a text
+#: characters removed from a list in a text
 _LISTING = str.maketrans("", "", '"[]')
 _CITATION = re.compile(r"\s*\[\d+\]")
 #: answers that HotpotQA and 2WikiMultihopQA do not compare word by word
 _WHOLE = (["yes"], ["no"], ["noanswer"])
-
-
-#: splits a text into the words that are compared
+#: function that splits a text into words
 Words = Callable[[str], list[str]]
 
 
@@ -74,18 +71,15 @@ def _f1(prediction: list[str], gold: list[str]) -> float:
 
 
 def containment(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
-    """1.0 if the prediction contains the words of a gold answer consecutively, else 0.0. Unlike the papers' Acc, a
-    substring test, it does not find "no" in "north", nor an empty gold answer everywhere.
-    """
+    """1.0 if a gold answer's words are consecutive in the prediction, else 0.0; "no" does not match "north"."""
     text = f" {' '.join(words(prediction))} "
     return float(any(f" {' '.join(answer)} " in text for answer in map(words, gold) if answer))
 
 
 def last_announced(text: str) -> str:
-    """The text after the last "answer is" of the first line, without one full stop at the end; else the whole text.
+    """The text after the last "answer is" in the first line, without a final full stop; else the whole text.
 
-    Adaptive-RAG's rule, kept as it is for its figures: words must stand before "answer", and a line break before
-    the marker hides it.
+    This is Adaptive-RAG's rule: text must precede "answer", and only the first line is searched.
     """
     announced = _ANNOUNCED.match(text)
     return announced.group(1).removesuffix(".") if announced else text
@@ -95,32 +89,32 @@ def last_announced(text: str) -> str:
 class Rules:
     """Metrics of data sets with short answers: exact_match, f1 and accuracy."""
 
-    #: every gold answer counts, the best one; else the first alone
+    #: True: the best of all gold answers counts; False: the first one counts
     aliases: bool = True
-    #: F1 is 0 where one side is yes, no or noanswer and the other is not the same
+    #: True: F1 is 0 if prediction or gold is yes, no or noanswer, and the other one differs
     yes_no: bool = False
-    #: F1 where a side has no words left: "equal": 1 if neither has, "zero": 0
+    #: F1 if prediction or gold has no words: "equal": 1 if both have none, else 0; "zero": always 0
     empty: Literal["equal", "zero"] = "equal"
-    #: gold in the prediction: "words" (ours), "substring" (of normalised text), "raw" (of lower-cased text)
+    #: how gold is searched in the prediction: as "words", as "substring" of normalised text, as "raw" lower-case text
     accuracy: Literal["words", "substring", "raw"] = "substring"
-    #: only what follows the last "answer is" is judged, see `last_announced`
+    #: True: only the text after the last "answer is" is judged; see `last_announced`
     extract: bool = False
-    #: a prediction that begins with "[" or ends with "]" is judged up to its first comma
+    #: True: a prediction that begins with "[" or ends with "]" is judged up to its first comma
     first_item: bool = False
-    #: broken Unicode is repaired first, in prediction and gold, and curly quotes made straight (ftfy)
+    #: True: broken Unicode and curly quotes are repaired first, in prediction and gold (package ftfy)
     repaired: bool = False
-    #: how texts become words
+    #: splits texts into words
     words: Words = squad_words
 
     def judged(self, prediction: str, *, gold: Sequence[str]) -> Mapping[str, float]:
-        """exact_match, f1 and accuracy of the prediction. Raises ConfigError where ftfy is wanted and missing."""
+        """exact_match, f1 and accuracy of the prediction. Raises ConfigError if ftfy is needed and missing."""
         golds = gold if self.aliases else gold[:1]
         if self.repaired:
             prediction, *golds = map(required_module("ftfy", extra="families").fix_text, [prediction, *golds])
         answer = self._cut(prediction)
         return {
             "exact_match": exact_match(answer, gold=golds, words=self.words),
-            "f1": max(self._f1(self.words(answer), gold=self.words(one)) for one in golds),
+            "f1": max(self._f1(self.words(answer), gold=self.words(text)) for text in golds),
             "accuracy": self._accuracy(answer, gold=golds),
         }
 
@@ -146,15 +140,15 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairRules:
-    """Metrics of ASQA (ALCE): str_em and str_hit. A gold has one list of short answers per reading of the question."""
+    """Metrics of ASQA (ALCE): str_em and str_hit. Gold has a list of short answers per meaning of the question."""
 
-    #: only the first line is judged (ALCE; Adaptive-Note's code judges everything, citation marks included)
+    #: True: only the first line is judged, as ALCE does; False: the whole text, as Adaptive-Note does
     first_line: bool = True
-    #: citation marks such as [1] are taken out first
+    #: True: citation marks such as [1] are removed first
     citations: bool = True
 
     def judged(self, prediction: str, *, gold: Sequence[Sequence[str]]) -> Mapping[str, float]:
-        """str_em: share of readings with a short answer in the prediction; str_hit: 1.0 if every reading has one."""
+        """str_em: share of meanings with a short answer in the prediction; str_hit: 1.0 if all have one, else 0.0."""
         text = prediction.strip().partition("\n")[0] if self.first_line else prediction
         text = normalise(_CITATION.sub("", text) if self.citations else text)
         hits = [any(normalise(answer) in text for answer in answers) for answers in gold]
@@ -163,7 +157,7 @@ class PairRules:
 
 _ONE_HOP = Rules(extract=True, first_item=True, repaired=True)
 
-#: name -> rules. "ours" is the rule of rewards, "ours_ascii" the same with SQuAD's words; the others are as published
+#: name -> rules. "ours": the rules of rewards; "ours_ascii": the same with SQuAD's words; others: as published
 FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
     {
         "2wiki": Rules(yes_no=True, empty="zero"),
@@ -182,7 +176,7 @@ FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
 
 
 def rules_of(family: str) -> Rules | PairRules:
-    """The rules of that name. Raises InvalidInput with the known names."""
+    """The rules of a family. Raises InvalidInput, with the known names."""
     if family not in FAMILIES:
         message = f"{family!r} is unknown"
         raise InvalidInput(message, field="family", remedy=known_choices(sorted(FAMILIES), given=family))
@@ -192,10 +186,10 @@ def rules_of(family: str) -> Rules | PairRules:
 def judged(
     prediction: str | None, *, gold: Sequence[str] | Sequence[Sequence[str]], family: str = "ours"
 ) -> Mapping[str, float]:
-    """The family's measures of one answer, by name; all 0.0 if it is None or blank.
+    """Metrics of one answer by a family's rules, by name; all 0.0 if the answer is None or blank.
 
-    `gold`: the right answers, at least one; of family "asqa" a list of lists, see `PairRules`.
-    Raises InvalidInput for an unknown family and for gold of the wrong shape.
+    Raises InvalidInput for an unknown family and for gold of a wrong form. gold: at least one right answer; for the
+    families of ASQA a list of lists, see `PairRules`.
     """
     rules = rules_of(family)
     _check_gold(gold, pairs=isinstance(rules, PairRules))
@@ -205,7 +199,7 @@ def judged(
 
 def _check_gold(gold: Any, *, pairs: bool) -> None:
     lists = gold if pairs else [gold]
-    if not (_is_list(lists) and all(_is_list(each) and all(map(_is_text, each)) for each in lists)):
+    if not (_is_list(lists) and all(_is_list(answers) and all(map(_is_text, answers)) for answers in lists)):
         shape = "a list of lists of texts, one per reading" if pairs else "a list of texts"
         raise InvalidInput("are no gold answers", field="answers", remedy=f"give {shape}, none of them empty")
 
@@ -222,10 +216,10 @@ _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
 
 
 def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> float:
-    """Quality in [0, 1] of one feedback (for kind "reward": its value, whatever the bounds allow).
+    """Quality of one feedback, in [0, 1]; for kind "reward" its value, which may be outside.
 
-    A failed or blank answer has quality 0 by any label: a miss, however lenient the measure. By any feedback if another
-    arm answered in its place: the rater saw the answer of that arm.
+    A failed or blank answer has quality 0 by every label. If another arm answered in its place, its quality is 0 by
+    every feedback, since the rater saw the other arm's answer.
     """
     if outcome is not None and successor_of(outcome.made_by) is not None:
         return 0.0
@@ -241,12 +235,12 @@ def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> 
 
 
 def cost_of_terms(steps: float, cost: Cost, *, terms: Mapping[str, float]) -> float:
-    """Sum of price times amount over the cost terms, of an outcome with these steps and this cost."""
+    """Cost of an outcome: sum of price times amount over the cost terms. terms: term -> price per unit."""
     return math.fsum(price * (steps if term == "steps" else getattr(cost, term)) for term, price in terms.items())
 
 
 def aggregate(values: Sequence[float], *, how: Aggregate) -> float:
-    """One value of several feedbacks, in the order they came. Needs at least one value."""
+    """Combine several values, at least one, in the order received."""
     match how:
         case "first":
             return values[0]
@@ -265,22 +259,26 @@ def aggregate(values: Sequence[float], *, how: Aggregate) -> float:
 def explicit_reward(
     feedback: Sequence[Feedback], *, outcome: Outcome | None, settings: "RewardSettings", how: Aggregate
 ) -> Reward:
-    """The reward that the collected feedback gives. Feedback of kind "reward" has its cost inside already.
+    """The reward by the collected feedback. Raises InvalidInput if a number is not finite.
 
-    Where raw rewards are among the feedback they alone count: quality and reward are on different scales.
-    Raises InvalidInput if a number is not finite: the row goes to quarantine.
+    If there are raw rewards (kind "reward"), only they count: they include the cost, and have another scale.
     """
     raw = [item for item in feedback if item.kind == "reward"]
     values = [quality_of(item, outcome=outcome, measure=settings.quality) for item in raw or feedback]
     weight = 0.0 if raw else settings.weight
     kinds = {item.kind for item in feedback}
-    preset = "reward" if raw else "mixed" if len(kinds) > 1 else settings.quality if "label" in kinds else "rating"
+    if raw:
+        preset = "reward"
+    elif len(kinds) > 1:
+        preset = "mixed"
+    else:
+        preset = settings.quality if "label" in kinds else "rating"
     quality = aggregate(values, how=how)
     return _reward(quality, outcome=outcome, weight=weight, preset=preset, settings=settings, source="explicit")
 
 
 def default_reward(value: float, *, outcome: Outcome | None, settings: "RewardSettings") -> Reward:
-    """The reward of a decision without a judgement; the value is taken as it is."""
+    """The reward of a decision without judgements: the value, with cost not subtracted."""
     return _reward(value, outcome=outcome, weight=0.0, preset="default", settings=settings, source="default")
 
 

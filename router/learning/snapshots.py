@@ -1,7 +1,7 @@
-"""Snapshots: a policy's state as safetensors and JSON, written atomically, checked when loaded. Never pickle.
+"""Snapshots: a policy's state as safetensors and JSON, written atomically and checked when loaded. Never pickle.
 
-A snapshot is a cache of the ledger: lose it and the learner makes the same bytes again. Its sha256 covers the
-tensors and the facts, so that two policies with one sha256 are the same policy.
+A snapshot is a cache of the ledger: if it is lost, the learner makes the same bytes again. Its sha256 covers tensors
+and facts, so two policies with the same sha256 are equal.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors, save as save_tensors
 
@@ -28,9 +29,9 @@ from ragbandit.shared.errors import ConfigError, SnapshotError
 from ragbandit.shared.files import Folder
 from ragbandit.shared.types import ArmName, PolicyLabel, SnapshotInfo
 
-#: version of the JSON file; a file with another one is refused
+#: format version of the JSON file; other versions are refused
 FORMAT = 1
-#: facts of a snapshot that the database has too
+#: fields of the JSON file that the database has too
 _DESCRIBED: Final = ("policy", "algorithm", "params", "last_seq", "encoder_hash")
 _REMAKE = "delete the snapshots folder: the learner makes it again from the ledger"
 
@@ -38,7 +39,7 @@ _REMAKE = "delete the snapshots folder: the learner makes it again from the ledg
 def pack(
     policy: Policy, *, label: PolicyLabel, last_seq: int, encoder_hash: str, now: float
 ) -> tuple[SnapshotInfo, bytes, dict[str, Any]]:
-    """The snapshot's identity, its tensor bytes and its facts."""
+    """Make a snapshot. Returns (its row for the database, the tensor file, the content of the JSON file)."""
     arrays, facts = policy.state()
     tensors = save_tensors({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     described: dict[str, Any] = {
@@ -54,13 +55,13 @@ def pack(
     return _info(described, version=f"{label}-{last_seq}-{sha256[:12]}", sha256=sha256, made_at=now), tensors, described
 
 
-def _info(described: Mapping[str, Any], **more: Any) -> SnapshotInfo:
-    """What the database knows of a snapshot; more: its version, sha256 and time, which its facts do not have."""
-    return SnapshotInfo(**{name: described[name] for name in _DESCRIBED}, **more)
+def _info(described: Mapping[str, Any], **fields: Any) -> SnapshotInfo:
+    """A snapshot's row. described: content of its JSON file. fields: version, sha256 and made_at."""
+    return SnapshotInfo(**{name: described[name] for name in _DESCRIBED}, **fields)
 
 
 def policy_sha256(policy: Policy, *, label: PolicyLabel, last_seq: int, encoder_hash: str) -> str:
-    """The sha256 that identifies a policy after `last_seq` updates."""
+    """The sha256 of a policy's snapshot."""
     return pack(policy, label=label, last_seq=last_seq, encoder_hash=encoder_hash, now=0.0)[0].sha256
 
 
@@ -69,28 +70,27 @@ def _sha256(tensors: bytes, described: Mapping[str, Any]) -> str:
 
 
 class SnapshotFiles:
-    """Folder of the snapshots: a local folder, or any URL that fsspec knows (s3://, gs://, memory://)."""
+    """Folder of the snapshots: a local folder, or any URL that fsspec supports (s3://, gs://, memory://)."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self._folder = Folder(root, field="snapshots")
 
     def write(self, info: SnapshotInfo, tensors: bytes, described: Mapping[str, Any]) -> None:
-        """Both files, the JSON last: a snapshot without it does not exist. Raises SnapshotError."""
-        facts = json.dumps(dict(described) | {"sha256": info.sha256, "made_at": info.made_at}, indent=1).encode()
+        """Write both files, the JSON file last, since a snapshot without it does not exist. Raises SnapshotError."""
+        text = json.dumps(dict(described) | {"sha256": info.sha256, "made_at": info.made_at}, indent=1)
         try:
             self._folder.put(f"{info.version}.safetensors", tensors)
-            self._folder.put(f"{info.version}.json", facts)
+            self._folder.put(f"{info.version}.json", text.encode())
         except OSError as error:
             raise SnapshotError(f"{self.root} cannot be written: {error}", field="snapshots") from error
 
     def load(self, known: SnapshotInfo | str, *, encoder_hash: str | None = None) -> tuple[Policy, SnapshotInfo]:
-        """The policy of a snapshot, after all checks: format, sha256, encoder (None: any), shapes, finite numbers.
+        """Load a policy after checking format, sha256, encoder, shapes and finite numbers. Raises SnapshotError.
 
-        known: as the database knows it. Files that carry another sha256 than the database has are refused, however well
-        they fit each other: everyone who can write to the folder could make them. Or the version alone, without a
-        database: its name ends as the sha256 begins. Only `ragbandit replay` may use that: nothing decides by it.
-        Raises SnapshotError saying what is wrong.
+        known: the database's row. Its sha256 must match, since anyone with access to the folder can write files. Or a
+            version's name, which contains only a part of the sha256: for `ragbandit replay`, which decides nothing
+        encoder_hash: the required encoder; None accepts any
         """
         version, sha256 = (known, None) if isinstance(known, str) else (known.version, known.sha256)
         tensors, described = self._read(version)
@@ -100,12 +100,15 @@ class SnapshotFiles:
                 f"{version} has format {described.get('format')!r}, this version reads {FORMAT}",
                 remedy=_REMAKE,
             )
-        if (actual := _sha256(tensors, described)) != claimed:
+        actual = _sha256(tensors, described)
+        if actual != claimed:
             raise SnapshotError(f"{version} is damaged: its sha256 does not match", remedy="delete its two files")
-        if actual != sha256 if sha256 else not version.endswith(actual[:12]):
+        is_genuine = actual == sha256 if sha256 else version.endswith(actual[:12])
+        if not is_genuine:
+            expected = f"the database has {sha256[:12]}" if sha256 else "its name has another one"
             raise SnapshotError(
                 f"{version} is not the snapshot that the learner made: its files have the sha256 {actual[:12]}, "
-                f"{f'the database has {sha256[:12]}' if sha256 else 'its name says another'}",
+                f"{expected}",
                 remedy="find out who wrote to the snapshots folder; the learner makes it again from the ledger",
             )
         if encoder_hash is not None and described["encoder_hash"] != encoder_hash:
@@ -115,33 +118,33 @@ class SnapshotFiles:
                 remedy=OTHER_ENCODER,
             )
         try:
-            fresh = make_policy(described["algorithm"], params=described["params"])
-            policy = restored(fresh, dict(load_tensors(tensors)), described["facts"])
-        except (ConfigError, SafetensorError) as error:  # the sha256 fits: another version of ours wrote it
+            untrained = make_policy(described["algorithm"], params=described["params"])
+            policy = restored(untrained, dict(load_tensors(tensors)), described["facts"])
+        except (ConfigError, SafetensorError) as error:  # another release wrote the files, since the sha256 matches
             raise SnapshotError(f"{version} cannot be used here: {error}", remedy=_REMAKE) from error
         return policy, _info(described, version=version, sha256=actual, made_at=made_at)
 
     def exists(self, version: str) -> bool:
-        """True if both files are there; `load` checks their content."""
+        """Whether both files exist; `load` checks their content."""
         return all(self._folder.exists(name) for name in _names(version))
 
     def fingerprint(self, version: str) -> str | None:
-        """A text that changes when a process writes the files again; None if one is missing. Reads no content."""
+        """A text that changes if the files are written again; None if a file is missing. Reads no content."""
         try:
             return " ".join(self._folder.fingerprint(name) for name in _names(version))
         except OSError:
             return None
 
     def prune(self, versions: list[str]) -> None:
-        """Delete these snapshots' files; missing ones are fine."""
+        """Delete the files of these snapshots, if they exist."""
         for version in versions:
             for name in _names(version):
                 self._folder.remove(name)
 
     def _read(self, version: str) -> tuple[bytes, dict[str, Any]]:
         try:
-            tensors, facts = self._folder.get(f"{version}.safetensors"), self._folder.get(f"{version}.json")
-            described = json.loads(facts)
+            tensors = self._folder.get(f"{version}.safetensors")
+            described = json.loads(self._folder.get(f"{version}.json"))
         except (OSError, ValueError) as error:
             raise SnapshotError(f"{version} cannot be read from {self.root}: {error}", remedy=_REMAKE) from error
         if not isinstance(described, dict):
@@ -155,13 +158,14 @@ def _names(version: str) -> tuple[str, str]:
 
 log = logging.getLogger("ragbandit.learner")
 
-#: A snapshot that takes long (a fine-tuned model has hundreds of megabytes) is followed by this many times as long
-#: without one, _LONGEST_S at most, so that learning and serving get most of the machine.
-_SHARE: Final = 4.0
+#: pause after a snapshot, relative to the time that writing it took: a fine-tuned model has hundreds of megabytes, and
+#: learning and serving need most of the machine
+_PAUSE: Final = 4.0
 #: the same while a backlog is learned
-_SHARE_OF_BACKLOG: Final = 25.0
+_PAUSE_IN_BACKLOG: Final = 25.0
+#: longest pause, seconds
 _LONGEST_S: Final = 20.0
-#: snapshots from one pruning of old rows to the next
+#: number of snapshots between two prunings of old rows
 FORGET_EVERY = 100
 
 
@@ -177,37 +181,40 @@ class Publisher:
         announce: Callable[[SnapshotInfo], None],
         clock: Callable[[], float],
     ) -> None:
-        self.ledger, self.files, self.settings = ledger, files, settings
+        self.ledger, self.files = ledger, files
+        self.settings = settings
         self.announce, self.clock = announce, clock
-        #: time of the last snapshot, monotonic seconds, and how long its writing took
-        self._at, self._took_s = -math.inf, 0.0
+        #: time of the last snapshot, monotonic seconds
+        self._written_at = -math.inf
+        #: time that writing it took, seconds
+        self._took_s = 0.0
         #: when the frontier is computed again, monotonic seconds
         self._frontier_due = -math.inf
-        #: snapshots written here
+        #: number of snapshots written by this object
         self._count = 0
-        #: the newest snapshot has no diagnosis yet
+        #: whether the newest snapshot has no diagnosis yet
         self._is_undiagnosed = False
-        #: the newest that was written or found whole here: its version, last update, and its files as they were then
+        #: (version, last update, fingerprint of the files) of the newest snapshot that was written or checked here
         self._newest: tuple[str, int, str | None] = ("", -1, None)
 
-    def _left_s(self, share: float) -> float:
-        """Seconds until the next snapshot may be written."""
-        interval = max(self.settings.learning.snapshot_interval_s, min(share * self._took_s, _LONGEST_S))
-        return self._at + interval - time.monotonic()
+    def _remaining_s(self, pause: float) -> float:
+        """Seconds until the next snapshot may be written. pause: relative to the time that the last one took."""
+        interval = max(self.settings.learning.snapshot_interval_s, min(pause * self._took_s, _LONGEST_S))
+        return self._written_at + interval - time.monotonic()
 
     def wait(self) -> None:
-        """Wait until the interval is over: drains that follow each other closely become one."""
-        time.sleep(max(0.0, self._left_s(_SHARE)))
+        """Wait until the next snapshot may be written, so that several notifications lead to one drain."""
+        time.sleep(max(0.0, self._remaining_s(_PAUSE)))
 
     def publish(
         self, policy: Policy, *, last_seq: int, encoder_hash: str, force: bool, is_behind: bool = False
     ) -> None:
-        """Write a snapshot and notify the routers, if there are new updates and (unless forced) the interval is over.
+        """Write a snapshot and notify the routers, if there are new updates, and if the pause is over or with `force`.
 
-        is_behind: a backlog is learned; snapshots are then written less often.
+        is_behind: a backlog is being learned; the pause is then longer
         """
         now, began = self.clock(), time.monotonic()
-        if not force and self._left_s(_SHARE_OF_BACKLOG if is_behind else _SHARE) > 0.0:
+        if not force and self._remaining_s(_PAUSE_IN_BACKLOG if is_behind else _PAUSE) > 0.0:
             return
         version, written_seq, fingerprint = self._newest
         if written_seq == last_seq and fingerprint is not None and self.files.fingerprint(version) == fingerprint:
@@ -215,23 +222,23 @@ class Publisher:
         info, tensors, described = pack(
             policy, label=self.ledger.label, last_seq=last_seq, encoder_hash=encoder_hash, now=now
         )
-        most = self.settings.learning.snapshots_kept
-        of: dict[str, Any] = {"algorithm": policy.algorithm, "params": policy.params, "encoder_hash": encoder_hash}
-        known = self.ledger.latest_snapshots(limit=most + 1, **of)
-        if not (known and known[0].version == info.version and self._is_whole(known[0])):
-            self.ledger.database.check_file()  # a folder that was moved away is not made again for a snapshot
+        limit = self.settings.learning.snapshots_kept + 1
+        maker: dict[str, Any] = {"algorithm": policy.algorithm, "params": policy.params, "encoder_hash": encoder_hash}
+        stored = self.ledger.latest_snapshots(limit=limit, **maker)
+        if not (stored and stored[0].version == info.version and self._is_whole(stored[0])):
+            self.ledger.database.check_file()  # raises if the data folder was moved, so that it is not created again
             self.files.write(info, tensors, described)
             self.ledger.add_snapshot(info)
-            self._at = time.monotonic()
-            self._took_s = self._at - began
-            self._prune_files(info, known=[one for one in known if one.version != info.version], of=of)
+            self._written_at = time.monotonic()
+            self._took_s = self._written_at - began
+            self._prune_files(info, older=[old for old in stored if old.version != info.version], maker=maker)
             self._forget_rows(info)
             self.announce(info)
             self._is_undiagnosed = True
         self._newest = info.version, last_seq, self.files.fingerprint(info.version)
 
     def diagnose(self, policy: Policy, *, encoder_hash: str) -> None:
-        """Store how far the policy of the newest snapshot has learned, once; at intervals its frontier too."""
+        """Store the diagnosis of the newest snapshot's policy once, and at intervals its frontier."""
         if not self._is_undiagnosed:
             return
         settings, self._is_undiagnosed = self.settings, False
@@ -242,7 +249,7 @@ class Publisher:
         self.ledger.note(**texts)
 
     def _is_whole(self, info: SnapshotInfo) -> bool:
-        """True if the snapshot's files are there and the learner's own; reading them takes time."""
+        """Whether the snapshot's files exist and have the right sha256. Reads the files, which takes time."""
         try:
             self.files.load(info, encoder_hash=info.encoder_hash)
         except SnapshotError as error:
@@ -252,30 +259,77 @@ class Publisher:
             return False
         return True
 
-    def _prune_files(self, info: SnapshotInfo, *, known: Sequence[SnapshotInfo], of: Mapping[str, Any]) -> None:
-        """Delete files of older snapshots, except the newest of those that are kept longer. known: older snapshots."""
-        old = [one for one in known[self.settings.learning.snapshots_kept - 1 :] if not is_kept(one.last_seq)]
+    def _prune_files(self, info: SnapshotInfo, *, older: Sequence[SnapshotInfo], maker: Mapping[str, Any]) -> None:
+        """Delete the files of old snapshots. maker: algorithm, params and encoder_hash of the policy."""
+        old = [item for item in older[self.settings.learning.snapshots_kept - 1 :] if not is_kept(item.last_seq)]
         if is_kept(info.last_seq):
-            old += self.ledger.latest_snapshots(limit=KEPT_MOST + 1, kept=True, **of)[KEPT_MOST:]
-        self.files.prune([one.version for one in old])
+            old += self.ledger.latest_snapshots(limit=KEPT_MOST + 1, kept=True, **maker)[KEPT_MOST:]
+        self.files.prune([item.version for item in old])
 
-    def _forget_rows(self, ours: SnapshotInfo) -> None:
+    def _forget_rows(self, newest: SnapshotInfo) -> None:
         """Prune the rows of old snapshots, at the first snapshot made here and at every FORGET_EVERY-th after it."""
         self._count += 1
         if self._count % FORGET_EVERY != 1:
             return
-        gone = self.ledger.prune_snapshots()
-        # `_prune_files` has deleted the files of this policy; files of a former policy stayed when it was replaced.
-        others = [one for one in gone if _maker(one) != _maker(ours)]
-        self.files.prune([one.version for one in others])
+        # `_prune_files` has deleted the files of this policy, but not those of a former policy.
+        former = [info for info in self.ledger.prune_snapshots() if _maker(info) != _maker(newest)]
+        self.files.prune([info.version for info in former])
 
 
 def _maker(info: SnapshotInfo) -> tuple[object, ...]:
     return info.algorithm, dict(info.params), info.encoder_hash
 
 
+def sha256_after(policy: Policy, *, info: SnapshotInfo) -> str:
+    """The sha256 of this policy, if it is saved as the version `info`."""
+    return policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
+
+
+def difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> float | None:
+    """Largest relative difference between a relearned policy and its snapshot; 0 if the sha256 are equal.
+
+    None if the snapshot's files are not kept any more. Raises SnapshotError if they cannot be read.
+    """
+    if sha256_after(policy, info=info) == info.sha256:
+        return 0.0
+    if not files.exists(info.version):
+        return None
+    stored, _ = files.load(info)
+    return _largest_difference(policy.state(), stored.state())
+
+
+def _largest_difference(a: Any, b: Any) -> float:
+    """Largest relative difference of two results of `Policy.state`; infinity if rounding cannot explain it.
+
+    Arrays are compared row by row (whole, if they have one axis), so that a large row does not hide a small one:
+    the Euclidean length of the difference, divided by the length of the longer row. Floats are compared relative to the
+    larger one, if that is above 1. Names, shapes, types and other values must be equal.
+    """
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return _array_difference(a, b)
+    if isinstance(a, Mapping) and isinstance(b, Mapping) and a.keys() == b.keys():
+        return max((_largest_difference(a[key], b[key]) for key in a), default=0.0)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        return max(map(_largest_difference, a, b), default=0.0)
+    if isinstance(a, float) and isinstance(b, float) and a != b:
+        return abs(a - b) / max(1.0, abs(a), abs(b))
+    return 0.0 if a == b else math.inf
+
+
+def _array_difference(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
+    if a.shape != b.shape or a.dtype != b.dtype or not np.issubdtype(a.dtype, np.floating):
+        return 0.0 if a.dtype == b.dtype and np.array_equal(a, b) else math.inf
+    if not a.size:
+        return 0.0
+    rows = len(a) if a.ndim > 1 else 1
+    first, second = (array.astype(np.float64).reshape(rows, -1) for array in (a, b))
+    length = np.maximum(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))
+    worst = float((np.linalg.norm(first - second, axis=1) / np.where(length > 0.0, length, 1.0)).max(initial=0.0))
+    return worst if math.isfinite(worst) else math.inf
+
+
 def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bool:
-    """Whether the ledger has updates, and none of the policy's newest snapshots is there. Contents are not checked."""
+    """Whether the ledger has updates, but no files of the policy's newest snapshots. Contents are not checked."""
     newest = ledger.latest_snapshots(
         limit=TRIES, algorithm=policy.algorithm, params=policy.params, encoder_hash=ledger.encoder_hash()
     )
@@ -285,9 +339,10 @@ def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bo
 def find_interim(
     ledger: Ledger, *, files: SnapshotFiles, settings: Settings, encoder_hash: str
 ) -> tuple[Policy, SnapshotInfo]:
-    """What decides until the learner has learned the policy again, and its snapshot, which the database knows.
+    """Find a policy that decides until the configured one is learned. Returns (policy, its stored snapshot).
 
-    Raises StoreError, and SnapshotError if files cannot be written.
+    The result is the newest usable policy of the ledger, else one that plays the incumbent or fallback arm. Raises
+    StoreError, and SnapshotError if files cannot be written.
     """
     incumbent = settings.policy.incumbent
     for info in ledger.snapshots_to_try():
@@ -297,8 +352,8 @@ def find_interim(
                 return files.load(info, encoder_hash=info.encoder_hash)[0], info
             except SnapshotError:
                 continue
-    wanted = settings.policy.fallback if incumbent is None else incumbent
-    arm = fallback_arm(wanted, arms=[ArmName(name) for name in settings.arms])
+    preferred = settings.policy.fallback if incumbent is None else incumbent
+    arm = fallback_arm(preferred, arms=[ArmName(name) for name in settings.arms])
     fixed = protected("fixed", params={"arm": arm}, settings=settings.policy)
     info, tensors, described = pack(fixed, label=ledger.label, last_seq=0, encoder_hash="", now=time.time())
     files.write(info, tensors, described)

@@ -1,19 +1,19 @@
-"""Sources of feedback: where each judgement came from, how far it is trusted, which are left out of a ledger.
+"""Sources of feedback: who sent each judgement, how much it weighs, and which sources a ledger excludes.
 
-A source has one of the names that settings use:
+A feedback has several sources. Settings name them as follows:
 
-    key:ID       the API key; `ID` is its public id or its name. A key and those that it was rotated to are one source
-    tenant:NAME  the tenant of the decision that was judged
+    key:ID       the API key, by its public id or name; a key and the keys that it was rotated to are one source
+    tenant:NAME  the tenant of the judged decision
     role:NAME    the role of the key
-    rater:NAME   who judged, as the caller sent it; import:... is short for rater:import:...
+    rater:NAME   the rater that the caller sent; import:... is short for rater:import:...
 
-A name that ends in * stands for all that begin so.
+A name that ends in * matches every source that begins with the text before the *.
 """
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, NamedTuple, cast, get_args
 
 from sqlalchemy import Connection, func, insert, select, update
 
@@ -27,49 +27,51 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import feedback, quarantines, updates
 from ragbandit.router.storage.sql.waiting import flag_again
 from ragbandit.shared.errors import NotFound
-from ragbandit.shared.types import LABEL_QUEUE, Feedback, JoinedDecision, Json, JudgedBy, Outcome
+from ragbandit.shared.types import LABEL_QUEUE, Feedback, FeedbackId, JoinedDecision, Json, JudgedBy, Outcome
 
 DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quarantine:
-    """A source whose feedback of a time is left out of a ledger."""
+    """The exclusion of a source: a ledger that is learned without its feedback. Times are seconds since 1970."""
 
     #: 1, 2, 3 ...
     number: int
     #: "key:PUBLIC_ID", "tenant:NAME", "role:NAME" or "rater:NAME"
     source: str
-    #: upper bound of the time of receipt, seconds since 1970; None: no bound
+    #: excluded feedback was received at this time or later; None: no lower bound
     since: float | None
+    #: excluded feedback was received before this time; None: no upper bound
     until: float | None
-    #: the ledger that had learned from it, and the one that is learned without
+    #: the ledger that learned from the source
     label: str
+    #: the ledger that is learned without the source
     new_label: str
     reason: str
     actor: str
     made_at: float
-    #: None if it is in force
+    #: None while the exclusion is in force
     lifted_at: float | None
 
     def covers(self, received_at: float) -> bool:
-        """Whether it is about feedback that came in then."""
+        """Whether feedback received at this time is excluded."""
         return (self.since is None or received_at >= self.since) and (self.until is None or received_at < self.until)
 
 
-#: API key, rater, and UTC day, in days since the epoch
+#: (API key, rater, UTC day in days since 1970)
 RaterDay = tuple[str | None, str, int]
 _ROWS: Final = TableRows(quarantines, Quarantine)
 
 
 def quarantines_of(database: Database, *, new_label: str | None = None, lifted: bool = False) -> list[Quarantine]:
-    """Quarantines in force, the oldest first. new_label: of one ledger; lifted: those that were lifted too."""
+    """Exclusions, oldest first. new_label: only exclusions from this ledger. lifted: include lifted exclusions."""
     with database.read() as connection:
         return in_force(connection, new_label=new_label, lifted=lifted)
 
 
 def in_force(connection: Connection, *, new_label: str | None = None, lifted: bool = False) -> list[Quarantine]:
-    """`quarantines_of` in a transaction of the caller's."""
+    """`quarantines_of` within the caller's transaction."""
     query = select(quarantines).order_by(quarantines.c.number)
     if new_label is not None:
         query = query.where(quarantines.c.new_label == new_label)
@@ -79,7 +81,7 @@ def in_force(connection: Connection, *, new_label: str | None = None, lifted: bo
 
 
 def add_quarantine(connection: Connection, quarantine: Quarantine) -> Quarantine:
-    """Store it under the next number, in the caller's write transaction."""
+    """Store an exclusion under the next number, within the caller's write transaction."""
     last = connection.execute(select(func.coalesce(func.max(quarantines.c.number), 0))).scalar_one()
     numbered = replace(quarantine, number=int(last) + 1, actor=quarantine.actor[:128], lifted_at=None)
     connection.execute(insert(quarantines).values(**_ROWS.row(numbered)))
@@ -87,30 +89,30 @@ def add_quarantine(connection: Connection, quarantine: Quarantine) -> Quarantine
 
 
 def lifted(ledger: Ledger, number: int, *, actor: str, now: float) -> int:
-    """End an exclusion; how many decisions that wait the learner looks at again. Raises NotFound."""
+    """End an exclusion. Returns how many waiting decisions the learner will read again. Raises NotFound."""
     with ledger.database.write() as connection:
         row = connection.execute(select(quarantines).where(quarantines.c.number == number)).mappings().first()
         if row is None or row["lifted_at"] is not None:
             remedy = "`ragbandit feedback exclude` shows those in force"
             raise NotFound(f"no quarantine {number} is in force", field="number", remedy=remedy)
         connection.execute(update(quarantines).where(quarantines.c.number == number).values(lifted_at=now))
-        facts = {"label": row["new_label"], "number": number}
-        record(connection, actor=actor, action="feedback.lift", target=row["source"], facts=facts, now=now)
+        details = {"label": row["new_label"], "number": number}
+        record(connection, actor=actor, action="feedback.lift", target=row["source"], facts=details, now=now)
     return flag_again(ledger.database, label=row["new_label"])
 
 
 def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) -> dict[RaterDay, tuple[float, str]]:
-    """(received_at, id) of the first feedback beyond the cap, for the raters and days that have more; UTC days."""
+    """For the raters and days with more than `cap` judgements: (received_at, id) of the first one beyond the cap."""
     beyond: dict[RaterDay, tuple[float, str]] = {}
     with database.read() as connection:
         for number in sorted({day for _, _, day in days}):
             raters = {rater for _, rater, day in days if day == number}
-            here = feedback.c.received_at >= number * DAY_S, feedback.c.received_at < (number + 1) * DAY_S
+            in_day = feedback.c.received_at >= number * DAY_S, feedback.c.received_at < (number + 1) * DAY_S
             names = feedback.c.rater, feedback.c.api_key
-            many = select(*names).where(feedback.c.rater.in_(raters), *here).group_by(*names)
-            for rater, api_key in connection.execute(many.having(func.count() > cap)).all():
-                theirs = feedback.c.rater == rater, feedback.c.api_key.is_not_distinct_from(api_key)
-                query = select(feedback.c.received_at, feedback.c.id).where(*theirs, *here)
+            counts = select(*names).where(feedback.c.rater.in_(raters), *in_day).group_by(*names)
+            for rater, api_key in connection.execute(counts.having(func.count() > cap)).all():
+                by_rater = feedback.c.rater == rater, feedback.c.api_key.is_not_distinct_from(api_key)
+                query = select(feedback.c.received_at, feedback.c.id).where(*by_rater, *in_day)
                 ordered = query.order_by(feedback.c.received_at, feedback.c.id).offset(cap).limit(1)
                 received_at, key = connection.execute(ordered).one()
                 beyond[api_key, rater, number] = (received_at, key)
@@ -118,37 +120,37 @@ def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) ->
 
 
 def raters_lately(ledger: Ledger, *, decisions: int, among: int, limit: int) -> list[dict[str, Any]]:
-    """Source, rater and API key of the feedback on the newest judged decisions, with how much each sent and when last.
+    """Who judged the newest `decisions` judged decisions, found in the newest `among` updates; at most `limit` rows.
 
-    decisions: number of newest judged decisions that are read. limit: most sources, those with most feedback.
+    The keys of a row are source, rater, api_key, judgements (a count) and newest_at. Most judgements come first.
     """
     learned = select(updates.c.decision_id).where(
         updates.c.policy == ledger.label, updates.c.source == "explicit", updates.c.sample_weight > 0
     )
-    who = feedback.c.source, feedback.c.rater, feedback.c.api_key
-    sent = func.count().label("judgements")
+    columns = feedback.c.source, feedback.c.rater, feedback.c.api_key
+    count = func.count().label("judgements")
     with ledger.database.read() as connection:
         learned = learned.where(updates.c.seq > ledger.last_seq(connection=connection) - among)
         newest = learned.order_by(updates.c.seq.desc()).limit(decisions).subquery()
-        rows = select(*who, sent, func.max(feedback.c.received_at).label("newest_at")).where(
+        rows = select(*columns, count, func.max(feedback.c.received_at).label("newest_at")).where(
             feedback.c.decision_id.in_(select(newest.c.decision_id))
         )
-        ordered = rows.group_by(*who).order_by(sent.desc(), *who).limit(limit)
+        ordered = rows.group_by(*columns).order_by(count.desc(), *columns).limit(limit)
         return [dict(row) for row in connection.execute(ordered).mappings()]
 
 
-#: what a name of a source begins with, the closest to the person first
+#: prefixes of source names, from the most specific to the least
 KINDS: Final = ("rater", "import", "key", "role", "tenant")
-#: least probability of the label queue, as a part of the share that is labelled: no label weighs more than its inverse
+#: smallest probability in the label queue, relative to the share of labelled decisions; a label weighs at most 1 / this
 LEAST_LABELLED: Final = 0.2
-#: what the rater of feedback begins with that comes from a file of another system
+#: prefix of the rater of feedback that was imported from a file of another system
 IMPORTED_RATER: Final = "import:"
-#: stands in an id between the id of the feedback that it supersedes and a number; no caller's id may hold it
+#: separates a feedback id from the number of its replacement; ids of callers must not contain it
 SUPERSEDES: Final = "~"
 
 
 class KeyDirectory:
-    """The API keys of a store at one moment, with those that were rotated or revoked."""
+    """The API keys of a store at one moment, rotated and revoked ones included."""
 
     def __init__(self, keys: Iterable[ApiKey] = ()) -> None:
         self._keys: Mapping[str, ApiKey] = {key.public_id: key for key in keys}
@@ -165,7 +167,7 @@ class KeyDirectory:
         return public_id
 
     def names_of(self, item: Feedback, *, tenant: str) -> frozenset[str]:
-        """Every source that this feedback is of, by its full name. tenant: of its decision."""
+        """Full names of all sources of a feedback. tenant: the tenant of its decision."""
         names = {f"tenant:{tenant}"}
         if item.rater is not None:
             names.add(f"rater:{item.rater}")
@@ -178,27 +180,29 @@ class KeyDirectory:
 
 
 def matches(name: str, sources: Collection[str]) -> bool:
-    """Whether a name of the settings stands for one of these sources, which have their full names."""
-    full = f"rater:{name}" if name.startswith("import:") else name
-    return any(one.startswith(full[:-1]) for one in sources) if full.endswith("*") else full in sources
+    """Whether a name in the settings matches one of these full source names."""
+    full_name = f"rater:{name}" if name.startswith("import:") else name
+    if full_name.endswith("*"):
+        return any(source.startswith(full_name[:-1]) for source in sources)
+    return full_name in sources
 
 
 def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str, float]) -> float:
-    """Factor on the weight of a feedback, >= 0; with 0 it is stored, but not learned.
+    """Factor on the weight of a feedback, >= 0; with 0 the feedback is stored, but not learned.
 
-    If several names match, the closest to the person counts: rater, then key, role, tenant; within a kind the longest
-    name. Without a match it is 1, or 0 for scores of another system's model, which no operator has checked yet.
+    If several names match, the most specific kind counts (rater, then key, role, tenant), and within a kind the longest
+    name. Without a match the factor is 1, but 0 for imported scores of a model, which no operator has checked yet.
     """
     names = [name for name in configured if matches(name, sources)]
     if names:
         best = min(names, key=lambda name: (KINDS.index(name.partition(":")[0]), name.endswith("*"), -len(name), name))
         return configured[best]
-    foreign = item.source == "judge" and (item.rater or "").startswith(IMPORTED_RATER)
-    return 0.0 if foreign else 1.0
+    is_imported = item.source == "judge" and (item.rater or "").startswith(IMPORTED_RATER)
+    return 0.0 if is_imported else 1.0
 
 
 def label_weight(facts: Mapping[str, Json]) -> float:
-    """Rows that a label out of the label queue counts as, in (0, 1 / LEAST_LABELLED]: share / q of its decision."""
+    """Number of rows that a label from the label queue counts as, in (0, 1 / LEAST_LABELLED]: share / probability."""
     queue = facts.get(LABEL_QUEUE)
     if not isinstance(queue, Mapping) or not queue.get("asked"):
         return 1.0
@@ -206,52 +210,69 @@ def label_weight(facts: Mapping[str, Json]) -> float:
     return min(share / q, 1.0 / LEAST_LABELLED)
 
 
+#: classes of raters, the most trusted first
 _CLASSES: Final[tuple[JudgedBy, ...]] = get_args(JudgedBy)
 
 
 def class_of(item: Feedback) -> JudgedBy:
-    """The class of a judgement; scores of a model are in the class "judge", whatever their kind."""
+    """The rater class of a judgement. A model's judgements belong to "judge", whatever their kind."""
     if item.source in ("judge", "event"):
         return "judge" if item.source == "judge" else "event"
     return "label" if item.source in ("code", "label") or item.kind in ("label", "reward") else "human"
 
 
 def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
-    """The judgements that stand, in the order received: a rater's later one of a kind replaces the earlier.
+    """The judgements in force, in the order received: a rater's later judgement of a kind replaces the earlier one.
 
-    A retraction replaces it with nothing. Raters are those of an API key: a key cannot replace what came with another.
-    Feedback that does not say its rater is its key's; without a key, each is of a rater of its own.
+    A retraction removes the earlier judgement. A rater belongs to its API key, so a key cannot replace judgements of
+    another key. Feedback with a key and no rater belongs to the key; feedback with neither replaces nothing.
     """
-    last = {_key(item): item.id for item in feedback}
-    return tuple(item for item in feedback if last[_key(item)] == item.id and not is_retraction(item))
+    last = {_rater_and_kind(item): item.id for item in feedback}
+    return tuple(item for item in feedback if last[_rater_and_kind(item)] == item.id and not is_retraction(item))
 
 
 def is_retraction(item: Feedback) -> bool:
-    """Whether it takes back what its rater said before, of its kind. (An event without a value is worth nothing.)"""
+    """Whether the feedback retracts its rater's earlier one. An event without a value is not a retraction."""
     return item.value is None and item.kind != "event"
 
 
-def _key(item: Feedback) -> tuple[str, ...]:
+def _rater_and_kind(item: Feedback) -> tuple[str, ...]:
     if item.rater is None and item.api_key is None:
         return (item.id.partition(SUPERSEDES)[0],)
     return (item.source, item.api_key or "", item.rater or "", item.kind, item.event or "")
 
 
-def most_trusted(feedback: Sequence[Feedback]) -> tuple[JudgedBy, tuple[Feedback, ...]]:
-    """The most trusted class that is there, and its judgements; checks by code only where it has no others."""
-    first = min((class_of(item) for item in feedback), key=_CLASSES.index)
-    trusted = tuple(item for item in feedback if class_of(item) == first)
-    return first, tuple(item for item in trusted if item.source != "code") or trusted
+class Judgements(NamedTuple):
+    """The standing judgements of a decision."""
+
+    #: rater class -> its standing judgements, the most trusted class first; classes without judgements are left out
+    by_class: Mapping[JudgedBy, tuple[Feedback, ...]]
+    #: the most trusted class
+    judged_by: JudgedBy
+    #: judgements of the most trusted class, which make the reward; without code checks, unless there is nothing else
+    used: tuple[Feedback, ...]
+    #: highest minus lowest quality of all standing judgements; None if fewer than two can be compared
+    disagreement: float | None
 
 
-def disagreement(feedback: Sequence[Feedback], *, outcome: Outcome | None, measure: str) -> float | None:
-    """How far the judgements of one decision lie apart in quality; None where fewer than two can be compared.
+def judgements_of(feedback: Sequence[Feedback], *, outcome: Outcome | None, measure: str) -> Judgements:
+    """Sort a decision's feedback by class and compare it. measure: how a label becomes quality (`reward.quality`).
 
-    Raw rewards have a scale of their own and are left out. measure: how a label becomes quality.
+    At least one feedback must be in force. Raw rewards have another scale and are not compared.
     """
-    qualities = [quality_of(one, outcome=outcome, measure=measure) for one in feedback if one.kind != "reward"]
+    stands = standing(feedback)
+    by_class: dict[JudgedBy, tuple[Feedback, ...]] = {}
+    for item in sorted(stands, key=lambda item: _CLASSES.index(class_of(item))):
+        by_class[class_of(item)] = (*by_class.get(class_of(item), ()), item)
+    judged_by, trusted = next(iter(by_class.items()))
+    qualities = [quality_of(item, outcome=outcome, measure=measure) for item in stands if item.kind != "reward"]
     qualities = [quality for quality in qualities if math.isfinite(quality)]
-    return max(qualities) - min(qualities) if len(qualities) > 1 else None
+    return Judgements(
+        by_class=by_class,
+        judged_by=judged_by,
+        used=tuple(item for item in trusted if item.source != "code") or trusted,
+        disagreement=max(qualities) - min(qualities) if len(qualities) > 1 else None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,41 +280,42 @@ class Screened:
     """A decision with the feedback that may be learned."""
 
     joined: JoinedDecision
-    #: what was left out, though it came in time
+    #: feedback that must not be learned: excluded, beyond a rater's cap, of weight 0, replaced or retracted
     left_out: tuple[Feedback, ...] = ()
-    #: factor on the weight of a feedback, by its id; 1 where it is not named
+    #: feedback id -> factor on its weight; missing ids have the factor 1
     factors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_idle(self) -> bool:
-        """Whether feedback is there, and none that can be learned."""
+        """Whether there is feedback, but none that can be learned."""
         return bool(self.left_out) and all(item.value is None for item in self.joined.feedback)
 
 
 class Screening:
-    """Filter of the feedback that one ledger learns from."""
+    """Filters the feedback that one ledger learns from."""
 
     def __init__(self, ledger: Ledger, *, settings: Settings) -> None:
         self.ledger, self.settings = ledger, settings
         self._keys = KeyDirectory()
         self._quarantines: tuple[Quarantine, ...] = ()
-        #: (received_at, id) of the first feedback beyond the cap, by rater and day; of the decisions looked up last
+        #: result of `first_beyond` for the decisions looked up last
         self._beyond: Mapping[RaterDay, tuple[float, str]] = {}
 
     def refresh(self) -> None:
-        """Read what others may have changed: keys and exclusions."""
+        """Read the present keys and exclusions."""
         self._keys = KeyDirectory(KeyStore(self.ledger.database).listed())
         self._quarantines = tuple(quarantines_of(self.ledger.database, new_label=self.ledger.label))
 
     def look_up(self, joined: Sequence[JoinedDecision]) -> None:
-        """Read which raters of these decisions have given more than a day's cap, before they are screened."""
-        days = {day for one in joined for item in one.feedback if (day := _capped_day(item)) is not None}
+        """Read which raters of these decisions exceed the daily cap. Must be called before `screened`."""
+        items = (item for decision in joined for item in decision.feedback)
+        days = {day for day in map(_capped_day, items) if day is not None}
         cap = self.settings.learning.rater_per_day
         self._beyond = first_beyond(self.ledger.database, days, cap=cap) if days and cap else {}
 
     def screened(self, joined: JoinedDecision) -> Screened:
-        """The decision with what may be learned of its feedback. It must have been looked up."""
-        kept: list[Feedback] = []
+        """Separate the feedback that may be learned from the rest. The decision must have been looked up."""
+        usable: list[Feedback] = []
         factors: dict[str, float] = {}
         for item in joined.feedback:
             sources = self._keys.names_of(item, tenant=joined.decision.query.tenant)
@@ -301,35 +323,35 @@ class Screening:
             first = None if day is None else self._beyond.get(day)
             if first is not None and (item.received_at, item.id) >= first:
                 continue
-            if any(one.covers(item.received_at) and matches(one.source, sources) for one in self._quarantines):
+            if any(rule.covers(item.received_at) and matches(rule.source, sources) for rule in self._quarantines):
                 continue
             weight = factor(item, sources=sources, configured=self.settings.learning.sources)
             if item.source == "label":
                 weight *= label_weight(joined.decision.facts)
             if weight > 0.0 or is_retraction(item):
-                kept.append(item)
+                usable.append(item)
             if weight != 1.0:
                 factors[item.id] = weight
-        stands = self._standing(joined, kept)
-        left = tuple(item for item in joined.feedback if item.id not in {one.id for one in stands})
-        remaining = replace(joined, feedback=tuple(stands)) if left else joined
-        return Screened(joined=remaining, left_out=left, factors=factors)
+        replaced = self._replaced_ids(joined, usable)
+        learnable = tuple(item for item in usable if item.id not in replaced)
+        learnable_ids = {item.id for item in learnable}
+        left_out = tuple(item for item in joined.feedback if item.id not in learnable_ids)
+        remaining = replace(joined, feedback=learnable) if left_out else joined
+        return Screened(joined=remaining, left_out=left_out, factors=factors)
 
-    def _standing(self, joined: JoinedDecision, items: Sequence[Feedback]) -> list[Feedback]:
-        """The judgements that stand, and events without a value; with a window, by what came in it."""
+    def _replaced_ids(self, joined: JoinedDecision, items: Sequence[Feedback]) -> set[FeedbackId]:
+        """Ids of retractions, and of judgements that were retracted or replaced within the window (`wait_s`)."""
         wait_s = self.settings.learning.wait_s
         end = joined.decision.made_at + wait_s
         in_time = [item for item in items if wait_s == 0 or item.received_at <= end]
-        votes = [item for item in in_time if item.value is not None or is_retraction(item)]
-        stands = {item.id for item in standing(votes)}
-        gone = {item.id for item in votes if item.id not in stands}
-        return [item for item in items if item.id not in gone]
+        judgements = [item for item in in_time if item.value is not None or is_retraction(item)]
+        return {item.id for item in judgements} - {item.id for item in standing(judgements)}
 
 
 def _capped_day(item: Feedback) -> RaterDay | None:
-    """The rater and day that a feedback counts for.
+    """The rater and day whose cap a feedback counts towards.
 
-    None without a rater's name, and for what processes of the operator write: the judge, checks by code, imports.
+    None without a rater's name, and for feedback that the operator's own processes write: judge, code checks, imports.
     """
     if item.rater is None:
         return None

@@ -1,4 +1,4 @@
-"""Status of a ledger, read from the database: counters, lag, quarantine. One source for HTTP and command line."""
+"""Status of a ledger, read from the database, for HTTP and command line: counters, lag, quarantined decisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -17,10 +17,11 @@ from ragbandit.router.storage.sql.tables import closures, feedback, policies, up
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Counters
 
-#: decisions whose feedback is looked at for the lag: they come first in the order of learning. More are a backlog.
+#: number of decisions, the next to be learned, that the lag is computed from; more decisions are a backlog
 LEARNED_NEXT: Final = 100
-#: newest updates whose times show how fast the learner is, and the greatest age of the last one while it works, seconds
+#: number of newest updates from which the learner's pace is computed
 PACE: Final = 2000
+#: if the newest update is older, seconds, the learner counts as idle and has no pace
 WORKS_S: Final = 60.0
 _INCOMPLETE: Final = select(policies.c.label).where(
     policies.c.label == bindparam("label"), or_(policies.c.inheriting.is_not(None), policies.c.retired_at.is_not(None))
@@ -33,32 +34,33 @@ class Status:
 
     counters: Counters
     last_seq: int
+    #: version of the newest snapshot; None without one
     snapshot: str | None
     snapshot_last_seq: int
-    #: updates in the ledger that the newest snapshot does not have
+    #: number of updates after the newest snapshot
     behind: int
-    #: seconds for which the oldest of the decisions that are learned next could have been; 0 if there is none
+    #: longest time, in seconds, that one of the next decisions has been ready to be learned; 0 if none is ready
     lag_s: float
-    #: decisions that our workers still have to answer
+    #: decisions that workers still have to answer
     unanswered: int
-    #: decisions run by callers that have feedback and cannot be learned before their outcome is reported
+    #: decisions run by callers that have feedback, but cannot be learned before their outcome is reported
     missing_outcome: int
-    #: decisions that could be learned now, if they are more than LEARNED_NEXT; else 0
+    #: decisions that are ready to be learned, if there are at least LEARNED_NEXT; else 0
     backlog: int = 0
     #: seconds until the backlog is learned, at the pace of the newest updates; None without a backlog or a pace
     caught_up_s: float | None = None
-    #: how far the policy has learned; None where it does not say
+    #: diagnosis of the policy; None if there is none
     learning: Diagnosis | None = None
-    #: the judge's work in the whole store
+    #: work of the judge in the whole store
     judge: JudgeState = field(default_factory=JudgeState)
     #: answers that wait for `reward.check`
     unchecked: int = 0
 
 
 def check_registered(ledger: Ledger) -> None:
-    """Raises NotFound, naming those that are there, for a ledger that no router and no import has opened.
+    """Raises NotFound, with the existing labels, if neither a router nor an import has opened the ledger.
 
-    Decisions have a place in the ledgers that are known alone: the counters of another one cannot balance.
+    A decision has a place only in registered ledgers, so the counters of another ledger would not add up.
     """
     with ledger.database.read() as connection:
         labels = sorted(connection.execute(select(policies.c.label)).scalars())
@@ -70,7 +72,7 @@ def check_registered(ledger: Ledger) -> None:
 
 
 def counters(ledger: Ledger) -> Counters:
-    """The counters as they are kept; `balanced` says whether they add up, `verify` whether they are right."""
+    """The stored counters. `Counters.balanced` checks their sum, `ragbandit verify` compares them with the tables."""
     with ledger.database.read() as connection:
         return _counters(connection, kept(connection, label=ledger.label), label=ledger.label)
 
@@ -84,7 +86,7 @@ def _counters(connection: Connection, kept_counts: Mapping[str, int], *, label: 
 
 @cache
 def _learned_next(rule: ClosingRule) -> Select[Any]:
-    """The statement, made once: (when its first feedback came, when it was made) of the decisions learned next."""
+    """Statement for the next decisions to be learned: columns received_at (of the first feedback) and decided_at."""
     now: Any = bindparam("now", type_=Double)
     firsts = [
         select(waiting.c.decision_id, waiting.c.decided_at)
@@ -103,29 +105,27 @@ def _learned_next(rule: ClosingRule) -> Select[Any]:
 
 
 def _backlog(connection: Connection, *, rule: ClosingRule, label: str, now: float) -> tuple[int, float | None]:
-    """Decisions with feedback that could be learned now, and the seconds until they are learned; None if unknown."""
+    """Returns (number of decisions ready to be learned, seconds until they are learned or None if unknown)."""
     rated = waiting.c.policy == label, waiting.c.has_feedback
-    counts = [select(func.count()).select_from(waiting).where(*rated, one) for one in rule.complete_ranges(now=now)]
+    ranges = rule.complete_ranges(now=now)
+    counts = [select(func.count()).select_from(waiting).where(*rated, condition) for condition in ranges]
     count = sum(int(connection.execute(query).scalar_one()) for query in counts)
-    ours = select(updates.c.seq, updates.c.made_at).where(updates.c.policy == label)
-    newest = connection.execute(ours.order_by(updates.c.seq.desc()).limit(1)).first()
+    of_ledger = select(updates.c.seq, updates.c.made_at).where(updates.c.policy == label)
+    newest = connection.execute(of_ledger.order_by(updates.c.seq.desc()).limit(1)).first()
     if newest is None or newest.made_at < now - WORKS_S:
         return count, None
-    former = connection.execute(ours.where(updates.c.seq > newest.seq - PACE).order_by(updates.c.seq).limit(1)).one()
-    passed = newest.made_at - former.made_at
-    return count, count * passed / (newest.seq - former.seq) if passed > 0.0 else None
+    recent = of_ledger.where(updates.c.seq > newest.seq - PACE).order_by(updates.c.seq)
+    oldest = connection.execute(recent.limit(1)).one()
+    passed = newest.made_at - oldest.made_at
+    return count, count * passed / (newest.seq - oldest.seq) if passed > 0.0 else None
 
 
 def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float) -> Status:
-    """Counters, and how far learning is behind.
-
-    serving: any instance of the ledger's policy; None where it has none: what was imported and has no policy is not
-    behind.
-    """
-    wanted: dict[str, Any] = {} if serving is None else {"algorithm": serving.algorithm, "params": serving.params}
-    with ledger.database.read() as connection:  # one transaction: the numbers are of one moment
+    """Read a ledger's status. serving: an instance of its policy; None for an imported ledger without a policy."""
+    maker: dict[str, Any] = {} if serving is None else {"algorithm": serving.algorithm, "params": serving.params}
+    with ledger.database.read() as connection:  # one transaction: all numbers are of the same moment
         last_seq = ledger.last_seq(connection=connection)
-        snapshots = ledger.latest_snapshots(limit=1, **wanted, connection=connection)
+        snapshots = ledger.latest_snapshots(limit=1, **maker, connection=connection)
         newest = snapshots[0] if snapshots else None
         counts_of_label = kept(connection, label=ledger.label)
         counts = _counters(connection, counts_of_label, label=ledger.label)
@@ -141,12 +141,13 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
     is_silent = serving is None and diagnosis is None
     waits = (now - max(row.received_at, row.decided_at + rule.wait_s) for row in learned_next)
     learning = None if is_silent else read_diagnosis(diagnosis, unlabelled=unlabelled)
+    snapshot_last_seq = 0 if newest is None else newest.last_seq
     return Status(
         counters=counts,
         last_seq=last_seq,
         snapshot=None if newest is None else newest.version,
-        snapshot_last_seq=0 if newest is None else newest.last_seq,
-        behind=0 if serving is None else last_seq - (0 if newest is None else newest.last_seq),
+        snapshot_last_seq=snapshot_last_seq,
+        behind=0 if serving is None else last_seq - snapshot_last_seq,
         lag_s=0.0 if serving is None else max([0.0, *waits]),
         backlog=backlog,
         caught_up_s=caught_up_s,
@@ -163,12 +164,12 @@ def quarantined(ledger: Ledger, *, limit: int = 100, among: int | None = None) -
 
     among: number of closed decisions that are searched, the newest by id; None: all.
     """
-    columns = closures.c.decision_id, closures.c.field, closures.c.reason, closures.c.made_at, closures.c.state
-    chosen = select(*columns).where(closures.c.policy == ledger.label)
+    columns = closures.c.decision_id, closures.c.field, closures.c.reason, closures.c.made_at
+    closed = select(*columns, closures.c.state).where(closures.c.policy == ledger.label)
     if among is not None:
-        chosen = chosen.order_by(closures.c.decision_id.desc()).limit(among)
-    newest = chosen.subquery()
-    query = select(newest).where(newest.c.state == "quarantined").order_by(newest.c.made_at.desc()).limit(limit)
-    names = ("decision_id", "field", "reason", "made_at")
+        closed = closed.order_by(closures.c.decision_id.desc()).limit(among)
+    newest = closed.subquery()
+    query = select(*(newest.c[column.name] for column in columns)).where(newest.c.state == "quarantined")
     with ledger.database.read() as connection:
-        return [{name: row[name] for name in names} for row in connection.execute(query).mappings()]
+        rows = connection.execute(query.order_by(newest.c.made_at.desc()).limit(limit)).mappings()
+        return [dict(row) for row in rows]

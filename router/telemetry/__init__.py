@@ -1,4 +1,4 @@
-"""Telemetry: traces by OpenTelemetry, and lines of the log, with the ids that tie them together (docs/telemetry.md)."""
+"""Telemetry: OpenTelemetry traces and log lines, connected by ids (docs/telemetry.md)."""
 
 from typing import TYPE_CHECKING
 
@@ -7,10 +7,10 @@ if TYPE_CHECKING:
 
 
 def make_tracing(*, enabled: bool, service: str, process: str) -> "Tracing":
-    """The tracing of a process, to be made in the process itself, after every fork.
+    """Make the tracing of this process. Call again after a fork. Raises ConfigError if the extra `otel` is missing.
 
-    service: its name, where OTEL_SERVICE_NAME gives none. process: which one of ours. Raises ConfigError without the
-    extra `otel`.
+    service: service name, if OTEL_SERVICE_NAME is not set
+    process: kind of the process, for example "worker"
     """
     if not enabled:
         from ragbandit.router.telemetry.tracing import OFF

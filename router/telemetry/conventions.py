@@ -1,9 +1,8 @@
-"""Names of spans, attributes and events, as literals in one place.
+"""Names of spans, attributes and events. docs/telemetry.md explains each name; a test compares the two.
 
-Those of OpenTelemetry were read on 2026-11-20: HTTP of semantic conventions 1.45, and GenAI of the repository
-semantic-conventions-genai, all of which is in development and may be renamed. The constants of OpenTelemetry's own
-packages for GenAI are deprecated as moved, so that none of them is used here. Those of OpenInference are of 0.1.42.
-docs/telemetry.md says what each means; a test compares the two.
+The names were read on 2026-11-20: HTTP from semantic conventions 1.45, GenAI from the repository
+semantic-conventions-genai (in development, so names may change), OpenInference from 0.1.42. The GenAI constants in
+OpenTelemetry's own packages are deprecated, so this module has literals.
 """
 
 from typing import Final
@@ -33,13 +32,13 @@ FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 RESPONSE_ID: Final = "gen_ai.response.id"
 EVALUATION: Final = "gen_ai.evaluation.name"
 EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
-# texts: only where their capture is on
+# texts: only if the capture of texts is turned on
 QUERY_TEXT: Final = "gen_ai.retrieval.query.text"
 DOCUMENTS: Final = "gen_ai.retrieval.documents"
 INPUT_MESSAGES: Final = "gen_ai.input.messages"
 OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 
-#: the event of a judgement: a log record in the trace of the decision
+#: event of a judgement: a log record in the trace of its decision
 EVALUATION_RESULT: Final = "gen_ai.evaluation.result"
 
 # ------------------------------------------------------------------------------------------------------- OpenInference

@@ -1,7 +1,7 @@
-"""Tracing by OpenTelemetry's SDK, sent by OTLP over HTTP.
+"""Tracing with OpenTelemetry's SDK, sent by OTLP over HTTP.
 
-OpenTelemetry's own variables set the receiver (OTEL_EXPORTER_OTLP_ENDPOINT and so on). The providers are this
-package's own and not the process's global ones: a library that is instrumented elsewhere does not find them.
+OpenTelemetry's own environment variables set the receiver (OTEL_EXPORTER_OTLP_ENDPOINT and so on). The process's global
+providers are not changed, so instrumented libraries do not send their spans to this receiver.
 """
 
 import os
@@ -30,14 +30,14 @@ try:
 except ImportError as error:
     raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled") from error
 
-#: OpenTelemetry's own name and values for the capture of texts
+#: OpenTelemetry's variable for the capture of texts
 _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _SCOPE: Final = "ragbandit"
-#: what is left when a process ends is sent within that long, seconds; what is left then is lost
+#: longest time to send the remaining records when the process ends, seconds; further records are lost
 _CLOSE_S: Final = 3.0
-#: longest tracestate that is kept with a decision, characters: W3C asks for 512 at least
+#: most characters of a stored tracestate; W3C demands at least 512
 _TRACESTATE: Final = 512
-#: longest text in an attribute, characters
+#: most characters of a text in an attribute
 _LONGEST_TEXT: Final = 20_000
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -73,7 +73,7 @@ class _OtelSpan(Span):
         self.span.set_status(trace.StatusCode.ERROR)
 
     def current(self) -> AbstractContextManager[object]:
-        # No exception is recorded: its message may hold a question.
+        # Exceptions are not recorded, since their messages may contain a question.
         return trace.use_span(self.span, record_exception=False, set_status_on_exception=False)
 
     def end(self) -> None:
@@ -92,26 +92,28 @@ class OpenTelemetry(Tracing):
         self._tracer, self._logger = tracers.get_tracer(_SCOPE), loggers.get_logger(_SCOPE)
 
     def begin(self, name: str, **how: Unpack[SpanOptions]) -> Span:
-        """As of Tracing."""
-        context, links, link = _context(how.get("parent")), [], how.get("link")
+        """See `Tracing.begin`."""
+        context, link = _context(how.get("parent")), how.get("link")
+        links = []
         if link is not None:
             context = Context()
             linked = trace.get_current_span(_context(link)).get_span_context()
-            links = [trace.Link(linked)] if linked.is_valid else []
+            if linked.is_valid:
+                links.append(trace.Link(linked))
         kind, attributes = trace.SpanKind[how.get("kind", "internal").upper()], _plain(how.get("attributes", {}))
         return _OtelSpan(self._tracer.start_span(name, context, kind=kind, attributes=attributes, links=links))
 
     def event(
         self, name: str, *, attributes: Mapping[str, Attribute | None], parent: Mapping[str, str] | None = None
     ) -> None:
-        """As of Tracing."""
+        """See `Tracing.event`."""
         severity, context = SeverityNumber.INFO, _context(parent)
         self._logger.emit(event_name=name, severity_number=severity, attributes=_plain(attributes), context=context)
 
     def close(self) -> None:
-        """Send what is left, for _CLOSE_S in all."""
-        # The SDK takes no limit that holds: with a receiver that hangs it waits 10 s for each batch that is left, which
-        # is longer than a process has to end. The threads do not hold up its end.
+        """Send the remaining records, for at most _CLOSE_S."""
+        # The SDK has no reliable time limit: if the receiver hangs, it waits 10 s for each batch, longer than a process
+        # may take to end. Daemon threads do not delay the end of the process.
         endings = [
             threading.Thread(target=provider.shutdown, name="ragbandit-telemetry", daemon=True)
             for provider in self._providers
@@ -124,18 +126,18 @@ class OpenTelemetry(Tracing):
 
 
 def _context(carrier: Mapping[str, str] | None) -> Context | None:
-    """The context of W3C headers; None: the current one."""
+    """The context in W3C headers; None: the current context."""
     return None if carrier is None else _PROPAGATOR.extract(carrier, context=Context())
 
 
 def open_telemetry(*, service: str, process: str) -> OpenTelemetry:
-    """The tracing of this process; its threads send in the background, and drop what does not fit into their queues."""
+    """Make the tracing of this process. Background threads send the records; records beyond their queues are lost."""
     import ragbandit
 
-    known: dict[str, Any] = {"service.version": ragbandit.__version__, names.PROCESS: process}
+    attributes: dict[str, Any] = {"service.version": ragbandit.__version__, names.PROCESS: process}
     if not os.environ.get("OTEL_SERVICE_NAME"):
-        known["service.name"] = service
-    resource = Resource.create(known)
+        attributes["service.name"] = service
+    resource = Resource.create(attributes)
     tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
     loggers = LoggerProvider(resource=resource, shutdown_on_exit=False)
     tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

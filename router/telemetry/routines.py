@@ -27,7 +27,8 @@ class StoreOutage:
     """
 
     def __init__(self, *, action: str, failing: str, restored: str, log: str = "ragbandit.worker") -> None:
-        self._action, self.failing, self._restored = action, failing, restored
+        self._action = action
+        self.failing, self._restored = failing, restored
         self.level = logging.ERROR
         self._log = logging.getLogger(log)
         self._lock = threading.Lock()

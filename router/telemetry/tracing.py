@@ -91,8 +91,6 @@ class Tracing:
 
 #: tracing that is turned off
 OFF: Final = Tracing()
-
-
 #: names of headers, and keys of `Query.request`
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
@@ -108,7 +106,8 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 def carrier_of(request: Mapping[str, Json]) -> dict[str, str]:
     """W3C headers stored with a decision; {} without a trace."""
-    return {name: sent for name in (TRACEPARENT, TRACESTATE) if isinstance(sent := request.get(name), str)}
+    headers = {name: request.get(name) for name in (TRACEPARENT, TRACESTATE)}
+    return {name: value for name, value in headers.items() if isinstance(value, str)}
 
 
 def trace_id_of(request: Mapping[str, Json]) -> str | None:

@@ -1,8 +1,8 @@
-"""What an audit checks: the rows of decisions and updates, each rule once; and with `deep` all pmfs made again.
+"""The checks of an audit: rules for stored decisions, and the deep check of all pmfs.
 
-A rule gives the fault in words, or None. Nothing is trusted but the row: seeds come from the ids and the store's
-secret, arms from pmf and seed, the pmf of a canary from its parts. The deep check learns every policy version again
-from the ledger, and lets it decide its decisions once more.
+Each rule returns an error text, or None if the row obeys it. The rules use only the row: the seed must follow from the
+id and the store's secret, the arm from pmf and seed, the pmf of a canary from its parts. The deep check learns every
+policy version again from the ledger, and computes the pmfs of its decisions again.
 """
 
 import json
@@ -13,12 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
-import numpy as np
-import numpy.typing as npt
 from sqlalchemy import ColumnElement, func, select, tuple_
 
 from ragbandit.router.learning.examples import is_erased_for, lessons
-from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
+from ragbandit.router.learning.snapshots import SnapshotFiles, difference
 from ragbandit.router.policies import FACTS, make_policy
 from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
 from ragbandit.router.policies.context import PARAM
@@ -37,14 +35,14 @@ from ragbandit.router.storage.ledgers.ledger import SNAPSHOT_ROWS, Ledger
 from ragbandit.router.storage.rows.conversion import decision_value, snapshot_value
 from ragbandit.router.storage.sql.tables import decisions, outcomes, snapshots
 from ragbandit.shared.errors import RagBanditError, SnapshotError, StoreError
-from ragbandit.shared.types import CANDIDATE, IMPORTED, SEEDED_ELSEWHERE, Decision, Json, SnapshotInfo, Update
+from ragbandit.shared.types import CANDIDATE, IMPORTED, SEEDED_ELSEWHERE, Decision, Json, SnapshotInfo
 
-#: tolerance of a mixture of the row's floats, whose order of addition differs between releases
+#: largest accepted difference between a canary's logged pmf and the mixture of its parts: releases add in another order
 _ROUNDING: Final = 1e-12
 
 
 def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
-    """The fault of a seed that follows neither from the secret and the id nor, as in earlier releases, from the id."""
+    """Error text if the seed follows neither from secret and id nor, as in earlier releases, only from the id."""
     if SEEDED_ELSEWHERE in decision.facts or decision.seed == seed_of(decision.id):
         return None
     follows = secret is not None and decision.seed == seed_of(decision.id, secret=secret)
@@ -52,169 +50,142 @@ def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
 
 
 def draw_fault(decision: Decision) -> str | None:
-    """The first rule of a draw from its seed that the row breaks; None where it breaks none."""
-    return next(_draw_faults(decision), None)
-
-
-def _draw_faults(decision: Decision) -> Iterator[str]:
-    """In this order: a rule may count on those before it."""
+    """Error text for the first rule of the draw that the row breaks; None if it obeys all."""
     pmf = decision.pmf
     if len(pmf) != len(decision.arms) or decision.arm not in decision.arms:
-        yield "arms and pmf do not fit together"
+        return "arms and pmf do not fit together"
     if not all(math.isfinite(p) and 0.0 <= p <= 1.0 for p in pmf) or abs(math.fsum(pmf) - 1.0) > 1e-9:
-        yield f"pmf is no distribution: {pmf}"
+        return f"pmf is no distribution: {pmf}"
     if min(pmf) < min(decision.floor, 1.0 / len(pmf)) - 1e-12:
-        yield f"pmf falls below the floor {decision.floor}"
+        return f"pmf falls below the floor {decision.floor}"
     index = choose(pmf, seed=decision.seed)
     if decision.arms[index] != decision.arm:
-        yield f"the draw gives {decision.arms[index]}, the row says {decision.arm}"
+        return f"the draw gives {decision.arms[index]}, the row says {decision.arm}"
     if pmf[index] != decision.propensity:
-        yield f"propensity {decision.propensity} is not the pmf's {pmf[index]}"
+        return f"propensity {decision.propensity} is not the pmf's {pmf[index]}"
+    return None
 
 
-def update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
-    """Disagreements between a ledger row, its decision and its own parts."""
-    if update.arm != decision.arm:
-        yield f"arm {update.arm}, the decision drew {decision.arm}"
-    if update.propensity != decision.propensity:
-        yield f"propensity {update.propensity}, the decision logged {decision.propensity}"
-    reward = update.reward
-    if reward.value != min(max(reward.quality - reward.weight * reward.cost, reward.minimum), reward.maximum):
-        yield "the reward is not quality - weight * cost within its bounds"
-
-
-def mixture_fault(decision: Decision) -> str | None:
-    """The fault of a pmf that is not the mixture in its facts; None if it is, or if no canary had a share."""
-    facts = _mixture_of(decision)
-    if facts is None:
+def _mixture_fault(decision: Decision) -> str | None:
+    """Error text if the pmf is not the mixture of the canary's parts; None if it is, or if no canary had a share."""
+    canary = _canary_of(decision)
+    if canary is None:
         return None
     try:
-        weight, champion, candidate = float(facts["weight"]), tuple(facts["champion"]), tuple(facts["pmf"])
+        weight = float(canary["weight"])
+        champion, candidate = tuple(canary["champion"]), tuple(canary["pmf"])
         pmf = mixed(champion, candidate, weight=weight)
-        added = decision.arms[len(decision.arms) - len(facts.get("added", ())) :]
-        given = math.fsum(p for arm, p in zip(decision.arms, champion, strict=True) if arm in added)
-        far = max(abs(p - q) for p, q in zip(pmf, decision.pmf, strict=True))
+        added = decision.arms[len(decision.arms) - len(canary.get("added", ())) :]
+        not_offered = math.fsum(p for arm, p in zip(decision.arms, champion, strict=True) if arm in added)
+        difference = max(abs(p - q) for p, q in zip(pmf, decision.pmf, strict=True))
     except (KeyError, ValueError, TypeError, ZeroDivisionError) as error:
         return f"its canary's parts cannot be read: {error!r}"
     if not 0.0 < weight < 1.0:
         return f"its canary has the weight {weight!r}"
-    if given:
-        return f"the champion gives {given!r} to arms that it does not offer"
-    return f"the mixture of champion and candidate is {pmf}, not its pmf" if far > _ROUNDING else None
+    if not_offered:
+        return f"the champion gives {not_offered!r} to arms that it does not offer"
+    return f"the mixture of champion and candidate is {pmf}, not its pmf" if difference > _ROUNDING else None
 
 
-def champion_part(decision: Decision) -> Decision:
-    """The decision as the champion alone would have had it; itself where no canary had a share.
-
-    Its facts must have passed `mixture_fault`.
-    """
-    facts = _mixture_of(decision)
-    if facts is None:
+def _champion_part(decision: Decision) -> Decision:
+    """The decision with the champion's pmf and arms; unchanged without a canary. Call `_mixture_fault` first."""
+    canary = _canary_of(decision)
+    if canary is None:
         return decision
-    own = len(decision.arms) - len(facts.get("added", ()))
-    pmf = tuple(float(p) for p in facts["champion"][:own])
-    return replace(decision, arms=decision.arms[:own], pmf=pmf, floor=float(facts["floor"]), scores=None)
+    count = len(decision.arms) - len(canary.get("added", ()))
+    pmf = tuple(float(p) for p in canary["champion"][:count])
+    return replace(decision, arms=decision.arms[:count], pmf=pmf, floor=float(canary["floor"]), scores=None)
 
 
-def _mixture_of(decision: Decision) -> Mapping[str, Any] | None:
-    """The facts of the canary that had a share of the row's pmf; None if no canary had."""
-    facts = decision.facts.get(CANDIDATE)
-    if not isinstance(facts, Mapping) or facts.get("state") != "canary" or facts.get("pmf") is None:
+def _canary_of(decision: Decision) -> Mapping[str, Any] | None:
+    """Facts about the canary that had a share of the pmf; None without one."""
+    canary = decision.facts.get(CANDIDATE)
+    if not isinstance(canary, Mapping) or canary.get("state") != "canary" or canary.get("pmf") is None:
         return None
-    return facts
+    return canary
 
 
-#: counters of what did not agree
-Counter = Literal[
-    "counter_mismatches",
-    "damages",
-    "deep_mismatches",
-    "ledger_mismatches",
-    "propensity_mismatches",
-]
+#: counters of mismatches
+Counter = Literal["counter_mismatches", "damages", "deep_mismatches", "ledger_mismatches", "propensity_mismatches"]
 
-#: mismatches that are described; all are counted
+#: most mismatches that are described; all are counted
 MOST_NAMED: Final = 20
 
 
 @dataclass(kw_only=True, slots=True)
 class Verdict:
-    """Counts of what was checked and of what did not agree. `ok` is the exit code's question."""
+    """Result of an audit: counts of checked rows and of mismatches. `ok` decides the exit code."""
 
     decisions: int = 0
-    #: decisions that were drawn elsewhere, so that their draws cannot be repeated
+    #: decisions drawn by another system; their draws cannot be repeated
     made_elsewhere: int = 0
-    #: decisions that were drawn by their ids without the secret after the store had one
+    #: decisions made with a seed that depends only on the id, although the store had a secret
     seeded_by_id: int = 0
-    #: seed, drawn arm, logged propensity, sum or floor of the pmf
+    #: decisions whose seed, arm, propensity or pmf is wrong
     propensity_mismatches: int = 0
     updates: int = 0
-    #: gaps in seq, rewards that do not follow from their parts
+    #: gaps in seq, and updates that contradict their decision or their own parts
     ledger_mismatches: int = 0
-    #: updates that the policy refuses, live as in replay
+    #: updates that the policy refuses to learn, in service and in replay
     refused: int = 0
     replay_sha256: str = ""
     live_sha256: str = ""
     live_version: str = ""
-    #: where the two sha256 differ by no more than rounding: the largest relative difference of the policies' arrays
+    #: largest relative difference of the policies' arrays, if the sha256 differ only by rounding; else None
     within_rounding: float | None = None
-    #: with deep: decisions whose pmf was made again by the policy version that made it
+    #: with deep: decisions whose pmf was computed again
     deep_decisions: int = 0
     deep_mismatches: int = 0
-    #: with deep: decisions of ours that were imported, by versions whose snapshots are in another store
+    #: with deep: decisions whose pmf cannot be computed again, for example imported ones
     not_checkable: int = 0
-    #: with deep: versions whose arrays are not kept any more, so that only their decisions' pmfs are compared
+    #: with deep: versions without stored arrays; only the pmfs of their decisions are compared
     not_compared: int = 0
     #: decisions whose texts, or texts and features, were erased on request
     erased: int = 0
-    #: updates of the live policy that cannot be learned again, since what they were learned from was erased
+    #: updates of the live policy that cannot be learned again because their data was erased
     not_relearnable: int = 0
-    #: updates whose rows left the store, by `retention` or an earlier release's archive: they cannot be checked
+    #: updates that cannot be checked because `retention`, or an earlier release's archive, removed their rows
     archived: int = 0
-    #: counters that differ from what is in the tables
+    #: counters that differ from the tables
     counter_mismatches: int = 0
-    #: places of the file that SQLite finds damaged; then nothing else is checked
+    #: damaged places in the SQLite file; with damages nothing else is checked
     damages: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """True if the only differences are rounding, and rows that were erased or left the store."""
+        """True if all differences are due to rounding, or to rows that were erased or removed."""
         differences = sum(getattr(self, counter) for counter in get_args(Counter))
-        same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None
-        same = same or self.not_relearnable > 0 or (self.archived > 0 and not self.replay_sha256)
-        return differences == 0 and same and not self.broken
-
-    @property
-    def broken(self) -> bool:
-        """A snapshot that is needed could not be read."""
-        return self.live_version != "" and self.live_sha256 == ""
+        is_same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None
+        is_same = is_same or self.not_relearnable > 0 or (self.archived > 0 and not self.replay_sha256)
+        is_unreadable = self.live_version != "" and self.live_sha256 == ""
+        return differences == 0 and is_same and not is_unreadable
 
     def fail(self, counter: Counter, text: str) -> None:
-        """Count a mismatch, and name it."""
+        """Count and describe a mismatch."""
         setattr(self, counter, getattr(self, counter) + 1)
         self.note(text)
 
     def note(self, text: str) -> None:
-        """Name something, up to a number that a person reads."""
+        """Add a note, unless there are MOST_NAMED already."""
         if len(self.notes) < MOST_NAMED:
             self.notes.append(text)
 
 
 PAGE: Final = 500
-#: Releases and processors add up a pmf in other orders: a pmf that was logged and one that is made again may differ by
-#: this much. The draw is from the logged one, which is checked to the last bit.
+#: largest accepted difference between a logged and a recomputed probability: releases and processors add in different
+#: orders. The draw itself is checked exactly, with the logged pmf
 PMF_ROUNDING: Final = 1e-9
-#: most that a policy's tolerance allows a probability to differ
-_MOST_APART: Final = 1e-6
+#: upper limit of the accepted difference for policies with a tolerance
+_MAX_ROUNDING: Final = 1e-6
 #: params that are recorded only if they are set
 _OPTIONAL: Final = frozenset({PARAM, FACTS})
-#: last update, as a version's name ends
-_NAMED: Final = re.compile(r"(\d{1,18})-[0-9a-f]{12}")
+#: end of a version's name: its last update, and 12 digits of its sha256
+_VERSION_END: Final = re.compile(r"(\d{1,18})-[0-9a-f]{12}")
 
 
 def pages(ledger: Ledger, *where: Any, unreadable: Any = lambda _: None) -> Iterator[Decision]:
-    """The decisions, in the order of their times; what cannot be read is handed to `unreadable` as a text instead."""
+    """The decisions, ordered by time. Calls `unreadable` with an error text for each row that cannot be read."""
     order = (decisions.c.made_at, decisions.c.id)
     last: list[Any] = []
     while True:
@@ -235,152 +206,105 @@ def pages(ledger: Ledger, *where: Any, unreadable: Any = lambda _: None) -> Iter
         last = [rows[-1][column.name] for column in order]
 
 
-def sha256_after(policy: Policy, *, info: SnapshotInfo) -> str:
-    """The sha256 that this policy has as the version that `info` describes."""
-    return policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
-
-
-def difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> float | None:
-    """The largest relative difference of a policy that was learned again from its snapshot, 0 for the same sha256.
-
-    None where the snapshot's files are not kept any more. Raises SnapshotError where they cannot be read.
-    """
-    if sha256_after(policy, info=info) == info.sha256:
-        return 0.0
-    if not files.exists(info.version):
-        return None
-    stored, _ = files.load(info)
-    return largest_difference(policy.state(), stored.state())
-
-
-def largest_difference(one: Any, other: Any) -> float:
-    """The largest relative difference of two results of `Policy.state`; infinity if rounding cannot explain it.
-
-    For every entry of an array's first axis (the whole array if it has one axis): the Euclidean length of the
-    difference over that of the longer one, so that a small part is not hidden by a large one. Floats among the facts
-    differ relative to the larger one if that is above 1. Names, shapes, types and other values must be equal.
-    """
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return _apart(one, other)
-    if isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
-        return max((largest_difference(one[key], other[key]) for key in one), default=0.0)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
-        return max((largest_difference(first, second) for first, second in zip(one, other, strict=True)), default=0.0)
-    if isinstance(one, float) and isinstance(other, float) and one != other:
-        return abs(one - other) / max(1.0, abs(one), abs(other))
-    return 0.0 if one == other else math.inf
-
-
-def _apart(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
-    if one.shape != other.shape or one.dtype != other.dtype or not np.issubdtype(one.dtype, np.floating):
-        return 0.0 if one.dtype == other.dtype and np.array_equal(one, other) else math.inf
-    if not one.size:
-        return 0.0
-    rows = len(one) if one.ndim > 1 else 1
-    first, second = (array.astype(np.float64).reshape(rows, -1) for array in (one, other))
-    length = np.maximum(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))
-    worst = float((np.linalg.norm(first - second, axis=1) / np.where(length > 0.0, length, 1.0)).max(initial=0.0))
-    return worst if math.isfinite(worst) else math.inf
-
-
 class DeepCheck:
-    """The deep check of one ledger: walks it once per (algorithm, params), and checks every version on the way.
+    """The deep check of one ledger: relearns each of its policies (algorithm and params), and checks all its versions.
 
-    If a version's snapshot row was pruned, only its last update is known, from its name: one of the ledger's policies
-    must then reproduce all its decisions.
+    If the snapshot row of a version was pruned, only its last update is known, from its name: then one of the ledger's
+    policies must reproduce all its decisions.
     """
 
     def __init__(self, ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
-        self.ledger, self.files, self.verdict = ledger, files, verdict
-        mine = select(snapshots).where(snapshots.c.policy == ledger.label)
-        oldest = mine.order_by(snapshots.c.last_seq.desc()).offset(SNAPSHOT_ROWS - 1).limit(1)
+        self.ledger, self.files = ledger, files
+        self.verdict = verdict
+        of_ledger = select(snapshots).where(snapshots.c.policy == ledger.label)
+        oldest = of_ledger.order_by(snapshots.c.last_seq.desc()).offset(SNAPSHOT_ROWS - 1).limit(1)
         at = decisions.c.made_at
         spans = select(decisions.c.version, func.min(at).label("first"), func.max(at).label("last"))
         spans = spans.where(decisions.c.policy == ledger.label).group_by(decisions.c.version)
         with ledger.database.read() as connection:
-            #: versions with a row; when the first and the last decision of each version were made
-            self.known = {row["version"]: snapshot_value(row) for row in connection.execute(mine).mappings()}
-            self.used = {row.version: (row.first, row.last) for row in connection.execute(spans)}
+            #: version -> its snapshot row
+            self.snapshots = {row["version"]: snapshot_value(row) for row in connection.execute(of_ledger).mappings()}
+            #: version -> times of its first and last decision
+            self.spans = {row.version: (row.first, row.last) for row in connection.execute(spans)}
             last = connection.execute(oldest).mappings().first()
-        #: rows of snapshots up to this update may have been pruned; -1 if none was
-        self.pruned_upto = -1 if last is None else last["last_seq"]
-        #: version without a snapshot row -> faults of the policy that fits best
-        self.unlike: dict[str, list[str]] = {}
+        #: snapshot rows up to this update may have been pruned; -1 if none was
+        self.pruned_to = -1 if last is None else last["last_seq"]
+        #: version without a snapshot row -> mismatches with the best-fitting policy
+        self.mismatches: dict[str, list[str]] = {}
 
     def run(self) -> None:
-        """Check every version that has decided something."""
+        """Check every version that made a decision."""
         replaced = replaced_encoders(self.ledger.database)
-        policies = {(i.algorithm, json.dumps(dict(i.params), sort_keys=True)) for i in self.known.values()}
+        policies = {_policy_key(info) for info in self.snapshots.values()}
         walks: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-        for version in sorted(self.used):
-            info, upto = self.known.get(version), self._named(version)
+        for version in sorted(self.spans):
+            info, last_seq = self.snapshots.get(version), self._pruned_seq(version)
             if info is not None and info.encoder_hash in replaced:
-                self._leave_out([version], why="the features that their policies learned from were made again")
+                self._skip([version], why="the features that their policies learned from were made again")
             elif info is not None:
-                key = (info.algorithm, json.dumps(dict(info.params), sort_keys=True))
-                walks[key].append((info.last_seq, version))
-            elif upto is not None and policies:
+                walks[_policy_key(info)].append((info.last_seq, version))
+            elif last_seq is not None and policies:
                 for key in policies:
-                    walks[key].append((upto, version))
+                    walks[key].append((last_seq, version))
             else:
                 self._check_missing(version)
         for (algorithm, params), versions in walks.items():
             self._walk(algorithm, params=json.loads(params), versions=sorted(versions))
-        for version, faults in sorted(self.unlike.items()):
+        for version, faults in sorted(self.mismatches.items()):
             self.verdict.deep_decisions += len(list(self._decisions(version)))
             for fault in faults:
                 self.verdict.fail("deep_mismatches", fault)
 
-    def _named(self, version: str) -> int | None:
-        """The last update of a version whose row may have been pruned, by its name; None for any other name."""
-        named = _NAMED.fullmatch(version.removeprefix(f"{self.ledger.label}-"))
-        return int(named[1]) if named is not None and int(named[1]) <= self.pruned_upto else None
+    def _pruned_seq(self, version: str) -> int | None:
+        """The last update in the name of a version whose snapshot row may have been pruned; else None."""
+        matched = _VERSION_END.fullmatch(version.removeprefix(f"{self.ledger.label}-"))
+        return int(matched[1]) if matched is not None and int(matched[1]) <= self.pruned_to else None
 
     def _decisions(self, version: str) -> Iterator[Decision]:
-        mine = pages(self.ledger, *self._made_by(version))
-        return (decision for decision in mine if IMPORTED not in decision.facts)
+        """The version's decisions, without imported ones."""
+        made = pages(self.ledger, *self._made_by(version))
+        return (decision for decision in made if IMPORTED not in decision.facts)
 
     def _made_by(self, version: str) -> list[ColumnElement[bool]]:
-        """The decisions of a version: a range of the index of times."""
-        at = decisions.c.made_at.between(*self.used[version])
+        at = decisions.c.made_at.between(*self.spans[version])  # narrows the search by the index of times
         return [at, decisions.c.version == version, decisions.c.policy == self.ledger.label]
 
-    def _leave_out(self, versions: Sequence[str], *, why: str) -> None:
-        """Count what was decided by versions that cannot be made again."""
-        left = sum(1 for one in versions for _ in self._decisions(one))
-        self.verdict.deep_decisions += left
-        self.verdict.not_checkable += left
-        if left:
-            self.verdict.note(f"{left} decisions are not made again: {why}; their draws are checked by the logged pmf")
+    def _skip(self, versions: Sequence[str], *, why: str) -> None:
+        """Count the decisions of versions that cannot be made again."""
+        count = sum(1 for version in versions for _ in self._decisions(version))
+        self.verdict.deep_decisions += count
+        self.verdict.not_checkable += count
+        if count:
+            self.verdict.note(f"{count} decisions are not made again: {why}; their draws are checked by the logged pmf")
 
     def _walk(self, algorithm: str, *, params: Mapping[str, Json], versions: Sequence[tuple[int, str]]) -> None:
-        """Let a fresh policy learn the ledger up to each of these versions, and compare it there."""
+        """Let a new policy learn the ledger, and compare it at each version. versions: pairs (last update, name)."""
         if is_of_another_release(algorithm, params=params):
-            known = [version for _, version in versions if version in self.known]
-            self.verdict.not_compared += len(known)
-            self._leave_out(known, why=f"{algorithm} had other params in the release that made them")
+            stored = [version for _, version in versions if version in self.snapshots]
+            self.verdict.not_compared += len(stored)
+            self._skip(stored, why=f"{algorithm} had other params in the release that made them")
             return
         try:
             policy = make_policy(algorithm, params=params)
-        except RagBanditError as error:  # a table, a package or a param of a former policy that is gone
+        except RagBanditError as error:  # a table, a package or a param of a former policy is missing now
             self.verdict.fail("deep_mismatches", f"{algorithm} cannot be made again: {error}")
             return
         if not policy.deterministic:
             self.verdict.note(f"{algorithm} does not give the same pmf twice: its decisions are not made again")
             return
         position, erased = 0, self._first_erased(policy) if self.verdict.erased else None
-        for upto, version in versions:
-            if erased is not None and upto >= erased:
-                left = "pmfs of its versions from there on stay as logged"
-                self.verdict.note(f"update {erased} was erased for {policy.algorithm}: {left}")
+        for last_seq, version in versions:
+            if erased is not None and last_seq >= erased:
+                effect = "the pmfs of its later versions are not made again"
+                self.verdict.note(f"update {erased} was erased for {policy.algorithm}: {effect}")
                 return
             try:
-                for update in lessons(self.ledger, policy=policy, after=position, upto=upto):
+                for update in lessons(self.ledger, policy=policy, after=position, upto=last_seq):
                     apply(policy, update)
             except (StoreError, ValueError, TypeError, KeyError) as error:
-                self.verdict.fail("deep_mismatches", f"the ledger cannot be read up to {upto}: {error}")
+                self.verdict.fail("deep_mismatches", f"the ledger cannot be read up to {last_seq}: {error}")
                 return
-            position = max(position, upto)
+            position = max(position, last_seq)
             self._compare(policy, version=version)
 
     def _first_erased(self, policy: Policy) -> int | None:
@@ -389,66 +313,73 @@ class DeepCheck:
         return next((update.seq for update, decision in pairs if is_erased_for(policy, decision)), None)
 
     def _compare(self, policy: Policy, *, version: str) -> None:
-        """The policy with a version that it has come to, and its pmfs with those that were logged."""
-        info = self.known.get(version)
+        """Compare a relearned policy with its version, and its pmfs with the logged ones."""
+        info = self.snapshots.get(version)
         if info is None:
-            faults = [fault for one in self._decisions(version) if (fault := self._pmf_fault(one, policy=policy))]
-            self.unlike[version] = min(self.unlike.get(version, faults), faults, key=len)
+            checked = (self._pmf_fault(decision, policy=policy) for decision in self._decisions(version))
+            faults = [fault for fault in checked if fault]
+            self.mismatches[version] = min(self.mismatches.get(version, faults), faults, key=len)
             return
         self._check_state(policy, info=info)
         for decision in self._decisions(version):
             self.verdict.deep_decisions += 1
             if is_erased_for(policy, decision):
                 self.verdict.not_checkable += 1
-            elif fault := self._pmf_fault(decision, policy=policy):
+                continue
+            fault = self._pmf_fault(decision, policy=policy)
+            if fault:
                 self.verdict.fail("deep_mismatches", fault)
 
     def _check_state(self, policy: Policy, *, info: SnapshotInfo) -> None:
-        """The sha256 of a version; where it differs and the policy is rounded, its arrays, while they are kept."""
+        """Compare the sha256 with the snapshot's, or the stored arrays if the policy has a tolerance."""
         text = f"replaying to {info.last_seq} does not give {info.version}"
         try:
-            apart = difference(policy, files=self.files, info=info)
+            distance = difference(policy, files=self.files, info=info)
         except SnapshotError as error:
             self.verdict.fail("deep_mismatches", f"{text}: {error}")
             return
-        if apart is None and tolerance_of(policy) > 0.0:
+        if distance is None and tolerance_of(policy) > 0.0:
             self.verdict.not_compared += 1
-        elif apart is None or apart > tolerance_of(policy):
-            self.verdict.fail("deep_mismatches", text if apart is None else f"{text}: it differs by {apart:.2g}")
+        elif distance is None or distance > tolerance_of(policy):
+            self.verdict.fail("deep_mismatches", text if distance is None else f"{text}: it differs by {distance:.2g}")
 
     def _pmf_fault(self, decision: Decision, *, policy: Policy) -> str | None:
-        """The fault if this policy does not reproduce the logged pmf; None if it does, or if that cannot be checked."""
+        """Error text if this policy does not reproduce the logged pmf; None if it does, or if it cannot be checked."""
         if decision.fault is not None or is_erased_for(policy, decision):
-            return None  # the pmf was the fallback's, which the draw check covers, or nothing can make it again
-        fault = mixture_fault(decision)
+            return None  # the fallback made the pmf, which the draw check covers, or data is missing
+        fault = _mixture_fault(decision)
         if fault is None:
-            alone = champion_part(decision)
-            redrawn = _made_again(alone, policy=policy)
-            if redrawn.fault is None and agrees(redrawn, decision=alone, tolerance=tolerance_of(policy)):
+            by_champion = _champion_part(decision)
+            redrawn = _made_again(by_champion, policy=policy)
+            if redrawn.fault is None and agrees(redrawn, decision=by_champion, tolerance=tolerance_of(policy)):
                 return None
             fault = redrawn.fault or f"{decision.version} gives another pmf"
         return f"decision {decision.id}: {fault}"
 
     def _check_missing(self, version: str) -> None:
-        """A version that no row describes, and whose row was not pruned: a mismatch, unless all was imported.
+        """Record a mismatch for a version without a snapshot row, unless all its decisions were imported.
 
-        What was imported tells its outcome: that row came in with the decision, in one transaction, and callers cannot
-        write `made_by`. A decision that was here already, and was imported into one more ledger, has its own outcome.
+        An imported decision is recognised by its outcome, which was stored in the same transaction: callers cannot
+        write `made_by`. A decision of this store that was also imported into another ledger keeps its own outcome.
         """
         query = select(outcomes.c.decision_id, outcomes.c.made_by)
         query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
         with self.ledger.database.read() as connection:
-            marks = connection.execute(query.where(outcomes.c.stop_reason == IMPORTED, *self._made_by(version)))
-            came_in = {mark.decision_id for mark in marks if IMPORTED in json.loads(mark.made_by)}
-        ours = [one.id for one in self._decisions(version)]
-        self.verdict.not_checkable += len(came_in.intersection(ours))
-        if not came_in.issuperset(ours):
+            rows = connection.execute(query.where(outcomes.c.stop_reason == IMPORTED, *self._made_by(version)))
+            imported = {row.decision_id for row in rows if IMPORTED in json.loads(row.made_by)}
+        ids = [decision.id for decision in self._decisions(version)]
+        self.verdict.not_checkable += len(imported.intersection(ids))
+        if not imported.issuperset(ids):
             text = f"decisions were made by {version}, which no snapshot row describes"
             self.verdict.fail("deep_mismatches", text)
 
 
+def _policy_key(info: SnapshotInfo) -> tuple[str, str]:
+    return info.algorithm, json.dumps(dict(info.params), sort_keys=True)
+
+
 def is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool:
-    """Whether the policy, or the one that it wraps, had other params in an earlier release, and so learned otherwise.
+    """Whether an earlier release with other params learned the policy, or the policy that it wraps.
 
     False for a policy that cannot be made without params.
     """
@@ -459,21 +390,21 @@ def is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool
             return True
         required = {name: params[name] for name in ("incumbent", "target") if name in params}
     try:
-        now = make_policy(algorithm, params=required).params
+        present = make_policy(algorithm, params=required).params
     except RagBanditError:
         return False
-    is_of_now = params.keys() - _OPTIONAL == now.keys() - _OPTIONAL
-    return not is_of_now or params.get("revision") != now.get("revision")
+    has_same_names = params.keys() - _OPTIONAL == present.keys() - _OPTIONAL
+    return not has_same_names or params.get("revision") != present.get("revision")
 
 
 def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
-    """Whether a pmf equals the logged one within rounding; tied arms may exchange their probabilities."""
+    """Whether a pmf equals the logged one within rounding; arms with tied scores may exchange their probabilities."""
     if len(redrawn.pmf) != len(decision.pmf):
         return False
-    least = max(PMF_ROUNDING, min(tolerance, _MOST_APART))
+    rounding = max(PMF_ROUNDING, min(tolerance, _MAX_ROUNDING))
 
-    def near(one: Sequence[float], other: Sequence[float]) -> bool:
-        return all(abs(p - q) <= least for p, q in zip(one, other, strict=True))
+    def near(first: Sequence[float], second: Sequence[float]) -> bool:
+        return all(abs(p - q) <= rounding for p, q in zip(first, second, strict=True))
 
     if near(redrawn.pmf, decision.pmf):
         return True
@@ -484,7 +415,7 @@ def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
 
 
 def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
-    """The draw of this policy for the decision's question, over the arms and with the floor that were in force."""
+    """Draw for the decision's question with this policy, from the same arms and with the same floor."""
     output: PolicyOutput | Exception
     try:
         output = pmf_of_one(policy, decision.served, features=decision.features, arms=decision.arms)

@@ -1,13 +1,11 @@
-"""Audit of a store by replay: every draw is made again, and the ledger is learned again (promises 2 and 4).
+"""Audit of a store: every draw is repeated, and the policy is learned again from the ledger (promises 2 and 4).
 
-Nothing of the running system is trusted: seeds come from the ids and the store's secret, arms from pmf and seed, the
-policy from the ledger alone.
-
-Policies are compared by sha256. One that says a `tolerance` (it runs on torch) is rounded by the processor that learned
-it: where only its sha256 differs, its arrays are compared.
+Policies are compared by sha256. A policy with a `tolerance` (it runs on torch) depends on the rounding of the processor
+that learned it: if its sha256 differs, its arrays are compared.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import func, select
@@ -18,16 +16,13 @@ from ragbandit.router.learning.audit.checks import (
     PAGE,
     DeepCheck,
     Verdict,
-    difference,
     draw_fault,
     is_of_another_release,
     pages,
     seed_fault,
-    sha256_after,
-    update_faults,
 )
 from ragbandit.router.learning.examples import is_erased_for
-from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.learning.snapshots import SnapshotFiles, difference, sha256_after
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply, tolerance_of
 from ragbandit.router.policies.draw import seed_of
@@ -38,7 +33,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import counted, gone, kept
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import RESTORE, SnapshotError, StoreError
-from ragbandit.shared.types import ERASED, IMPORTED, STICKY, Decision, SnapshotInfo
+from ragbandit.shared.types import ERASED, IMPORTED, STICKY, Decision, SnapshotInfo, Update
 
 
 def verify(
@@ -49,10 +44,12 @@ def verify(
     deep: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Verdict:
-    """Check the decisions and replay the ledger. Reads only.
+    """Check the decisions and replay the ledger. Changes nothing.
 
-    serving: an instance of the ledger's policy, whose newest snapshot the routers run; None for an imported ledger that
-    no router has opened: only its rows are checked. deep: every pmf is computed again.
+    serving: an instance of the policy that the routers run; None for an imported ledger without a policy, of which only
+        the rows are checked
+    deep: compute every pmf again
+    progress: called with (checked decisions, all decisions)
     """
     verdict = Verdict()
     for place in ledger.database.damages(most=MOST_NAMED - 1):
@@ -65,45 +62,47 @@ def verify(
     _check_draws(ledger, verdict=verdict, progress=progress)
     if verdict.seeded_by_id:
         verdict.note(
-            f"{verdict.seeded_by_id} decisions have seeds of their ids alone: an earlier release made them beside this "
-            "one, or they were imported without their seeds; callers who name ids could foresee such draws"
+            f"{verdict.seeded_by_id} decisions have seeds of their ids alone: an earlier release made them while this "
+            "one ran, or they were imported without their seeds; callers who name ids could foresee such draws"
         )
     registered = ledger.registered()
+    newest = ledger.latest_snapshots(limit=1)
     if live is not None or (registered is not None and registered["algorithm"] == IMPORTED):
         _replay(ledger, files=files, live=live, verdict=verdict)
-    elif any(one.encoder_hash in replaced_encoders(ledger.database) for one in ledger.latest_snapshots(limit=1)):
+    elif any(info.encoder_hash in replaced_encoders(ledger.database) for info in newest):
         verdict.note("its features were made again, and no learner has learned the ledger again yet: nothing to replay")
-    elif any(is_of_another_release(one.algorithm, params=one.params) for one in ledger.latest_snapshots(limit=1)):
+    elif any(is_of_another_release(info.algorithm, params=info.params) for info in newest):
         verdict.note(
             "an earlier release learned it, and no learner has learned it again yet: start one; nothing to replay"
         )
     elif ledger.last_seq() > 0:
-        lost = "the ledger has updates, but no snapshot is known of any policy that learned them"
-        verdict.fail("ledger_mismatches", lost)
+        verdict.fail(
+            "ledger_mismatches", "the ledger has updates, but there is no snapshot of a policy that learned them"
+        )
     else:
         verdict.note("there is no snapshot yet")
     if deep and verdict.archived:
-        verdict.note("the probabilities of decisions are not made again, since that takes every update")
+        verdict.note("the probabilities of decisions are not made again, since this needs every update")
     elif deep:
         DeepCheck(ledger, files=files, verdict=verdict).run()
     return verdict
 
 
 def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
-    with ledger.database.read() as connection:  # one state, since writers go on
-        right, stored = counted(connection, label=ledger.label), kept(connection, label=ledger.label)
-    for name, count in right.items():
+    with ledger.database.read() as connection:  # one transaction, since other processes write meanwhile
+        counts, stored = counted(connection, label=ledger.label), kept(connection, label=ledger.label)
+    for name, count in counts.items():
         if stored[name] != count:
             text = f"the counter {name} is {stored[name]}, the tables have {count}: run `ragbandit verify --recount`"
             verdict.fail("counter_mismatches", text)
 
 
 def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdict: Verdict) -> SnapshotInfo | None:
-    """The newest snapshot, its sha256 taken from the policy that its files restore."""
-    of: dict[str, Any] = {}
+    """The newest snapshot of the live policy; None without one. Notes the sha256 of the policy in its files."""
+    maker: dict[str, Any] = {}
     if serving is not None:
-        of = {"algorithm": serving.algorithm, "params": serving.params, "encoder_hash": ledger.encoder_hash()}
-    newest = ledger.latest_snapshots(limit=1, **of)
+        maker = {"algorithm": serving.algorithm, "params": serving.params, "encoder_hash": ledger.encoder_hash()}
+    newest = ledger.latest_snapshots(limit=1, **maker)
     if not newest:
         return None
     info = newest[0]
@@ -118,18 +117,16 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdi
 
 
 def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: Verdict) -> None:
-    """Check the updates, learn those of the live policy again, if there is one, and compare it."""
-    end, policy = _learned(ledger, files=files, live=live, verdict=verdict)
+    """Check the updates, learn the live policy again if there is one, and compare it."""
+    end, policy = _relearned(ledger, files=files, live=live, verdict=verdict)
     if end is None:
         return
     if live is None:
         verdict.note("the ledger was imported and no policy has learned it: there is nothing to replay")
         return
     if verdict.archived:
-        compared = (
-            "is not compared with its ledger" if policy is None else "is learned again from a snapshot after them"
-        )
-        verdict.note(f"{verdict.archived} updates left the store (docs/store.md#retention): the policy {compared}")
+        effect = "is not compared with its ledger" if policy is None else "is learned again from a snapshot after them"
+        verdict.note(f"{verdict.archived} updates left the store (docs/store.md#retention): the policy {effect}")
     if end < live.last_seq:
         verdict.fail("ledger_mismatches", f"the ledger ends at {end}, the live policy has {live.last_seq}")
     if policy is None:
@@ -138,48 +135,50 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
     if not verdict.live_sha256 or verdict.live_sha256 == verdict.replay_sha256:
         return
     if verdict.not_relearnable:
-        lost = f"{verdict.not_relearnable} updates cannot be learned again, since what they learned from was erased"
-        verdict.note(f"{lost}: the policy is not compared with its ledger; its snapshots stay in use")
+        reason = f"{verdict.not_relearnable} updates cannot be learned again, since what they learned from was erased"
+        verdict.note(f"{reason}: the policy is not compared with its ledger; its snapshots stay in use")
         return
-    apart = difference(policy, files=files, info=live) if verdict.live_sha256 == live.sha256 else None
-    if apart is None:
+    distance = difference(policy, files=files, info=live) if verdict.live_sha256 == live.sha256 else None
+    if distance is None:
         verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
-    elif apart <= tolerance_of(policy):
-        verdict.within_rounding = apart
-        why = "rounding by another processor or number of threads explains it"
-        verdict.note(f"{live.version}: the replay differs by {apart:.2g}: {why}")
+    elif distance <= tolerance_of(policy):
+        verdict.within_rounding = distance
+        reason = "rounding by another processor or number of threads explains it"
+        verdict.note(f"{live.version}: the replay differs by {distance:.2g}: {reason}")
     else:
-        allowed = tolerance_of(policy)
-        verdict.note(f"{live.version}: the replay differs by {apart:.2g}, more than rounding ({allowed:.2g})")
+        limit = tolerance_of(policy)
+        verdict.note(f"{live.version}: the replay differs by {distance:.2g}, more than rounding ({limit:.2g})")
 
 
-def _learned(
+def _relearned(
     ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: Verdict
 ) -> tuple[int | None, Policy | None]:
-    """Check every update, and learn those of the live policy again.
+    """Check every update, and learn the live policy again.
 
-    Returns the ledger's end, None if it cannot be read; and the policy, None if rows left the store and there is no
-    snapshot from after them to start from.
+    Returns (last update, policy). The last update is None if the ledger cannot be read. The policy is None if rows left
+    the store and no later snapshot can be loaded.
     """
     policy, starts = None, dict[int, SnapshotInfo]()
     if live is not None:
         same = {"algorithm": live.algorithm, "params": live.params, "encoder_hash": live.encoder_hash}
         policy = make_policy(live.algorithm, params=live.params)
-        starts = {one.last_seq: one for one in ledger.snapshots_to_try(**same)}
-    seq, absent = 0, _absent(ledger)
+        starts = {info.last_seq: info for info in ledger.snapshots_to_try(**same)}
+    seq, removed = 0, _removed_updates(ledger)
     try:
         for update, decision in ledger.read_with_decisions(after=0):
             verdict.updates += 1
-            missing, expected, seq = update.seq - seq - 1, seq + 1, update.seq
-            if 0 < missing <= absent - verdict.archived:
+            expected, seq = seq + 1, update.seq
+            missing = seq - expected
+            if 0 < missing <= removed - verdict.archived:
                 verdict.archived += missing
                 policy = None
             elif missing:
-                verdict.fail("ledger_mismatches", f"the ledger has seq {seq} where {expected} belongs")
-            for fault in update_faults(update, decision=decision):
+                verdict.fail("ledger_mismatches", f"the ledger has seq {seq} instead of {expected}")
+            for fault in _update_faults(update, decision=decision):
                 verdict.fail("ledger_mismatches", f"update {seq}: {fault}")
             if policy is None and seq in starts:
-                policy = _restored(starts[seq], files=files)
+                with contextlib.suppress(SnapshotError):  # its files are not kept
+                    policy, _ = files.load(starts[seq])
             elif policy is not None and live is not None and seq <= live.last_seq:
                 if is_erased_for(policy, decision):
                     verdict.not_relearnable += 1
@@ -191,24 +190,29 @@ def _learned(
     return seq, policy
 
 
-def _restored(info: SnapshotInfo, *, files: SnapshotFiles) -> Policy | None:
-    try:
-        return files.load(info)[0]
-    except SnapshotError:  # its files are not kept
-        return None
+def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
+    """Error texts if an update contradicts its decision or its own parts."""
+    if update.arm != decision.arm:
+        yield f"arm {update.arm}, the decision drew {decision.arm}"
+    if update.propensity != decision.propensity:
+        yield f"propensity {update.propensity}, the decision logged {decision.propensity}"
+    reward = update.reward
+    if reward.value != min(max(reward.quality - reward.weight * reward.cost, reward.minimum), reward.maximum):
+        yield "the reward is not quality - weight * cost within its bounds"
 
 
-def _absent(ledger: Ledger) -> int:
+def _removed_updates(ledger: Ledger) -> int:
     """How many updates left the store: by `retention`, or moved into files by an earlier release."""
     with ledger.database.read() as connection:
-        entry, left = last_entry(connection, action=ARCHIVED, target="store"), gone(connection, label=ledger.label)
+        entry = last_entry(connection, action=ARCHIVED, target="store")
+        deleted = gone(connection, label=ledger.label)
     spans: Any = {} if entry is None else entry.facts["spans"]
     archived = sum(last - first + 1 for first, last in spans.get(ledger.label, []))
-    return left["learned"] + left["defaulted"] + int(archived)
+    return deleted["learned"] + deleted["defaulted"] + int(archived)
 
 
 def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
-    """Draw every decision again."""
+    """Repeat the draw of every decision."""
     with ledger.database.read() as connection:
         total = int(connection.execute(select(func.count()).select_from(decisions)).scalar_one())
 
@@ -216,43 +220,40 @@ def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, i
         verdict.decisions += 1
         verdict.fail("propensity_mismatches", text)
 
-    stayed: list[Decision] = []
+    sticky: list[Decision] = []
     secret = known_secret(ledger.database, name=DRAWS)
     for decision in pages(ledger, unreadable=unreadable):
         _check_draw(decision, secret=secret, verdict=verdict)
         if STICKY in decision.facts and IMPORTED not in decision.facts:
-            stayed.append(decision)
+            sticky.append(decision)
         if verdict.decisions % PAGE == 0 or verdict.decisions == total:
-            _check_stays(ledger, stayed, verdict=verdict)
-            stayed = []
+            _check_sticky_turns(ledger, sticky, verdict=verdict)
+            sticky = []
             progress(verdict.decisions, total)
-    _check_stays(ledger, stayed, verdict=verdict)
+    _check_sticky_turns(ledger, sticky, verdict=verdict)
 
 
 def _check_draw(decision: Decision, *, secret: Secret | None, verdict: Verdict) -> None:
     verdict.decisions += 1
-    elsewhere = IMPORTED in decision.facts
-    verdict.made_elsewhere += elsewhere
     verdict.erased += ERASED in decision.facts
-    if elsewhere:
+    if IMPORTED in decision.facts:
+        verdict.made_elsewhere += 1
         return
-    # An earlier release that runs at the same time draws so.
-    verdict.seeded_by_id += (
-        secret is not None and decision.made_at >= secret.made_at and decision.seed == seed_of(decision.id)
-    )
+    if secret is not None and decision.made_at >= secret.made_at and decision.seed == seed_of(decision.id):
+        verdict.seeded_by_id += 1  # an earlier release that ran at the same time draws like this
     fault = seed_fault(decision, secret=None if secret is None else secret.value) or draw_fault(decision)
     if fault:
         verdict.fail("propensity_mismatches", f"decision {decision.id}: {fault}")
 
 
-def _check_stays(ledger: Ledger, stayed: Sequence[Decision], *, verdict: Verdict) -> None:
-    """Compare turns that stayed on an arm with the draws that they name, if these are still stored."""
-    firsts = [(one, value_at(one.facts, (STICKY, "first"))) for one in stayed]
-    pairs = [(one, first) for one, first in firsts if isinstance(first, str)]
-    known = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({first for _, first in pairs}))
+def _check_sticky_turns(ledger: Ledger, sticky: Sequence[Decision], *, verdict: Verdict) -> None:
+    """Compare the arms of sticky turns with the arm of their session's draw, if its row is still stored."""
+    pairs = [(decision, value_at(decision.facts, (STICKY, "first"))) for decision in sticky]
+    pairs = [(decision, first) for decision, first in pairs if isinstance(first, str)]
+    query = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({first for _, first in pairs}))
     with ledger.database.read() as connection:
-        arms = {row.id: row.arm for row in connection.execute(known)}
+        arms = {row.id: row.arm for row in connection.execute(query)}
     for decision, first in pairs:
         if arms.get(first, decision.arm) != decision.arm:
-            stayed_on = f"it stayed on {decision.arm}, and {first} drew {arms[first]}"
-            verdict.fail("propensity_mismatches", f"decision {decision.id}: {stayed_on}")
+            fault = f"it stayed on {decision.arm}, and {first} drew {arms[first]}"
+            verdict.fail("propensity_mismatches", f"decision {decision.id}: {fault}")

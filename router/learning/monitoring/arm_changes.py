@@ -1,10 +1,10 @@
-"""The row before which a ledger restarts an arm: the first one of the arm's present version.
+"""Changed arms: a ledger restarts an arm before the first row of a new version. Also: checks for uneven logs.
 
-A change is declared (`ragbandit policy restart`), or detected: `Outcome.made_by` has the arm's class, params, templates
-and generator, and the first outcome with others is of a new version. A version that is known is no change: outcomes of
-a worker with the old configuration, and of a configuration that comes back, are learned as they come.
+A change is declared (`ragbandit policy restart`), or detected from `Outcome.made_by`, which has the arm's class,
+params, templates and generator: an outcome with other values belongs to a new version. A version that was seen before
+is no change: outcomes of a worker with the old configuration, or of a configuration that returns, are learned normally.
 
-The row records it (`Update.restarts`), and its transaction stores the versions: a replay needs no audit log.
+The row records the restart (`Update.restarts`), and its transaction stores the versions: a replay needs no audit log.
 """
 
 import hashlib
@@ -29,12 +29,10 @@ from ragbandit.shared.types import ArmName, ArmTotals, JoinedDecision, Json, Pol
 
 log = logging.getLogger("ragbandit.learner")
 
-#: what tells two versions of an arm apart; not the index, which follows its documents, and not a question's caps
+#: parts of `made_by` that distinguish versions; not the index, which changes with its documents, and not the budget
 _PARTS: Final = ("arm", "params", "templates", "generator")
-#: versions of an arm that are known at a time
+#: number of newest versions that are remembered per arm
 _VERSIONS: Final = 8
-
-
 _ACTION: Final = "arm.change"
 _KIND: Final = "arm:"
 
@@ -54,20 +52,20 @@ class ArmChange:
 def declare_change(
     database: Database, arm: ArmName, *, actor: str, reason: str, now: float, label: PolicyLabel | None = None
 ) -> ArmChange:
-    """Note that an arm has changed. Every ledger restarts it before the first decision of after `now`.
+    """Record that an arm has changed. Every ledger restarts the arm before the first decision made after `now`.
 
-    label: that ledger alone does; the others go on.
+    label: only this ledger restarts the arm; None: all ledgers
     """
     with database.write() as connection:
-        facts: dict[str, Json] = {"reason": reason}
+        details: dict[str, Json] = {"reason": reason}
         if label is not None:
-            facts["label"] = label
-        number = record(connection, actor=actor, action=_ACTION, target=f"{_KIND}{arm}", facts=facts, now=now)
+            details["label"] = label
+        number = record(connection, actor=actor, action=_ACTION, target=f"{_KIND}{arm}", facts=details, now=now)
     return ArmChange(number=number, arm=arm, made_at=now)
 
 
 def changes_after(connection: Connection, number: int, *, label: PolicyLabel) -> list[ArmChange]:
-    """The declared changes with a larger number that are about this ledger, in their order."""
+    """Declared changes of this ledger's arms with larger numbers than `number`, in order."""
     query = select(audit_log.c.number, audit_log.c.target, audit_log.c.made_at, audit_log.c.facts)
     query = query.where(audit_log.c.number > number, audit_log.c.action == _ACTION).order_by(audit_log.c.number)
     return [
@@ -78,24 +76,25 @@ def changes_after(connection: Connection, number: int, *, label: PolicyLabel) ->
 
 
 class ArmChanges:
-    """Versions of a ledger's arms, and declared changes that it has not applied yet."""
+    """Versions of a ledger's arms, and declared changes that the ledger has not applied yet."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._waiting: list[ArmChange] = []
-        #: the last declared change that was taken up; per arm when that was made, and its versions, the newest last,
-        #: each a digest of _PARTS and the time of the first decision that was learned of it
+        #: number of the last declared change that was applied
         self._number = 0
+        #: arm -> time of its last declared change
         self._declared: dict[ArmName, float] = {}
+        #: arm -> its versions, newest last: (digest of _PARTS, time of the first learned decision)
         self._versions: dict[ArmName, list[tuple[str, float]]] = {}
         self._stored = ""
 
     def refresh(self) -> None:
-        """Read what the ledger knows, and the changes that were declared since."""
+        """Read the ledger's stored state, and the changes declared since."""
         row = self.ledger.registered()
-        known = json.loads((row and row["arms"]) or "{}")
-        self._number, self._declared = known.get("number", 0), dict(known.get("declared", {}))
-        self._versions = {arm: [(one, at) for one, at in some] for arm, some in known.get("versions", {}).items()}
+        state = json.loads((row and row["arms"]) or "{}")
+        self._number, self._declared = state.get("number", 0), dict(state.get("declared", {}))
+        self._versions = {arm: list(map(tuple, versions)) for arm, versions in state.get("versions", {}).items()}
         self._stored = self._state()
         with self.ledger.database.read() as connection:
             self._waiting = changes_after(connection, self._number, label=self.ledger.label)
@@ -114,19 +113,21 @@ class ArmChanges:
 
     def arms_to_restart(self, joined: JoinedDecision) -> tuple[ArmName, ...] | None:
         """The arms that restart before this row is learned; None if an earlier version of its arm gave the answer."""
-        decision, changed, version = joined.decision, list[ArmName](), _version(joined)
-        known = self._versions.get(decision.arm, [])
-        is_earlier = version is not None and known and version != known[-1][0] and decision.made_at < known[-1][1]
+        decision, version = joined.decision, _version(joined)
+        versions = self._versions.get(decision.arm, [])
+        is_earlier = version is not None and versions and version != versions[-1][0]
+        is_earlier = is_earlier and decision.made_at < versions[-1][1]
         if is_earlier or decision.made_at < self._declared.get(decision.arm, decision.made_at):
             return None
+        changed: list[ArmName] = []
         while self._waiting and self._waiting[0].made_at <= decision.made_at:
             change = self._waiting.pop(0)
             self._number, self._declared[change.arm] = change.number, change.made_at
             changed.append(change.arm)
-        if version is not None and version not in (one for one, _ in known):
-            if known:
+        if version is not None and version not in dict(versions):
+            if versions:
                 changed.append(decision.arm)
-            self._versions[decision.arm] = [*known[1 - _VERSIONS :], (version, decision.made_at)]
+            self._versions[decision.arm] = [*versions[1 - _VERSIONS :], (version, decision.made_at)]
         arms = tuple(dict.fromkeys(changed))
         if arms:
             log.warning("arms have changed: what was learned of them counts for little", extra={"arms": list(arms)})
@@ -134,7 +135,7 @@ class ArmChanges:
 
 
 def _version(joined: JoinedDecision) -> str | None:
-    """A digest of what made the outcome; None where the outcome does not say."""
+    """Digest of the arm's definition in the outcome; None if the outcome has no definition."""
     made_by: Mapping[str, Json] = {} if joined.outcome is None else joined.outcome.made_by
     if "arm" not in made_by:
         return None
@@ -142,16 +143,16 @@ def _version(joined: JoinedDecision) -> str | None:
     return hashlib.sha256(canonical(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-#: clean logs with an alarm at any look, of those that begin at one time
+#: probability of a false alarm, for one start time and any number of checks
 FALSE_ALARMS: Final = 0.001
-#: relative difference between arms from which on outcomes and ratings are uneven; draws are at any
+#: smallest relative difference between arms that counts for outcomes and ratings; for draws any difference counts
 MATTERS: Final = 0.1
-#: age of a decision that is looked at, seconds: its outcome and its rating had time to come
+#: decisions younger than this, seconds, are not counted: their outcomes and ratings may still come
 SETTLED_S: Final = 3600.0
 _WEEK_H: Final = 7 * 24
-#: hours from the beginning of a week, Monday, to the epoch, a Thursday
+#: hours from Monday, the start of the week, to the start of 1970, a Thursday
 _MONDAY_H: Final = 3 * 24
-#: relative differences that are bet on
+#: relative differences that the test bets on
 _BETS: Final = 0.01 * 2.0 ** np.arange(8.0)
 _STAGES: Final[tuple[SampleStage, ...]] = ("named", "drawn", "ended", "judged")
 _COUNTS: Final = (
@@ -163,20 +164,22 @@ _REMEDY: Final = "see docs/learning.md#whether-the-log-is-even"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleRatio:
-    """A side that a log favours beyond chance: comparisons of arms wait."""
+    """An uneven log: one arm has more rows than chance explains. Arms must not be compared until it is explained."""
 
     stage: SampleStage
-    #: arms that have more, and fewer, of these rows than their probabilities promise
+    #: arm with more rows than its probabilities promise
     more: ArmName
+    #: arm with fewer rows than its probabilities promise
     less: ArmName
-    #: which side is favoured, by how much, and what to do
+    #: description with numbers and remedy
     sentence: str
 
 
 def sample_ratio(database: Database, *, policy: str, since: float, until: float) -> SampleRatio | None:
-    """The side that the log favours in since <= time < until, whole hours and SETTLED_S old; None if it favours none.
+    """Check the log for uneven arms at since <= time < until, in whole hours; None if it is even.
 
-    FALSE_ALARMS holds for one `since` over all `until`. Raises StoreError.
+    Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for one `since` and any `until`. Raises
+    StoreError.
     """
     with database.read() as connection:
         hours = {"since": hour_of(since), "until": hour_of(until - SETTLED_S)}
@@ -184,31 +187,32 @@ def sample_ratio(database: Database, *, policy: str, since: float, until: float)
 
 
 def lately(database: Database, *, policy: str, now: float) -> SampleRatio | None:
-    """The side that is favoured since the Monday before this week's (UTC): what is alarmed of."""
+    """Check the log since Monday of the last week (UTC), for alarms; None if it is even."""
     week = (hour_of(now) + _MONDAY_H) // _WEEK_H
     return sample_ratio(database, policy=policy, since=3600.0 * ((week - 1) * _WEEK_H - _MONDAY_H), until=now)
 
 
 def uneven(arms: Mapping[ArmName, ArmTotals], *, alpha: float = FALSE_ALARMS) -> SampleRatio | None:
-    """The first of the stages at which a side is favoured; it makes the later ones uneven too."""
+    """The first stage at which the arms are uneven, since later stages follow from it; None if all are even."""
     for stage in _STAGES:
-        sums = {arm: (getattr(one, f"{stage}_excess"), getattr(one, f"{stage}_spread")) for arm, one in arms.items()}
-        favoured = _favoured(
+        names = f"{stage}_excess", f"{stage}_spread"
+        sums = {arm: (getattr(totals, names[0]), getattr(totals, names[1])) for arm, totals in arms.items()}
+        uneven_arms = _uneven_arms(
             {arm: pair for arm, pair in sums.items() if pair[1] > 0.0},
             alpha=alpha / len(_STAGES),
             matters=0.0 if stage in ("named", "drawn") else MATTERS,
         )
-        if favoured is not None:
-            more, less = favoured
+        if uneven_arms is not None:
+            more, less = uneven_arms
             sentence = _sentence(stage, arms, more=more, less=less)
             return SampleRatio(stage=stage, more=more, less=less, sentence=f"{sentence} ({_REMEDY})")
     return None
 
 
-def _favoured(
+def _uneven_arms(
     sums: Mapping[ArmName, tuple[float, float]], *, alpha: float, matters: float
 ) -> tuple[ArmName, ArmName] | None:
-    """The arms with more and with fewer rows; None if the difference may be chance, or is small."""
+    """Returns (arm with more rows, arm with fewer rows); None if the difference is small, or may be chance."""
     if not sums:
         return None
     excess, spread = np.array(list(sums.values())).T
@@ -224,36 +228,36 @@ def _favoured(
 
 
 def log_capital(excess: Vector, *, spread: Vector) -> Vector:
-    """Log C of each of n sums, shape (n,): excess S, shape (n,), with spread V, shape (n,), >= 0."""
-    paid = spread[:, None] * (np.expm1(_BETS) - _BETS)
-    both = np.concatenate([excess[:, None] * _BETS - paid, -excess[:, None] * _BETS - paid], axis=1)
-    return np.asarray(np.logaddexp.reduce(both, axis=1) - math.log(both.shape[1]))
+    """Logarithm of the capital of bets against chance, for each arm: excess and spread (>= 0) have the shape (n,)."""
+    stake = spread[:, None] * (np.expm1(_BETS) - _BETS)
+    bets = np.concatenate([excess[:, None] * _BETS - stake, -excess[:, None] * _BETS - stake], axis=1)
+    return np.asarray(np.logaddexp.reduce(bets, axis=1) - math.log(bets.shape[1]))
 
 
 def _sentence(stage: SampleStage, arms: Mapping[ArmName, ArmTotals], *, more: ArmName, less: ArmName) -> str:
     if stage == "named":
-        oftener = f"under ids that callers named, arm {more} was drawn more often and {less} less often"
-        why = "callers choose ids by what they draw, or repeat questions until another arm comes, or rows are lost"
-        return f"{oftener} than the logged probabilities promise: {why}; no comparison of arms counts"
+        counts = f"under ids that callers named, arm {more} was drawn more often and {less} less often"
+        reason = "callers choose ids by what they draw, or repeat questions until another arm comes, or rows are lost"
+        return f"{counts} than the logged probabilities promise: {reason}; no comparison of arms counts"
     if stage == "drawn":
-        one = arms[less]
-        promised = one.decided - one.drawn_excess
-        drawn = f"arm {less} was drawn {one.decided:,} times where the logged probabilities promise {promised:,.0f}"
+        totals = arms[less]
+        promised = totals.decided - totals.drawn_excess
+        counts = f"arm {less} was drawn {totals.decided:,} times where the logged probabilities promise {promised:,.0f}"
         return (
-            f"{drawn}, and {more} more often than they promise: no comparison of arms counts until lost rows are found"
+            f"{counts}, and {more} more often than they promise: no comparison of arms counts until lost rows are found"
         )
     shares = [_share(stage, arms[arm]) for arm in (more, less)]
-    what, wait = (
-        ("draws with an outcome", "comparisons of arms wait until every draw has its outcome, failures too")
-        if stage == "ended"
-        else ("answers rated", "comparisons of quality wait until ratings come evenly, or label a random share")
-    )
-    if shares[0] <= shares[1]:  # shares of a time in which the policy changed say less than its probabilities do
-        return f"arm {more} has more and {less} fewer {what} than the logged probabilities promise: {wait}"
-    return f"arm {more} has {percent(shares[0])} of its {what} and {less} {percent(shares[1])}: {wait}"
+    if stage == "ended":
+        rows, wait = "draws with an outcome", "comparisons of arms wait until every draw has its outcome, failures too"
+    else:
+        rows, wait = "answers rated", "comparisons of quality wait until ratings come evenly, or label a random share"
+    if shares[0] <= shares[1]:  # the policy changed meanwhile, so shares do not show the difference
+        return f"arm {more} has more and {less} fewer {rows} than the logged probabilities promise: {wait}"
+    return f"arm {more} has {percent(shares[0])} of its {rows} and {less} {percent(shares[1])}: {wait}"
 
 
-def _share(stage: SampleStage, one: ArmTotals) -> float:
-    outcomes = one.ended + one.cancelled
-    rows, of = (outcomes, one.decided) if stage == "ended" else (one.learned, outcomes or one.decided)
-    return min(1.0, rows / max(of, 1))
+def _share(stage: SampleStage, totals: ArmTotals) -> float:
+    outcomes = totals.ended + totals.cancelled
+    if stage == "ended":
+        return min(1.0, outcomes / max(totals.decided, 1))
+    return min(1.0, totals.learned / max(outcomes or totals.decided, 1))

@@ -1,31 +1,31 @@
-"""Diagnosis of what is learned, by the posterior and the newest questions: a state per arm, and one for all.
+"""Diagnosis: how far a policy has learned, by its posterior and the newest questions; a state per arm, and one for all.
 
-For each arm, over the newest decisions, with D the arm's value less the incumbent's value (without an incumbent: the
-value of the best other arm) by the policy's posterior:
+For each arm, over the newest decisions, D is the arm's value minus the incumbent's value (without an incumbent: minus
+the value of the best other arm), by the policy's posterior:
 
     gain    mean of max(D, 0): the expected gain from playing the arm if it looks better
-    worth   mean of max(D, 0) over the posterior's draws, less the gain: the expected gain from knowing the arm
-    labels  (s^2 / RESOLUTION^2 - s^2 / d^2) / 4, s^2 the rewards' variance, d^2 the variance of D: settles a question
+    worth   mean of max(D, 0) over the posterior's draws, minus the gain: the expected gain from knowing the arm
+    labels  (s^2 / RESOLUTION^2 - s^2 / d^2) / 4, with s^2 the variance of rewards and d^2 the variance of D: the number
+            of labels that settle a question
     wait    labels / (probability of the arm * share of decisions that are labelled), in questions
 
-    steady     worth is below WORTH and the arm is judged often enough, or it has KNOWN times the labels that settle one
-               question: then more of them hardly change what is open
-    learning   the wait is below PATIENCE questions, or a week of this traffic
-    held back  it is longer, but would not be without the restraint to the incumbent
-    stuck      it is longer even then
-    drifting   the arm's rewards changed a few rows ago; it is learned again
-    starved    (of all arms) no label came with the newest decisions
+    steady     worth is below WORTH and the arm has enough judgements, or it has KNOWN times the labels of one question
+    learning   the wait is below PATIENCE questions, or below a week of this traffic
+    held back  the wait is longer, but would be short without the restraint to the incumbent
+    stuck      the wait would be long without the restraint too
+    drifting   the arm's rewards changed a few rows ago, so the arm is learned again
+    starved    (only for all arms) no label came with the newest decisions
 
 The state of all arms is the first that applies: starved; drifting (any arm); stuck (all arms, or all but one); held
 back, learning (any arm); steady.
-Rewards are counted at the weight of cost of the reward setting, whatever prices or budgets the questions were served
-at. They steer nothing. After the value of information (Howard 1966) and knowledge gradients (Frazier et al. 2008).
+Rewards are computed with the cost weight in the settings, whatever the cost weights of the questions. Diagnoses do not
+influence decisions. After the value of information (Howard 1966) and knowledge gradients (Frazier et al. 2008).
 
-Frontier of the policy that serves: the expected quality and cost of the newest questions at each weight of cost, by
-the policy's own estimates under the probabilities that it would serve at the weight, floors and restraint included. The
+The frontier of the live policy is the expected quality and cost of the newest questions at each cost weight, by the
+policy's own estimates and with the probabilities that it would use at this weight, floors and restraint included. The
 cost is multiplied by the ratio of observed to expected cost of the newest outcomes, which corrects biased estimates.
 An aim (a share of the best fixed arm's quality, or a mean of steps or dollars) becomes the weight at which the frontier
-reaches it: price as the dual variable of a mean constraint. Beyond the frontier's ends it becomes an end.
+reaches the aim: price as the dual variable of a mean constraint. Aims beyond the frontier get its first or last weight.
 """
 
 import json
@@ -53,28 +53,28 @@ from ragbandit.shared.formats import counted, number, percent, roughly
 from ragbandit.shared.types import MAX_WEIGHT, ArmName, Decision, Outcome
 
 LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
-#: the stored word for "steady", which earlier releases read
-_OF_BEFORE: Final = '"state":"decided"', '"state":"steady"'
+#: "steady" in stored diagnoses, which earlier releases read too, and in this release
+_STORED_STEADY, _STEADY = '"state":"decided"', '"state":"steady"'
 
-#: reward a question below which knowing an arm better does not pay
+#: reward per question below which knowing an arm better is not worth it
 WORTH: Final = 0.005
-#: difference of reward that is to be told apart
+#: smallest difference of rewards that labels must show
 RESOLUTION: Final = 0.02
-#: questions that learning may take
+#: number of questions that learning may take
 PATIENCE: Final = 10_000.0
 _WEEK_S: Final = 7 * 86_400.0
-#: forecasts of at least this are given as an order of magnitude
+#: forecasts from this number on are rounded to an order of magnitude
 _EXACT: Final = 10_000
-#: multiple of the labels that settle one question, at which an arm lacks none
+#: multiple of the labels that settle one question; with it an arm needs no more labels
 KNOWN: Final = 10.0
-#: share of the decisions below which labels are few
+#: share of labelled decisions below which the diagnosis says that labels are few
 FEW: Final = 0.1
-#: newest decisions that are looked at
+#: number of newest decisions in a diagnosis
 LATEST: Final = 100
-#: decisions in a row without a label after which learning starves
+#: number of decisions in a row without a label that makes the state "starved"
 STARVED: Final = 500
-#: rows of an arm since its alarm, while it counts as drifting
-_ANEW: Final = 100
+#: number of rows after its alarm for which an arm counts as drifting
+_DRIFT_ROWS: Final = 100
 
 #: what to do about a state; {arm} is the arm
 REMEDIES: Final[Mapping[LearningState, str]] = {
@@ -92,11 +92,11 @@ class ArmDiagnosis:
     """How far an arm is learned."""
 
     state: LearningState
-    #: reward a question that knowing the arm would bring, >= 0
+    #: reward per question that knowing the arm would add, >= 0
     worth: float
-    #: labels of the arm that would tell, >= 0
+    #: number of labels that the arm still needs, >= 0
     labels: int
-    #: questions until these labels have come, by the newest decisions; None: never
+    #: expected number of questions until the arm has these labels; None if none are expected
     questions: int | None
 
 
@@ -108,35 +108,34 @@ class Diagnosis:
     arms: Mapping[ArmName, ArmDiagnosis] = field(default_factory=dict)
     #: judged answers learned, by arm; empty in diagnoses of earlier releases
     judged: Mapping[ArmName, int] = field(default_factory=dict)
-    #: the arm that the others are held back to, and the reward that may be lost before that promise is broken
+    #: the arm of the safe start; None without one
     incumbent: ArmName | None = None
+    #: reward that may be lost before the promise to the incumbent is broken; None without an incumbent
     slack: float | None = None
-    #: decisions since the newest that was learned
+    #: number of decisions since the last learned one
     unlabelled: int = 0
-    #: share of all decisions whose outcome is learned; None in diagnoses of earlier releases
+    #: share of all decisions that were learned; None in diagnoses of earlier releases
     labelled: float | None = None
 
     @property
     def remedy(self) -> str:
-        """What to do, of the arms that the state is about."""
+        """What to do about the state."""
         return REMEDIES[self.state].format(arm=", ".join(self._arms(self.state)))
 
     @property
     def sentence(self) -> str:
-        """Why the state is what it is, with its numbers."""
+        """The reason for the state, with numbers."""
         match self.state:
             case "starved":
                 return f"no label came with the newest {self.unlabelled:,} decisions"
             case "drifting":
                 text = f"the rewards of {', '.join(self._arms('drifting'))} changed a few rows ago"
             case "stuck":
-                known = ", ".join(arm for arm in self.arms if arm not in self._arms("stuck"))
-                return f"no arm{known and f' but {known}'} is tried enough to know: {self._needs('stuck')}"
+                others = ", ".join(arm for arm in self.arms if arm not in self._arms("stuck"))
+                return f"no arm{others and f' but {others}'} is tried enough to know: {self._needs('stuck')}"
             case "held back":
-                text = (
-                    f"the promise to {self.incumbent or 'the incumbent'}{self._slack} lets too few questions try others"
-                )
-                text += f": {self._needs('held back')}"
+                promise = f"the promise to {self.incumbent or 'the incumbent'}{self._slack}"
+                text = f"{promise} lets too few questions try others: {self._needs('held back')}"
             case "learning":
                 text = self._needs("learning")
             case "steady":
@@ -146,7 +145,7 @@ class Diagnosis:
 
     @property
     def line(self) -> str:
-        """Word, sentence, and what to do where there is something."""
+        """The state, its sentence, and the remedy if something should be done."""
         remedy = "" if self.state in ("steady", "learning") else f"; {self.remedy}"
         if self.state in ("learning", "held back", "stuck") and self.labelled is not None and self.labelled < FEW:
             remedy += f"; {percent(self.labelled)} of the decisions are labelled: label the first ones (judge.first)"
@@ -159,17 +158,17 @@ class Diagnosis:
         return f" ({'slack' if self.slack >= 0.0 else 'broken by'} {number(abs(self.slack))} of reward)"
 
     def _arms(self, state: LearningState) -> list[ArmName]:
-        return [arm for arm, one in self.arms.items() if one.state == state]
+        return [arm for arm, diagnosis in self.arms.items() if diagnosis.state == state]
 
     def _needs(self, state: LearningState) -> str:
         return "; ".join(f"{arm} {self._need(arm)}" for arm in self._arms(state))
 
     def _need(self, arm: ArmName) -> str:
-        one = self.arms[arm]
+        labels, questions = self.arms[arm].labels, self.arms[arm].questions
         judged = f"has {counted(self.judged[arm], 'judged answer')} and " if arm in self.judged else ""
-        noun = "question" if one.questions == 1 else "questions"
-        wait = "none are expected" if one.questions is None else f"{_about(one.questions, ' of')} {noun}"
-        return f"{judged}needs {'about ' * (one.labels < _EXACT)}{_about(one.labels)} more ({wait} at this rate)"
+        noun = "question" if questions == 1 else "questions"
+        wait = "none are expected" if questions is None else f"{_about(questions, ' of')} {noun}"
+        return f"{judged}needs {'about ' * (labels < _EXACT)}{_about(labels)} more ({wait} at this rate)"
 
 
 def _about(count: int, of: str = "") -> str:
@@ -178,47 +177,47 @@ def _about(count: int, of: str = "") -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """The newest decisions, newest last, and the share of decisions whose outcome is learned."""
+    """The newest decisions of a ledger, newest last."""
 
     decisions: Sequence[Decision]
+    #: share of all decisions that were learned
     labelled: float
-    #: weight of cost of the outputs that are diagnosed; None for the weight of the last row
+    #: cost weight of the diagnosed outputs; None: the weight of the last learned row
     weight: float | None = None
 
     @property
     def patience(self) -> float:
-        """Questions that learning may take: the larger of PATIENCE and a week's questions at this pace."""
-        times = [one.made_at for one in self.decisions]
+        """Number of questions that learning may take: PATIENCE, or a week's questions at this pace if more."""
+        times = [decision.made_at for decision in self.decisions]
         return max(PATIENCE, pace(len(times) - 1, first=times[0], until=times[-1]) * _WEEK_S)
 
 
 def diagnosed(
     policy: Policy, outputs: Sequence[PolicyOutput], *, traffic: Traffic, floors: Callable[[int], float]
 ) -> Diagnosis | None:
-    """The diagnosis of a policy that has these outputs for the newest decisions; None if it has no posterior.
+    """Diagnose a policy by its outputs for the newest decisions; None if the policy has no posterior.
 
-    floors: number of arms on offer -> the floor of each, before any restraint.
+    floors: number of offered arms -> floor of each arm, before any restraint
     """
     noise = getattr(policy, "noise", None)
     if noise is not None and traffic.weight is not None:
         noise = policy.noise_at(traffic.weight)  # type: ignore[attr-defined]
-    if noise is None or not outputs or any(one.deviations is None or one.scores is None for one in outputs):
+    if noise is None or not outputs or any(o.deviations is None or o.scores is None for o in outputs):
         return None
     evidence: dict[ArmName, list[_Evidence]] = {}
     for output, decision in zip(outputs, traffic.decisions, strict=True):
         free = with_floor(output.pmf, floor=floors(len(decision.arms)))
-        for place, arm in enumerate(decision.arms):
-            if len(decision.arms) > 1:
-                evidence.setdefault(arm, []).append(_evidence(output, decision, place=place, free=free[place]))
-    anew = {arm for arm in getattr(policy, "alarms", {}) if policy_age(policy, arm) < _ANEW}
+        for place, arm in enumerate(decision.arms if len(decision.arms) > 1 else ()):
+            evidence.setdefault(arm, []).append(_evidence(output, decision, place=place, free=free[place]))
+    drifting = {arm for arm in getattr(policy, "alarms", {}) if policy_age(policy, arm) < _DRIFT_ROWS}
     judged = {arm: int(min(policy.seen.get(arm, 0), policy_age(policy, arm))) for arm in sorted(evidence)}
     arms = {
-        arm: _of_arm(evidence[arm], noise=float(noise), traffic=traffic, judged=count, is_drifting=arm in anew)
+        arm: _diagnose_arm(evidence[arm], noise=float(noise), traffic=traffic, judged=count, drifts=arm in drifting)
         for arm, count in judged.items()
     }
     restraint = outputs[-1].restraint
     return Diagnosis(
-        state=_of_all([one.state for one in arms.values()]),
+        state=_common_state([diagnosis.state for diagnosis in arms.values()]),
         arms=arms,
         judged=judged,
         incumbent=None if restraint is None else restraint.arm,
@@ -227,57 +226,61 @@ def diagnosed(
     )
 
 
-def _of_all(states: Sequence[LearningState]) -> LearningState:
-    """The word of all arms."""
+def _common_state(states: Sequence[LearningState]) -> LearningState:
     if "drifting" in states:
         return "drifting"
     if "stuck" in states and len(states) - states.count("stuck") <= 1:
         return "stuck"
-    return "held back" if "held back" in states else "learning" if "learning" in states else "steady"
+    if "held back" in states:
+        return "held back"
+    return "learning" if "learning" in states else "steady"
 
 
 def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash: str) -> str | None:
-    """The diagnosis of a ledger's policy by the newest decisions in the store, as JSON; None if it has none."""
+    """Diagnose a ledger's policy by its newest decisions. Returns JSON; None without decisions or a posterior."""
     if getattr(policy, "noise", None) is None:
         return None
     newest = newest_questions(ledger, limit=LATEST, encoder_hash=encoder_hash)
     if not newest:
         return None
-    features, weight = np.array([one.features for one in newest]), settings.reward.weight
-    queries = [replace(one.query, cost_weight=weight) for one in newest]
-    outputs = outputs_of(policy, queries, features=features, arms=[one.arms for one in newest])
-    sound = [one for one in outputs if isinstance(one, PolicyOutput)]
-    if len(sound) < len(outputs):  # its decisions report a policy that breaks its contract
+    features, weight = np.array([decision.features for decision in newest]), settings.reward.weight
+    queries = [replace(decision.query, cost_weight=weight) for decision in newest]
+    outputs = outputs_of(policy, queries, features=features, arms=[decision.arms for decision in newest])
+    valid = [output for output in outputs if isinstance(output, PolicyOutput)]
+    if len(valid) < len(outputs):  # the policy breaks its contract, which its decisions report
         return None
     labelled = min(ledger.last_seq() / max(ledger.decided(), 1), 1.0)
     traffic = Traffic(decisions=newest, labelled=labelled, weight=weight)
-    read = diagnosed(policy, sound, traffic=traffic, floors=settings.policy.floor_of)
-    return None if read is None else canonical(asdict(read)).replace(_OF_BEFORE[1], _OF_BEFORE[0])
+    diagnosis = diagnosed(policy, valid, traffic=traffic, floors=settings.policy.floor_of)
+    return None if diagnosis is None else canonical(asdict(diagnosis)).replace(_STEADY, _STORED_STEADY)
 
 
 def newest_questions(ledger: Ledger, *, limit: int, encoder_hash: str) -> list[Decision]:
-    """The newest decisions that have features of this encoder, of one length and finite, oldest first."""
+    """The newest decisions with finite features of this encoder, all of the same length; oldest first."""
     newest = ledger.newest_decisions(limit=limit, encoder_hash=encoder_hash)
-    whole = [one for one in newest if one.features is not None and np.isfinite(one.features).all()]
-    sizes = Counter(0 if one.features is None else one.features.size for one in whole).most_common(1)
-    return [one for one in whole if one.features is not None and one.features.size == sizes[0][0]]
+    finite = (item for item in newest if item.features is not None and np.isfinite(item.features).all())
+    pairs = [(item, item.features.size) for item in finite if item.features is not None]
+    sizes = Counter(size for _, size in pairs).most_common(1)
+    return [decision for decision, size in pairs if size == sizes[0][0]]
 
 
 def read_diagnosis(text: str | None, *, unlabelled: int) -> Diagnosis | None:
-    """The diagnosis of its JSON. unlabelled: decisions since the newest that was learned; STARVED or more starve."""
+    """Parse a stored diagnosis. unlabelled: decisions since the last learned one; from STARVED on it is "starved"."""
     if text is None and unlabelled < STARVED:
         return None
-    values: dict[str, Any] = {"state": "starved"} if text is None else json.loads(text.replace(*_OF_BEFORE))
-    values["arms"] = {arm: ArmDiagnosis(**one) for arm, one in values.get("arms", {}).items()}
-    values |= {"unlabelled": unlabelled} | ({"state": "starved"} if unlabelled >= STARVED else {})
-    return Diagnosis(**values)
+    values: dict[str, Any] = {} if text is None else json.loads(text.replace(_STORED_STEADY, _STEADY))
+    values["arms"] = {arm: ArmDiagnosis(**diagnosis) for arm, diagnosis in values.get("arms", {}).items()}
+    if unlabelled >= STARVED:
+        values["state"] = "starved"
+    return Diagnosis(**values | {"unlabelled": unlabelled})
 
 
 class _Evidence(NamedTuple):
     worth: float
     variance: float
-    #: probability of the arm as it was served, and without any restraint
+    #: probability of the arm when the question was served
     served: float
+    #: probability of the arm without any restraint
     free: float
 
 
@@ -286,48 +289,49 @@ def _evidence(output: PolicyOutput, decision: Decision, *, place: int, free: flo
     assert output.scores is not None
     scores, arms = output.scores, decision.arms
     incumbent = None if output.restraint is None else output.restraint.arm
-    best = max((other for other in range(len(arms)) if other != place), key=scores.__getitem__)
+    best = max((index for index in range(len(arms)) if index != place), key=scores.__getitem__)
     rival = arms.index(incumbent) if incumbent in arms and arms[place] != incumbent else best
-    gap, apart = scores[place] - scores[rival], output.deviations[place] - output.deviations[rival]
-    worth = float(np.maximum(gap + apart, 0.0).mean()) - max(gap, 0.0)
-    return _Evidence(worth, variance=float((apart * apart).mean()), served=decision.pmf[place], free=free)
+    gap = scores[place] - scores[rival]
+    deviation = output.deviations[place] - output.deviations[rival]
+    worth = float(np.maximum(gap + deviation, 0.0).mean()) - max(gap, 0.0)
+    return _Evidence(worth, variance=float((deviation * deviation).mean()), served=decision.pmf[place], free=free)
 
 
-def _of_arm(
-    evidence: Sequence[_Evidence], *, noise: float, traffic: Traffic, judged: int, is_drifting: bool
+def _diagnose_arm(
+    evidence: list[_Evidence], *, noise: float, traffic: Traffic, judged: int, drifts: bool
 ) -> ArmDiagnosis:
+    worths, variances, served, free = map(math.fsum, zip(*evidence, strict=True))
     count = len(evidence)
-    worth = max(math.fsum(one.worth for one in evidence) / count, 0.0)
-    variance = math.fsum(one.variance for one in evidence) / count
-    settles, few = (noise / RESOLUTION) ** 2 / 4.0, FEWEST_EFFECTIVE - judged
+    worth, variance = max(worths / count, 0.0), variances / count
+    settles, missing = (noise / RESOLUTION) ** 2 / 4.0, FEWEST_EFFECTIVE - judged
     is_known = judged >= max(KNOWN * settles, FEWEST_EFFECTIVE)
     labels = 0.0 if is_known or variance <= 0.0 else max(settles - noise**2 / variance / 4.0, 0.0)
-    if few > 0:  # a posterior that is sure without them is sure of its prior
-        labels = float(few) if worth < WORTH else max(labels, float(few))
-    wait, free = (
-        labels / chance if (chance := traffic.labelled * math.fsum(part) / count) > 0.0 else math.inf
-        for part in ([one.served for one in evidence], [one.free for one in evidence])
-    )
+    if missing > 0:  # before FEWEST_EFFECTIVE judgements the posterior shows little more than its prior
+        labels = float(missing) if worth < WORTH else max(labels, float(missing))
+    chances = [traffic.labelled * probability / count for probability in (served, free)]
+    wait, free_wait = (labels / chance if chance > 0.0 else math.inf for chance in chances)
     state: LearningState = "stuck"
-    if is_drifting:
+    if drifts:
         state = "drifting"
-    elif is_known or (worth < WORTH and few <= 0):
+    elif is_known or (worth < WORTH and missing <= 0):
         state = "steady"
     elif wait < traffic.patience:
         state = "learning"
-    elif free < traffic.patience:
+    elif free_wait < traffic.patience:
         state = "held back"
     questions = None if math.isinf(wait) else math.ceil(wait)
     return ArmDiagnosis(state=state, worth=worth, labels=math.ceil(labels), questions=questions)
 
 
-#: from one computation to the next, seconds: it takes as long as some thousand decisions
+#: time between two computations of the frontier, seconds; a computation takes as long as some thousand decisions
 EVERY_S: Final = 60.0
-#: questions, and rows learned, before there is a frontier; the newest questions and outcomes that it is made of
+#: smallest number of questions, and of learned rows, for a frontier
 LEAST: Final = 50
+#: number of newest questions that the frontier is computed from
 QUESTIONS: Final = 100
+#: number of newest outcomes that correct the frontier's costs
 OUTCOMES: Final = 500
-#: weights besides 0, as multiples of 1 / (most expensive less cheapest arm)
+#: cost weights of the frontier besides 0, as multiples of 1 / (cost of the most expensive arm - cost of the cheapest)
 _WEIGHTS: Final = tuple(np.geomspace(0.01, 30.0, 24).tolist())
 
 
@@ -342,53 +346,54 @@ class Frontier:
     best: float
 
     def weight_of(self, *, quality: float | None = None, cost: float | None = None) -> float:
-        """The highest weight with this share of the best arm's quality; or that of this mean cost."""
-        values, wanted = (self.cost, cost) if cost is not None else (self.quality, (quality or 0.0) * self.best)
-        # The last of equal points counts; a value beyond an end gives that end.
-        return float(np.interp(-wanted, -np.minimum.accumulate(values), self.weights))
+        """The highest weight that reaches an aim: a share of the best arm's quality, or a mean cost."""
+        values, aim = (self.cost, cost) if cost is not None else (self.quality, (quality or 0.0) * self.best)
+        # `interp` takes the last of equal points, and the first or last point for values beyond them.
+        return float(np.interp(-aim, -np.minimum.accumulate(values), self.weights))
 
 
 def frontier_of(policy: Policy, decisions: Sequence[Decision], *, settings: Settings, scale: float) -> Frontier | None:
-    """The frontier on the questions of these decisions, which have features of one length; None where there is none.
+    """Compute the frontier on the questions of these decisions, whose features have one length; None without one.
 
-    scale: what outcomes cost for each unit that was expected of them.
+    scale: observed cost of outcomes / their expected cost
     """
-    chosen = [one for one in decisions if len(one.arms) > 1]
+    chosen = [decision for decision in decisions if len(decision.arms) > 1]
     if len(chosen) < LEAST or sum(policy.seen.values()) < LEAST or not serves_prices(policy):
         return None
-    features, arms = np.array([one.features for one in chosen]), [one.arms for one in chosen]
+    features, arms = np.array([decision.features for decision in chosen]), [decision.arms for decision in chosen]
 
-    def asked(weight: float) -> tuple[list[Any], list[Any]]:
-        queries = [replace(one.query, cost_weight=weight) for one in chosen]
+    def estimates_at(weight: float) -> tuple[list[Any], list[Any]]:
+        """Returns (estimates per question, pmf per question)."""
+        queries = [replace(decision.query, cost_weight=weight) for decision in chosen]
         outputs = outputs_of(policy, queries, features=features, arms=arms)
         drawn = drawn_by_arms(outputs, arms=arms, seeds=[0] * len(arms), settings=settings, seen=policy.seen)
-        return [one.facts for one in outputs if isinstance(one, PolicyOutput)], [one.pmf for one in drawn]
+        return [output.facts for output in outputs if isinstance(output, PolicyOutput)], [draw.pmf for draw in drawn]
 
-    facts, _ = asked(0.0)
-    spread = math.fsum(max(one["cost"]) - min(one["cost"]) for one in facts) / len(chosen)
-    if len(facts) < len(chosen) or not spread > 0.0:
+    estimates, _ = estimates_at(0.0)
+    spread = math.fsum(max(estimate["cost"]) - min(estimate["cost"]) for estimate in estimates) / len(chosen)
+    if len(estimates) < len(chosen) or not spread > 0.0:
         return None
     weights = [0.0, *(min(times / spread, MAX_WEIGHT) for times in _WEIGHTS)]
     heads: dict[str, list[float]] = {"quality": [], "cost": []}
     for weight in weights:
-        facts, pmfs = asked(weight)
+        estimates, pmfs = estimates_at(weight)
         for head, means in heads.items():
-            sums = (math.fsum(map(mul, pmf, one[head])) for pmf, one in zip(pmfs, facts, strict=True))
+            sums = (math.fsum(map(mul, pmf, estimate[head])) for pmf, estimate in zip(pmfs, estimates, strict=True))
             means.append(math.fsum(sums) / len(chosen))
     by_arm: dict[str, list[float]] = {}
-    for one, offered in zip(facts, arms, strict=True):
-        for arm, quality in zip(offered, one["quality"], strict=True):
+    for estimate, offered in zip(estimates, arms, strict=True):
+        for arm, quality in zip(offered, estimate["quality"], strict=True):
             by_arm.setdefault(arm, []).append(quality)
     return Frontier(
         weights=tuple(weights),
         quality=tuple(heads["quality"]),
         cost=tuple(scale * cost for cost in heads["cost"]),
-        best=max(math.fsum(some) / len(some) for some in by_arm.values()),
+        best=max(math.fsum(qualities) / len(qualities) for qualities in by_arm.values()),
     )
 
 
 def cost_scale(pairs: Sequence[tuple[Decision, Outcome]], *, terms: Mapping[str, float]) -> float:
-    """What outcomes cost for each unit that the policy expected when it decided; 1 of fewer than LEAST."""
+    """Observed cost of these outcomes / cost that the policy expected when it decided; 1 if fewer than LEAST."""
     expected, observed = [], []
     for decision, outcome in pairs:
         costs = decision.facts.get("cost")
@@ -400,7 +405,7 @@ def cost_scale(pairs: Sequence[tuple[Decision, Outcome]], *, terms: Mapping[str,
 
 
 def frontier_text(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash: str) -> str | None:
-    """The frontier of a ledger's policy by the newest decisions and outcomes, as JSON; None if it serves no prices."""
+    """Compute the frontier of a ledger's policy. Returns JSON; None if the policy has one cost weight for all."""
     if not serves_prices(policy):
         return None
     scale = cost_scale(ledger.newest_outcomes(limit=OUTCOMES), terms=settings.reward.cost)
@@ -410,36 +415,30 @@ def frontier_text(ledger: Ledger, policy: Policy, *, settings: Settings, encoder
 
 
 def read_frontier(text: str | None) -> Frontier | None:
-    """The frontier of its JSON."""
+    """Parse a stored frontier."""
     if text is None:
         return None
-    known = json.loads(text)
-    lists = {name: tuple(known[name]) for name in ("weights", "quality", "cost")}
-    return Frontier(**lists, best=known["best"])
+    frontier = json.loads(text)
+    return Frontier(**frontier | {name: tuple(frontier[name]) for name in ("weights", "quality", "cost")})
 
 
-#: outcomes that are looked at
+#: number of newest outcomes that `costs_alike` compares
 NEWEST: Final = 100
 
 
 def costs_alike(database: Database, *, reward: RewardSettings, arms: Iterable[str]) -> str | None:
-    """A warning if the newest NEWEST answers of these arms all cost the same, else None. Raises StoreError.
+    """A warning if the NEWEST newest answers all cost the same, else None. Raises StoreError.
 
-    None also if there are fewer answers, if one of the arms gave none, and if the reward charges nothing.
+    None also if there are fewer answers, if one of these arms has no answer, or if the reward has no price for costs.
     """
     arms = tuple(arms)
     charged = {term: price for term, price in reward.cost.items() if price > 0.0}
     if not charged or reward.weight == 0.0:
         return None
-    answers = (
-        select(decisions.c.arm, outcomes.c.steps, outcomes.c.cost)
-        .join(decisions, decisions.c.id == outcomes.c.decision_id)
-        .where(outcomes.c.status == "answered")
-        .order_by(outcomes.c.made_at.desc())
-        .limit(NEWEST)
-    )
+    columns = select(decisions.c.arm, outcomes.c.steps, outcomes.c.cost)
+    answers = columns.join(decisions, decisions.c.id == outcomes.c.decision_id).where(outcomes.c.status == "answered")
     with database.read() as connection:
-        rows = connection.execute(answers).all()
+        rows = connection.execute(answers.order_by(outcomes.c.made_at.desc()).limit(NEWEST)).all()
     costs = {cost_of_terms(row.steps, cost_value(row.cost), terms=charged) for row in rows}
     if len(rows) < NEWEST or not set(arms) <= {row.arm for row in rows} or len(arms) < 2 or len(costs) > 1:
         return None

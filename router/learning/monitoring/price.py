@@ -1,8 +1,8 @@
-"""Price of an answer: what `reward.weight` says in words, and which weight the outcomes at hand propose.
+"""Price of an answer: `reward.weight` explained in sentences, and a weight proposed from the outcomes.
 
-reward = quality - weight * cost: an arm that costs c more has to be right on weight * c more of the questions. Half the
-slope from the cheapest arm 1 to the most expensive arm 2 is proposed, .5 * (q_2 - q_1) / (c_2 - c_1) with q and c the
-means of quality and cost: at the whole slope these two earn the same on average, at 0 cost is nothing.
+reward = quality - weight * cost: an arm that costs c more must be right on weight * c more of the questions. The
+proposed weight is half the slope from the cheapest arm 1 to the most expensive arm 2, .5 * (q_2 - q_1) / (c_2 - c_1),
+with q and c the means of quality and cost. At the whole slope both arms earn the same on average; at 0 cost is ignored.
 """
 
 import math
@@ -20,17 +20,17 @@ from ragbandit.shared.types import ArmName, Matrix
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings, Settings
 
-#: labels of an arm before it is compared
+#: smallest number of labels of an arm in a comparison
 LEAST_LABELS: Final = 50
-#: a weight is far from the proposed one beyond this factor ...
+#: a weight is far from the proposed one if they differ by more than this factor
 FACTOR: Final = 2.0
-#: ... and a difference no noise beyond so many standard errors
+#: a difference is significant if it is larger than this number of standard errors
 SURE: Final = 2.0
-#: a step that counts as more dollars than that drowns the dollars of answers
+#: price of a step, in dollars, above which the dollars of answers hardly matter
 DEAR_STEP: Final = 0.05
 _ASK: Final = "ask what a right answer is worth, in units of reward.cost, and set reward.weight to 1 / that"
 
-#: one answer: its arm, quality, cost, the rows that it counts as (>= 0), the arm's probability there, in (0, 1]
+#: one answer: arm, quality, cost, number of rows that it counts as (>= 0), probability of the arm (in (0, 1])
 Answer = tuple[ArmName, float, float, float, float]
 
 
@@ -39,7 +39,7 @@ class ArmMeans:
     """Mean quality and mean cost (in units of `reward.cost`) of an arm, each with its standard error (>= 0)."""
 
     arm: ArmName
-    #: answers, each counted as the rows that it was learned as
+    #: number of learned rows
     labels: float
     quality: float
     cost: float
@@ -48,9 +48,9 @@ class ArmMeans:
 
 
 def means_of(answers: Iterable[Answer]) -> list[ArmMeans]:
-    """The means of each arm over the questions.
+    """The means of each arm over all questions.
 
-    Answers are weighed by rows / probability, normalised (Hajek 1971): a policy gives an arm the questions it suits.
+    Answers are weighted by rows / probability, normalised (Hajek 1971), since the policy selects an arm's questions.
     """
     by_arm: dict[ArmName, list[tuple[float, ...]]] = {}
     for arm, *numbers in answers:
@@ -60,7 +60,7 @@ def means_of(answers: Iterable[Answer]) -> list[ArmMeans]:
 
 
 def _means(arm: ArmName, answers: Matrix) -> ArmMeans:
-    """answers: (n, 4), n > 0."""
+    """answers: shape (n, 4), n > 0; columns quality, cost, rows, probability."""
     values, rows = answers[:, :2], answers[:, 2]
     weights = rows / answers[:, 3]
     weights = weights / weights.sum()
@@ -72,54 +72,56 @@ def _means(arm: ArmName, answers: Matrix) -> ArmMeans:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Price:
-    """A weight of cost against the outcomes of some arms."""
+    """Assessment of a cost weight by the outcomes of some arms."""
 
     weight: float
     best_fixed: ArmName
     #: from the cheapest to the most expensive
     arms: tuple[ArmMeans, ...]
-    #: with its standard error; None where the cheapest and the most expensive arm cost the same
+    #: proposed weight; None if the cheapest and the most expensive arm cost the same
     proposed: float | None
+    #: standard error of `proposed`
     error: float
-    #: from LEAST_LABELS on, beyond the error: the most expensive arm is worse, or the weight beyond FACTOR of that
+    #: "worse": the most expensive arm is worse than the cheapest; "far": `weight` is far from `proposed`; None: neither
     verdict: Literal["worse", "far"] | None
 
 
 def price_of(arms: Sequence[ArmMeans], *, weight: float) -> Price:
-    """The weight (>= 0) against the means of one arm or more, which count as independent."""
-    cheap = min(arms, key=lambda one: (one.cost, -one.quality))
-    expensive = max(arms, key=lambda one: (one.cost, one.quality))
+    """Assess a weight (>= 0) by the means of at least one arm; the means count as independent."""
+    cheap = min(arms, key=lambda arm: (arm.cost, -arm.quality))
+    expensive = max(arms, key=lambda arm: (arm.cost, arm.quality))
     verdict: Literal["worse", "far"] | None = None
     proposed, error = None, 0.0
-    if (more := expensive.cost - cheap.cost) > 0.0:
-        slope = (expensive.quality - cheap.quality) / more
+    gap = expensive.cost - cheap.cost
+    if gap > 0.0:
+        slope = (expensive.quality - cheap.quality) / gap
         of_cost = slope * math.hypot(cheap.cost_error, expensive.cost_error)
-        proposed, error = 0.5 * slope, 0.5 * math.hypot(cheap.quality_error, expensive.quality_error, of_cost) / more
+        proposed, error = 0.5 * slope, 0.5 * math.hypot(cheap.quality_error, expensive.quality_error, of_cost) / gap
         noise = SURE * error if min(cheap.labels, expensive.labels) >= LEAST_LABELS else math.inf
         if proposed < -noise:
             verdict = "worse"
         elif proposed > 0.0 and not 1.0 / FACTOR <= weight / proposed <= FACTOR and abs(weight - proposed) > noise:
             verdict = "far"
-    best = max(arms, key=lambda one: one.quality - weight * one.cost).arm
-    ordered = tuple(sorted(arms, key=lambda one: (one is expensive, one is not cheap, one.cost)))
+    best = max(arms, key=lambda arm: arm.quality - weight * arm.cost).arm
+    ordered = tuple(sorted(arms, key=lambda arm: (arm is expensive, arm is not cheap, arm.cost)))
     return Price(weight=weight, best_fixed=best, arms=ordered, proposed=proposed, error=error, verdict=verdict)
 
 
 def implied(price: Price) -> str:
-    """The gain in quality at which each costlier arm pays, and the gain that it has, as a sentence."""
+    """A sentence about each costlier arm: the gain in quality at which it pays, and its actual gain."""
     cheap, *costlier = price.arms
-    words = [_pays(arm, cheap=cheap, weight=price.weight) for arm in costlier]
-    return "; ".join(words) or f"{cheap.arm} has nothing to be compared with"
+    parts = [_pays(arm, cheap=cheap, weight=price.weight) for arm in costlier]
+    return "; ".join(parts) or f"{cheap.arm} has nothing to be compared with"
 
 
 def _pays(arm: ArmMeans, *, cheap: ArmMeans, weight: float) -> str:
-    must, gains = 100.0 * weight * (arm.cost - cheap.cost), 100.0 * (arm.quality - cheap.quality)
-    more = f"{abs(gains):.1f} {'more' if gains >= 0.0 else 'fewer'}"
-    return f"{arm.arm} pays if it gets {must:.1f} more of 100 right than {cheap.arm}; it gets {more}"
+    needed, gain = 100.0 * weight * (arm.cost - cheap.cost), 100.0 * (arm.quality - cheap.quality)
+    actual = f"{abs(gain):.1f} {'more' if gain >= 0.0 else 'fewer'}"
+    return f"{arm.arm} pays if it gets {needed:.1f} more of 100 right than {cheap.arm}; it gets {actual}"
 
 
 def proposal(price: Price, *, reward: "RewardSettings") -> str:
-    """The weight to begin with, and whether the one in force is far from it, as a sentence."""
+    """A sentence with the weight to begin with, and with a warning if the configured weight is far from it."""
     if price.proposed is None:
         return "the arms cost the same: the weight decides nothing between them"
     cheap, expensive = price.arms[0].arm, price.arms[-1].arm
@@ -137,57 +139,57 @@ def proposal(price: Price, *, reward: "RewardSettings") -> str:
 
 
 def _worth(weight: float, *, prices: Mapping[str, float]) -> str:
-    """What a right answer is worth at a weight above 0, in each term that has a price."""
-    words = [worth(1.0 / (weight * price), term) for term, price in prices.items() if price > 0.0]
-    return f"a right answer is worth {' or '.join(words)}"
+    """The worth of a right answer at a weight above 0, in each term that has a price."""
+    amounts = [worth(1.0 / (weight * price), term) for term, price in prices.items() if price > 0.0]
+    return f"a right answer is worth {' or '.join(amounts)}"
 
 
 def remedy(price: Price) -> str:
-    """What to do about an expensive arm that is worse, or a weight that is far from the proposed one."""
+    """What to do if the verdict is "worse" or "far"."""
     if price.verdict == "worse":
         return f"drop {price.arms[-1].arm}, unless there are questions that it alone gets right"
     return f"{_ASK}; if nobody can say, to {number(price.proposed, 2)}. The ledger stays when you change it"
 
 
 def budget_warnings(settings: "Settings") -> list[str]:
-    """What keeps the price from pacing the dollar budgets of the settings, as sentences."""
-    if not any(one.dollars_per_day or one.dollars_per_month for one in settings.tenants.values()):
+    """Sentences about settings that prevent the cost weight from pacing the dollar budgets."""
+    if not any(tenant.dollars_per_day or tenant.dollars_per_month for tenant in settings.tenants.values()):
         return []
-    words = []
+    notes = []
     if not serves_prices(make_policy(settings.policy.name, params=settings.policy.params)):
         name = settings.policy.name
-        words.append(f"policy.name: {name} has one weight of cost for all questions: dollar budgets only stop (429)")
+        notes.append(f"policy.name: {name} has one weight of cost for all questions: dollar budgets only stop (429)")
     elif settings.reward.weight == 0.0:
-        words.append("reward.weight is 0: no factor raises it, so dollar budgets pace no question that names no price")
+        notes.append("reward.weight is 0: no factor raises it, so dollar budgets pace no question that names no price")
     if not settings.reward.cost.get("dollars"):
-        words.append("reward.cost prices no dollars: as a dollar budget is spent, the price of other terms rises")
+        notes.append("reward.cost prices no dollars: as a dollar budget is spent, the price of other terms rises")
     if len(settings.worker_arms) < len(settings.arms):
-        words.append("a caller that names some of its arms, not all, is refused (403) unless its key has forced=true")
-    return words
+        notes.append("a caller that names some of its arms, not all, is refused (403) unless its key has forced=true")
+    return notes
 
 
 def in_words(reward: "RewardSettings") -> list[str]:
-    """What the weight and the prices of the terms say together, as sentences."""
+    """Sentences that explain the weight and the prices of the cost terms."""
     prices = {term: price for term, price in reward.cost.items() if price > 0.0}
     if reward.weight == 0.0 or not prices:
-        what = "reward.weight is 0" if prices else "reward.cost prices nothing"
-        return [f"{what}: cost counts for nothing, and the better of two arms is taken, however expensive it is"]
-    words = [_worth(reward.weight, prices=prices)]
+        reason = "reward.weight is 0" if prices else "reward.cost prices nothing"
+        return [f"{reason}: cost counts for nothing, and the better of two arms is taken, however expensive it is"]
+    sentences = [_worth(reward.weight, prices=prices)]
     if "dollars" in prices:
         cent = number(reward.weight * prices["dollars"])  # .01 dollars, in 100 answers
-        words.append(f"an answer that costs one cent more must be right on {cent} more of 100 questions")
+        sentences.append(f"an answer that costs one cent more must be right on {cent} more of 100 questions")
     if {"steps", "dollars"} <= prices.keys():
         rate = prices["steps"] / prices["dollars"]
-        words.append(
+        sentences.append(
             f"one step counts as much as {number(rate)} dollars: is that what it costs you besides its dollars?"
             if rate <= DEAR_STEP
             else f"warning: one step counts as much as {number(rate)} dollars, so the dollars of an answer decide "
             "nothing: price only dollars (reward.cost: {dollars: 1}), or only steps"
         )
     if "weight" not in reward.model_fields_set:
-        words.append(
+        sentences.append(
             f"the weight is the default, which was chosen for steps, and steps have no price: {_ASK}"
             if "steps" not in prices
             else "the weight is the default, which the papers use: `ragbandit advise` proposes one for your arms"
         )
-    return words
+    return sentences

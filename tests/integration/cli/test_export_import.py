@@ -384,7 +384,7 @@ def test_bad_row_of_a_later_page(command, configured, tmp_path):
     [
         (("data", "export", "out.jsonl"), "there is no database"),
         (("data", "export", "out.csv"), "name the format"),
-        (("data", "import", "missing.jsonl", "--label", "No Name"), "no name of a ledger"),
+        (("data", "import", "missing.jsonl", "--label", "No Name"), "not a valid name of a ledger"),
     ],
 )
 def test_wrong_words(command, configured, tmp_path, arguments, words):

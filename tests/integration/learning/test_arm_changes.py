@@ -103,7 +103,7 @@ def test_declared_change(make_world, policy):
     assert len(restarts(world)) == 1
 
 
-@pytest.mark.parametrize("dies_at", ["append", "_take"])
+@pytest.mark.parametrize("dies_at", ["append", "_apply"])
 def test_killed_between(make_world, monkeypatch, dies_at):
     """A learner that dies before or after the append leaves the change to the next one, which takes it up once."""
     world = make_world()

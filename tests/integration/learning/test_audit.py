@@ -261,7 +261,7 @@ def test_order(world):
 def test_gap(world):
     """A missing update is named by the seq that stands in its place."""
     world.write(delete(updates).where(updates.c.seq == 5))
-    verdict = refused(world, "seq 6 where 5 belongs")
+    verdict = refused(world, "seq 6 instead of 5")
     assert verdict.ledger_mismatches == 1
 
 

@@ -53,7 +53,7 @@ def test_status_estimates_the_end(backlog, monkeypatch):
         batch = learner._next_batch(backlog.now)
         assert learner.ledger.acquire(holder=learner.holder, lease_s=10.0)
         assert learner._append(batch)
-        learner._apply_rest()
+        learner._apply_new_updates()
     assert (seen(backlog.now).backlog, seen(backlog.now).caught_up_s) == (3, pytest.approx(3 * 2.0 / 5))
     assert seen(backlog.now + 100.0).caught_up_s is None
     status_module._learned_next.cache_clear()

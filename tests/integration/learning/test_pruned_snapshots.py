@@ -132,8 +132,8 @@ def test_some_are_kept_longer(make_world, monkeypatch, database_url):
     for file in Path(world.files.root).glob("main-1[86]-*"):
         file.unlink()
     learner, taken = world.learner(), []
-    take = learner._take
-    learner._take = lambda update: (taken.append(update.seq), take(update))
+    apply = learner._apply
+    learner._apply = lambda update: (taken.append(update.seq), apply(update))
     learner.drain()
     assert taken == [13, 14, 15, 16, 17, 18]
     assert world.sha256(learner.policy) == world.sha256(world.replayed())

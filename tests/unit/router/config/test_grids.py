@@ -69,7 +69,7 @@ def test_a_grid_in_a_file(tmp_path):
     }
     file.write_text("arms: {deep: {class: multi_step, grid: {rounds: 2}}}")
     with pytest.raises(
-        ConfigError, match=f"must be a list of values, first the one of the arm with the plain name .file {file}."
+        ConfigError, match=f"must be a list of values, first the value of the arm with the plain name .file {file}."
     ) as caught:
         load(file)
     assert caught.value.field == "arms.deep.grid.rounds"

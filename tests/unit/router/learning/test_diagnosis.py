@@ -10,7 +10,7 @@ from ragbandit.router.learning.monitoring.diagnosis import (
     ArmDiagnosis,
     Diagnosis,
     Traffic,
-    _of_all,
+    _common_state,
     diagnosed,
     read_diagnosis,
 )
@@ -148,7 +148,7 @@ def test_the_word_of_all_arms_and_its_sentence():
         arms = {
             f"arm{at}": ArmDiagnosis(state=one, worth=0.1, labels=105, questions=9_000) for at, one in enumerate(states)
         }
-        return Diagnosis(state=_of_all(states), arms=arms, judged=dict.fromkeys(arms, 2), **more)
+        return Diagnosis(state=_common_state(states), arms=arms, judged=dict.fromkeys(arms, 2), **more)
 
     cases = {
         "steady, stuck": "stuck: no arm but arm0 is tried enough to know: arm1 has 2 judged answers and needs about 105"

@@ -235,5 +235,5 @@ def test_files_that_fit_each_other_are_not_enough(written):
     assert "the database has" in error.message
     assert "who wrote" in error.remedy
     assert files.load(stranger)[1].sha256 == stranger.sha256
-    with pytest.raises(SnapshotError, match="its name says another"):
+    with pytest.raises(SnapshotError, match="its name has another one"):
         files.load(info.version)

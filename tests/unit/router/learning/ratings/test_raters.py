@@ -1,11 +1,25 @@
-"""Raters: which judgements of a decision stand, which count, and how far they lie apart."""
+"""Raters: which judgements of a decision are in force, which count, and how far they differ."""
 
 from itertools import permutations
 
 import pytest
 
-from ragbandit.router.learning.sources import class_of, disagreement, most_trusted, standing
-from ragbandit.shared.types import Feedback
+from ragbandit.router.learning.sources import class_of, judgements_of, standing
+from ragbandit.shared.types import Cost, Feedback, Outcome
+
+OUTCOME = Outcome(
+    decision_id="d",
+    status="answered",
+    answer="x",
+    trace=(),
+    cost=Cost(),
+    steps=1.0,
+    stop_reason="answered",
+    error=None,
+    run_by="worker",
+    made_by={},
+    made_at=0.0,
+)
 
 
 def said(key, value=1.0, *, kind="rating", source="human", rater=None, event=None):
@@ -42,15 +56,17 @@ def test_the_most_trusted_class_counts_alone():
     ]
     for first in range(4):
         for order in permutations(one_each[first:]):
-            found, used = most_trusted(order)
-            assert (found, [item.id for item in used]) == (one_each[first].id, [one_each[first].id])
+            result = judgements_of(order, outcome=OUTCOME, measure="f1")
+            assert (result.judged_by, [item.id for item in result.used]) == (one_each[first].id, [one_each[first].id])
+            assert list(result.by_class) == [item.id for item in one_each[first:]]
 
 
 def test_a_check_by_code_counts_where_no_label_is():
-    """Less than a label, more than a rating; the class, and with it the weight, is that of a label."""
+    """A code check counts less than a label and more than a rating; its class, and so its weight, is a label's."""
     label, check, rating = said("label", ("x",), kind="label"), said("check", source="code"), said("human")
-    assert most_trusted([check, rating, label]) == ("label", (label,))
-    assert most_trusted([rating, check]) == ("label", (check,))
+    for feedback, used in (([check, rating, label], label), ([rating, check], check)):
+        result = judgements_of(feedback, outcome=OUTCOME, measure="f1")
+        assert (result.judged_by, result.used) == ("label", (used,))
 
 
 def test_a_later_judgement_of_the_same_rater_replaces_the_earlier():
@@ -72,7 +88,7 @@ def test_a_later_judgement_of_the_same_rater_replaces_the_earlier():
     ("values", "apart"), [([1.0], None), ([1.0, 0.25], 0.75), ([0.5, 0.5, 0.5], 0.0), ([0.2, float("nan")], None)]
 )
 def test_disagreement_is_the_widest_gap(values, apart):
-    """Between the judgements that can be compared; None where there are not two."""
-    given = [said(str(number), value) for number, value in enumerate(values)]
+    """The disagreement compares all judgements on one scale; it is None if there are fewer than two."""
+    ratings = [said(str(number), value) for number, value in enumerate(values)]
     raw = said("raw", -1.0, kind="reward")
-    assert disagreement([*given, raw], outcome=None, measure="f1") == apart
+    assert judgements_of([*ratings, raw], outcome=None, measure="f1").disagreement == apart

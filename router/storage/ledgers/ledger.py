@@ -33,15 +33,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import ClosingRule, Moves, counting, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
-from ragbandit.router.storage.sql.tables import (
-    decisions,
-    feedback,
-    outcomes,
-    policies,
-    snapshots,
-    updates,
-    waiting,
-)
+from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, policies, snapshots, updates, waiting
 from ragbandit.shared.errors import Conflict, StoreError
 from ragbandit.shared.types import (
     IMPORTED,

@@ -323,7 +323,7 @@ decisions = Table(
     Column("policy", LABEL, nullable=False, comment="label of the ledger that decided"),
     Column("version", String(128), nullable=False, comment="the snapshot that decided"),
     Column("encoder_hash", String(64), nullable=False, comment="sha256 of the encoder that made the features"),
-    Column("seed", String(20), nullable=False, comment="computed from id and the secret draws: unsigned 64-bit, decimal"),
+    Column("seed", String(20), nullable=False, comment="from id and the secret draws: unsigned 64-bit, decimal"),
     Column("floor", Double, nullable=False, comment="least probability of an arm"),
     Column("explored", Boolean, nullable=False, comment="whether another arm was at least as likely"),
     Column("fault", Text, comment="why the policy's pmf was not used; NULL: it was used"),

@@ -82,7 +82,6 @@ class Listener:
         self._routine.close()
 
     def _receive(self) -> None:
-        """Receive until the listener is closed or Redis cannot be reached."""
         try:
             with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call] # redis
                 with reaching(self._outage):

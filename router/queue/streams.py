@@ -76,7 +76,7 @@ class AnswerWriter:
         linked: DecisionId | None = None,
     ) -> None:
         self.decision_id = decision_id
-        #: the decision that answers instead of this one, if there is one
+        #: the decision that answers instead; None without a failover
         self.linked = linked
         #: whether a reader was sent a piece of the answer
         self.has_content = False
@@ -187,7 +187,6 @@ class StreamWriter:
             time.sleep(0 if ends else BATCH_S)
 
     def _write(self, batches: dict[AnswerWriter, list[tuple[bytes, str]]]) -> None:
-        """Write the entries of all runs in one pipeline."""
         replies: list[Any] = []
         with suppress(QueueError), reaching(self._outage), self._client.pipeline(transaction=False) as pipeline:
             for writer, entries in batches.items():
@@ -386,7 +385,6 @@ class StreamReader:
         return 0.0
 
     def _read(self, streams: dict[DecisionId, list[ReadStream]]) -> None:
-        """Wait for entries, and append them to the streams of their readers."""
         after: dict[Any, Any] = {}
         for key, group in streams.items():
             attempt, number = min(stream.last for stream in group)

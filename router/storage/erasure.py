@@ -208,7 +208,6 @@ def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, 
 
 
 def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:
-    """Blank the decisions with their outcomes, feedback and closures."""
     ids = [row["id"] for row in rows]
     connection.execute(update(answer_queue).where(answer_queue.c.decision_id.in_(ids)).values(chat=None))
     _overwrite(connection, decisions, {row["id"]: _blank_decision(row, features=features) for row in rows})

@@ -85,8 +85,7 @@ class ScoreQueue:
     """The queue of the judge or of a check. Times are seconds since 1970. Every method raises StoreError.
 
     attempts, expire_s: number of tries, and seconds of waiting, after which a decision is given up
-    budget: caps of the judge; None without caps
-    process: process that claims; None for this process
+    budget, process: caps of the judge, and process that claims; None: no caps, this process
     """
 
     def __init__(
@@ -115,8 +114,7 @@ class ScoreQueue:
             row = self.claims.take(connection, jobs.c.due_at <= now)
             if row is None:
                 return None
-            defaults = {"failures": 0, "share": 1.0}
-            values = {**defaults, **json.loads(row["facts"])}
+            values = {"failures": 0, "share": 1.0, **json.loads(row["facts"])}
             job = ScoreJob(decision_id=row["decision_id"], attempt=row["tries"], claimed_at=now, **values)
             if row["made_at"] <= now - self._expire_s:
                 return self._drop(connection, job, why="expired", moves=moves)
@@ -221,7 +219,7 @@ class ScoreQueue:
 
 
 class _NotWaitingError(Exception):
-    """The decision does not wait any more."""
+    pass
 
 
 def _began(spent: Spent) -> int:

@@ -42,11 +42,7 @@ _SIZE: Final = {
 
 
 class Retention:
-    """Deletes old decisions of a store.
-
-    holder: name of this process in the lease
-    days, gb: settings of `retention`; None for no limit
-    """
+    """Deletes old decisions. holder: name of this process in the lease. days, gb: limits; None for no limit."""
 
     def __init__(
         self,

@@ -339,7 +339,6 @@ def _recheck(connection: Connection, hour: int, *, deltas: Deltas, limit: int) -
 
 
 def _missing(totals: Mapping[str, Any], *, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The amounts that the stored totals lack."""
     missing = {name: totals[name] for name in _RECHECKED if name in totals}
     for name in missing.keys() & stored.keys():
         now, before = missing[name], stored[name]
@@ -420,7 +419,6 @@ class Extender:
         return self._lease.acquire(holder=self.holder, lease_s=LEASE_S)
 
     def _forget(self) -> None:
-        """Once an hour, delete old hours and old spending."""
         now = self.clock()
         if self._forgot_at == hour_of(now):
             return

@@ -105,7 +105,6 @@ def search(database: Database, wanted: Search, *, after: PageEnd | None = None, 
 
 
 def _newest(wanted: Search, *, after: PageEnd | None) -> Select[Any]:
-    """Ids in the order of the search, filtered by the indexed columns."""
     conditions: list[ColumnElement[bool]] = []
     made_at: ColumnElement[float] = decisions.c.made_at
     if wanted.session is not None:

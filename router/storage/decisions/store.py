@@ -115,15 +115,10 @@ _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "er
 
 
 def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
-    """Columns of a decision if no texts are kept.
-
-    context: keys of the context that are kept, since a replay of the ledger needs what a policy has learned from.
-    """
-    kept_context: dict[str, Any] = {}
-    if context and row["context"] != "{}":
-        kept_context = {key: value for key, value in json.loads(row["context"]).items() if key in context}
+    """Columns of a decision if no texts are kept. context: keys that policies learn from, which are kept."""
+    values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
     request = without_messages(row["request"], keep=(TOOL_TURN, CONVERSATION, NAMED_ID))
-    return {"text": "", "context": canonical(kept_context) if kept_context else "{}", "request": request}
+    return {"text": "", "context": canonical(values), "request": request}
 
 
 class DecisionStore:
@@ -139,10 +134,8 @@ class DecisionStore:
         judge: JudgeSample | None = None,
         check: bool = False,
     ) -> None:
-        """Parameters:
+        """label: ledger of the decisions made here. text: the setting log.text.
 
-        label: ledger of the decisions made here
-        text: the setting log.text
         context: keys of a question's context that are stored even if texts are not
         judge: the share of outcomes that wait for the judge; None if judging is off
         check: whether outcomes wait for the check of `reward.check`
@@ -195,10 +188,7 @@ class DecisionStore:
         in_front: bool = False,
         claims: Mapping[DecisionId, str] = MappingProxyType({}),
     ) -> None:
-        """Insert new decisions into `waiting`, and into the answer queue if workers run them.
-
-        The transaction is the one that stores the decisions. in_front, claims: see `answer_queue.enqueue`.
-        """
+        """Let new decisions wait in all ledgers, and for workers. in_front, claims: see `answer_queue.enqueue`."""
         moves.add("decided", len(new))
         if new:
             labels = labels_in_use(connection, label=self.label)
@@ -404,7 +394,6 @@ _WAITS_FOR_OUTCOME: Final = "waiting for an outcome: report it by POST /v1/outco
 
 
 def _state(learned: Row | None, closed: Row | None) -> DecisionState:
-    """The state of a decision, from its rows in `updates` and `closures`."""
     if learned is not None:
         return "learned" if learned["source"] == "explicit" else "defaulted"
     if closed is not None:

@@ -1,8 +1,8 @@
 """Tool turns: requests that bring the results of tool calls to the arm that made the calls.
 
 A loop of tools is one drawn decision and any number of turns. Each turn has its own rows in `decisions` and `outcomes`,
-and its own id. Its arm is not drawn, so nothing is learned from it. Its cost is added to the outcome of the drawn
-decision, which also gets the newest answer. Feedback on a turn counts for the drawn decision.
+and its own id. The arm of a turn is not drawn, so policies learn nothing from turns. The cost of a turn is added to the
+outcome of the drawn decision, which also gets the newest answer. Feedback on a turn counts for the drawn decision.
 
 A turn finds the outcome with the calls by a hash of the caller, of all messages before the calls, and of the ids of
 the calls (`loop_key`). The results of calls are accepted once, in the transaction that stores the turn
@@ -144,7 +144,7 @@ def first_of(request: str | None) -> DecisionId | None:
 
 
 def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionId]:
-    """Id of a turn -> id of its drawn decision; ids that are no turns are left out."""
+    """Id of a turn -> id of its drawn decision; ids of drawn decisions are left out."""
     query = select(decisions.c.id, decisions.c.request).where(decisions.c.id.in_(list(ids)))
     rows = connection.execute(query.where(decisions.c.request.contains(f'"{TOOL_TURN}"')))
     firsts = {row.id: first_of(row.request) for row in rows}

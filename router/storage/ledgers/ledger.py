@@ -99,7 +99,7 @@ class Ledger:
     def _oldest(
         self, connection: Connection, condition: ColumnElement[bool], *, limit: int, after: tuple[float, str]
     ) -> set[tuple[float, str]]:
-        """(decided_at, id) of `limit` or more oldest rows; either all rows of one time, or none.
+        """(decided_at, id) of `limit` or more oldest rows; rows of the same time are either all returned, or none.
 
         The rows are sorted by time only, like the index waiting_ready. To sort by id too, SQLite would read all rows.
         """
@@ -401,7 +401,6 @@ def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, question: 
 
 
 def _update(row: Any, *, label: PolicyLabel) -> Update:
-    """The update of a row of `_page`."""
     seq, decision_id, arm, propensity, made_at, decided, restarts = row[: len(_PLAIN)]
     features, imported, weight = row[len(_COLUMNS) : _LEARNED]
     return Update(

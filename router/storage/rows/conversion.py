@@ -211,7 +211,6 @@ def price_value(text: str | None) -> float | str | None:
 
 
 def _request(query: Query) -> str | None:
-    """The column `request`: the fields of a query that have no own column."""
     parts = {name: value for name, value in _conversation(query).items() if name not in ("session", "price", "chat")}
     if query.request:
         parts["edge"] = dict(query.request)
@@ -386,11 +385,9 @@ def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
 
 
 def reward_at(row: Mapping[str, Any], *, weight: float) -> float:
-    """The reward of a row of `updates` at the service's weight of cost.
+    """The reward of a row at the service's weight of cost, so that decisions with their own prices can be compared.
 
-    A decision with its own price was learned at that price; at the common weight its reward can be compared to others.
-
-    row: also has `cost_weight` of the decision
+    row: columns of `updates`, and `cost_weight` of the decision
     """
     if row["cost_weight"] is None or row["preset"] in WHOLE:
         return float(row["value"])

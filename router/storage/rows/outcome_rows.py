@@ -177,9 +177,7 @@ _OUTCOME: Final = TableRows(
 
 
 #: columns of `outcomes`, with NULL for the long columns that rewards do not need
-REPORTED: Final = [
-    null().label(column.name) if column.name in ("trace", "sources", "reply") else column for column in outcomes.c
-]
+REPORTED: Final = [null().label(c.name) if c.name in ("trace", "sources", "reply") else c for c in outcomes.c]
 
 
 def outcome_row(outcome: Outcome) -> dict[str, Any]:
@@ -191,10 +189,8 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
 
 def outcome_value(row: Row) -> Outcome:
     """The outcome of a row; its trace may be NULL."""
-    events = []
-    if row["trace"] is not None:
-        events = json.loads(unpacked(row["trace"], answer=row["answer"] or ""))
-    return _OUTCOME.value(row, trace=trace_value(events))
+    trace = "[]" if row["trace"] is None else unpacked(row["trace"], answer=row["answer"] or "")
+    return _OUTCOME.value(row, trace=trace_value(json.loads(trace)))
 
 
 JobKind = Literal["judge", "check", "label"]
@@ -312,12 +308,7 @@ def drawn_for(kind: JobKind, decision_id: str, *, secret: bytes) -> float:
 def sample_outcomes(
     connection: Connection, group: Iterable[Outcome], *, label: str, sample: JudgeSample, moves: Moves, shard: int
 ) -> None:
-    """Draw outcomes from new ones, and let them wait for the judge if there is room.
-
-    label: label of the ledger
-    sample: the share to draw
-    shard: shard of `counters` that this process changes
-    """
+    """Draw the share `sample` of new outcomes, and let them wait for the judge if there is room."""
     share = sample.share
     if sample.first:
         learned = _counter(connection, label=label, name="learned")

@@ -52,7 +52,7 @@ def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgr
 def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> list[bool]:
     """Insert the rows whose key is new. Returns for each row whether it was inserted.
 
-    Of several rows with one key, the first is inserted. The connection must be in a write transaction.
+    If several rows have the same key, the first is inserted. The connection must be in a write transaction.
 
     key: a column with a unique index
     """
@@ -88,7 +88,6 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
 
 @lru_cache(maxsize=64)
 def _names(table: Table, row: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns with these names, in the table's order."""
     return tuple(column.name for column in table.columns if column.name in row)
 
 
@@ -97,7 +96,6 @@ _FEW: Final = 4
 
 
 def _insert(table: Table, rows: Sequence[Row]) -> tuple[str, tuple[Any, ...]]:
-    """(statement of PostgreSQL for these rows, its parameters)"""
     names = _names(table, tuple(rows[0]))
     if len(rows) > _FEW:
         return _unnested(table, names), tuple(_array(table, name, rows=rows) for name in names)

@@ -3,8 +3,8 @@
 Counters are exact, and the time to read them does not depend on the number of rows. `counted` counts the rows
 themselves, so that `verify` can compare.
 
-On PostgreSQL every counter has SHARDS rows. Each process changes one of them, so that routers do not wait for each
-other. A transaction changes its counters last and in the order of their keys, which prevents deadlocks.
+On PostgreSQL every counter has SHARDS rows. Each process changes one row per counter, so that routers do not wait for
+each other. A transaction changes its counters last and in the order of their keys, which prevents deadlocks.
 """
 
 from collections import Counter
@@ -71,21 +71,17 @@ class ClosingRule:
 
         A decision that its caller runs needs no outcome if a raw reward came in time, or no feedback came in wait_s.
         """
-        fed, rewarded = waiting.c.has_feedback, waiting.c.has_reward
-        answered = waiting.c.has_outcome
+        fed, ended = waiting.c.has_feedback, waiting.c.has_outcome
+        rewarded = waiting.c.has_reward
         if self.wait_s == 0:
-            return [
-                and_(fed, answered, rewarded),
-                and_(fed, answered, ~rewarded),
-                and_(fed, ~answered, rewarded, _CALLER),
-            ]
+            return [and_(fed, ended, rewarded), and_(fed, ended, ~rewarded), and_(fed, ~ended, rewarded, _CALLER)]
         in_time = exists().where(
             feedback.c.decision_id == waiting.c.decision_id,
             feedback.c.kind == "reward",
             feedback.c.received_at <= waiting.c.decided_at + self.wait_s,
         )
         needs_no_outcome = and_(_CALLER, or_(~fed, and_(rewarded, in_time)))
-        return [and_(waiting.c.decided_at <= now - self.wait_s, or_(answered, needs_no_outcome))]
+        return [and_(waiting.c.decided_at <= now - self.wait_s, or_(ended, needs_no_outcome))]
 
     def expired_rows(self, *, now: float) -> ColumnElement[bool]:
         """Condition for rows that are closed in any case."""

@@ -87,8 +87,8 @@ def flag_again(database: Database, *, label: str) -> int:
 
 def add_stored(connection: Connection, *where: ColumnElement[bool], label: str, moves: Moves) -> set[str]:
     """Insert missing waiting rows of stored decisions. Returns their ids. where: conditions on `decisions`."""
-    columns = {"policy": literal(label), "decision_id": decisions.c.id, "decided_at": decisions.c.made_at}
-    columns |= {"run_by": decisions.c.run_by, **_STORED}
+    columns: dict[str, Any] = {"policy": literal(label), "decision_id": decisions.c.id}
+    columns |= {"decided_at": decisions.c.made_at, "run_by": decisions.c.run_by, **_STORED}
     stored = select(*columns.values()).select_from(decisions).where(*where)
     insert = insert_into(connection, waiting).from_select(list(columns), stored)
     rows = connection.execute(insert.on_conflict_do_nothing().returning(waiting)).mappings().all()

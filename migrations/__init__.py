@@ -1,4 +1,4 @@
-"""Migrations of the database: columns that come; rows of tables that left go to JSON Lines first."""
+"""Functions for migrations: add new columns and indexes; drop tables after their rows were written to JSON Lines."""
 
 import filecmp
 import itertools
@@ -18,19 +18,20 @@ log = logging.getLogger(__name__)
 
 
 def add(revision: str) -> None:
-    """Add the columns and indexes that older tables have since this revision."""
-    for table in (one for one in metadata.sorted_tables if "since" not in one.info):
-        for column in (one for one in table.columns if one.info.get("since") == revision):
-            op.add_column(table.name, Column(column.name, column.type, comment=column.comment))
-        for index in (one for one in table.indexes if one.info.get("since") == revision):
-            index.create(op.get_bind())
+    """Add the columns and indexes that this revision adds to tables of the first schema."""
+    for table in metadata.sorted_tables:
+        if "since" in table.info:
+            continue
+        for column in table.columns:
+            if column.info.get("since") == revision:
+                op.add_column(table.name, Column(column.name, column.type, comment=column.comment))
+        for index in table.indexes:
+            if index.info.get("since") == revision:
+                index.create(op.get_bind())
 
 
 def drop(connection: Connection, tables: Iterable[str]) -> None:
-    """Drop each of these tables that exists, and write its rows to a file of the folder of exports.
-
-    A database made by this release has none of them.
-    """
+    """Export and drop these tables if they exist; a database created by this release has none of them."""
     for name in tables:
         if inspect(connection).has_table(name):
             _export(connection, Table(name, MetaData(), autoload_with=connection, resolve_fks=False))
@@ -38,7 +39,7 @@ def drop(connection: Connection, tables: Iterable[str]) -> None:
 
 
 def _export(connection: Connection, dropped: Table) -> None:
-    """Write the rows of a table, if it has any, to TABLE.jsonl; to TABLE-2.jsonl if that file has other rows."""
+    """Write the rows of a table to TABLE.jsonl, or to TABLE-2.jsonl if that file exists with different rows."""
     count = connection.execute(select(func.count()).select_from(dropped)).scalar_one()
     if not count:
         return
@@ -58,5 +59,5 @@ def _export(connection: Connection, dropped: Table) -> None:
 
 
 def _json(value: Any) -> Any:
-    """What JSON has no form for: bytes as hexadecimal digits."""
+    """Bytes as hexadecimal digits, other values that JSON does not support as text."""
     return value.hex() if isinstance(value, bytes | memoryview) else str(value)

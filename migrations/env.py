@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the migrations on the connection that `router.storage.sql.database.migrate` hands over."""
+"""Entry point of Alembic: runs the migrations on the connection of `router.storage.sql.database.upgrade`."""
 
 from alembic import context
 

@@ -5,8 +5,8 @@ import sqlalchemy as sa
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
-# The oldest schema whose code goes on while this runs and after it: that of the migration before where this one only
-# adds; a newer one where it removes, renames or demands (docs/operations.md).
+# The oldest schema whose code can go on during and after this migration: the previous revision if this one only adds, a
+# newer one if it removes, renames or adds constraints (docs/operations.md).
 oldest_code = 
 
 

@@ -1,7 +1,7 @@
-"""The first schema: the tables of `ragbandit.router.storage.sql.tables`, without what later migrations add.
+"""The first schema: the tables of `ragbandit.router.storage.sql.tables`, without later additions.
 
-What a later migration adds says there since when: `info={"since": "0002"}` at the table, column or index. A migration
-that changes or removes something first writes it down here as it was.
+Tables, columns and indexes of later migrations are marked with their revision, as `info={"since": "0002"}`. A migration
+that changes or removes something must first copy its former definition to this file.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ revision = "0001"
 down_revision = None
 oldest_code = "0001"
 
-#: dialect -> what makes the database refuse to change or delete a row of the audit log
+#: dialect -> statements that let the database refuse to change or delete rows of the audit log
 _APPEND_ONLY: Final = {
     "sqlite": [
         f"CREATE TRIGGER audit_log_no_{change.lower()} BEFORE {change} ON audit_log"
@@ -32,7 +32,6 @@ _APPEND_ONLY: Final = {
 
 
 def _first() -> MetaData:
-    """The tables as this migration makes them."""
     first = MetaData()
     for table in metadata.sorted_tables:
         if "since" in table.info:
@@ -51,5 +50,5 @@ def upgrade() -> None:
     _first().create_all(op.get_bind())
     for statement in _APPEND_ONLY[op.get_bind().dialect.name]:
         op.execute(statement)
-    # Alembic's table of one row, with a second column: the oldest code that may use the database.
+    # The second column of Alembic's table: the schema of the oldest code that may use the database.
     op.add_column("alembic_version", Column("code_from", String(32)))

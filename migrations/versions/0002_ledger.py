@@ -1,4 +1,4 @@
-"""The ledger: number of decisions when a row was appended, restarts of arms, and progress of its policy."""
+"""The ledger: number of decisions and restarted arms of each row; diagnosis and arm versions of each policy."""
 
 from ragbandit.migrations import add
 

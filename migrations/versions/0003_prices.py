@@ -1,4 +1,4 @@
-"""Prices: the weight of cost that each decision was served at; the frontier of a policy, which aims are solved by."""
+"""Prices: the weight of cost of each decision, and the cost-quality frontier of each policy."""
 
 from ragbandit.migrations import add
 

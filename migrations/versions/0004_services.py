@@ -1,4 +1,4 @@
-"""Services: the encoder of a ledger, arms of what waits."""
+"""Services: the encoder of each ledger, and the arm of each decision in the answer queue."""
 
 from ragbandit.migrations import add
 

@@ -1,7 +1,4 @@
-"""A smaller product: tables of features that left; their rows are written to JSON Lines first.
-
-A table goes where it is there: a database that was made by this release never had it.
-"""
+"""Drops tables of removed features, if they exist; their rows are written to JSON Lines first."""
 
 import json
 from typing import Any, Final
@@ -17,7 +14,7 @@ revision = "0005"
 down_revision = "0004"
 oldest_code = "0005"
 
-#: tables without a feature, those that refer to others first
+#: tables of removed features; tables that refer to others come first
 _TABLES: Final[tuple[str, ...]] = ("webhook_deliveries", "checkpoints", "chains", "archive_segments")
 
 

@@ -1,4 +1,4 @@
-"""A smaller product, second part: more tables of features that left; their rows are written to JSON Lines first."""
+"""Drops more tables of removed features; their rows are written to JSON Lines first."""
 
 from typing import Final
 
@@ -12,9 +12,9 @@ revision = "0006"
 down_revision = "0005"
 oldest_code = "0006"
 
-#: tables without a feature, those that refer to others first
+#: tables of removed features; tables that refer to others come first
 TABLES: Final[tuple[str, ...]] = ("calibration_due", "calibration_pairs", "decision_links", "erasures", "held_feedback")
-#: table whose rows move to `jobs` -> their kind, and their facts in JSON
+#: table whose rows move to `jobs` -> (their kind, SQL of their facts)
 _JOBS: Final = {
     "judge_due": ("judge", """'{"share": ' || share || ', "failures": ' || failures || '}'"""),
     "check_due": ("check", "'{}'"),
@@ -37,5 +37,5 @@ def upgrade() -> None:
         "WHERE kind = 'check'"
     )
     drop(connection, TABLES)
-    if "feedback_rater" not in {one["name"] for one in inspect(connection).get_indexes("feedback")}:
+    if "feedback_rater" not in {index["name"] for index in inspect(connection).get_indexes("feedback")}:
         op.create_index("feedback_rater", "feedback", ["rater", "received_at"])

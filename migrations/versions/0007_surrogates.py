@@ -1,4 +1,4 @@
-"""Surrogates of a rating: scores of a judge or an event for a decision that a person rated."""
+"""Surrogates: scores of a judge or an event for decisions that a person rated."""
 
 from ragbandit.migrations import add
 

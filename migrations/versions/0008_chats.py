@@ -1,4 +1,4 @@
-"""Chats of arms of the class `model`: the request until it is answered, and the model's reply besides the text."""
+"""Chats for arms of the class `model`: the original request while it waits, and parts of the reply other than text."""
 
 from ragbandit.migrations import add
 

@@ -1,4 +1,4 @@
-"""Results of tools are taken once: each outcome with calls names the decision that has their results."""
+"""Tool turns: each outcome with tool calls names the decision that has their results."""
 
 from ragbandit.migrations import add
 

@@ -1,4 +1,4 @@
-"""Old decisions can leave: PostgreSQL checks no reference that it would have to scan a whole table for."""
+"""Retention: PostgreSQL no longer checks references for which it would scan a whole table at each deletion."""
 
 from alembic import op
 

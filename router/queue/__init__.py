@@ -1,1 +1,1 @@
-"""Redis: the job queue, notifications, streams of answers, who is there, the private server."""
+"""Redis: the job queue, notifications, streams of answers, the list of processes, the private server."""

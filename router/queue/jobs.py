@@ -1,11 +1,11 @@
-"""Job queue of a process: it wakes workers and learner through Redis, and tells everybody what has happened.
+"""Job queue: wakes workers and learners through Redis, and publishes notifications.
 
-The database has the facts, and whoever is woken looks there by itself too, every second or two: losing Redis makes
-things late, not lost. `RedisJobs` is the real queue, `MemoryJobs` the public test double, `Notifier` (notifier.py) uses
-either without ever failing. This module loads redis and RQ; a library without Redis does not load it.
+All work is stored in the database, which workers and learners also poll every second or two. So without Redis work is
+delayed, but not lost. `RedisJobs` is the real queue, `MemoryJobs` (notifier.py) the public test double, and `Notifier`
+uses either of them without ever failing. This module imports redis and RQ; the library without Redis does not load it.
 
-Wake-ups are jobs of RQ that say "one more waits". Threads of workers take them from RQ's list when they have time, so
-that its length says how many wait. Nothing that a record names is called.
+A wake-up is a job of RQ without content. Threads of workers take one when they are free, so the length of RQ's list is
+the number of waiting wake-ups. No function that a job names is ever called.
 """
 
 import logging
@@ -31,19 +31,19 @@ log = logging.getLogger("ragbandit.jobs")
 
 #: the channel; its name never changes, so that processes of different releases can communicate
 CHANNEL = "ragbandit:news"
-#: how often the thread looks whether to end, seconds
+#: time between two checks whether the listener was closed, seconds
 LOOK_S: Final = 0.25
 #: pause before Redis is tried again, seconds
 PAUSE_S: Final = 1.0
-#: seconds without a subscription after which a listener counts as failed; subscribing takes a moment
+#: time without a subscription after which a listener counts as failed, seconds; subscribing takes a moment
 GRACE_S: Final = 3.0
-#: a listener that has been at one notification for that long is stuck, seconds
+#: time with one notification after which a listener counts as stuck, seconds
 STUCK_S: Final = 15.0
 
 
 @contextmanager
 def reaching(outage: Outage | None) -> Iterator[None]:
-    """Calls Redis in the block. Raises QueueError if it cannot be reached. outage: records whether it could."""
+    """Call Redis in this block. Raises QueueError if Redis cannot be reached. outage: records success or failure."""
     began = time.monotonic()
     try:
         yield
@@ -57,10 +57,7 @@ def reaching(outage: Outage | None) -> Iterator[None]:
 
 
 class Listener:
-    """A thread that hands every notification to `handle`.
-
-    It survives Redis going away and coming back, and what `handle` raises.
-    """
+    """A thread that calls `handle` with every notification. It survives outages of Redis and errors of `handle`."""
 
     def __init__(self, client: "redis.Redis", handle: Callable[[str], None], *, outage: Outage) -> None:
         self._client = client
@@ -85,7 +82,6 @@ class Listener:
         self._routine.close()
 
     def _receive(self) -> None:
-        """Receive until the listener is closed, or Redis goes away."""
         try:
             with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call] # redis
                 with reaching(self._outage):
@@ -95,39 +91,39 @@ class Listener:
                     self._turn_at = time.monotonic()
                     message = pubsub.get_message(timeout=LOOK_S)
                     if message and message["type"] == "message":
-                        self._hand_on(message["data"])
+                        self._pass_on(message["data"])
         except (RedisError, OSError) as error:
-            # Pollers behind every listener find the same facts in SQL, a little later.
+            # Users of a listener also poll the database, so they only learn of events a little later.
             self._outage.failed(error)
         finally:
             self._subscribed = False
 
-    def _hand_on(self, published: bytes) -> None:
+    def _pass_on(self, published: bytes) -> None:
         notification = published.decode("ascii", "replace")
         try:
             self._handle(notification)
         except Exception as error:  # raised by the handler; the listener must go on
-            facts = {"action": "listen", "notification": notification, "reason": str(error)}
-            log.warning("a notification was not handled; polling finds the same in the database", extra=facts)
+            extra = {"action": "listen", "notification": notification, "reason": str(error)}
+            log.warning("a notification was not handled; polling finds the same in the database", extra=extra)
 
 
-#: queue for people -> RQ's queue of its wake-ups
+#: queue -> RQ's queue of its wake-ups
 WAKE_UPS: Final = {"answer": "ragbandit-answer", "learn": "ragbandit-learn"}
-#: a wake-up that nobody takes is kept that long, seconds
+#: time for which a wake-up is kept, seconds
 _KEEP_S: Final = 86_400
-#: most wake-ups that wait for answer workers: a question that is asked again wakes again, and Redis has no other cap
+#: most wake-ups that wait for answer workers; repeated questions would add wake-ups without a limit
 MAX_WAKE_UPS: Final = 10_000
-#: time for which a learner's report of a failing store is valid, seconds; it tries more often
+#: time for which a learner's report of a failing store is valid, seconds; the learner tries more often
 LEARNER_FAULT_S: Final = 60
-#: longest text of that, characters
+#: longest text of such a report, characters
 _MAX_FAULT: Final = 1000
-#: hash of what all workers together have done, by queue and kind
+#: Redis hash of the work of all workers, by queue and kind
 _WORK_KEY: Final = "ragbandit:work"
 _QUEUES: Final = ("answer", "judge", "learn")
 
 
 def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
-    """A client that waits timeout_s at most for any reply."""
+    """A client that waits at most timeout_s for a reply."""
     return redis.Redis.from_url(
         url,
         socket_connect_timeout=min(3.0, timeout_s),
@@ -138,48 +134,45 @@ def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
 
 
 class RedisJobs:
-    """Jobs over Redis and RQ. All but `listen` and `close` raise QueueError if it cannot be reached.
+    """Jobs over Redis and RQ. All methods except `listen` and `close` raise QueueError if Redis cannot be reached.
 
-    expected: of Outage.
+    expected: see Outage
     """
 
     def __init__(self, client: "redis.Redis", *, expected: bool = True) -> None:
         self.client = client
-        #: whether it could be reached last
         self.outage = Outage(expected=expected)
         self._queues = {
             name: Queue(queue, connection=client, serializer=JSONSerializer) for name, queue in WAKE_UPS.items()
         }
 
     def enqueue_learn(self) -> None:
-        """Wake the learners unless a wake-up waits: feedback by the thousand makes one."""
+        """Wake the learners, unless a wake-up is waiting already."""
         with reaching(self.outage):
             if not self._queues["learn"].count:
                 self._wake("learn", count=1)
 
     def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
-        """Send a wake-up for each of these decisions, which wait in the answer queue of the database.
-
-        Without one a worker finds it within a second or two. At most MAX_WAKE_UPS wait.
-        """
+        """Send a wake-up for each of these decisions of the answer queue, up to MAX_WAKE_UPS waiting ones."""
         with reaching(self.outage):
-            if (count := min(len(ids), MAX_WAKE_UPS - self._queues["answer"].count)) > 0:
+            count = min(len(ids), MAX_WAKE_UPS - self._queues["answer"].count)
+            if count > 0:
                 self._wake("answer", count=count)
 
     def wait(self, queue: str, *, timeout_s: float) -> bool:
-        """Take a wake-up of this queue, waiting for one for at most timeout_s; whether one came."""
+        """Take a wake-up of this queue, and wait at most timeout_s for it. Returns whether there was one."""
         with reaching(self.outage):
-            taken: Any = self.client.blpop([self._queues[queue].key], max(0.01, timeout_s))
-            if taken is not None:
-                self.client.unlink(Job.key_for(taken[1].decode()))
-        return taken is not None
+            popped: Any = self.client.blpop([self._queues[queue].key], max(0.01, timeout_s))
+            if popped is not None:
+                self.client.unlink(Job.key_for(popped[1].decode()))
+        return popped is not None
 
     def _wake(self, name: str, *, count: int) -> None:
         wake_up = Queue.prepare_data(name, timeout=-1, result_ttl=0, ttl=_KEEP_S)
         self._queues[name].enqueue_many([wake_up] * count)
 
     def set_learner_fault(self, label: PolicyLabel, reason: str | None) -> None:
-        """Tell the routers why this ledger cannot be learned; None: it can. Forgotten after LEARNER_FAULT_S."""
+        """Report to the routers why this ledger cannot be learned, for LEARNER_FAULT_S; None withdraws the report."""
         with reaching(self.outage):
             if reason is None:
                 self.client.delete(_fault_key(label))
@@ -187,59 +180,57 @@ class RedisJobs:
                 self.client.set(_fault_key(label), reason[:_MAX_FAULT], ex=LEARNER_FAULT_S)
 
     def learner_fault(self, label: PolicyLabel) -> str | None:
-        """Why the learner of this ledger cannot learn, as it said within LEARNER_FAULT_S; None: it said nothing."""
+        """The learner's report of the last LEARNER_FAULT_S why this ledger cannot be learned; None without one."""
         with reaching(self.outage):
             fault: Any = self.client.get(_fault_key(label))
         return None if fault is None else fault.decode()
 
     def count_job(self, queue: str, *, seconds: float, failed: bool) -> None:
-        """A worker has done a job of this queue."""
+        """Count a job of this queue that a worker has finished."""
         with reaching(self.outage), self.client.pipeline(transaction=False) as pipeline:
             pipeline.hincrby(_WORK_KEY, f"{queue}:{'failed' if failed else 'done'}", 1)
             pipeline.hincrbyfloat(_WORK_KEY, f"{queue}:seconds", seconds)
             pipeline.execute()
 
     def publish(self, notification: str) -> None:
-        """Send a line to every listener: "outcome:<id>", "cancel:<id>", "stream:<id>" or "snapshot"."""
+        """Send a notification to every listener: "outcome:<id>", "cancel:<id>", "stream:<id>" or "snapshot"."""
         with reaching(self.outage):
             self.client.publish(CHANNEL, notification)
 
     def listen(self, handle: Callable[[str], None]) -> Listener:
-        """Call `handle` with every line that is published from now on, in a thread of its own."""
+        """Call `handle` with every notification from now on, in a new thread."""
         return Listener(self.client, handle, outage=self.outage)
 
     def depth(self) -> dict[str, int]:
-        """Wake-ups that wait, by queue: about as many as there are decisions to answer, one or none to learn."""
+        """Number of waiting wake-ups by queue: about one per decision to answer, and at most one for learners."""
         with reaching(self.outage):
             return {name: queue.count for name, queue in self._queues.items()}
 
     def workers(self) -> list[WorkerState]:
-        """The threads of workers that are there, as their processes say, presence.MAX_THREADS at most."""
+        """The threads of all running workers, at most presence.MAX_THREADS."""
         with reaching(self.outage):
             return workers_of(present(self.client))
 
     def work(self) -> dict[str, QueueWork]:
-        """What all workers have done, by queue, since this Redis has been counting."""
+        """Work of all workers by queue, since the start of this Redis."""
         with reaching(self.outage):
-            known: Any = self.client.hgetall(_WORK_KEY)
+            work_by_key: Any = self.client.hgetall(_WORK_KEY)
         work = {}
         for queue in _QUEUES:
-            done, failed, seconds = (known.get(f"{queue}:{name}".encode(), 0) for name in ("done", "failed", "seconds"))
+            kinds = ("done", "failed", "seconds")
+            done, failed, seconds = (work_by_key.get(f"{queue}:{kind}".encode(), 0) for kind in kinds)
             work[queue] = QueueWork(done=int(done), failed=int(failed), seconds=float(seconds))
         return work
 
     def ping(self) -> None:
-        """Do nothing but reach Redis, over a new connection.
-
-        One that is open already may lead to a server whose address is gone, or belongs to another server by now.
-        """
+        """Check that Redis replies over a new connection; an open one may lead to a server that was replaced."""
         pool = self.client.connection_pool
-        fresh = type(pool)(pool.connection_class, **pool.connection_kwargs)
+        new_pool = type(pool)(pool.connection_class, **pool.connection_kwargs)
         try:
             with reaching(None):
-                redis.Redis(connection_pool=fresh).ping()
+                redis.Redis(connection_pool=new_pool).ping()
         finally:
-            fresh.disconnect()
+            new_pool.disconnect()
 
     def close(self) -> None:
         """Close all connections."""

@@ -1,4 +1,4 @@
-"""Notifier: tells learner and workers, through whatever queue there is, without ever failing; queues without Redis."""
+"""Notifier: notifies learners and workers without ever failing; and a queue in memory, for use without Redis."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,25 +21,25 @@ FAULT_S: Final = 60.0
 
 
 class Notifier:
-    """Notifies without ever failing, and without waiting for a Redis that failed a moment ago (outage.PAUSE_S)."""
+    """Notifies without ever failing. After a failure it does not try Redis for a while (redis_server.PAUSE_S)."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        #: notifications that did not reach Redis, those among them that were not tried
+        #: number of notifications that failed or were not tried
         self.failed_notifications = 0
         #: notification -> (time.monotonic() of its last failure, reason); removed when it succeeds
         self._failures: dict[str, tuple[float, str]] = {}
 
     def notify_learner(self) -> None:
-        """There is something to learn."""
+        """Wake the learner."""
         self.attempt(self._jobs.enqueue_learn, what="wake the learner")
 
     def request_answers(self, ids: Sequence[DecisionId]) -> None:
-        """Workers are wanted for these decisions."""
+        """Wake workers for these decisions."""
         self.attempt(lambda: self._jobs.enqueue_answers(ids), what="queue answers")
 
     def cancel(self, decision_id: DecisionId) -> None:
-        """This decision is to be stopped: soon, wherever it is."""
+        """Ask the process that runs this decision to stop it, or wake a worker to cancel it."""
 
         def send() -> None:
             self._jobs.publish(f"cancel:{decision_id}")
@@ -48,16 +48,13 @@ class Notifier:
         self.attempt(send, what="cancel answers")
 
     def fault(self) -> str | None:
-        """(notification, reason) of a failure within the last FAULT_S; None without one."""
+        """Text about the failures of the last FAULT_S; None without one."""
         failures = list(self._failures.items())
-        recent = [f"cannot {what}: {why}" for what, (at, why) in failures if time.monotonic() < at + FAULT_S]
+        recent = [f"cannot {action}: {why}" for action, (at, why) in failures if time.monotonic() < at + FAULT_S]
         return "; ".join(recent) or None
 
     def attempt(self, send: Callable[[], Reply], *, what: str = "notify") -> Reply | None:
-        """The reply of Redis, or None if it cannot be reached or could not be reached a moment ago.
-
-        what: for `fault`, after "cannot".
-        """
+        """Call `send` and return its reply; None if Redis cannot be reached. what: verb and object for `fault`."""
         if not self._jobs.outage.paused:
             try:
                 reply = send()
@@ -71,64 +68,64 @@ class Notifier:
 
 
 class MemoryJobs:
-    """A queue in this process that only remembers what it was asked: for tests and for use without Redis."""
+    """A queue that only records its calls: for tests and for use without Redis."""
 
     def __init__(self, *, broken: bool = False) -> None:
-        """broken: every call raises QueueError, as with Redis down; there is none, and no package to reach one."""
+        """broken: whether every call raises QueueError, as if Redis could not be reached."""
         self.outage = Outage(expected=not broken)
         self.broken = broken
-        #: wake-ups of the learner
+        #: number of the learner's wake-ups
         self.notified = 0
         self.enqueued: list[DecisionId] = []
         self.published: list[str] = []
 
     def enqueue_learn(self) -> None:
-        """Count it."""
+        """Count a wake-up."""
         self._check()
         self.notified += 1
 
     def learner_fault(self, label: PolicyLabel) -> str | None:
-        """None: there is no learner to say anything."""
+        """Returns None."""
         del label
         self._check()
         return None
 
     def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
-        """Remember the decisions."""
+        """Record the decisions."""
         self._check()
         self.enqueued += ids
 
     def publish(self, notification: str) -> None:
-        """Remember the line."""
+        """Record the notification."""
         self._check()
         self.published.append(notification)
 
     def listen(self, handle: Callable[[str], None]) -> "Listener | None":
-        """None: no notifications arrive, so users poll."""
+        """Returns None: no notifications arrive, so users poll."""
         del handle
         return None
 
     def depth(self) -> dict[str, int]:
-        """The jobs enqueued so far."""
+        """Number of wake-ups so far, by queue."""
         self._check()
         return {"answer": len(self.enqueued), "learn": self.notified}
 
     def workers(self) -> list[WorkerState]:
-        """None: the readers of the queue do the jobs."""
+        """Returns an empty list."""
         self._check()
         return []
 
     def work(self) -> dict[str, QueueWork]:
-        """Nothing is counted."""
+        """Returns zeros."""
         self._check()
         return {name: QueueWork() for name in ("answer", "judge", "learn")}
 
     def ping(self) -> None:
-        """Nothing to reach."""
+        """Raises QueueError if the queue is broken."""
         self._check()
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Does nothing."""
 
     def _check(self) -> None:
         began = time.monotonic()

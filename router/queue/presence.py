@@ -1,7 +1,7 @@
-"""Presence: every service and worker says in Redis that it is there, of which version, and with what.
+"""Presence: every service and worker stores a card in Redis, with its version, packages and threads.
 
-`ragbandit status`, the pages and the metrics read it. Nothing decides by it: while Redis is gone nobody is listed, and
-everything else goes on. What is no card is left out.
+`ragbandit status`, the pages and the metrics show the cards. Nothing else depends on them: without Redis no process is
+listed, and everything else goes on.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 import ragbandit
 from ragbandit.router.telemetry.routines import Routine
 
-#: time after its last sign of life for which a process is listed, seconds
+#: time for which a process is listed after it renewed its card, seconds
 KEPT_S: Final = 45.0
-#: time between two signs of life, seconds
+#: time between two renewals, seconds
 RENEW_S: Final = 5.0
-#: processes that are listed at most
+#: most processes that are listed
 MAX_LISTED: Final = 1000
-#: threads of a queue that one card may have, and threads that are listed
+#: most threads per card and queue, and most threads that are listed
 MAX_THREADS: Final = 500
-#: sorted set: key of a card -> when it was renewed, by the clock of Redis
+#: sorted set of Redis: key of a card -> time of its renewal, by the clock of Redis
 _LIST: Final = "ragbandit:processes"
-#: packages whose versions are reported, if installed
+#: packages whose versions are reported if they are installed
 _PACKAGES: Final = ("numpy", "redis", "rq", "sqlalchemy", "torch", "transformers")
 
 _Queue = Annotated[str, StringConstraints(max_length=20)]
@@ -39,28 +39,28 @@ _Queue = Annotated[str, StringConstraints(max_length=20)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessCard:
-    """What a process says of itself."""
+    """Description of a process."""
 
     host: str
     pid: int
     #: service or worker
     role: str
-    #: answer, judge, learn: of a worker
+    #: queues of a worker: answer, judge, learn
     queues: tuple[str, ...] = ()
-    #: threads by queue, and how many of them are at work; of a worker
+    #: number of a worker's threads and of its busy threads, by queue
     threads: Mapping[_Queue, int] = field(default_factory=dict)
     busy: Mapping[_Queue, int] = field(default_factory=dict)
     #: version of ragbandit
     version: str
-    #: package -> version, "python" among them
+    #: package -> version; includes "python"
     packages: Mapping[str, str]
-    #: name of the retriever, with the beginning of its index's hash; empty: none
+    #: name of the retriever and the beginning of its index's hash; empty without one
     retriever: str = ""
-    #: tells it from others: containers may share the name of the host, and each has a process 1
+    #: random; distinguishes processes with the same host name and process id, as in containers
     mark: str = ""
-    #: the host's clock less that of Redis, when it was renewed, seconds
+    #: how far the host's clock was ahead of that of Redis at the renewal, seconds
     ahead_s: float = 0.0
-    #: when it was renewed, by the clock of Redis, seconds since the epoch
+    #: time of the renewal by the clock of Redis, seconds since the epoch
     said_at: float = 0.0
 
 
@@ -85,7 +85,7 @@ class WorkerState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueWork:
-    """What all workers of a queue have done since this Redis has been counting."""
+    """Work of all workers of a queue since the start of this Redis."""
 
     done: int = 0
     failed: int = 0
@@ -93,26 +93,26 @@ class QueueWork:
 
 
 def keep_present(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[str, int]] = dict) -> Routine:
-    """A thread that renews the card of this process until it is closed, and takes it away then.
+    """Start a thread that renews the card of this process until it is closed, and then deletes the card.
 
-    client: of Redis, with a short time limit. busy: asks how many threads are at work, by queue.
+    client: client of Redis with a short time limit. busy: returns the number of busy threads by queue.
     """
     from redis.exceptions import RedisError  # here, since a library without Redis loads this module
 
     def renew() -> None:
-        with contextlib.suppress(RedisError, OSError):  # the users of Redis log the outage
+        with contextlib.suppress(RedisError, OSError):  # other users of Redis log the outage
             say(client, replace(card, busy=busy()))
 
     def leave() -> None:
-        with contextlib.suppress(RedisError, OSError):  # it fades by itself
+        with contextlib.suppress(RedisError, OSError):  # the card expires anyway
             client.zrem(_LIST, _key(card))
             client.delete(_key(card))
 
-    return Routine("say that this process is there", renew, every_s=RENEW_S, at_end=leave).start()
+    return Routine("renew the card of this process", renew, every_s=RENEW_S, at_end=leave).start()
 
 
 def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: str = "") -> ProcessCard:
-    """The card of this process. threads: of a worker, by queue."""
+    """The card of this process. threads: number of a worker's threads by queue."""
     packages = {"python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -131,14 +131,14 @@ def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: s
 
 
 def say(client: Any, card: ProcessCard) -> None:
-    """Put the card there for KEPT_S. Raises RedisError."""
+    """Store the card for KEPT_S. Raises RedisError."""
     seconds, microseconds = client.time()
-    theirs = seconds + microseconds / 1e6
-    card = replace(card, ahead_s=round(time.time() - theirs, 3), said_at=theirs)
+    now = seconds + microseconds / 1e6
+    card = replace(card, ahead_s=round(time.time() - now, 3), said_at=now)
     with client.pipeline(transaction=False) as pipeline:
         pipeline.set(_key(card), _CARD.dump_json(card), ex=int(KEPT_S))
-        pipeline.zadd(_LIST, {_key(card): theirs})
-        pipeline.zremrangebyscore(_LIST, "-inf", theirs - KEPT_S)
+        pipeline.zadd(_LIST, {_key(card): now})
+        pipeline.zremrangebyscore(_LIST, "-inf", now - KEPT_S)
         pipeline.zremrangebyrank(_LIST, 0, -MAX_LISTED - 1)
         pipeline.execute()
 
@@ -146,16 +146,17 @@ def say(client: Any, card: ProcessCard) -> None:
 def present(client: Any) -> list[ProcessCard]:
     """Cards of the running processes, ordered by host and id; invalid entries are skipped. Raises RedisError."""
     keys = client.zrange(_LIST, 0, MAX_LISTED - 1)
-    texts = client.mget(keys) if keys else []
+    if not keys:
+        return []
     cards = []
-    for text in filter(None, texts):
+    for text in filter(None, client.mget(keys)):
         with contextlib.suppress(ValidationError):  # written by another release or another program
             cards.append(_CARD.validate_json(text))
     return sorted(cards, key=lambda card: (card.host, card.pid))
 
 
 def workers_of(cards: Iterable[ProcessCard]) -> list[WorkerState]:
-    """The threads of these processes that take jobs, by queue and name; MAX_THREADS at most."""
+    """The threads of these processes, by queue and name; at most MAX_THREADS."""
     threads = (
         WorkerState(
             name=f"{card.host}:{card.pid}/{number}",
@@ -168,7 +169,7 @@ def workers_of(cards: Iterable[ProcessCard]) -> list[WorkerState]:
         for queue, count in card.threads.items()
         for number in range(1, min(count, MAX_THREADS) + 1)
     )
-    return sorted(islice(threads, MAX_THREADS), key=lambda one: (one.queue, one.name))
+    return sorted(islice(threads, MAX_THREADS), key=lambda thread: (thread.queue, thread.name))
 
 
 def _key(card: ProcessCard) -> str:

@@ -1,4 +1,4 @@
-"""Private redis-server of the embedded default: no port, a Unix socket whose path follows from data_dir."""
+"""The private redis-server of the embedded default: no port, only a Unix socket; and the state of outages of Redis."""
 
 import hashlib
 import logging
@@ -15,19 +15,19 @@ from ragbandit.shared.child_process import Child, end, end_with_parent
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.files import private_folder
 
-#: longest wait for its first answer, and for its end, seconds
+#: longest wait for the server's first reply, and for its end, seconds
 START_S, STOP_S = 10.0, 5.0
-#: seconds between two looks whether it answers, and looks in a row without an answer before it is started again
+#: seconds between two health checks, and failed checks in a row before a restart
 LOOK_S, MISSES = 1.0, 6
 
 
 def redis_url(settings: Settings) -> str:
-    """The configured Redis, or the private one of this data_dir, running or not."""
+    """URL of the configured Redis, or of the private one of this data_dir, which may not be running."""
     return settings.redis_url or f"unix://{_socket(settings)}"
 
 
 def redis_runs(settings: Settings) -> bool:
-    """True if something listens at the socket of this data_dir's private Redis; it may be slow to answer."""
+    """Whether a process listens at the socket of this data_dir's private Redis."""
     return _listens(_socket(settings))
 
 
@@ -41,13 +41,13 @@ def _listens(path: Path) -> bool:
 
 
 def _socket(settings: Settings) -> Path:
-    # A Unix socket's path has at most 107 bytes: a data_dir may be deeper than that.
+    # A Unix socket's path has at most 107 bytes, so the socket cannot be in data_dir.
     name = hashlib.sha256(str(Path(settings.data_dir).absolute()).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
 
 
 class RedisServer(Child):
-    """A redis-server process that keeps nothing on disk: Redis carries notifications alone, and may forget them."""
+    """A redis-server process that writes nothing to disk: Redis only carries notifications, which may be lost."""
 
     prepare = staticmethod(end_with_parent)
 
@@ -57,16 +57,16 @@ class RedisServer(Child):
         arguments = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
         arguments += ["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(folder)]
         super().__init__("redis", arguments=arguments, log_folder=folder)
-        self._looked_at, self._misses = 0.0, 0
+        self._checked_at, self._misses = 0.0, 0
 
     def command(self) -> list[str]:
-        """What is run. Raises ConfigError."""
+        """The command line. Raises ConfigError."""
         return [_binary(), *self.arguments]
 
     def start(self) -> None:
-        """Start it and wait until it answers. Raises ConfigError or QueueError."""
+        """Start the server and wait until it replies. Raises ConfigError or QueueError."""
         private_folder(self.log_file.parent)
-        if _listens(self.socket):  # slow to answer or not: it is in use
+        if _listens(self.socket):
             remedy = "stop it, or give this one a data_dir of its own"
             raise ConfigError("another service runs on this folder", field="data_dir", remedy=remedy)
         self.socket.unlink(missing_ok=True)
@@ -80,25 +80,25 @@ class RedisServer(Child):
         self._misses = 0
 
     def answers(self, *, timeout_s: float = 1.0) -> bool:
-        """True if it replies within that long to a client that connects to its socket now."""
+        """Whether the server replies to a new connection within timeout_s."""
         from redis import Redis
         from redis.exceptions import RedisError
 
-        url, waits = f"unix://{self.socket}", {"socket_connect_timeout": timeout_s, "socket_timeout": timeout_s}
+        timeouts = {"socket_connect_timeout": timeout_s, "socket_timeout": timeout_s}
         try:
-            with Redis.from_url(url, **waits) as client:
+            with Redis.from_url(f"unix://{self.socket}", **timeouts) as client:
                 return bool(client.ping())
         except (RedisError, OSError):
             return False
 
     def tend(self) -> None:
-        """Start it again if it died, or has not answered MISSES times in a row."""
+        """Restart the server if it died, or if MISSES health checks in a row failed."""
         if not self.lives():
             super().tend()
-        elif time.monotonic() >= self._looked_at + LOOK_S:
-            # Counted in looks, not in seconds: on a machine that stands still for a while nobody has looked.
+        elif time.monotonic() >= self._checked_at + LOOK_S:
+            # Failed checks are counted, not seconds: after a suspend of the machine no check has failed yet.
             self._misses = 0 if self.answers() else self._misses + 1
-            self._looked_at = time.monotonic()
+            self._checked_at = time.monotonic()
             if self._misses >= MISSES:
                 message = "redis does not answer at %s; restarting it (answers are delayed, nothing is lost); log: %s"
                 log.error(message, self.socket, self.log_file, extra={"action": "died", "child": self.name})
@@ -106,8 +106,8 @@ class RedisServer(Child):
                 self.start()
 
     def stop(self) -> None:
-        """End the process that `start` started, and remove its socket. Without one this does nothing."""
-        if self.process is not None:  # else the socket may belong to another service that runs on this folder
+        """End the process that `start` started, if there is one, and remove its socket."""
+        if self.process is not None:  # otherwise the socket may belong to another service that runs on this folder
             end([self], drain_s=STOP_S, cut_off_s=0.0)
             self.process = None
             self.socket.unlink(missing_ok=True)
@@ -132,15 +132,15 @@ def _binary() -> str:
 
 log = logging.getLogger("ragbandit.jobs")
 
-#: how long callers who could wait for a reply leave Redis alone after a failure, seconds
+#: time after a failure in which callers do not try Redis again, seconds
 PAUSE_S = 2.0
 
 
 class Outage(StoreOutage):
-    """The state of this process's connections to Redis, shared by all of them. Safe to use from several threads.
+    """Whether this process can reach Redis; shared by all its connections. Thread-safe.
 
-    expected: whether Redis is configured, or ran at the start. Failing to reach an unexpected one is logged at DEBUG
-    until it was reached once; any other outage is a WARNING.
+    expected: whether Redis is configured, or ran at the start. An outage is logged as WARNING; if Redis is not expected
+        and was never reached, as DEBUG.
     """
 
     def __init__(self, *, expected: bool = True) -> None:
@@ -159,14 +159,14 @@ class Outage(StoreOutage):
         """Record that Redis could not be reached."""
         self._failed_at = time.monotonic()
         if not self.lasts:
-            what = "lost connection to Redis" if self._seen else "cannot reach Redis"
-            self.failing = f"{what}; retrying (answers are delayed, nothing is lost)"
+            failure = "lost connection to Redis" if self._seen else "cannot reach Redis"
+            self.failing = f"{failure}; retrying (answers are delayed, nothing is lost)"
             self.level = logging.WARNING if self._expected or self._seen else logging.DEBUG
         super().failed(error)
 
     def reached(self, *, began: float) -> None:
-        """Record a reply of Redis to something that began at this time (time.monotonic)."""
+        """Record a reply of Redis. began: when the request was sent (time.monotonic)."""
         if self.lasts and began < self._failed_at:
-            return  # this reply may be older than the failure
+            return  # the reply may be older than the failure
         self._seen = True
         self.ended()

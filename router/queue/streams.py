@@ -1,14 +1,11 @@
-"""Streams: pieces of an answer on their way from a worker to its readers, through Redis.
+"""Streams: pieces of answers, sent through Redis from workers to readers while the arm still runs.
 
-A decision that somebody reads along has three keys: that it is wanted, how many runs have begun to write, and the
-stream. An entry has the id <attempt>-<number>: attempts are the runs of the arm, one after another where a worker has
-died, and numbers are without a gap, so that a reader sees what it has missed. Nothing here is needed for
-the answer: the outcome in SQL has it.
+A decision with readers has three keys in Redis: a mark that a reader exists, the number of runs that have written, and
+the stream. Entries have the ids <attempt>-<number>. The attempt is the number of the run, since a second run begins if
+a worker dies. Numbers have no gaps, so a reader notices a missed entry.
 
-The writer is one thread of a worker process that writes what all its runs give out.
-
-Writing never fails a run and never holds one up. Where Redis cannot be reached the stream of the run ends, and its
-readers find the whole outcome in the database.
+One thread of a worker process writes the entries of all its runs. Writing never delays a run or makes it fail: if Redis
+cannot be reached, the stream ends, and readers get the whole answer from the outcome in the database.
 """
 
 import json
@@ -31,17 +28,17 @@ from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import DecisionId, DeltaPiece, Json, StatusNote, TextPiece
 
-#: pieces that come within that long after one was written are written together, seconds
+#: pause between two writes, seconds; pieces that come in the pause are written together
 BATCH_S: Final = 0.015
-#: entries of a stream, and characters of each: a stream has MAX_ENTRIES * MAX_PIECE characters at most
+#: most entries of a stream, and most characters of an entry
 MAX_ENTRIES: Final = 256
 MAX_PIECE: Final = 4096
-#: a stream is kept that long after its last entry, seconds
+#: time for which a stream is kept after its last entry, seconds
 KEEP_S: Final = 60
 #: time for which a reader's request is stored, seconds
 WANTED_S: Final = 3600
 
-#: fields of an entry
+#: fields of an entry: a piece of text, a note, a piece of a message as JSON, id of the decision that answers instead
 TEXT: Final = b"t"
 NOTE: Final = b"n"
 DELTA: Final = b"d"
@@ -49,7 +46,7 @@ LINK: Final = b"l"
 
 
 def stream_key(decision_id: str) -> str:
-    """The stream of a decision's answer."""
+    """Key of the stream of an answer."""
     return f"ragbandit:stream:{decision_id}"
 
 
@@ -59,7 +56,7 @@ def wanted_key(decision_id: str) -> str:
 
 
 def attempt_key(decision_id: str) -> str:
-    """How many runs have begun to write."""
+    """Key of the number of runs that have begun to write."""
     return f"ragbandit:stream-attempt:{decision_id}"
 
 
@@ -69,10 +66,7 @@ StreamEvent = TextPiece | DeltaPiece | StatusNote
 
 
 class AnswerWriter:
-    """The stream of one run; a reader as `strategies.answer_stream.AnswerReader` describes it. Made by `open`.
-
-    A piece is taken at once, and written a moment later.
-    """
+    """Receives the pieces of one run (an `AnswerReader` of strategies), for the writing thread. Made by `open`."""
 
     def __init__(
         self,
@@ -82,14 +76,15 @@ class AnswerWriter:
         linked: DecisionId | None = None,
     ) -> None:
         self.decision_id = decision_id
-        #: the decision that answers in place of this one; None: it answers itself
+        #: the decision that answers instead; None without a failover
         self.linked = linked
-        #: whether a piece of the answer was given out
+        #: whether a reader was sent a piece of the answer
         self.has_content = False
         #: number of this run among those that have written; 0 while there is no reader
         self.attempt = 0
+        #: whether writing failed, which ends the stream
         self.broken = False
-        #: entries written
+        #: number of entries written
         self.written = 0
         self._take = take
 
@@ -99,20 +94,20 @@ class AnswerWriter:
         return self.attempt > 0 and not self.broken
 
     def note(self, text: str) -> None:
-        """Take a note."""
+        """Send a note."""
         self._take(self, NOTE, text)
 
     async def text(self, piece: str) -> None:
-        """Take a piece."""
+        """Send a piece of text."""
         self._take(self, TEXT, piece)
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
-        """Add a piece of the message other than text."""
+        """Send a piece of the message other than text."""
         self._take(self, DELTA, json.dumps(delta))
 
 
 class StreamWriter:
-    """The thread, started with the first run that has a reader. Thread-safe."""
+    """Writes the streams of a worker process, in a thread that starts with the first reader. Thread-safe."""
 
     def __init__(self, client: "redis.Redis", *, outage: Outage) -> None:
         self._client = client
@@ -124,9 +119,10 @@ class StreamWriter:
         self._thread: threading.Thread | None = None
 
     def open(self, decision_id: DecisionId, *, linked: DecisionId | None = None) -> AnswerWriter:
-        """The stream of a run that begins now; to be given to `end` after it.
+        """Begin the stream of a run; call `end` after the run.
 
-        linked: the decision that is run, if it answers in place of the one that is read along.
+        decision_id: the decision that readers wait for
+        linked: the decision that is run, if it answers instead of `decision_id`
         """
         writer = self._open[decision_id] = AnswerWriter(decision_id, take=self._take, linked=linked)
         if not self._outage.paused:
@@ -136,7 +132,7 @@ class StreamWriter:
         return writer
 
     def wanted(self, decision_id: DecisionId) -> None:
-        """Somebody wants to read along; its run writes from now on, if it is here."""
+        """A reader exists: if the decision runs in this process, its pieces are written from now on."""
         writer = self._open.get(decision_id)
         if writer is None or writer.attempt:
             return
@@ -145,7 +141,7 @@ class StreamWriter:
                 pipeline.incr(attempt_key(decision_id))
                 pipeline.expire(attempt_key(decision_id), WANTED_S)
                 attempt, _ = pipeline.execute()
-        except QueueError:  # the answer comes whole
+        except QueueError:  # readers get the whole answer later
             return
         with self._lock:
             writer.attempt = writer.attempt or int(attempt)
@@ -154,7 +150,7 @@ class StreamWriter:
                 self._thread.start()
 
     def end(self, writer: AnswerWriter) -> None:
-        """The run has ended; what is left is written by the thread. Another run of the decision may have begun."""
+        """The run has ended; the thread still writes its last pieces. A second run of the decision may have begun."""
         with self._lock:
             if self._open.get(writer.decision_id) is writer:
                 del self._open[writer.decision_id]
@@ -168,7 +164,7 @@ class StreamWriter:
     def _take(self, writer: AnswerWriter, kind: bytes, text: str) -> None:
         if writer.reading:
             writer.has_content = writer.has_content or kind != NOTE
-            # As it is stored: a reader compares what it has with the outcome.
+            # `storable`, since readers compare the pieces with the stored outcome
             self._taken.put((writer, kind, storable(text) or ""))
 
     def _run(self) -> None:
@@ -184,14 +180,13 @@ class StreamWriter:
                     _append(batches.setdefault(writer, []), kind, text)
             try:
                 self._write(batches)
-            except Exception:  # the next answers are to be given out all the same
-                log.exception("answers cannot be given out; they come whole", extra={"action": "stream"})
+            except Exception:  # the thread must go on for the next answers
+                log.exception("answers cannot be streamed; callers get them as a whole", extra={"action": "stream"})
                 for writer in batches:
                     writer.broken = True
             time.sleep(0 if ends else BATCH_S)
 
     def _write(self, batches: dict[AnswerWriter, list[tuple[bytes, str]]]) -> None:
-        """Write all of them in one turn."""
         replies: list[Any] = []
         with suppress(QueueError), reaching(self._outage), self._client.pipeline(transaction=False) as pipeline:
             for writer, entries in batches.items():
@@ -203,56 +198,58 @@ class StreamWriter:
                 pipeline.expire(key, KEEP_S)
             replies = pipeline.execute(raise_on_error=False)
         for writer, entries in batches.items():
-            own, replies = replies[: len(entries) + 1], replies[len(entries) + 1 :]
+            batch_replies, replies = replies[: len(entries) + 1], replies[len(entries) + 1 :]
             writer.written += len(entries)
-            writer.broken = not own or any(isinstance(one, Exception) for one in own)
+            writer.broken = not batch_replies or any(isinstance(reply, Exception) for reply in batch_replies)
 
 
 def _append(entries: list[tuple[bytes, str]], kind: bytes, text: str) -> None:
-    """Add a piece to the entries to write: pieces that follow each other as one, none longer than MAX_PIECE."""
+    """Add a piece: consecutive texts become one entry of at most MAX_PIECE characters, and long ones are split."""
     if entries and kind == entries[-1][0] == TEXT and len(entries[-1][1]) + len(text) <= MAX_PIECE:
         entries[-1] = (TEXT, entries[-1][1] + text)
-    elif kind == DELTA:  # JSON is whole or nothing
+    elif kind == DELTA:  # JSON cannot be split
         entries.append((kind, text))
     else:
         entries += [(kind, text[at : at + MAX_PIECE]) for at in range(0, len(text), MAX_PIECE)]
 
 
-#: answers that a process reads along at once; further ones come whole
+#: most answers that a process streams at once; further callers get the whole answer
 MAX_STREAMS: Final = 1000
-#: entries that are held for a caller who is slower than the arm; one further behind gets the rest whole
+#: most unread entries per caller; a caller that is further behind gets the rest as a whole
 MAX_HELD: Final = MAX_ENTRIES
 #: prefix of the notification about a reader; the decision's id follows
 STREAM_NEWS: Final = "stream"
-#: longest wait for new entries, and most of them that are read at once; a stream that comes is read after the wait
+#: longest wait for new entries, milliseconds; new streams are first read after it
 WAIT_MS: Final = 50
+#: most entries per read
 MOST: Final = 64
-#: pause after Redis could not be reached, and how often the thread looks unasked, seconds
+#: pause after Redis could not be reached, seconds
 PAUSE_S: Final = 0.5
+#: longest sleep of the reading thread, seconds
 IDLE_S: Final = 60.0
 
 
 class ReadStream:
-    """One answer that is read along. `take` is the caller's; the thread fills it and calls `wake`."""
+    """An answer that a caller reads: the thread appends entries and calls `wake`, and the caller calls `take`."""
 
     def __init__(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> None:
         self.decision_id = decision_id
         self._wake = wake
         self._entries: deque[tuple[int, StreamEvent]] = deque()
-        #: position of the last entry that came
+        #: (attempt, number) of the last entry
         self.last = (0, 0)
-        #: the decision that answers in place of the failed one, once it has given out a piece
+        #: the decision that answers instead of the failed one, as soon as it has sent a piece
         self.linked: DecisionId | None = None
-        #: entries were missed, or Redis cannot be reached: nothing more will come
+        #: whether the stream has ended early: an entry was missed, or Redis cannot be reached
         self.lost = False
 
     def attach(self, wake: Callable[[], None]) -> None:
-        """Call `wake` from now on if there is something to take, and once at once."""
+        """Call `wake` for every new entry from now on, and once immediately."""
         self._wake = wake
         wake()
 
     def take(self) -> tuple[int, StreamEvent] | None:
-        """(attempt, the next piece or note), or None if there is none now."""
+        """(attempt, next piece or note); None if no entry is waiting."""
         return self._entries.popleft() if self._entries else None
 
     def put(self, at: tuple[int, int], piece: StreamEvent) -> None:
@@ -268,38 +265,38 @@ class ReadStream:
         self._wake()
 
     def lose(self) -> None:
-        """Nothing more comes."""
+        """End the stream early."""
         self.lost = True
         self._wake()
 
 
 class LocalWriter:
-    """Gives the pieces of a run to a reader in the same process and on the same event loop, without Redis."""
+    """Sends the pieces of a run to a reader on the same event loop, without Redis."""
 
     reading: Final = True
 
     def __init__(self, stream: ReadStream) -> None:
         self._stream, self._number = stream, 0
-        #: the decision that is read along
+        #: the decision that the reader waits for
         self.decision_id = stream.decision_id
-        #: whether a piece of the answer was given out
+        #: whether the reader was sent a piece of the answer
         self.has_content = False
 
     def link(self, decision_id: DecisionId) -> None:
-        """The pieces from now on are of this decision, which answers in place of the failed one."""
+        """From now on this decision answers instead of the failed one."""
         self._stream.linked = decision_id
 
     def note(self, text: str) -> None:
-        """Take a note."""
+        """Send a note."""
         self._put(StatusNote(text=text))
 
     async def text(self, piece: str) -> None:
-        """Take a piece."""
+        """Send a piece of text."""
         self.has_content = True
         self._put(TextPiece(text=storable(piece) or ""))
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
-        """Take what a message has in addition to its text."""
+        """Send a piece of the message other than text."""
         self.has_content = True
         self._put(DeltaPiece(delta=json.loads(storable(json.dumps(delta)) or "{}")))
 
@@ -309,7 +306,7 @@ class LocalWriter:
 
 
 class StreamReader:
-    """The thread, started with the first answer that is read along. Safe to use from several threads."""
+    """Reads the streams of a process, in a thread that starts with the first one. Thread-safe."""
 
     def __init__(self, client: "redis.Redis", *, outage: Outage) -> None:
         self._client = client
@@ -317,22 +314,20 @@ class StreamReader:
         self._streams: dict[DecisionId, list[ReadStream]] = {}
         self._lock = threading.Lock()
         self._closed = False
-        #: None: nobody has read along yet
         self._routine: Routine | None = None
 
     def want(self, decision_id: DecisionId) -> None:
-        """Have its run give this answer out; before the run is asked for, so that nothing is written unread.
-
-        It waits for Redis. Where that fails the answer comes whole.
-        """
+        """Request the stream of an answer; call it before the run is queued, so that no piece is missed. Blocks."""
         if not self._outage.paused:
             with suppress(QueueError), reaching(self._outage):
                 self._client.set(wanted_key(decision_id), 1, ex=WANTED_S)
 
     def subscribe(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> ReadStream | None:
-        """Read this answer along, from its first word if it has not begun; None: it comes whole. It waits for Redis.
+        """Read the stream of an answer from its beginning; call `leave` after use. Blocks until Redis replies.
 
-        wake: called in the reading thread when there is something to take. To be given to `leave` after use.
+        Returns None if there are too many streams or Redis cannot be reached: the caller then gets the whole answer.
+
+        wake: called in the reading thread for every new entry
         """
         if self._outage.paused or len(self._streams) >= MAX_STREAMS:
             return None
@@ -342,7 +337,7 @@ class StreamReader:
                 return None
             self._streams.setdefault(decision_id, []).append(stream)
             if self._routine is None:
-                self._routine = Routine("read answers along", self._read_next, every_s=IDLE_S).start()
+                self._routine = Routine("read streams", self._read_next, every_s=IDLE_S).start()
         self._routine.wake()
         try:
             with reaching(self._outage), self._client.pipeline(transaction=False) as pipeline:
@@ -355,11 +350,11 @@ class StreamReader:
         return stream
 
     def leave(self, stream: ReadStream) -> None:
-        """Read it along no more."""
+        """Stop reading the stream."""
         with self._lock:
-            left = [each for each in self._streams.pop(stream.decision_id, []) if each is not stream]
-            if left:
-                self._streams[stream.decision_id] = left
+            others = [other for other in self._streams.pop(stream.decision_id, []) if other is not stream]
+            if others:
+                self._streams[stream.decision_id] = others
 
     def close(self) -> None:
         """End the thread."""
@@ -369,28 +364,30 @@ class StreamReader:
             self._routine.close()
 
     def _read_next(self) -> float | None:
-        """Read the entries that come next; seconds until the next time, None where nobody reads along."""
+        """Read the next entries. Returns the seconds until the next call; None without readers."""
+        streams: dict[DecisionId, list[ReadStream]] = {}
         with self._lock:
-            groups = {key: [each for each in group if not each.lost] for key, group in self._streams.items()}
-        streams = {key: group for key, group in groups.items() if group}
+            has_readers = bool(self._streams)
+            for stream in chain.from_iterable(self._streams.values()):
+                if not stream.lost:
+                    streams.setdefault(stream.decision_id, []).append(stream)
         if not streams:
-            return PAUSE_S if groups else None
+            return PAUSE_S if has_readers else None
         try:
             with reaching(self._outage):
                 self._read(streams)
         except Exception as error:
             if not isinstance(error, QueueError):
-                log.exception("answers cannot be read along; they come whole", extra={"action": "stream"})
+                log.exception("answers cannot be streamed; callers get them as a whole", extra={"action": "stream"})
             for stream in chain.from_iterable(streams.values()):
                 stream.lose()
             return PAUSE_S
         return 0.0
 
     def _read(self, streams: dict[DecisionId, list[ReadStream]]) -> None:
-        """Wait for entries, and hand them to their readers."""
         after: dict[Any, Any] = {}
         for key, group in streams.items():
-            attempt, number = min(each.last for each in group)
+            attempt, number = min(stream.last for stream in group)
             after[stream_key(key)] = f"{attempt}-{number}"
         reply = self._client.xread(after, count=MOST, block=WAIT_MS)
         for name, entries in _items(reply):
@@ -405,7 +402,6 @@ class StreamReader:
 
 
 def _event(fields: Mapping[bytes, bytes]) -> StreamEvent:
-    """The event of an entry's fields."""
     if DELTA in fields:
         return DeltaPiece(delta=json.loads(fields[DELTA]))
     return TextPiece(text=fields[TEXT].decode()) if TEXT in fields else StatusNote(text=fields[NOTE].decode())
@@ -414,5 +410,5 @@ def _event(fields: Mapping[bytes, bytes]) -> StreamEvent:
 def _items(reply: Any) -> Iterable[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
     """(key, entries) of a reply to XREAD; redis-py gives a list, or a mapping under protocol 3."""
     if isinstance(reply, dict):
-        return ((key, [entry for part in parts for entry in part]) for key, parts in reply.items())
+        return ((key, list(chain.from_iterable(parts))) for key, parts in reply.items())
     return ((key, entries) for key, entries in reply or ())

@@ -1,1 +1,1 @@
-"""SQL: tables, rows, decisions and the ledger; files that are written whole or not at all."""
+"""Storage: the database, with its tables, decisions, ledgers, queues and access rights."""

@@ -1,7 +1,7 @@
-"""Judgements: decisions that wait for a score of the judge or of a check, the costs of scores, and their storage.
+"""Judgements: the queue of decisions that wait for a score of the judge or of a check, and the judge's costs.
 
-A judge claims a decision before the work, so that no other judge works on it. The claim ends by itself: a killed judge
-leaves only an attempt. A score, its cost and the end of the wait are one transaction.
+A judge claims a decision before it works on it. Claims expire, so a killed judge only costs a try. A score, its cost
+and the end of the wait are written in one transaction.
 """
 
 import json
@@ -22,7 +22,7 @@ from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.outbound import back_off
 from ragbandit.shared.types import DecisionId, Feedback, Receipt
 
-#: decisions that one transaction removes
+#: jobs that one transaction deletes
 _BATCH: Final = 500
 #: longest pause between two tries, seconds
 _LONGEST_PAUSE_S: Final = 3600.0
@@ -51,7 +51,7 @@ class Spent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refused:
-    """A decision that was claimed and is not begun: it waited too long, was tried too often, or the budget is spent."""
+    """A decision that is not judged: it waited too long, was tried too often, or the day's budget is spent."""
 
     decision_id: DecisionId
     why: Literal["expired", "given_up", "budget"]
@@ -59,32 +59,33 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoreJob:
-    """A decision that this process alone works on."""
+    """A decision that this process has claimed."""
 
     decision_id: DecisionId
-    #: this one included
+    #: number of this try, from 1
     attempt: int
-    #: tries before that a failing server ended
+    #: number of earlier tries that a failing server ended
     failures: int
-    #: the share of decisions that were judged when it was sampled
+    #: share of decisions that were judged when this decision was drawn
     share: float
-    #: what it costs counts in the day of that time
+    #: time of the claim; costs count for the day of this time
     claimed_at: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgeState:
-    """What waits for the judge now, and what the day (UTC) brought."""
+    """Number of decisions that wait for the judge, and the judge's counts of the day (UTC)."""
 
     waiting: int = 0
-    #: by the columns of `judge_days`
+    #: column of `judge_days` -> value
     today: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ScoreQueue:
-    """The database's side of the judge, or of a check. Times are seconds since 1970; every call raises StoreError.
+    """The queue of the judge or of a check. Times are seconds since 1970. Every method raises StoreError.
 
-    attempts, expire_s: tries and seconds after which a decision is given up. budget: of the judge.
+    attempts, expire_s: number of tries, and seconds of waiting, after which a decision is given up
+    budget, process: caps of the judge, and process that claims; None: no caps, this process
     """
 
     def __init__(
@@ -97,29 +98,31 @@ class ScoreQueue:
         budget: DayBudget | None = None,
         process: ProcessIdentity | None = None,
     ) -> None:
-        self.store, self.database, self.kind = store, store.database, kind
+        self.store, self.database = store, store.database
+        self.kind = kind
         order = jobs.c.due_at, jobs.c.decision_id
         self.claims = Claims(self.database, jobs, jobs.c.kind == kind, order=order, process=process)
-        self._attempts, self._expire_s, self._budget = attempts, expire_s, budget or DayBudget()
+        self._attempts, self._expire_s = attempts, expire_s
+        self._budget = budget or DayBudget()
 
     def claim(self, *, now: float) -> ScoreJob | Refused | None:
-        """Claim the decision that has been due longest; Refused if the day's budget is spent, None if none is due."""
+        """Claim the decision that is due longest. Returns Refused if it must not be judged, None if none is due."""
         if not self.claims.wait(jobs.c.due_at <= now):
             return None
         with counting(self.database) as (connection, moves):
-            day = self._count(connection, now=now)  # locked: the budget is that of all judges
+            day = self._count(connection, now=now)  # locks the row, since all judges share the budget
             row = self.claims.take(connection, jobs.c.due_at <= now)
             if row is None:
                 return None
-            facts = {"failures": 0, "share": 1.0, **json.loads(row["facts"])}
-            job = ScoreJob(decision_id=row["decision_id"], attempt=row["tries"], claimed_at=now, **facts)
+            values = {"failures": 0, "share": 1.0, **json.loads(row["facts"])}
+            job = ScoreJob(decision_id=row["decision_id"], attempt=row["tries"], claimed_at=now, **values)
             if row["made_at"] <= now - self._expire_s:
                 return self._drop(connection, job, why="expired", moves=moves)
             if job.attempt > self._attempts:
                 return self._drop(connection, job, why="given_up", moves=moves)
             if self._is_spent(day):
                 self._change(connection, job, tries=job.attempt - 1)
-                # All at once: none of them may begin before the next day.
+                # None of the due decisions may begin before the next day.
                 later = update(jobs).where(jobs.c.kind == self.kind, jobs.c.due_at <= now)
                 connection.execute(later.values(due_at=next_day(now)))
                 return Refused(decision_id=job.decision_id, why="budget")
@@ -127,26 +130,28 @@ class ScoreQueue:
         return job
 
     def _is_spent(self, day: Mapping[str, Any]) -> bool:
-        columns = {"judgements": ["begun"], "tokens": ["prompt_tokens", "completion_tokens"], "dollars": ["dollars"]}
-        caps = {name: cap for name, cap in asdict(self._budget).items() if cap is not None}
-        return any(sum(day[column] for column in columns[name]) >= cap for name, cap in caps.items())
+        if self.kind != "judge":
+            return False
+        tokens = day["prompt_tokens"] + day["completion_tokens"]
+        used = {"judgements": day["begun"], "tokens": tokens, "dollars": day["dollars"]}
+        return any(cap is not None and used[name] >= cap for name, cap in asdict(self._budget).items())
 
     def keep(self, job: ScoreJob, *, feedback: Feedback, spent: Spent) -> Receipt | None:
-        """Store a score, what it cost and the end of its wait; None where the score is not new.
+        """Store a score and its cost, and delete the job. Returns None if the score is not new.
 
-        A score that another judge stored before stays. Nothing but the cost is stored of one whose decision waits no
-        more: it was erased, or waited too long. What cost nothing takes nothing of the day's judgements.
+        A score that another judge has stored stays. If the decision does not wait any more, since it was erased or
+        waited too long, only the cost is stored. A score without cost does not count as a judgement of the day.
         """
 
         def end(connection: Connection, moves: Moves) -> None:
             counts = {"scored": 1, "begun": _began(spent), **asdict(spent)}
             self._count(connection, counts, now=job.claimed_at)
             if not drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves):
-                raise _NoMoreDueError
+                raise _NotWaitingError
 
         try:
             (reply,) = self.store.add_feedback([feedback], also=end)
-        except _NoMoreDueError:
+        except _NotWaitingError:
             with counting(self.database) as (connection, _):
                 self._count(connection, asdict(spent), now=job.claimed_at)
             return None
@@ -155,7 +160,7 @@ class ScoreQueue:
         return reply if isinstance(reply, Receipt) and not reply.duplicate else None
 
     def fail(self, job: ScoreJob, *, spent: Spent, now: float, pause_s: float) -> Literal["given_up", "later"]:
-        """A try gave no score, for a reason of its own: try again later, or give up; which of them."""
+        """Record a try that failed because of its decision; it is tried again later unless it was the last try."""
         with counting(self.database) as (connection, moves):
             self._count(connection, {"failed": 1, **asdict(spent)}, now=job.claimed_at)
             if job.attempt >= self._attempts:
@@ -165,10 +170,13 @@ class ScoreQueue:
         return "later"
 
     def put_back(self, job: ScoreJob, *, due_at: float, spent: Spent = Spent(), pause_s: float = 0.0) -> None:
-        """Let a job be due again at due_at, without counting an attempt: its failure had another cause.
+        """Put a job back without counting the try, since its decision has not caused the failure.
 
-        pause_s: pause after the first failure of the server, longer after each further failure. A try without cost does
-        not count in the day's judgements.
+        A try without cost does not count as a judgement of the day.
+
+        due_at: earliest time of the next try
+        spent: cost of this try
+        pause_s: further pause after the first failure of the server; grows with each failure; 0: no server failed
         """
         failures = job.failures + (1 if pause_s else 0)
         counts = {"failed": failures - job.failures, "begun": _began(spent), **asdict(spent)}
@@ -179,13 +187,13 @@ class ScoreQueue:
             self._change(connection, job, tries=job.attempt - 1, facts=facts, due_at=due_at)
 
     def withhold(self, job: ScoreJob, *, suspicious: bool = False) -> None:
-        """End the wait of a decision without a score; it takes nothing of the day's judgements."""
+        """Delete a job without a score; it does not count as a judgement of the day."""
         with counting(self.database) as (connection, moves):
             self._count(connection, {"begun": -1, "suspicious": int(suspicious)}, now=job.claimed_at)
             drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves)
 
     def new_budget(self, *, now: float) -> None:
-        """Let what waits for the next day be due now: the budget may have been raised since."""
+        """Let decisions that wait for the next day be due now, since the budget may have been raised."""
         with counting(self.database) as (connection, _):
             self._count(connection, now=now)
             waits = update(jobs).where(jobs.c.kind == self.kind, jobs.c.due_at == next_day(now))
@@ -194,28 +202,28 @@ class ScoreQueue:
     def _count(
         self, connection: Connection, counts: Mapping[str, float] | None = None, *, now: float
     ) -> Mapping[str, Any]:
-        """Add to the counts of a day of the judge, whose row is locked then; of checks none are kept."""
+        """Add to the judge's counts of a day and lock their row; checks have no counts."""
         return cast("Mapping[str, Any]", move_day(connection, counts, now=now)) if self.kind == "judge" else {}
 
     def _drop(
         self, connection: Connection, job: ScoreJob, *, why: Literal["expired", "given_up"], moves: Moves
     ) -> Refused:
-        gone = drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves)
-        self._count(connection, {why: len(gone)}, now=job.claimed_at)
+        dropped = drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves)
+        self._count(connection, {why: len(dropped)}, now=job.claimed_at)
         return Refused(decision_id=job.decision_id, why=why)
 
     def _change(self, connection: Connection, job: ScoreJob, **values: float | str) -> None:
-        """Let its row be claimed again, unless another judge has claimed it since."""
-        mine = jobs.c.kind == self.kind, jobs.c.decision_id == job.decision_id, jobs.c.tries == job.attempt
-        connection.execute(update(jobs).where(*mine).values(claimed_by=None, claimed_until=None, **values))
+        """Change the job and remove its claim, unless another judge has claimed it since."""
+        same_try = jobs.c.kind == self.kind, jobs.c.decision_id == job.decision_id, jobs.c.tries == job.attempt
+        connection.execute(update(jobs).where(*same_try).values(claimed_by=None, claimed_until=None, **values))
 
 
-class _NoMoreDueError(Exception):
-    """The decision waits no more."""
+class _NotWaitingError(Exception):
+    pass
 
 
 def _began(spent: Spent) -> int:
-    """What a try gives back of the day's judgements."""
+    """Correction of the day's judgements: a try without cost does not count."""
     return 0 if any(asdict(spent).values()) else -1
 
 
@@ -224,15 +232,15 @@ def _pause(pause_s: float, tries: int) -> float:
 
 
 def expire(database: Database, *, kind: JobKind, before: float, now: float) -> int:
-    """Let decisions whose outcomes came before that time wait no more, a batch of them; how many."""
+    """Delete a batch of jobs whose outcomes came before `before`. Returns their number."""
     with database.read() as connection:
         if not waiting_jobs(connection, kind=kind):
             return 0
     old = select(jobs.c.decision_id).where(jobs.c.kind == kind, jobs.c.made_at <= before).limit(_BATCH)
     with counting(database) as (connection, moves):
         if kind == "judge":
-            move_day(connection, now=now)  # locked first, in the order of judges
-        gone = drop_jobs(connection, connection.execute(old).scalars(), kind=kind, moves=moves)
+            move_day(connection, now=now)  # locks the row first, as judges do
+        dropped = drop_jobs(connection, connection.execute(old).scalars(), kind=kind, moves=moves)
         if kind == "judge":
-            move_day(connection, {"expired": len(gone)}, now=now)
-    return len(gone)
+            move_day(connection, {"expired": len(dropped)}, now=now)
+    return len(dropped)

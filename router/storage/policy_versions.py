@@ -1,8 +1,8 @@
-"""Policy versions in the database: their rows, the verdicts on them, and the switch that every router reads.
+"""Policy versions: their rows, the verdicts on them, and the kill switch that every router reads.
 
-Whoever changes a version names the revision that it saw: of two who race, one gets a Conflict. Each change has its
-entry in the audit log, in its transaction, and raises `policy_control.revision`, by which routers see that there is
-something new. Nothing here judges: that is `router/rollouts`.
+A change names the revision that it is based on, so the second of two concurrent changes gets a Conflict. Each change
+adds an entry to the audit log, and raises `policy_control.revision`, so that routers notice it. Versions are evaluated
+in `router/rollouts`.
 """
 
 from collections.abc import Mapping
@@ -27,11 +27,11 @@ from ragbandit.shared.types import (
     VersionState,
 )
 
-#: verdicts that are kept of one version, the newest
+#: number of newest verdicts that are kept per version
 VERDICTS_KEPT: Final = 1000
 
 _LOOK: Final = "the first look at its evidence, by a worker that learns"
-#: state -> what a version waits for that has just come to it; the first verdict says more
+#: state -> what a version waits for after it enters the state, until its first verdict
 _WAITS: Final[Mapping[VersionState, str]] = {
     "shadow": _LOOK,
     "canary": _LOOK,
@@ -40,27 +40,27 @@ _WAITS: Final[Mapping[VersionState, str]] = {
 }
 
 _CONTROLS: Final = TableRows(policy_control, PolicyControl)
-# Made once: it is read before every batch of decisions.
+# A constant for speed: every batch of decisions runs this statement.
 _CONTROL: Final = f"SELECT {', '.join(_CONTROLS.names)} FROM policy_control WHERE base = ?"  # noqa: S608 # names of ours
 _VERSIONS: Final = TableRows(policy_versions, PolicyVersion, changes=JSON_OBJECT)
 _VERDICTS: Final = TableRows(policy_verdicts, PolicyVerdict, facts=JSON_OBJECT)
 
 
 def control_of(connection: Connection, *, base: PolicyLabel) -> PolicyControl:
-    """The switch, and the revision of all versions, 0 if there are none. One row by its key."""
+    """The kill switch and the revision of all versions; revision 0 without versions. Reads one row by its key."""
     rows = run(connection, _CONTROL, base)
     return _CONTROLS.value(rows[0]) if rows else PolicyControl(revision=0)
 
 
 def versions_of(connection: Connection, *, base: PolicyLabel) -> list[PolicyVersion]:
-    """All versions of this configuration, the oldest first."""
+    """All versions of this configuration, oldest first."""
     query = select(policy_versions).where(policy_versions.c.base == base)
     rows = connection.execute(query.order_by(policy_versions.c.made_at, policy_versions.c.name)).mappings()
     return [_VERSIONS.value(row) for row in rows]
 
 
 def version_named(connection: Connection, name: str, *, base: PolicyLabel) -> PolicyVersion:
-    """The version of this name. Raises NotFound."""
+    """The version with this name. Raises NotFound."""
     row = connection.execute(select(policy_versions).where(policy_versions.c.name == name)).mappings().first()
     if row is None or row["base"] != base:
         raise NotFound(
@@ -72,19 +72,20 @@ def version_named(connection: Connection, name: str, *, base: PolicyLabel) -> Po
 
 
 def add_version(connection: Connection, version: PolicyVersion) -> PolicyVersion:
-    """Add a version, and before the first one the configuration's own, as champion: it has the base's name.
+    """Add a version in the caller's write transaction. Raises Conflict if the name is taken.
 
-    In the caller's write transaction, as all that follows. Raises Conflict if the name is taken.
+    With the first version, the configuration itself is added as champion; its name is the base.
     """
-    base, actor, now = version.base, version.made_by, version.made_at
-    first: dict[str, Any] = {"state": "champion", "weight": 1.0, "former": None, "changes": {}, "revision": 1}
-    told: dict[str, Any] = {"reason": "defined in config.yaml", "waits_for": ""}
-    configured = replace(version, name=base, label=base, since=now, **first, **told)
+    base, actor = version.base, version.made_by
+    now = version.made_at
+    champion: dict[str, Any] = {"state": "champion", "weight": 1.0, "former": None, "changes": {}, "revision": 1}
+    champion |= {"reason": "defined in config.yaml", "waits_for": ""}
+    configured = replace(version, name=base, label=base, since=now, **champion)
     insert_new(connection, policy_versions, [_VERSIONS.row(configured)], key="name")
     if not any(insert_new(connection, policy_versions, [_VERSIONS.row(version)], key="name")):
         raise Conflict(f"there is a version named {version.name!r} already", field="name", remedy="give another name")
-    facts = {"changes": dict(version.changes), "state": version.state, "reason": version.reason}
-    record(connection, actor=actor, action="policy.add", target=f"policy:{version.name}", facts=facts, now=now)
+    added = {"changes": dict(version.changes), "state": version.state, "reason": version.reason}
+    record(connection, actor=actor, action="policy.add", target=f"policy:{version.name}", facts=added, now=now)
     _bump(connection, base=base, actor=actor, now=now)
     return version
 
@@ -102,9 +103,12 @@ def change_version(
     reason: str,
     facts: Mapping[str, Json] | None = None,
 ) -> PolicyVersion:
-    """Move the version on from the row that was seen. Raises Conflict if it was changed meanwhile.
+    """Change the version. Raises Conflict if its row is not the one that was seen.
 
-    action: for the audit log, as "policy.promote". facts: the evidence, for the audit log.
+    seen: the version before the change
+    action: name for the audit log, as "policy.promote"
+    state, weight, former, reason: new values
+    facts: evidence for the audit log
     """
     changed = replace(
         seen,
@@ -118,9 +122,9 @@ def change_version(
     )
     done = connection.execute(update(policy_versions).where(*_same(seen)).values(**_VERSIONS.row(changed)))
     if done.rowcount != 1:
-        there = version_named(connection, seen.name, base=seen.base)
+        current = version_named(connection, seen.name, base=seen.base)
         raise Conflict(
-            f"the version {seen.name!r} was changed meanwhile: it is {there.state} now",
+            f"the version {seen.name!r} was changed meanwhile: it is {current.state} now",
             field="state",
             remedy="look at it again, then decide: ragbandit policy show " + seen.name,
         )
@@ -141,7 +145,7 @@ def add_verdict(
     facts: Mapping[str, Json],
     now: float,
 ) -> PolicyVerdict:
-    """Keep a verdict, and the reason why the version waits. No audit entry: a verdict by itself changes nothing."""
+    """Store a verdict and what the version waits for. There is no audit entry, since the version does not change."""
     number = connection.execute(select(func.max(policy_verdicts.c.number))).scalar() or 0
     verdict = PolicyVerdict(
         number=number + 1,
@@ -165,7 +169,7 @@ def add_verdict(
 
 
 def verdicts_of(connection: Connection, name: str, *, limit: int = 100) -> list[PolicyVerdict]:
-    """The newest verdicts on a version, the newest first."""
+    """The newest verdicts on a version, newest first."""
     query = select(policy_verdicts).where(policy_verdicts.c.version == name)
     rows = connection.execute(query.order_by(policy_verdicts.c.number.desc()).limit(limit)).mappings()
     return [_VERDICTS.value(row) for row in rows]
@@ -181,12 +185,12 @@ def set_switch(
     reason: str,
     now: float,
 ) -> PolicyControl:
-    """Activate the switch, or with killed=None take it back: for the next decision of every router."""
+    """Activate the kill switch, or deactivate it with killed=None, from the next decision of every router on."""
     values = {"killed": killed, "arm": arm, "actor": actor, "reason": reason, "made_at": now}
     action = "policy.unkill" if killed is None else "policy.kill"
-    facts: dict[str, Json] = {"killed": killed, "arm": arm, "reason": reason}
-    # First, as where a version changes: two writers that lock log and switch in two orders wait for each other.
-    record(connection, actor=actor, action=action, target=f"policy:{base}", facts=facts, now=now)
+    change: dict[str, Json] = {"killed": killed, "arm": arm, "reason": reason}
+    # The audit log is locked before the switch in all functions here, which prevents deadlocks.
+    record(connection, actor=actor, action=action, target=f"policy:{base}", facts=change, now=now)
     _bump(connection, base=base, actor=actor, now=now, values=values)
     return control_of(connection, base=base)
 
@@ -201,5 +205,5 @@ def _bump(
 
 
 def _same(seen: PolicyVersion) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """The row of a version, if nobody has changed it since."""
+    """Condition for the row of a version, unless it was changed since."""
     return policy_versions.c.name == seen.name, policy_versions.c.revision == seen.revision

@@ -1,4 +1,4 @@
-"""Hourly totals of the arms: each row of decisions, outcomes and ledgers is read once; pages and metrics count none."""
+"""Hourly totals of the arms, so that pages and metrics need not count rows. Every row is read once to add to them."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table, delete, func, select, tuple_
+from sqlalchemy import Connection, Select, Table, delete, func, select, tuple_
 
 from ragbandit.router.storage.access.spending import forget_spending
 from ragbandit.router.storage.rows.conversion import (
@@ -37,11 +37,11 @@ from ragbandit.shared.types import (
     SampleStage,
 )
 
-#: the hour of the rows with all that was ever counted
+#: `hour` of rows that sum up all hours
 EVER: Final = -1
-#: hours for which an hour is kept
+#: number of hours that are kept
 KEPT: Final = 400 * 24
-#: keys of one statement
+#: most keys per statement
 _KEYS: Final = 500
 
 #: (policy, hour, arm)
@@ -51,7 +51,7 @@ _KEY: Final = tuple_(arm_hours.c.policy, arm_hours.c.hour, arm_hours.c.arm)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmHour:
-    """What an arm did under a policy in an hour."""
+    """Totals of an arm under a policy in an hour."""
 
     policy: PolicyLabel
     #: hours since the epoch, UTC
@@ -61,33 +61,35 @@ class ArmHour:
 
 
 def hour_of(seconds: float) -> int:
-    """The hour of a time, in hours since the epoch."""
+    """Hours since the epoch."""
     return int(seconds // 3600)
 
 
 class Deltas(dict[Key, dict[str, Any]]):
-    """Amounts to be added to rows of `arm_hours`."""
+    """Amounts to add to rows of `arm_hours`."""
 
     def add(self, key: Key, **amounts: Any) -> None:
-        """Add amounts, by the names of ArmTotals, to a row."""
+        """Add amounts, named like fields of ArmTotals, to a row."""
         row = self.setdefault(key, {})
         for name, amount in amounts.items():
-            if name in _BOTH and name in row:
-                row[name] = _BOTH[name](row[name], amount)
+            if name not in row:
+                row[name] = amount
+            elif name in _MERGE:
+                row[name] = _MERGE[name](row[name], amount)
             else:
-                row[name] = row[name] + amount if name in row else amount
+                row[name] += amount
 
-    def took(self, key: Key, seconds: float) -> None:
-        """Add an outcome of this duration."""
+    def add_duration(self, key: Key, seconds: float) -> None:
+        """Add the duration of an outcome."""
         at = bisect_left(LATENCY_EDGES, seconds)
         latency = [int(number == at) for number in range(len(LATENCY_EDGES) + 1)]
         self.add(key, seconds=seconds, fastest=seconds, slowest=seconds, latency=latency)
 
 
 def hours_of(connection: Connection, *, policy: str, since: int, until: int) -> list[ArmHour]:
-    """The rows of one policy with since <= hour < until, by hour and arm. A range of the primary key."""
-    here = arm_hours.c.policy == policy, arm_hours.c.hour >= max(since, 0), arm_hours.c.hour < until
-    rows = connection.execute(select(arm_hours).where(*here).order_by(arm_hours.c.hour, arm_hours.c.arm))
+    """The totals of a policy with since <= hour < until, by hour and arm. Reads a range of the primary key."""
+    span = arm_hours.c.policy == policy, arm_hours.c.hour >= max(since, 0), arm_hours.c.hour < until
+    rows = connection.execute(select(arm_hours).where(*span).order_by(arm_hours.c.hour, arm_hours.c.arm))
     label = PolicyLabel(policy)
     return [ArmHour(policy=label, hour=row.hour, arm=ArmName(row.arm), totals=totals_value(row.totals)) for row in rows]
 
@@ -95,27 +97,27 @@ def hours_of(connection: Connection, *, policy: str, since: int, until: int) -> 
 def summed(
     connection: Connection, *, policy: str | None, since: int, until: int, names: Collection[str]
 ) -> dict[ArmName, ArmTotals]:
-    """Arm -> the sums of some counts over since <= hour < until, of one policy or (None) of all."""
+    """Arm -> sums of the named counts over since <= hour < until. policy: None for all policies."""
     labels = select(policies.c.label) if policy is None else [policy]
-    here = arm_hours.c.policy.in_(labels), arm_hours.c.hour >= max(since, 0), arm_hours.c.hour < until
+    span = arm_hours.c.policy.in_(labels), arm_hours.c.hour >= max(since, 0), arm_hours.c.hour < until
     sums: dict[ArmName, dict[str, Any]] = {}
-    for arm, text in connection.execute(select(arm_hours.c.arm, arm_hours.c.totals).where(*here)):
-        own, totals = sums.setdefault(ArmName(arm), {}), json.loads(text)
+    for arm, text in connection.execute(select(arm_hours.c.arm, arm_hours.c.totals).where(*span)):
+        totals = json.loads(text)
+        arm_sums = sums.setdefault(ArmName(arm), {})
         for name in names:
             if name in totals:
-                own[name] = own.get(name, 0) + totals[name]
+                arm_sums[name] = arm_sums.get(name, 0) + totals[name]
     return {arm: ArmTotals(**sums[arm]) for arm in sorted(sums)}
 
 
 def totals_ever(connection: Connection, *, policy: str) -> dict[ArmName, ArmTotals]:
-    """Arm -> all that was ever counted of it under a policy."""
-    here = arm_hours.c.policy == policy, arm_hours.c.hour == EVER
-    rows = connection.execute(select(arm_hours).where(*here).order_by(arm_hours.c.arm))
-    return {ArmName(row.arm): totals_value(row.totals) for row in rows}
+    """Arm -> totals of all time under a policy."""
+    query = select(arm_hours).where(arm_hours.c.policy == policy, arm_hours.c.hour == EVER).order_by(arm_hours.c.arm)
+    return {ArmName(row.arm): totals_value(row.totals) for row in connection.execute(query)}
 
 
 def totals_value(text: str) -> ArmTotals:
-    """The totals of their JSON."""
+    """The totals of a column."""
     values = json_object(text)
     if "latency" in values:
         values["latency"] = tuple(values["latency"])
@@ -123,7 +125,7 @@ def totals_value(text: str) -> ArmTotals:
 
 
 def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:
-    """Add them to the rows, in a write transaction of the lease's holder; of a deleted hour only to EVER."""
+    """Add the amounts to the hours' rows, except to hours older than KEPT, and to the rows of EVER."""
     oldest, sums = hour_of(now) - KEPT, Deltas()
     for (policy, hour, arm), amounts in deltas.items():
         sums.add((policy, EVER, arm), **amounts)
@@ -139,16 +141,16 @@ def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:
         connection.execute(insert, [dict(zip(names, (*key, canonical(sums[key])), strict=True)) for key in page])
 
 
-#: how amounts that are not added are put together
-_BOTH: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "latency": lambda before, more: [x + y for x, y in zip(before, more, strict=True)],
+#: total -> function that merges two amounts; other totals are added
+_MERGE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "latency": lambda counts, added: [x + y for x, y in zip(counts, added, strict=True)],
     "fastest": min,
     "slowest": max,
 }
 
 
 def add_excess(deltas: Deltas, decision: Mapping[str, Any], *, policy: str, hour: int, stage: SampleStage) -> None:
-    """Count a draw of `decision` (arm, arms, pmf) in its hour, unless it had no choice or cannot be read."""
+    """Add how often each arm was drawn less how often it was expected; skips draws without choice or with bad JSON."""
     try:
         arms, pmf = arms_value(decision["arms"]), scores_value(decision["pmf"]) or ()
         chances = {arm: float(p) for arm, p in zip(arms, pmf, strict=True) if 0.0 < p < 1.0}
@@ -161,23 +163,25 @@ def add_excess(deltas: Deltas, decision: Mapping[str, Any], *, policy: str, hour
         deltas.add((policy, hour, arm), **amounts)
 
 
-_UPDATE: Final = ("seq", "arm", "value", "quality", "cost", "source", "minimum", "maximum", "preset")
-_DECISION: Final = ("id", "made_at", "policy", "arms", "facts", "pmf", "cost_weight")
+def _updates_of(label: str) -> Select[Any]:
+    query = select(
+        *updates.c["seq", "arm", "value", "quality", "cost", "source", "minimum", "maximum", "preset"],
+        *decisions.c["id", "made_at", "policy", "arms", "facts", "pmf", "cost_weight"],
+    ).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
+    return query.where(updates.c.policy == label)
 
 
 def rewards_reader(label: str) -> str:
-    """The name of a ledger's reader."""
+    """Name of the reader of a ledger."""
     return f"arm_hours:{label}"
 
 
 def next_rewards(
     connection: Connection, *, label: str, weight: float, seen: Mapping[str, Any], limit: int
 ) -> tuple[dict[str, Any], Deltas, bool]:
-    """The next `limit` updates of a ledger after `seen`: the new position, what they add, whether more may follow."""
-    columns = [updates.c[name] for name in _UPDATE] + [decisions.c[name] for name in _DECISION]
-    query = select(*columns).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
-    query = query.where(updates.c.policy == label, updates.c.seq > int(seen.get("seq", 0)))
-    rows = [dict(row) for row in connection.execute(query.order_by(updates.c.seq).limit(limit)).mappings()]
+    """Read the next `limit` updates of a ledger. Returns (new position, amounts, whether rows may remain)."""
+    query = _updates_of(label).where(updates.c.seq > int(seen.get("seq", 0))).order_by(updates.c.seq).limit(limit)
+    rows = [dict(row) for row in connection.execute(query).mappings()]
     deltas = Deltas()
     for row in rows:
         _count_update(row, label=label, weight=weight, deltas=deltas)
@@ -191,80 +195,77 @@ def _count_update(row: Mapping[str, Any], *, label: str, weight: float, deltas: 
     sums = {"reward": reward_at(row, weight=weight), "quality": float(row["quality"]), "cost": float(row["cost"])}
     kind = "learned" if row["source"] == "explicit" else "defaulted"
     deltas.add((label, hour, row["arm"]), **{kind: 1}, **sums)
-    # Where another ledger decided, this one's policy did not serve it.
+    # If another ledger decided, this ledger's policy did not draw the arm.
     if row["policy"] == label and kind == "learned":
         add_excess(deltas, row, policy=label, hour=hour, stage="judged")
 
 
 def minutes_of(connection: Connection, *, policy: str, since: int, weight: float, limit: int) -> list[ArmHour]:
-    """As `hours_of`, by minutes since the epoch, counted from rows; [] if a table has `limit` rows since then."""
+    """`hours_of` by minutes since the epoch, counted from rows; [] if a table has `limit` rows since then."""
     deltas, began = Deltas(), 60.0 * since
     for table in _COUNTED:
         page = _page(connection, table, after=(began, ""), until=math.inf, limit=limit)
         if len(page) == limit:
             return []
-        _count(table, map(_by_minute, page), deltas)
-    columns = [updates.c[name] for name in _UPDATE] + [decisions.c[name] for name in _DECISION]
-    query = select(*columns).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
-    query = query.where(updates.c.policy == policy).order_by(updates.c.seq.desc()).limit(limit)
+        _count(table, map(_minutes_as_hours, page), deltas)
+    query = _updates_of(policy).order_by(updates.c.seq.desc()).limit(limit)
     for row in map(dict, connection.execute(query).mappings()):
         if row["made_at"] >= began:
-            _count_update(_by_minute(row), label=policy, weight=weight, deltas=deltas)
-    mine = {key: totals_value(canonical(deltas[key])) for key in sorted(deltas) if key[0] == policy and key[1] >= since}
+            _count_update(_minutes_as_hours(row), label=policy, weight=weight, deltas=deltas)
     return [
-        ArmHour(policy=PolicyLabel(policy), hour=minute, arm=ArmName(arm), totals=totals)
-        for (_, minute, arm), totals in mine.items()
+        ArmHour(policy=PolicyLabel(policy), hour=minute, arm=ArmName(arm), totals=totals_value(canonical(amounts)))
+        for (label, minute, arm), amounts in sorted(deltas.items())
+        if label == policy and minute >= since
     ]
 
 
-def _by_minute(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with its times scaled so that an hour of it is a minute."""
+def _minutes_as_hours(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with its times multiplied by 60, so that `hour_of` returns minutes."""
     return {**row, **{name: 60.0 * row[name] for name in ("made_at", "decided_at") if name in row}}
 
 
-#: name of the reader
+#: name of the reader of decisions and outcomes
 TRAFFIC: Final = "arm_hours"
 #: age at which a row is counted, seconds
 SETTLED_S: Final = 20.0
-#: age at which an hour that is over is compared with its rows, seconds
+#: time after the end of an hour at which its totals are compared with its rows, seconds
 RECHECKED_S: Final = 900.0
-#: columns of a decision that its draw is read of
+#: columns of a decision that `add_excess` needs
 _DRAW: Final = ("arm", "arms", "pmf")
-#: column of a row that is counted -> the text in its request that sets it
+#: result column -> JSON fragment of `request` that sets it
 _MARKS: Final = {"was_forced": '"forced":true', "was_named": f'"{NAMED_ID}":true'}
-#: table -> its key, and the totals that count its rows
+#: table -> (its key, totals whose sum is the number of its rows)
 _COUNTED: Final = {decisions: ("id", ("decided",)), outcomes: ("decision_id", ("answered", "failed", "cancelled"))}
-_COUNTED_AGAIN: Final = (
-    *("decided", "explored", "sticky", "forced", "killed", "faults", "answered", "failed", "cancelled"),
-    *("dollars", "prompt_tokens", "completion_tokens", "steps", "seconds", "latency"),
-)
+#: totals that `_recheck` corrects
+_FLAGS: Final = ("decided", "explored", "sticky", "forced", "killed", "faults", "answered", "failed", "cancelled")
+_RECHECKED: Final = (*_FLAGS, "dollars", "prompt_tokens", "completion_tokens", "steps", "seconds", "latency")
 
 
 def next_traffic(
     connection: Connection, *, seen: Mapping[str, Any], now: float, limit: int
 ) -> tuple[dict[str, Any], Deltas, bool]:
-    """The next page after `seen`, `limit` decisions and as many outcomes; as `next_rewards`.
+    """Read the next `limit` decisions and outcomes after `seen`. Returns the same as `next_rewards`.
 
-    A step that looks at hours again does nothing else: what it compares must have been written. Where more than two are
-    due the reader was away: what is later than the second was read long after its end.
+    If finished hours have to be rechecked, the step does only that, since their totals must have been written before.
+    At most two hours are rechecked: if more are due, the reader was stopped, and read the later ones after their end.
     """
-    to: dict[str, Any] = {"checked": hour_of(now), **seen}
-    deltas, first = Deltas(), to["checked"]
-    if first < to.get("due", first):
-        for hour in range(first, min(first + 2, to["due"])):
+    position: dict[str, Any] = {"checked": hour_of(now), **seen}
+    deltas, first = Deltas(), position["checked"]
+    if first < position.get("due", first):
+        for hour in range(first, min(first + 2, position["due"])):
             _recheck(connection, hour, deltas=deltas, limit=limit)
-        return {**to, "checked": to["due"]}, deltas, True
-    more = False
+        return {**position, "checked": position["due"]}, deltas, True
+    rows_remain = False
     for table, (key, _) in _COUNTED.items():
-        after = tuple(to.get(table.name, (-1.0, "")))
+        after = tuple(position.get(table.name, (-1.0, "")))
         rows = _page(connection, table, after=after, until=now - SETTLED_S, limit=limit)
         _count(table, rows, deltas)
         if rows:
-            to[table.name] = [rows[-1]["made_at"], rows[-1][key]]
-        more = more or len(rows) == limit
-    if not more:
-        to["due"] = hour_of(now - RECHECKED_S)
-    return to, deltas, more or first < to["due"]
+            position[table.name] = [rows[-1]["made_at"], rows[-1][key]]
+        rows_remain = rows_remain or len(rows) == limit
+    if not rows_remain:
+        position["due"] = hour_of(now - RECHECKED_S)
+    return position, deltas, rows_remain or first < position["due"]
 
 
 def _page(
@@ -279,7 +280,7 @@ def _page(
         query = select(*names, *decisions.c["policy", *_DRAW, "facts"], decisions.c.made_at.label("decided_at"))
         query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
     time, key = table.c.made_at, table.c[_COUNTED[table][0]]
-    # The first bound is for the index, which has no ids.
+    # The first condition lets the database use the index, which has no ids.
     query = query.where(time >= after[0], time < until, tuple_(time, key) > tuple_(*after))
     return [dict(row) for row in connection.execute(query.order_by(time, key).limit(limit)).mappings()]
 
@@ -302,106 +303,98 @@ def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> N
 
 
 def _has(facts: str, key: str) -> bool:
-    """Whether the facts have the key; a text in them has its quotes escaped."""
+    """Whether the JSON has this key; quotes inside JSON strings are escaped."""
     return f'"{key}":' in facts
 
 
 def _count_outcome(key: tuple[str, int, str], row: Mapping[str, Any], deltas: Deltas) -> None:
     cost = own_cost(row["cost"])
-    cancelled = row["stop_reason"] == CANCELLED
-    deltas.add(
-        key,
-        **{"cancelled" if cancelled else "failed" if row["status"] == "failed" else "answered": 1},
-        dollars=cost.dollars,
-        prompt_tokens=cost.prompt_tokens,
-        completion_tokens=cost.completion_tokens,
-        steps=row["steps"],
-    )
-    if cost.seconds_total > 0.0 and not cancelled:
-        deltas.took(key, cost.seconds_total)
+    is_cancelled = row["stop_reason"] == CANCELLED
+    status = "failed" if row["status"] == "failed" else "answered"
+    amounts = {name: getattr(cost, name) for name in ("dollars", "prompt_tokens", "completion_tokens")}
+    deltas.add(key, **{"cancelled" if is_cancelled else status: 1}, **amounts, steps=row["steps"])
+    if cost.seconds_total > 0.0 and not is_cancelled:
+        deltas.add_duration(key, cost.seconds_total)
 
 
 def _recheck(connection: Connection, hour: int, *, deltas: Deltas, limit: int) -> None:
-    """Compare an hour that is over with its rows, and add what was missed."""
+    """Compare the totals of a finished hour with its rows, and add what is missing."""
     since, until = 3600.0 * hour, 3600.0 * (hour + 1)
-    ours = arm_hours.c.policy.in_(select(policies.c.label)), arm_hours.c.hour == hour
-    rows = connection.execute(select(arm_hours).where(*ours))
+    query = select(arm_hours).where(arm_hours.c.policy.in_(select(policies.c.label)), arm_hours.c.hour == hour)
+    rows = connection.execute(query)
     stored: dict[tuple[str, str], dict[str, Any]] = {(row.policy, row.arm): json.loads(row.totals) for row in rows}
     for table, (key, names) in _COUNTED.items():
         span = table.c.made_at >= since, table.c.made_at < until
-        there = connection.execute(select(func.count()).select_from(table).where(*span)).scalar_one()
-        if there <= sum(totals.get(name, 0) for totals in stored.values() for name in names):
+        count = connection.execute(select(func.count()).select_from(table).where(*span)).scalar_one()
+        if count <= sum(totals.get(name, 0) for totals in stored.values() for name in names):
             continue
-        fresh, after = Deltas(), (since, "")
+        recounted, after = Deltas(), (since, "")
         while page := _page(connection, table, after=after, until=until, limit=limit):
-            _count(table, page, fresh)
+            _count(table, page, recounted)
             after = (page[-1]["made_at"], page[-1][key])
-        for (policy, _, arm), totals in fresh.items():
-            known = stored.get((policy, arm), {})
-            if sum(totals.get(name, 0) for name in names) > sum(known.get(name, 0) for name in names):
-                deltas.add((policy, hour, arm), **_missed(totals, known=known))
+        for (policy, _, arm), totals in recounted.items():
+            before = stored.get((policy, arm), {})
+            if sum(totals.get(name, 0) for name in names) > sum(before.get(name, 0) for name in names):
+                deltas.add((policy, hour, arm), **_missing(totals, stored=before))
 
 
-def _missed(totals: Mapping[str, Any], *, known: Mapping[str, Any]) -> dict[str, Any]:
-    """What is to be added to the known totals of an hour."""
-    missed = {name: totals[name] for name in _COUNTED_AGAIN if name in totals}
-    for name in missed.keys() & known.keys():
-        now, before = missed[name], known[name]
-        missed[name] = [a - b for a, b in zip(now, before, strict=True)] if name == "latency" else now - before
-    return missed | {name: totals[name] for name in ("fastest", "slowest") if name in totals}
+def _missing(totals: Mapping[str, Any], *, stored: Mapping[str, Any]) -> dict[str, Any]:
+    missing = {name: totals[name] for name in _RECHECKED if name in totals}
+    for name in missing.keys() & stored.keys():
+        now, before = missing[name], stored[name]
+        missing[name] = [a - b for a, b in zip(now, before, strict=True)] if name == "latency" else now - before
+    return missing | {name: totals[name] for name in ("fastest", "slowest") if name in totals}
 
 
-#: rows that one step reads of a table
+#: most rows of a table that one step reads
 PAGE_ROWS: Final = 2000
-#: how long the lease is held without being prolonged, seconds
+#: duration of the lease unless it is renewed, seconds
 LEASE_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far the totals have come."""
+    """How far the totals are."""
 
-    #: time of the last decision that was counted, if there is one
+    #: time of the last decision that was counted; None if none was
     decided_to: float | None
-    #: seconds by which the totals are behind the newest decision; 0 while all are counted
+    #: seconds by which the totals are behind the newest decision; 0 if all are counted
     behind_s: float
-    #: updates of this ledger that are in no total yet
+    #: updates of this ledger that are not counted yet
     updates_behind: int
 
 
 class Extender:
-    """Extends the totals of one store. holder: names this process in the lease. weight: reward.weight."""
+    """Extends the totals of a store. holder: name of this process in the lease. weight: the setting reward.weight."""
 
     def __init__(
         self, database: Database, *, holder: str, weight: float, clock: Callable[[], float] = time.time
     ) -> None:
-        self.database = database
-        self.holder = holder
+        self.database, self.holder = database, holder
         self.clock = clock
         self._weight = weight
         self._lease = Lease(database=database, name="arm_hours")
         self._forgot_at = -1
 
     def extend(self, *, seconds: float = 5.0) -> bool:
-        """Read on for `seconds`; True if more is left, False also if another process reads. Raises StoreError."""
+        """Count new rows for at most `seconds`. Returns True if this process has to go on. Raises StoreError."""
         if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
             return False
         give_up = time.monotonic() + seconds
+        in_use = select(policies.c.label).where(policies.c.retired_at.is_(None)).order_by(policies.c.label)
         with self.database.read() as connection:
-            labels = list(connection.execute(_LABELS).scalars())
-        more = {"": True} | dict.fromkeys(labels, True)
-        while any(more.values()) and time.monotonic() < give_up:
-            for label in [label for label, left in more.items() if left]:
-                more[label] = self._step(label)
+            unfinished = ["", *connection.execute(in_use).scalars()]
+        while unfinished and time.monotonic() < give_up:
+            unfinished = [label for label in unfinished if self._step(label)]
         self._forget()
-        return any(more.values())
+        return bool(unfinished)
 
     def release(self) -> None:
-        """Let another process go on."""
+        """Release the lease."""
         self._lease.release(holder=self.holder)
 
     def _step(self, label: str) -> bool:
-        """One step of the reader of this ledger, "": of the traffic; True if there is more."""
+        """Count a page of a ledger's updates, or of decisions and outcomes if `label` is "". True if rows remain."""
         reader = rewards_reader(label) if label else TRAFFIC
         with self.database.read() as connection:
             seen = position_of(connection, reader)
@@ -409,24 +402,23 @@ class Extender:
                 page = next_rewards(connection, label=label, weight=self._weight, seen=seen, limit=PAGE_ROWS)
             else:
                 page = next_traffic(connection, seen=seen, now=self.clock(), limit=PAGE_ROWS)
-        to, deltas, more = page
-        return to != seen and self._write(reader, deltas, to=to) and more
+        position, deltas, rows_remain = page
+        return position != seen and self._write(reader, deltas, position=position) and rows_remain
 
-    def _write(self, reader: str, deltas: Deltas, *, to: Mapping[str, Any]) -> bool:
-        """False if another process holds the lease, and may have read on."""
+    def _write(self, reader: str, deltas: Deltas, *, position: Mapping[str, Any]) -> bool:
+        """Store amounts and position in one transaction. Returns False if another process holds the lease."""
         now = self.clock()
         with self.database.write() as connection:
             if not self._lease.is_held(connection, holder=self.holder):
                 return False
-            moved = insert_into(connection, reading_positions)
-            moved = moved.values(reader=reader, position=canonical(dict(to)), moved_at=now)
-            new = {name: moved.excluded[name] for name in ("position", "moved_at")}
-            connection.execute(moved.on_conflict_do_update(index_elements=["reader"], set_=new))
+            values = {"position": canonical(dict(position)), "moved_at": now}
+            insert = insert_into(connection, reading_positions).values(reader=reader, **values)
+            new = {name: insert.excluded[name] for name in values}
+            connection.execute(insert.on_conflict_do_update(index_elements=["reader"], set_=new))
             add_deltas(connection, deltas, now=now)
         return self._lease.acquire(holder=self.holder, lease_s=LEASE_S)
 
     def _forget(self) -> None:
-        """Once an hour, forget what is old."""
         now = self.clock()
         if self._forgot_at == hour_of(now):
             return
@@ -439,22 +431,18 @@ class Extender:
 
 
 def position_of(connection: Connection, reader: str) -> dict[str, Any]:
-    """Up to where a reader has come; empty before it began."""
+    """Position of a reader; {} before it has read anything."""
     text = connection.execute(select(reading_positions.c.position).where(reading_positions.c.reader == reader)).scalar()
     return {} if text is None else dict(json.loads(text))
 
 
 def progress_of(connection: Connection, *, label: str, newest: float | None, last_seq: int) -> Progress:
-    """How far the totals are. newest: when the newest decision was made; last_seq: the ledger's end."""
+    """How far the totals are. newest: time of the newest decision. last_seq: last update of the ledger."""
     position = position_of(connection, TRAFFIC).get("decisions")
     decided_to = None if position is None or position[0] < 0 else float(position[0])
     reached = decided_to
-    if newest is not None and reached is None:  # nothing is counted yet: the oldest decision is what waits longest
+    if newest is not None and reached is None:  # nothing is counted yet: the delay begins at the oldest decision
         reached = connection.execute(select(func.min(decisions.c.made_at))).scalar()
-    behind = 0.0 if newest is None else max(0.0, newest - (newest if reached is None else reached))
+    behind_s = 0.0 if newest is None or reached is None else max(0.0, newest - reached)
     seq = int(position_of(connection, rewards_reader(label)).get("seq", 0))
-    return Progress(decided_to=decided_to, behind_s=behind, updates_behind=max(0, last_seq - seq))
-
-
-#: ledgers that are learned
-_LABELS: Final = select(policies.c.label).where(policies.c.retired_at.is_(None)).order_by(policies.c.label)
+    return Progress(decided_to=decided_to, behind_s=behind_s, updates_behind=max(0, last_seq - seq))

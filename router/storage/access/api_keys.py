@@ -50,7 +50,7 @@ def _range(value: Json) -> bool:
 SCOPES: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
     # the only arms that its questions may get
     "arms": (_names, "a list of names of arms"),
-    # whether it may choose the arm of a question; default: yes, if neither the key nor its tenant has a budget
+    # whether it may choose the arm of a question; default: yes unless the key or its tenant has a budget
     "forced": (_flag, "true or false"),
     # default cost weight of its questions; overrides the tenant's
     "cost_weight": (
@@ -73,13 +73,13 @@ def check_scopes(scopes: Mapping[str, Json]) -> None:
     for name, value in scopes.items():
         if name not in SCOPES:
             raise InvalidInput(f"unknown scope {name!r:.80}", field="scopes", remedy=known_choices(SCOPES, given=name))
-        is_valid, wanted = SCOPES[name]
+        is_valid, expected = SCOPES[name]
         if not is_valid(value):
-            raise InvalidInput(f"the scope {name} is not {wanted}", field=f"scopes.{name}", remedy=f"give {wanted}")
-    default, among = scopes.get("cost_weight"), scopes.get("cost_weights")
-    if isinstance(default, int | float) and isinstance(among, list) and not among[0] <= default <= among[1]:
+            raise InvalidInput(f"the scope {name} is not {expected}", field=f"scopes.{name}", remedy=f"give {expected}")
+    default, bounds = scopes.get("cost_weight"), scopes.get("cost_weights")
+    if isinstance(default, int | float) and isinstance(bounds, list) and not bounds[0] <= default <= bounds[1]:
         remedy = "give a default within the range"
-        raise InvalidInput(f"{default:g} is not in {among}", field="scopes.cost_weight", remedy=remedy)
+        raise InvalidInput(f"{default:g} is not in {bounds}", field="scopes.cost_weight", remedy=remedy)
 
 
 def is_known(scopes: Mapping[str, Json]) -> bool:
@@ -95,7 +95,7 @@ _PUBLIC, _SECRET = 10, 43  # 43 digits of base 62 hold 256 bits
 _KEY: Final = re.compile(rf"rb_([0-9A-Za-z]{{{_PUBLIC}}})_([0-9A-Za-z]{{{_SECRET}}})")
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: time in which the error for an expired key says that it is expired, seconds
+#: time after the expiry of a key in which requests with it get the error "expired", seconds
 _REMEMBERED_S: Final = 86_400.0
 #: hash that a secret is compared with if its public id is unknown
 _NOBODY: Final = hashlib.sha256(b"nobody has this secret").hexdigest()
@@ -201,8 +201,8 @@ class KeyStore:
         _check(**values, now=now)
         with self.database.write() as connection:
             new = _add_key(connection, values | {"scopes": dict(scopes or {})}, actor=actor, now=now)
-            facts = {"name": name, "role": role, "scopes": dict(scopes or {}), "expires_at": expires_at}
-            _record(connection, new.key, action="key.create", actor=actor, facts=facts, now=now)
+            created = {"name": name, "role": role, "scopes": dict(scopes or {}), "expires_at": expires_at}
+            _record(connection, new.key, action="key.create", actor=actor, facts=created, now=now)
         return new
 
     def listed(self) -> list[ApiKey]:
@@ -218,27 +218,25 @@ class KeyStore:
         if the key is revoked, expired or already rotated.
         """
         with self.database.write() as connection:
-            former = _one(connection, public_id)
+            former = _locked_key(connection, public_id)
             if former.state(now) != "active":
                 remedy = "make a new key: ragbandit keys create"
                 raise InvalidInput(f"the key {public_id} is {former.state(now)}", field="key", remedy=remedy)
-            same = {name: getattr(former, name) for name in ("name", "role", "tenant", "scopes")}
-            ends, until = now + grace_s, former.expires_at
-            if until is not None:
-                ends, until = min(ends, until), now + until - former.made_at
-            new = _add_key(connection, same | {"expires_at": until}, actor=actor, now=now)
-            changed = {"expires_at": ends, "replaced_by": new.key.public_id}
+            rights = {name: getattr(former, name) for name in ("name", "role", "tenant", "scopes")}
+            grace_end, expires_at = now + grace_s, None
+            if former.expires_at is not None:
+                grace_end = min(grace_end, former.expires_at)
+                expires_at = now + former.expires_at - former.made_at
+            new = _add_key(connection, rights | {"expires_at": expires_at}, actor=actor, now=now)
+            changed = {"expires_at": grace_end, "replaced_by": new.key.public_id}
             connection.execute(update(api_keys).where(api_keys.c.public_id == public_id).values(**changed))
             _record(connection, former, action="key.rotate", actor=actor, facts=changed, now=now)
         return new
 
     def revoke(self, public_id: str, *, actor: str, now: float) -> ApiKey:
-        """End a key; services refuse it within a second. A revoked key stays revoked since when it was.
-
-        Raises NotFound.
-        """
+        """Revoke a key; services refuse it within a second. A revoked key keeps its time. Raises NotFound."""
         with self.database.write() as connection:
-            former = _one(connection, public_id)
+            former = _locked_key(connection, public_id)
             if former.revoked_at is not None:
                 return former
             connection.execute(update(api_keys).where(api_keys.c.public_id == public_id).values(revoked_at=now))
@@ -301,13 +299,13 @@ def _digits(count: int) -> str:
     return "".join(secrets.choice(_DIGITS) for _ in range(count))
 
 
-def _add_key(connection: Connection, facts: Mapping[str, Any], *, actor: str, now: float) -> NewKey:
+def _add_key(connection: Connection, values: Mapping[str, Any], *, actor: str, now: float) -> NewKey:
     """Make and store a key. Raises InvalidInput if there are too many keys."""
     count = select(func.count()).select_from(api_keys).where(*_usable(now))
     if connection.execute(count).scalar_one() >= MAX_KEYS:
         remedy = "revoke keys that are not used any more (ragbandit keys list)"
         raise InvalidInput(f"there are {MAX_KEYS} keys already", field="key", remedy=remedy)
-    key = ApiKey(public_id=_digits(_PUBLIC), made_at=now, made_by=actor[:64], **facts)
+    key = ApiKey(public_id=_digits(_PUBLIC), made_at=now, made_by=actor[:64], **values)
     secret = _digits(_SECRET)
     connection.execute(insert(api_keys).values(**_KEYS.row(key), secret_sha256=_sha256(secret)))
     return NewKey(key=key, text=f"rb_{key.public_id}_{secret}")
@@ -317,7 +315,7 @@ def _sha256(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def _one(connection: Connection, public_id: str) -> ApiKey:
+def _locked_key(connection: Connection, public_id: str) -> ApiKey:
     query = select(api_keys).where(api_keys.c.public_id == public_id).with_for_update()
     row = connection.execute(query).mappings().first()
     if row is None:

@@ -134,13 +134,13 @@ def check_entries(database: Database, *, known: tuple[int, str] | None = None) -
         if row["number"] != last[0] + 1:
             fault = AuditFault(number=last[0] + 1, reason="the entry is missing")
         elif _chained(last[1], row) != row["sha256"]:
-            fault = AuditFault(number=row["number"], reason="the entry, or the one before, is not what was written")
+            fault = AuditFault(number=row["number"], reason="the entry, or the one before, was changed")
         if fault is not None:
             break
         last = row["number"], row["sha256"]
         has_known = has_known or last == known
     if fault is None and known is not None and not has_known:
-        fault = AuditFault(number=known[0], reason="the log does not hold the entry that was noted")
+        fault = AuditFault(number=known[0], reason="the log does not contain the entry with this number and sha256")
     return AuditVerdict(entries=last[0], last_number=last[0], last_sha256=last[1], fault=fault)
 
 

@@ -75,12 +75,13 @@ def book(database: Database, spenders: Iterable[Spender], *, dollars: float, now
 
 def _tally(moves: Moves, spenders: Iterable[Spender], *, dollars: float, day: str) -> None:
     amount = round(min(max(dollars, 0.0), MOST_DOLLARS) / _UNIT)
-    for spender in spenders if amount else ():
-        moves.add(Day(day), amount, label=spender.label)
+    if amount:
+        for spender in spenders:
+            moves.add(Day(day), amount, label=spender.label)
 
 
 def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) -> dict[Spender, Spent]:
-    """Dollars of each spender in the day and month of `now`. Reads one range of the primary key per spender."""
+    """Dollars of each spender on the day and in the month of `now`. Reads a range of the primary key per spender."""
     today = day_of(now)
     month = counters.c.name >= f"{today[:7]}-01", counters.c.name <= today
     query = select(counters.c.label, counters.c.name, func.sum(counters.c.value)).where(
@@ -99,8 +100,8 @@ def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) ->
 def forget_spending(connection: Connection, *, now: float) -> None:
     """Delete days older than KEPT_DAYS."""
     oldest = day_of((datetime.fromtimestamp(now, UTC) - timedelta(days=KEPT_DAYS)).timestamp())
-    ours = counters.c.label >= _PREFIX, counters.c.label < _PREFIX[:-1] + ";"
-    connection.execute(delete(counters).where(*ours, counters.c.name < oldest))
+    is_spending = counters.c.label >= _PREFIX, counters.c.label < _PREFIX[:-1] + ";"
+    connection.execute(delete(counters).where(*is_spending, counters.c.name < oldest))
 
 
 #: name of the secret from which the seeds of draws are computed

@@ -1,1 +1,1 @@
-"""Decisions: what is written and read of one, with its outcome and its feedback, and how it is looked for."""
+"""Decisions: writes, reads and searches of decisions with their outcomes and feedback."""

@@ -1,7 +1,7 @@
-"""What one group of feedback changes: rows, flags of decisions that wait, and counters.
+"""Feedback writes: a group of feedback is stored, and the waiting decisions and counters are updated.
 
-Every step writes in the transaction that `DecisionStore.add_feedback` has opened. Locks are taken in one order:
-rows of `waiting` by id, feedback by id, counters last.
+All functions use the transaction of `DecisionStore.add_feedback`. Rows are locked in a fixed order: `waiting` by id,
+feedback by id, counters last.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,22 +23,22 @@ from ragbandit.shared.types import Feedback, Outcome, Receipt
 
 
 def is_foreign(outcome: Outcome, run_by: Mapping[str, str]) -> bool:
-    """Whether a caller reports this outcome for a decision that our workers run. run_by: of decisions, by id."""
+    """Whether a caller reports on a decision that our workers run. run_by: decision id -> "worker" or "caller"."""
     return outcome.run_by == "caller" and run_by[outcome.decision_id] == "worker"
 
 
 def outcome_reply(
-    outcome: Outcome, body_hash: str, *, known: Mapping[str, str], standing: Mapping[str, str]
+    outcome: Outcome, body_hash: str, *, run_by: Mapping[str, str], hashes: Mapping[str, str]
 ) -> Literal[False] | RagBanditError:
-    """The reply to an outcome that is not new: False if the same is kept already, or a worker brings another one.
+    """The reply to an outcome that was not inserted: False if it is a duplicate or a worker's second run, or an error.
 
-    known: who runs each decision; standing: hashes of what is stored.
+    run_by: decision id -> who runs the decision. hashes: decision id -> body hash of the stored outcome.
     """
-    if outcome.decision_id not in known:
+    if outcome.decision_id not in run_by:
         return unknown_decision()
-    if standing.get(outcome.decision_id) == body_hash:
+    if hashes.get(outcome.decision_id) == body_hash:
         return False
-    if is_foreign(outcome, known):
+    if is_foreign(outcome, run_by):
         return Conflict(
             "our workers run this decision and report its outcome",
             field="decision_id",
@@ -55,7 +55,7 @@ def outcome_reply(
 
 
 def unknown_decision() -> NotFound:
-    """The error for an id that no decision has."""
+    """The error for an unknown decision id."""
     return NotFound(
         "no decision has this id", field="decision_id", remedy="use the decision id that route or answer gave"
     )
@@ -63,13 +63,13 @@ def unknown_decision() -> NotFound:
 
 @dataclass(kw_only=True, slots=True)
 class _Item:
-    """One feedback of the group, on its way into the store."""
+    """One feedback of the group with its row."""
 
     feedback: Feedback
     row: dict[str, Any]
     #: waiting row of its decision; None if the decision is closed, so the feedback is late
-    waits: Row | None
-    #: it was inserted by this group
+    waiting_row: Row | None
+    #: whether this transaction inserted the row
     is_new: bool = False
 
     @property
@@ -78,59 +78,61 @@ class _Item:
 
     @property
     def needs_outcome(self) -> bool:
-        """Whether it cannot be learned before the caller reports the outcome of the decision."""
-        if self.waits is None or not self.can_be_learned or self.feedback.kind == "reward":
+        """Whether the caller has to report the outcome before this feedback can be learned."""
+        if self.waiting_row is None or not self.can_be_learned or self.feedback.kind == "reward":
             return False
-        return bool(self.waits["run_by"] == "caller" and not self.waits["has_outcome"])
+        return bool(self.waiting_row["run_by"] == "caller" and not self.waiting_row["has_outcome"])
 
-    def reply(self, standing: Row | None) -> Receipt | RagBanditError:
-        """The receipt, or an error. standing: the stored row of its id; None if the feedback is not stored."""
-        if standing is None:
+    def reply(self, stored: Row | None) -> Receipt | RagBanditError:
+        """The receipt, or an error. stored: the stored row with this id; None if there is none."""
+        if stored is None:
             return unknown_decision()
-        if standing["body_hash"] != self.row["body_hash"]:
+        if stored["body_hash"] != self.row["body_hash"]:
             remedy = "use a new id for new feedback"
             return Conflict("this feedback id was used with another body", field="feedback_id", remedy=remedy)
         waiting_for: Literal["outcome"] | None = "outcome" if self.needs_outcome else None
-        duplicate, late = not self.is_new, standing["late"]
+        duplicate, late = not self.is_new, stored["late"]
         return Receipt(feedback_id=self.feedback.id, duplicate=duplicate, late=late, waiting_for=waiting_for)
 
 
 def write_feedback(
     connection: Connection, group: Sequence[Feedback], *, moves: Moves
 ) -> list[Receipt | RagBanditError]:
-    """Insert the group and update the rows that depend on it; a receipt or an error per item."""
+    """Insert the group and update the rows that depend on it. Returns a receipt or an error for each item."""
     number_transaction(connection)
     firsts = firsts_of(connection, {item.decision_id for item in group})
     group = [replace(item, decision_id=firsts.get(item.decision_id, item.decision_id)) for item in group]
-    made = select(decisions.c.id, decisions.c.policy).where(decisions.c.id.in_({item.decision_id for item in group}))
-    policies = {row.id: row.policy for row in connection.execute(made)}
+    query = select(decisions.c.id, decisions.c.policy).where(decisions.c.id.in_({item.decision_id for item in group}))
+    policies = {row.id: row.policy for row in connection.execute(query)}
     open_rows = lock_waiting(connection, set(policies))
     items = []
-    for one in group:
-        waits = open_rows.get((one.decision_id, policies.get(one.decision_id, "")))
-        items.append(_Item(feedback=one, row=feedback_row(one) | {"late": waits is None}, waits=waits))
-    known = [item for item in items if item.feedback.decision_id in policies]
-    new = list(compress(known, insert_new(connection, feedback, [item.row for item in known], key="id")))
+    for given in group:
+        waiting_row = open_rows.get((given.decision_id, policies.get(given.decision_id, "")))
+        row = feedback_row(given) | {"late": waiting_row is None}
+        items.append(_Item(feedback=given, row=row, waiting_row=waiting_row))
+    decided = [item for item in items if item.feedback.decision_id in policies]
+    new = list(compress(decided, insert_new(connection, feedback, [item.row for item in decided], key="id")))
     for item in new:
         item.is_new = True
-    if labelled := [item.feedback.decision_id for item in new if item.feedback.source == "label"]:
+    labelled = [item.feedback.decision_id for item in new if item.feedback.source == "label"]
+    if labelled:
         drop_jobs(connection, labelled, kind="label", moves=moves)
     _flag(connection, new, open_rows=open_rows, moves=moves)
     moves.add("feedback", len(new))
     moves.add("late_feedback", sum(item.row["late"] for item in new))
-    kept = select(*feedback.c["id", "body_hash", "late"]).where(feedback.c.id.in_([item.row["id"] for item in items]))
-    standing = {row["id"]: row for row in connection.execute(kept).mappings()}
-    return [item.reply(standing.get(item.row["id"])) for item in items]
+    query = select(*feedback.c["id", "body_hash", "late"]).where(feedback.c.id.in_([item.row["id"] for item in items]))
+    stored = {row["id"]: row for row in connection.execute(query).mappings()}
+    return [item.reply(stored.get(item.row["id"])) for item in items]
 
 
 def _flag(
     connection: Connection, new: Sequence[_Item], *, open_rows: Mapping[tuple[str, str], Row], moves: Moves
 ) -> None:
-    """Say of decisions that wait, in whatever ledger, that they have feedback, and whether a reward is among it."""
-    fed = {item.feedback.decision_id for item in new if item.can_be_learned}
-    rewarded = {item.feedback.decision_id for item in new if item.can_be_learned and item.feedback.kind == "reward"}
-    rows = [row for (key, _), row in open_rows.items() if key in fed]
-    with_reward = [row for row in rows if row["decision_id"] in rewarded]
+    """Set has_feedback and has_reward of the waiting rows, in all ledgers."""
+    usable = [item.feedback for item in new if item.can_be_learned]
+    ids = {item.decision_id for item in usable}
+    rewarded = {item.decision_id for item in usable if item.kind == "reward"}
+    with_reward = [row for (key, _), row in open_rows.items() if key in rewarded]
     flag_waiting(connection, with_reward, moves=moves, has_feedback=True, has_reward=True)
-    others = [row for row in rows if row["decision_id"] not in rewarded]
-    flag_waiting(connection, others, moves=moves, has_feedback=True)
+    without_reward = [row for (key, _), row in open_rows.items() if key in ids - rewarded]
+    flag_waiting(connection, without_reward, moves=moves, has_feedback=True)

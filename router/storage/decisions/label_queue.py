@@ -8,12 +8,12 @@ from sqlalchemy import Connection, Select, exists, func, select
 from ragbandit.router.storage.rows.outcome_rows import DAY_S
 from ragbandit.router.storage.sql.tables import decisions, feedback, jobs
 
-#: rows that are counted at most
+#: largest count that is reported
 MOST_COUNTED: Final = 10_000
 
 
 def ids_to_label(connection: Connection, *, tenant: str | None, limit: int, skip: int) -> Sequence[str]:
-    """The decisions of a tenant, or of all in turn (None), the newest first."""
+    """Ids of the decisions to label, newest first. tenant: None takes one of each tenant in turn."""
     newest = jobs.c.made_at.desc(), jobs.c.decision_id
     turn = func.row_number().over(partition_by=decisions.c.tenant, order_by=newest)
     query = _awaiting_label(tenant).order_by(turn, *newest).offset(skip).limit(limit)
@@ -24,19 +24,19 @@ def label_counts(connection: Connection, *, tenant: str | None, now: float) -> t
     """(answers that wait for a label, labels given today (UTC)), each at most MOST_COUNTED. tenant: None for all."""
     midnight = now - now % DAY_S
     first_id = f"{int(1000 * midnight):012x}"  # a UUIDv7 begins with its time: today's are a range of the primary key
-    given = select(feedback.c.id).where(feedback.c.id >= f"{first_id[:8]}-{first_id[8:]}")
-    given = given.where(feedback.c.source == "label", feedback.c.received_at >= midnight)
+    labels = select(feedback.c.id).where(feedback.c.id >= f"{first_id[:8]}-{first_id[8:]}")
+    labels = labels.where(feedback.c.source == "label", feedback.c.received_at >= midnight)
     if tenant is not None:
-        given = given.join(decisions, decisions.c.id == feedback.c.decision_id).where(decisions.c.tenant == tenant)
+        labels = labels.join(decisions, decisions.c.id == feedback.c.decision_id).where(decisions.c.tenant == tenant)
     waiting, today = (
         connection.execute(select(func.count()).select_from(query.limit(MOST_COUNTED).subquery())).scalar_one()
-        for query in (_awaiting_label(tenant), given)
+        for query in (_awaiting_label(tenant), labels)
     )
     return waiting, today
 
 
 def _awaiting_label(tenant: str | None) -> Select[Any]:
-    """Answers that a user has judged are left out, so that ratings and labels together represent all questions."""
+    """Answers that a user has rated are left out, so that ratings and labels together represent all questions."""
     query = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
     query = query.where(jobs.c.kind == "label", decisions.c.text != "")
     if tenant is not None:

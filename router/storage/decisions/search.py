@@ -1,7 +1,7 @@
-"""Search of decisions, the newest first: a page at a time, by a key and never by an offset, with a bound on rows read.
+"""Search of decisions, newest first, in pages. Each page begins at a key, and reads a limited number of rows.
 
-Time and session have an index. Arm, state and tenant have none, so that a search by them looks at no more than
-LOOKED_AT rows at once: a page may be short, or empty, and still have a next one.
+Time and session have an index. Arm, state and tenant have none, so a search by them reads at most LOOKED_AT rows per
+page: a page may be short or empty although a next page exists.
 """
 
 import json
@@ -16,27 +16,25 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
 from ragbandit.shared.types import KILLED, STICKY, ArmName, DecisionId, DecisionState, Json, OutcomeStatus, PolicyLabel
 
-#: decisions that one search by a column without an index looks at
+#: most decisions that a page reads if it is filtered by a column without an index
 LOOKED_AT: Final = 5_000
-#: decisions on one page
+#: most decisions on a page
 MOST_ROWS: Final = 200
-
-
-#: where a page ended, (made_at, id) of a decision: the next one holds what is older
+#: (made_at, id) of the last decision of a page; the next page has older decisions
 PageEnd = tuple[float, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
-    """What to look for; None: any."""
+    """Filters of a search; None matches everything."""
 
-    #: the ledger whose state is meant
+    #: ledger whose state of a decision is returned and filtered by
     label: PolicyLabel
     tenant: str | None = None
     session: str | None = None
     arm: str | None = None
     state: DecisionState | None = None
-    #: made at or after, and before, seconds since the epoch
+    #: since <= made_at < until, seconds since the epoch
     since: float | None = None
     until: float | None = None
 
@@ -51,14 +49,14 @@ class SearchRow:
     arm: ArmName
     propensity: float
     explored: bool
-    #: the fallback decided
+    #: whether the fallback decided, since the policy failed
     faulty: bool
     session: str | None
     made_at: float
-    #: None: there is no outcome
+    #: None without an outcome
     status: OutcomeStatus | None
     state: DecisionState
-    #: None if it is not learned
+    #: None if the decision was not learned; so is seq
     reward: float | None
     seq: int | None
 
@@ -68,30 +66,34 @@ class SearchPage:
     """One page of a search."""
 
     decisions: tuple[SearchRow, ...]
-    #: where the next page begins; None: this was the last
+    #: where the next page begins; None on the last page
     next: PageEnd | None
 
 
-#: the state of a decision in the ledger that is meant; and the columns of a page, named as the fields of SearchRow
+#: state of a decision in the ledger of the search
 _STATE: Final[ColumnElement[str]] = case(
     (updates.c.source == "explicit", "learned"),
     (updates.c.seq.is_not(None), "defaulted"),
     else_=func.coalesce(closures.c.state, "waiting"),
 )
+#: columns of a page, named like the fields of SearchRow
 _COLUMNS: Final = (
     *decisions.c["id", "tenant", "text", "arm", "propensity", "explored", "session", "made_at"],
     decisions.c.fault.is_not(None).label("faulty"),
-    *(outcomes.c.status, _STATE.label("state"), updates.c.value.label("reward"), updates.c.seq),
+    outcomes.c.status,
+    _STATE.label("state"),
+    updates.c.value.label("reward"),
+    updates.c.seq,
 )
 
 
 def search(database: Database, wanted: Search, *, after: PageEnd | None = None, limit: int = 50) -> SearchPage:
-    """A page of decisions, the newest first. Raises StoreError."""
+    """A page of decisions, newest first. Raises StoreError."""
     limit = min(limit, MOST_ROWS)
     unindexed = [wanted.tenant, wanted.arm, wanted.state]
     looked_at = limit + 1 if unindexed == [None, None, None] else LOOKED_AT
     inner = _newest(wanted, after=after).limit(looked_at).subquery()
-    # That row is there only where the bound on rows ended the search.
+    # This row exists only if the limit on rows ended the search.
     last = select(inner).order_by(inner.c.made_at.desc(), inner.c.id.desc()).offset(looked_at - 1).limit(1)
     with database.read() as connection:
         rows = connection.execute(_matching(inner, wanted).limit(limit + 1)).mappings().all()
@@ -103,19 +105,18 @@ def search(database: Database, wanted: Search, *, after: PageEnd | None = None, 
 
 
 def _newest(wanted: Search, *, after: PageEnd | None) -> Select[Any]:
-    """Ids in the order of the search, by what has an index."""
     conditions: list[ColumnElement[bool]] = []
     made_at: ColumnElement[float] = decisions.c.made_at
     if wanted.session is not None:
         conditions.append(decisions.c.session == wanted.session)
-        # Or PostgreSQL walks the index of times, through the whole table where the session is short.
+        # Without + 0.0 PostgreSQL would walk the index of times, through the whole table if the session is short.
         made_at = decisions.c.made_at + 0.0
     if wanted.since is not None:
         conditions.append(made_at >= wanted.since)
     if wanted.until is not None:
         conditions.append(made_at < wanted.until)
     if after is not None:
-        conditions.append(made_at <= after[0])  # by which the index is entered
+        conditions.append(made_at <= after[0])  # lets the database use the index
         conditions.append(tuple_(decisions.c.made_at, decisions.c.id) < tuple_(*after))
     order = made_at.desc(), decisions.c.id.desc()
     return select(decisions.c.made_at, decisions.c.id).where(*conditions).order_by(*order)
@@ -124,8 +125,8 @@ def _newest(wanted: Search, *, after: PageEnd | None) -> Select[Any]:
 def _matching(inner: Any, wanted: Search) -> Select[Any]:
     learned = and_(updates.c.policy == wanted.label, updates.c.decision_id == decisions.c.id)
     closed = and_(closures.c.policy == wanted.label, closures.c.decision_id == decisions.c.id)
-    given = {"tenant": wanted.tenant, "arm": wanted.arm}
-    conditions = [decisions.c[name] == value for name, value in given.items() if value is not None]
+    filters = {"tenant": wanted.tenant, "arm": wanted.arm}
+    conditions = [decisions.c[name] == value for name, value in filters.items() if value is not None]
     if wanted.state is not None:
         conditions.append(_STATE.in_([wanted.state]))
     joined = inner.join(decisions, decisions.c.id == inner.c.id)
@@ -135,27 +136,27 @@ def _matching(inner: Any, wanted: Search) -> Select[Any]:
     return select(*_COLUMNS).select_from(joined).where(*conditions).order_by(*order)
 
 
-#: newest decisions of a session that are looked at: more forced ones in a row end the stay
+#: most decisions of a session that are read; a longer row of forced ones ends a sticky session
 _LOOKED_AT: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionTurn:
-    """The newest turn of a session that no caller chose the arm of."""
+    """The newest turn of a session whose arm was not chosen by its caller."""
 
     arm: ArmName
-    #: the arms that its caller, or its key, allowed; None: all
+    #: arms that the caller or its key allowed; None for all arms
     allowed: frozenset[ArmName] | None
     #: id of the decision that drew the arm: this decision, or an earlier one of a sticky session
     first: DecisionId
-    #: its place since that draw, from 1
+    #: number of turns since that draw, this one included
     turn: int
-    #: its own decision
+    #: id of this turn's decision
     last: DecisionId
 
 
 def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], SessionTurn]:
-    """(session, tenant) -> newest turn, if there is one. Raises StoreError."""
+    """(session, tenant) -> newest turn; sessions without one are left out. Raises StoreError."""
     turns: dict[tuple[str, str], SessionTurn] = {}
     with database.read() as connection:
         for session, tenant in sorted(sessions):
@@ -166,15 +167,14 @@ def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> d
     return turns
 
 
-# Made once: SQLAlchemy takes longer to put a statement together than a database to answer this one.
-#: the newest decisions of a session, the newest first, each with whether its caller chose the arm
+#: newest decisions of a session; a constant, since SQLAlchemy builds statements slower than databases answer this one
 _NEWEST: Final = (
     select(
         decisions.c.id,
         decisions.c.arm,
         decisions.c.facts,
         decisions.c.allowed,
-        # In the column's JSON quotes within texts are escaped: this is the key, and no word of a message.
+        # Quotes inside JSON strings are escaped, so this matches only the key and never a message.
         decisions.c.request.contains('"forced":true').label("forced"),
     )
     .where(decisions.c.session == bindparam("session"), decisions.c.tenant == bindparam("tenant"))
@@ -184,7 +184,7 @@ _NEWEST: Final = (
 
 
 def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
-    """The first of these whose arm neither caller nor kill switch chose; a row that cannot be read is passed over."""
+    """The first row whose arm neither caller nor kill switch chose; unreadable rows are skipped."""
     for row in newest_first:
         try:
             facts = json.loads(row["facts"])
@@ -200,10 +200,7 @@ def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
 
 
 def traces_of(database: Database, ids: Iterable[str]) -> dict[str, Mapping[str, Json]]:
-    """What the edge knew of the requests of these decisions, among it their places in traces; of those that know some.
-
-    Raises StoreError.
-    """
+    """Decision id -> facts that the edge recorded, such as the trace context, if there are any. Raises StoreError."""
     query = select(decisions.c.id, decisions.c.request)
     query = query.where(decisions.c.id.in_(list(ids)), decisions.c.request.is_not(None))
     with database.read() as connection:

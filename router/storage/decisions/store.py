@@ -1,7 +1,7 @@
-"""Decision store: decisions, outcomes and feedback, as HTTP, library and workers write and read them.
+"""Decision store: writes and reads decisions, outcomes and feedback.
 
-Every write takes a group, so that concurrent requests share one transaction. Ids are the callers' idempotency
-keys: the same body again is a duplicate, another body a conflict, and neither changes a row.
+Every write takes a group of items, so that concurrent requests share one transaction. Ids are the callers' idempotency
+keys. A repeated id is a duplicate if the body is the same, and a conflict if it differs; neither changes a row.
 """
 
 import json
@@ -54,15 +54,7 @@ from ragbandit.router.storage.rows.outcome_rows import (
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows, run
 from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import (
-    cancellations,
-    closures,
-    decisions,
-    feedback,
-    outcomes,
-    updates,
-    waiting,
-)
+from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, waiting_row
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
 from ragbandit.shared.types import (
@@ -88,55 +80,45 @@ class DecisionRecord:
     outcome: Outcome | None
     #: in the order received
     feedback: tuple[Feedback, ...]
+    #: ids of feedback that came after the decision was closed
     late: frozenset[str]
     state: DecisionState
-    #: what was learned, and where in the ledger; None unless learned or defaulted
+    #: the reward and its seq in the ledger; None unless the decision was learned or defaulted
     reward: Reward | None
     learned_seq: int | None
-    #: why it was closed or quarantined; while it waits, what the caller has to send before it can be learned
+    #: why the decision was closed or quarantined, or what the caller has to send before it can be learned
     reason: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerTask:
-    """A decision that a worker is to answer, and whether it still has to."""
+    """A decision that a worker has taken from the answer queue."""
 
-    #: StoreError: its row cannot be read
+    #: StoreError if the row cannot be read
     decision: Decision | StoreError
     answered: bool
-    #: a caller wants it cancelled
+    #: whether a caller asked to cancel the decision
     cancelled: bool
 
 
-#: columns of the decision of an outcome; whether the label queue asks for it, and whether its texts were erased
-_OWNED: Final = (
+#: columns of a decision that are needed to store its outcome. asked: the label queue wants a label for it
+_DECISIONS_OF_OUTCOMES: Final = (
     "SELECT id, run_by, tenant, api_key, request, facts LIKE ? AS asked, facts LIKE ? AS is_erased"
     " FROM decisions WHERE id IN ?"
 )
-#: facts are canonical JSON, with their keys in order
+#: LIKE patterns for `facts`, which is JSON with sorted keys
 _ASKED, _IS_ERASED = f'%"{LABEL_QUEUE}":{{"asked":true,%', f'%"{ERASED}":%'
 #: values of the setting log.text
 KeptText = Literal["full", "none"]
-#: columns of an outcome where no texts are kept; whether a repetition is the same is known by its hash
-_KEPT_OF_OUTCOME: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
+#: columns of an outcome that are NULL if no texts are kept; repeated outcomes are recognised by body_hash
+_NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
 
 
-def _of_decision(outcome: Outcome, *, decision: Row) -> dict[str, Any]:
-    """Columns of an outcome that depend on its decision: whose calls it has, and no texts after an erasure."""
-    blank = _KEPT_OF_OUTCOME if decision["is_erased"] else {}
-    return {**blank, "call": called(outcome, request=decision["request"])}
-
-
-def _kept_of_decision(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
-    """Columns of a decision where no texts are kept.
-
-    context: the keys that are declared, and kept: what a policy has learned from must be there to be learned again.
-    """
-    kept: dict[str, Any] = {}
-    if context and row["context"] != "{}":
-        kept = {key: value for key, value in json.loads(row["context"]).items() if key in context}
+def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
+    """Columns of a decision if no texts are kept. context: keys that policies learn from, which are kept."""
+    values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
     request = without_messages(row["request"], keep=(TOOL_TURN, CONVERSATION, NAMED_ID))
-    return {"text": "", "context": canonical(kept) if kept else "{}", "request": request}
+    return {"text": "", "context": canonical(values), "request": request}
 
 
 class DecisionStore:
@@ -152,46 +134,50 @@ class DecisionStore:
         judge: JudgeSample | None = None,
         check: bool = False,
     ) -> None:
-        """label: ledger of the decisions made here. text: the setting log.text. context: keys of contexts kept in any
-        case. judge: which outcomes wait for the judge; None if none do. check: whether they wait for a check.
+        """label: ledger of the decisions made here. text: the setting log.text.
+
+        context: keys of a question's context that are stored even if texts are not
+        judge: the share of outcomes that wait for the judge; None if judging is off
+        check: whether outcomes wait for the check of `reward.check`
         """
         self.database, self.label = database, label
-        self.text, self.context, self.judge, self.check = text, context, judge, check
+        self.text, self.context = text, context
+        self.judge, self.check = judge, check
 
     @cached_property
     def secret(self) -> bytes:
-        """The secret of the store's draws. Raises StoreError."""
+        """The secret from which the seeds of draws are computed. Raises StoreError."""
         return shared_secret(self.database, name=DRAWS, now=time.time())
 
     def add_decisions(
         self, group: Sequence[Decision], *, claims: Mapping[DecisionId, str] = MappingProxyType({})
     ) -> list[Decision | RagBanditError]:
-        """Commit the decisions; for an id that is taken, the decision that stands, or a Conflict.
+        """Commit the decisions. Returns for each the decision, or an error; every returned decision is durable.
 
-        claims: decision -> key of the process that runs it at once: it is claimed in the same transaction.
+        A repeated id gets its stored decision, or Conflict if the request differs. A tool turn gets Conflict if another
+        decision has taken its results.
 
-        A Conflict is also the reply to a tool turn whose results another decision has. When this returns, every
-        decision in the result is durable.
+        claims: decision -> key of the process that runs it at once; the same transaction claims the decision
         """
-        rows = [self._kept_row(decision) for decision in group]
+        rows = [self._row(decision) for decision in group]
         with counting(self.database) as (connection, moves):
-            new = insert_new(connection, decisions, rows, key="id")
-            fresh = list(compress(group, new))
-            lost = take_results(connection, fresh)
-            self._begin(connection, [each for each in fresh if each.id not in lost], moves=moves, claims=claims)
-            taken = [row["id"] for row, is_new in zip(rows, new, strict=True) if not is_new]
-            standing = _standing(connection, taken)
+            is_new = insert_new(connection, decisions, rows, key="id")
+            new = list(compress(group, is_new))
+            refused = take_results(connection, new)
+            accepted = [decision for decision in new if decision.id not in refused]
+            self._begin(connection, accepted, moves=moves, claims=claims)
+            repeated = [row["id"] for row, inserted in zip(rows, is_new, strict=True) if not inserted]
+            stored = _stored_decisions(connection, repeated)
         return [
-            settle(*standing[each.id], request_hash=row["body_hash"])
-            if each.id in standing
-            else lost.get(each.id, each)
-            for each, row in zip(group, rows, strict=True)
+            settle(*stored[decision.id], request_hash=row["body_hash"])
+            if decision.id in stored
+            else refused.get(decision.id, decision)
+            for decision, row in zip(group, rows, strict=True)
         ]
 
-    def _kept_row(self, decision: Decision) -> dict[str, Any]:
-        """The row of a decision, without texts if none are kept."""
+    def _row(self, decision: Decision) -> dict[str, Any]:
         row = decision_row(decision)
-        return row if self.text == "full" else row | _kept_of_decision(row, context=self.context)
+        return row if self.text == "full" else row | _without_texts(row, context=self.context)
 
     def _begin(
         self,
@@ -202,31 +188,29 @@ class DecisionStore:
         in_front: bool = False,
         claims: Mapping[DecisionId, str] = MappingProxyType({}),
     ) -> None:
-        """Let decisions wait to be learned and, if workers run them, to be answered, in the transaction that stores
-        them. in_front, claims: see `answer_queue.enqueue`.
-        """
+        """Let new decisions wait in all ledgers, and for workers. in_front, claims: see `answer_queue.enqueue`."""
         moves.add("decided", len(new))
         if new:
             labels = labels_in_use(connection, label=self.label)
-            rooms = [waiting_row(each, label=label) for each in new for label in sorted(labels)]
-            insert_rows(connection, waiting, rooms)
-            moves.waiting(rooms)
-            answered_here = [each for each in new if each.run_by == "worker"]
-            answer_queue.enqueue(connection, answered_here, in_front=in_front, claims=claims)
+            rows = [waiting_row(decision, label=label) for decision in new for label in sorted(labels)]
+            insert_rows(connection, waiting, rows)
+            moves.waiting(rows)
+            for_workers = [decision for decision in new if decision.run_by == "worker"]
+            answer_queue.enqueue(connection, for_workers, in_front=in_front, claims=claims)
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
-        """The stored decisions among these ids, with the hashes of their requests; StoreError for an unreadable row."""
+        """The stored decisions with these ids and the hashes of their requests; StoreError for an unreadable row."""
         with self.database.read() as connection:
-            return _standing(connection, ids)
+            return _stored_decisions(connection, ids)
 
     def tenants_by_id(self, ids: Iterable[str]) -> dict[str, str]:
-        """Whose decisions these are; ids that no decision has are left out."""
+        """Decision id -> tenant; unknown ids are left out."""
         with self.database.read() as connection:
             rows = run(connection, "SELECT id, tenant FROM decisions WHERE id IN ?", list(ids))
         return {row["id"]: row["tenant"] for row in rows}
 
     def answer_task(self, decision_id: DecisionId) -> AnswerTask | None:
-        """The facts that a worker needs before it answers this decision, in one query; None for an unknown one."""
+        """Read with one query what a worker needs before it answers; None for an unknown id."""
         query = select(
             decisions,
             exists().where(outcomes.c.decision_id == decisions.c.id).label("answered"),
@@ -239,10 +223,10 @@ class DecisionStore:
         return AnswerTask(decision=readable(row), answered=row["answered"], cancelled=row["cancelled"])
 
     def add_outcome(self, outcome: Outcome, *, successor: Decision | None = None) -> bool:
-        """`add_outcomes` for one. Raises NotFound, Conflict.
+        """`add_outcomes` for one outcome. Raises NotFound or Conflict.
 
-        successor: the decision that answers in place of the failed one. It is stored, and waits before all others, if
-        the outcome is new, in the same transaction.
+        successor: the decision that answers instead of a failed one. If the outcome is new, the same transaction
+        stores the successor and puts it at the front of the answer queue.
         """
         (result,) = self.add_outcomes([outcome], successor=successor)
         if isinstance(result, RagBanditError):
@@ -252,70 +236,89 @@ class DecisionStore:
     def add_outcomes(
         self, group: Sequence[Outcome], *, successor: Decision | None = None
     ) -> list[bool | RagBanditError]:
-        """Keep the outcomes; per item True if it is new, False if it is kept already, or an error. Durable on return.
+        """Store the outcomes, durable on return. Returns for each True if it is new, False if not, or an error.
 
-        False also for another outcome of a worker, which ran the arm a second time: the first one stands. NotFound for
-        an unknown decision; Conflict if the caller's stack reports another outcome than before, or reports on a
-        decision that our workers run. successor: see `add_outcome`.
+        If a worker ran an arm twice, its second outcome gets False, and the first one stays. NotFound: the decision is
+        unknown. Conflict: a caller reports a second, different outcome, or reports on a decision that our workers run.
+
+        successor: see `add_outcome`
         """
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":
-            rows = [row | _KEPT_OF_OUTCOME for row in rows]
-        secret = b"" if self.judge is None else self.secret
+            rows = [row | _NO_OUTCOME_TEXTS for row in rows]
+        sample = None if self.judge is None else replace(self.judge, secret=self.secret)
         with counting(self.database) as (connection, moves):
-            named = sorted({row["decision_id"] for row in rows})
-            owned = {row["id"]: row for row in run(connection, _OWNED, _ASKED, _IS_ERASED, named)}
-            known = {key: row["run_by"] for key, row in owned.items()}
-            accepted = [
-                (each, row | _of_decision(each, decision=owned[each.decision_id]))
-                for each, row in zip(group, rows, strict=True)
-                if each.decision_id in known and not is_foreign(each, known)
-            ]
-            new = insert_new(connection, outcomes, [row for _, row in accepted], key="decision_id")
-            inserted = {each.decision_id: (each, row) for each, row in compress(accepted, new)}
-            fresh = {key: each for key, (each, _) in inserted.items()}
-            if fresh:
-                open_rows = lock_waiting(connection, {*fresh})
-                flag_waiting(connection, open_rows.values(), moves=moves, has_outcome=True)
-                answer_queue.remove(connection, [key for key in fresh if known[key] == "worker"])
-                count_spending(moves, fresh.values(), rows=owned)
-                turns = {key: first for key in fresh if (first := first_of(owned[key]["request"])) is not None}
-                linked = {key for key in fresh if LINKED in (owned[key]["request"] or "")}
-                scored = [one for key, one in fresh.items() if key not in turns and key not in linked]
-                scored += add_turns(connection, [(*inserted[key], first) for key, first in turns.items()])
-                if self.judge is not None:
-                    sample, shard = replace(self.judge, secret=secret), self.database.shard
-                    sample_outcomes(connection, scored, label=self.label, sample=sample, moves=moves, shard=shard)
-                labelled = [
-                    one for key, one in fresh.items() if owned[key]["asked"] and one.answer and key not in turns
-                ]
-                add_labels(connection, labelled, moves=moves)
-                if self.check:
-                    add_jobs(connection, scored, kind="check", room=MAX_CHECKS, moves=moves)
+            ids = sorted({row["decision_id"] for row in rows})
+            decided = {row["id"]: row for row in run(connection, _DECISIONS_OF_OUTCOMES, _ASKED, _IS_ERASED, ids)}
+            run_by = {key: row["run_by"] for key, row in decided.items()}
+            accepted = []
+            for outcome, row in zip(group, rows, strict=True):
+                if outcome.decision_id in decided and not is_foreign(outcome, run_by):
+                    decision = decided[outcome.decision_id]
+                    blank = _NO_OUTCOME_TEXTS if decision["is_erased"] else {}
+                    call = called(outcome, request=decision["request"])
+                    accepted.append((outcome, {**row, **blank, "call": call}))
+            is_new = insert_new(connection, outcomes, [row for _, row in accepted], key="decision_id")
+            inserted = list(compress(accepted, is_new))
+            new = {outcome.decision_id: outcome for outcome, _ in inserted}
+            if new:
+                self._follow_up(connection, inserted, decided=decided, sample=sample, moves=moves)
                 if successor is not None:
-                    insert_rows(connection, decisions, [self._kept_row(successor)])
+                    insert_rows(connection, decisions, [self._row(successor)])
                     self._begin(connection, [successor], moves=moves, in_front=True)
-            standing: dict[str, str] = {key: row["body_hash"] for key, (_, row) in inserted.items()}
-            if repeated := known.keys() - fresh.keys():
-                hashes = select(outcomes.c.decision_id, outcomes.c.body_hash)
-                rows_before = connection.execute(hashes.where(outcomes.c.decision_id.in_(repeated)))
-                standing |= {row.decision_id: row.body_hash for row in rows_before}
+            hashes: dict[str, str] = {outcome.decision_id: row["body_hash"] for outcome, row in inserted}
+            repeated = decided.keys() - new.keys()
+            if repeated:
+                query = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(repeated))
+                hashes |= {row.decision_id: row.body_hash for row in connection.execute(query)}
         return [
-            each is fresh.get(each.decision_id) or outcome_reply(each, row["body_hash"], known=known, standing=standing)
-            for each, row in zip(group, rows, strict=True)
+            outcome is new.get(outcome.decision_id)
+            or outcome_reply(outcome, row["body_hash"], run_by=run_by, hashes=hashes)
+            for outcome, row in zip(group, rows, strict=True)
         ]
 
+    def _follow_up(
+        self,
+        connection: Connection,
+        inserted: Sequence[tuple[Outcome, Row]],
+        *,
+        decided: Mapping[str, Row],
+        sample: JudgeSample | None,
+        moves: Moves,
+    ) -> None:
+        """Change the rows that depend on new outcomes: flags, queues, spending, and the first decisions of turns."""
+        ids = [outcome.decision_id for outcome, _ in inserted]
+        flag_waiting(connection, lock_waiting(connection, {*ids}).values(), moves=moves, has_outcome=True)
+        answer_queue.remove(connection, [key for key in ids if decided[key]["run_by"] == "worker"])
+        count_spending(moves, (outcome for outcome, _ in inserted), rows=decided)
+        drawn, turns = [], []
+        for outcome, row in inserted:
+            first = first_of(decided[outcome.decision_id]["request"])
+            if first is None:
+                drawn.append(outcome)
+            else:
+                turns.append((outcome, row, first))
+        scored = [outcome for outcome in drawn if LINKED not in (decided[outcome.decision_id]["request"] or "")]
+        scored += add_turns(connection, turns)
+        if sample is not None:
+            shard = self.database.shard
+            sample_outcomes(connection, scored, label=self.label, sample=sample, moves=moves, shard=shard)
+        to_label = [outcome for outcome in drawn if decided[outcome.decision_id]["asked"] and outcome.answer]
+        add_labels(connection, to_label, moves=moves)
+        if self.check:
+            add_jobs(connection, scored, kind="check", room=MAX_CHECKS, moves=moves)
+
     def has_outcome(self, outcome: Outcome) -> bool:
-        """Whether this very outcome is stored already."""
-        standing = select(outcomes.c.body_hash).where(outcomes.c.decision_id == outcome.decision_id)
+        """Whether an outcome with the same body is stored."""
+        query = select(outcomes.c.body_hash).where(outcomes.c.decision_id == outcome.decision_id)
         with self.database.read() as connection:
-            return bool(connection.execute(standing).scalar() == outcome_row(outcome)["body_hash"])
+            return bool(connection.execute(query).scalar() == outcome_row(outcome)["body_hash"])
 
     def with_outcome(self, ids: Iterable[str]) -> list[str]:
-        """The ids among these whose decisions have an outcome."""
+        """The ids of decisions that have an outcome."""
+        query = select(outcomes.c.decision_id).where(outcomes.c.decision_id.in_(list(ids)))
         with self.database.read() as connection:
-            there = select(outcomes.c.decision_id).where(outcomes.c.decision_id.in_(list(ids)))
-            return list(connection.execute(there).scalars())
+            return list(connection.execute(query).scalars())
 
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome | StoreError]:
         """The stored outcomes by decision id; StoreError for an unreadable row."""
@@ -326,10 +329,11 @@ class DecisionStore:
     def add_feedback(
         self, group: Sequence[Feedback], *, also: Callable[[Connection, Moves], object] | None = None
     ) -> list[Receipt | RagBanditError]:
-        """Keep the feedback; per item a Receipt, NotFound or Conflict. Durable when this returns.
+        """Store the feedback, durable on return. Returns for each a Receipt, NotFound or Conflict.
 
-        It is late if the ledger that made its decision has closed it. also: makes further changes in the transaction;
-        if it raises, nothing is kept.
+        Feedback is late if its decision was already closed by the ledger that made it.
+
+        also: makes further changes in the transaction; if it raises, nothing is stored
         """
         with counting(self.database) as (connection, moves):
             replies = write_feedback(connection, group, moves=moves)
@@ -338,40 +342,41 @@ class DecisionStore:
         return replies
 
     def imported_feedback(self, group: Sequence[Feedback]) -> list[Feedback]:
-        """What files brought in before on the decisions of this group, or under its ids, in the order received."""
+        """Feedback imported earlier for the group's decisions, or stored under its ids, in the order received."""
         imported = [feedback.c.id.like(like) for like in ("import-%", "%~%")]
-        from_files = or_(*imported, feedback.c.rater.like("import:%"), feedback.c.id.in_([one.id for one in group]))
-        query = select(feedback).where(feedback.c.decision_id.in_({one.decision_id for one in group}), from_files)
+        from_files = or_(*imported, feedback.c.rater.like("import:%"), feedback.c.id.in_([item.id for item in group]))
+        query = select(feedback).where(feedback.c.decision_id.in_({item.decision_id for item in group}), from_files)
         query = query.where(feedback.c.api_key.is_(None)).order_by(feedback.c.received_at, feedback.c.id)
         with self.database.read() as connection:
             return [feedback_value(row) for row in connection.execute(query).mappings()]
 
     def label_queue(self, *, tenant: str | None, limit: int, skip: int = 0) -> list[DecisionRecord]:
-        """Answers that wait for a person's label, of a tenant (None: of all, in turn), the newest first."""
+        """Answers that wait for a person's label, newest first. tenant: None takes one of each tenant in turn."""
         with self.database.read() as connection:
             ids = ids_to_label(connection, tenant=tenant, limit=limit, skip=skip)
         return [self.record(DecisionId(key)) for key in ids]
 
     def record(self, decision_id: DecisionId) -> DecisionRecord:
-        """Everything known of one decision. Raises NotFound, or StoreError if a row of it cannot be read."""
+        """Everything stored about a decision. Raises NotFound, or StoreError if one of its rows cannot be read."""
         with self.database.read() as connection:
             row = _by_id(connection, [decision_id]).get(decision_id)
             if row is None:
                 raise unknown_decision()
-            ended = select(outcomes).where(outcomes.c.decision_id == decision_id)
-            outcome = connection.execute(ended).mappings().first()
-            about = select(feedback).where(feedback.c.decision_id == decision_id)
-            notes = connection.execute(about.order_by(feedback.c.received_at, feedback.c.id)).mappings().all()
-            learned = self._one(connection, updates, decision_id)
-            closed = self._one(connection, closures, decision_id)
-            open_row = self._one(connection, waiting, decision_id)
+            query = select(outcomes).where(outcomes.c.decision_id == decision_id)
+            outcome = connection.execute(query).mappings().first()
+            query = select(feedback).where(feedback.c.decision_id == decision_id)
+            query = query.order_by(feedback.c.received_at, feedback.c.id)
+            feedback_rows = connection.execute(query).mappings().all()
+            learned = self._row_in(connection, updates, decision_id)
+            closed = self._row_in(connection, closures, decision_id)
+            open_row = self._row_in(connection, waiting, decision_id)
         waits = _WAITS_FOR_OUTCOME if open_row is not None and is_missing_outcome(open_row) else None
         try:
             return DecisionRecord(
                 decision=decision_value(row),
                 outcome=None if outcome is None else outcome_value(outcome),
-                feedback=tuple(feedback_value(note) for note in notes),
-                late=frozenset(note["id"] for note in notes if note["late"]),
+                feedback=tuple(map(feedback_value, feedback_rows)),
+                late=frozenset(row["id"] for row in feedback_rows if row["late"]),
                 state=_state(learned, closed),
                 reward=None if learned is None else reward_value(learned),
                 learned_seq=None if learned is None else learned["seq"],
@@ -380,7 +385,7 @@ class DecisionStore:
         except (ValueError, TypeError, KeyError) as error:
             raise StoreError(f"the rows of decision {row['id']} cannot be read: {error}") from error
 
-    def _one(self, connection: Connection, table: Table, decision_id: str) -> RowMapping | None:
+    def _row_in(self, connection: Connection, table: Table, decision_id: str) -> RowMapping | None:
         query = select(table).where(table.c.policy == self.label, table.c.decision_id == decision_id)
         return connection.execute(query).mappings().first()
 
@@ -389,7 +394,6 @@ _WAITS_FOR_OUTCOME: Final = "waiting for an outcome: report it by POST /v1/outco
 
 
 def _state(learned: Row | None, closed: Row | None) -> DecisionState:
-    """The state of a decision, by its rows in `updates` and `closures`."""
     if learned is not None:
         return "learned" if learned["source"] == "explicit" else "defaulted"
     if closed is not None:
@@ -398,27 +402,28 @@ def _state(learned: Row | None, closed: Row | None) -> DecisionState:
 
 
 def _by_id(connection: Connection, ids: Iterable[str]) -> dict[str, RowMapping]:
-    if not (wanted := list(ids)):
+    listed = list(ids)
+    if not listed:
         return {}
-    rows = connection.execute(select(decisions).where(decisions.c.id.in_(wanted))).mappings()
+    rows = connection.execute(select(decisions).where(decisions.c.id.in_(listed))).mappings()
     return {row["id"]: row for row in rows}
 
 
-def _standing(connection: Connection, ids: Iterable[str]) -> dict[str, tuple[Decision | StoreError, str]]:
+def _stored_decisions(connection: Connection, ids: Iterable[str]) -> dict[str, tuple[Decision | StoreError, str]]:
     return {key: (readable(row), row["body_hash"]) for key, row in _by_id(connection, ids).items()}
 
 
-def settle(standing: Decision | StoreError, standing_hash: str, *, request_hash: str) -> Decision | RagBanditError:
-    """The decision that stands under an id, or Conflict if another request made it."""
-    if standing_hash == request_hash:
-        return standing
+def settle(stored: Decision | StoreError, stored_hash: str, *, request_hash: str) -> Decision | RagBanditError:
+    """The reply to a repeated id: the stored decision, or Conflict if a different request made it."""
+    if stored_hash == request_hash:
+        return stored
     return Conflict(
         "this decision id was used for another request", field="decision_id", remedy="use a new id for a new question"
     )
 
 
 def readable(row: Row) -> Decision | StoreError:
-    """The decision of a row, or what is wrong with the row: one such row must not spoil its neighbours."""
+    """The decision of a row. Returns StoreError if the row is damaged, so that other rows can still be read."""
     try:
         return decision_value(row)
     except (ValueError, TypeError, KeyError) as error:
@@ -426,7 +431,7 @@ def readable(row: Row) -> Decision | StoreError:
 
 
 def readable_outcome(row: Row) -> Outcome | StoreError:
-    """The same of an outcome."""
+    """The outcome of a row, or StoreError if the row is damaged."""
     try:
         return outcome_value(row)
     except (ValueError, TypeError, KeyError) as error:

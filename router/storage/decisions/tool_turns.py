@@ -1,14 +1,12 @@
-"""Tool turns: requests that bring the results of tools to the arm that called them; one decision, whatever their
-number.
+"""Tool turns: requests that bring the results of tool calls to the arm that made the calls.
 
-Each turn is a row of its own among decisions and outcomes, with an id that its caller may use. Its arm is not drawn, so
-that nothing is learned of it. What it used is added to the outcome of the decision that drew the arm, which has the
-newest answer; feedback on a turn is feedback on that decision.
+A loop of tools is one drawn decision and any number of turns. Each turn has its own rows in `decisions` and `outcomes`,
+and its own id. The arm of a turn is not drawn, so policies learn nothing from turns. The cost of a turn is added to the
+outcome of the drawn decision, which also gets the newest answer. Feedback on a turn counts for the drawn decision.
 
-A loop belongs to its caller and its conversation: results find the outcome with the calls by a hash of the caller, of
-all messages before the calls, and of the ids of all calls (`loop_key`). The results of an outcome's calls are taken
-once, in the transaction that stores the turn (`outcomes.taken_by`): so the turns of a loop are a chain, and the number
-of a turn is the number of turns stored before it plus one.
+A turn finds the outcome with the calls by a hash of the caller, of all messages before the calls, and of the ids of
+the calls (`loop_key`). The results of calls are accepted once, in the transaction that stores the turn
+(`outcomes.taken_by`). So the turns of a loop form a chain, and are numbered in its order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,16 +30,16 @@ from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.types import ArmName, Branch, Cost, Decision, DecisionId, Json, Outcome, Query, calls_of
 
-#: the key of a query's `request` with the turn: {"first": the decision that drew the arm, "previous": the decision
-#: whose calls it brings the results of, "turn": its number, from 2}
+#: key in a query's `request`: {"first": id of the drawn decision, "previous": id of the decision that made the calls,
+#: "turn": number of this turn, from 2}
 TOOL_TURN: Final = "tool_turn"
-#: the key of a query's `request` with the hash of its caller and of all its messages
+#: key in a query's `request`: hash of the caller and of all messages
 CONVERSATION: Final = "conversation_hash"
-#: the field of the error of a turn whose results another request has taken
+#: field of the error if another request has already brought the results
 RESULTS: Final = "tool_call_id"
-#: outcomes with the same key that are looked at, the newest first; more cannot be told apart in any case
+#: most outcomes with the same key that are read, newest first
 _MOST_ALIKE: Final = 64
-#: columns of an outcome that a later turn changes
+#: columns of the drawn decision's outcome that a later turn changes
 _CHANGED: Final = ("status", "answer", "trace", "cost", "steps", "stop_reason", "error", "sources")
 
 
@@ -50,16 +48,16 @@ class ToolTurn:
     """The next turn of a loop of tools."""
 
     arm: ArmName
-    #: its number; the drawn decision is 1
+    #: number of the turn; the drawn decision is 1
     number: int
-    #: as a query's `request` has it under TOOL_TURN
+    #: value for TOOL_TURN in the query's `request`
     facts: Mapping[str, Json]
 
 
 def loop_key(conversation: object, calls: Sequence[str]) -> str | None:
-    """The hash by which results find the outcome with these calls; None if the calls cannot be told apart.
+    """The key by which results find the outcome with these calls; None if call ids are empty or repeated.
 
-    conversation: the hash of the caller and of the messages before the calls; decisions of older releases have none.
+    conversation: hash of the caller and of the messages before the calls; None in decisions of older releases.
     """
     if not isinstance(conversation, str) or len({*calls}) < max(1, len(calls)) or not all(map(str.strip, calls)):
         return None
@@ -69,17 +67,22 @@ def loop_key(conversation: object, calls: Sequence[str]) -> str | None:
 def next_turn(
     database: Database, key: str, *, query: Query, since: float, previous: Json = None
 ) -> ToolTurn | DecisionId | None:
-    """The turn that brings the results of the calls with this key, or the turn that the same request made before.
+    """Find the turn that a request with tool results belongs to.
 
-    None if no calls have this key, or several calls that cannot be told apart: the request is a new draw. since: older
-    loops are not continued. previous: the decision that the caller names, if it names one. Raises StoreError.
+    Returns the next turn of the loop, or the id of the stored turn if the same request came before. Returns None if no
+    outcome, or more than one, has this key: the request is a new draw. Raises StoreError.
+
+    key: see `loop_key`
+    since: loops that began earlier are not continued
+    previous: id of the decision with the calls, if the caller names it
     """
-    found = select(*decisions.c["id", "arm", "request"], outcomes.c.taken_by)
-    found = found.join(outcomes, outcomes.c.decision_id == decisions.c.id)
-    found = found.where(outcomes.c.call == key, decisions.c.made_at > since)
-    found = found if previous is None else found.where(decisions.c.id == previous)
+    calls = select(*decisions.c["id", "arm", "request"], outcomes.c.taken_by)
+    calls = calls.join(outcomes, outcomes.c.decision_id == decisions.c.id)
+    calls = calls.where(outcomes.c.call == key, decisions.c.made_at > since)
+    if previous is not None:
+        calls = calls.where(decisions.c.id == previous)
     with database.read() as connection:
-        rows = connection.execute(found.order_by(decisions.c.made_at.desc()).limit(_MOST_ALIKE)).all()
+        rows = connection.execute(calls.order_by(decisions.c.made_at.desc()).limit(_MOST_ALIKE)).all()
         waiting = [row for row in rows if row.taken_by is None]
         if not waiting:
             return _repeated(connection, [row.taken_by for row in rows], query=query)
@@ -87,12 +90,13 @@ def next_turn(
         began_at = connection.execute(select(decisions.c.made_at).where(decisions.c.id == turn["first"])).scalar()
     if len(waiting) > 1 or began_at is None or began_at <= since:
         return None
-    facts = {"first": turn["first"], "previous": waiting[0].id, "turn": int(turn["turn"]) + 1}
-    return ToolTurn(arm=waiting[0].arm, number=facts["turn"], facts=facts)
+    number = int(turn["turn"]) + 1
+    facts = {"first": turn["first"], "previous": waiting[0].id, "turn": number}
+    return ToolTurn(arm=waiting[0].arm, number=number, facts=facts)
 
 
 def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> DecisionId | None:
-    """The turn among these that came with the same chat. One that failed may be asked again under another id."""
+    """The turn with the same chat as `query`. A failed turn may be repeated under another id."""
     rows = select(decisions.c.id, decisions.c.request).where(decisions.c.id.in_(turns), decisions.c.text != "")
     rows = rows.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id)
     failed = func.coalesce(outcomes.c.status, "") == "failed"
@@ -104,29 +108,29 @@ def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> 
 
 
 def take_results(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
-    """Take the results that new turns bring; turns whose results another one has are deleted, with what is wrong."""
-    facts = {one.id: one.query.request.get(TOOL_TURN) for one in new}
-    # In one order, so that two writers never wait for each other in a circle.
-    turns = sorted((str(turn["previous"]), key) for key, turn in facts.items() if isinstance(turn, Mapping))
-    lost = dict[DecisionId, RagBanditError]()
-    for previous, key in turns:
+    """Mark the calls whose results new turns bring. Returns errors by id of turns that came too late; deletes these."""
+    turns = {decision.id: decision.query.request.get(TOOL_TURN) for decision in new}
+    # A fixed order prevents deadlocks between writers.
+    ordered = sorted((str(turn["previous"]), key) for key, turn in turns.items() if isinstance(turn, Mapping))
+    errors = dict[DecisionId, RagBanditError]()
+    for previous, key in ordered:
         take = update(outcomes).where(outcomes.c.decision_id == previous, outcomes.c.taken_by.is_(None))
         if not connection.execute(take.values(taken_by=key)).rowcount:
-            message = "another request has brought results of these calls of tools"
-            lost[key] = Conflict(message, field=RESULTS, remedy="send the request again: it gets an arm of its own")
-    if lost:
-        connection.execute(delete(decisions).where(decisions.c.id.in_(lost)))
-    return lost
+            message = "another request has already brought the results of these tool calls"
+            errors[key] = Conflict(message, field=RESULTS, remedy="send the request again: it gets an arm of its own")
+    if errors:
+        connection.execute(delete(decisions).where(decisions.c.id.in_(errors)))
+    return errors
 
 
 def edge_of(request: str | None) -> Mapping[str, Any]:
-    """What the edge has noted of a request. request: the column of `decisions`."""
+    """The facts that the edge recorded about a request. request: the column `decisions.request`."""
     edge = object_or_empty(request).get("edge")
     return edge if isinstance(edge, Mapping) else {}
 
 
 def _turn_of(request: str | None) -> Mapping[str, Any] | None:
-    """The facts of a turn; None if the row is no turn."""
+    """The facts of a turn; None if the decision was drawn."""
     if request is None or f'"{TOOL_TURN}"' not in request:
         return None
     turn: Mapping[str, Any] | None = edge_of(request).get(TOOL_TURN)
@@ -134,27 +138,29 @@ def _turn_of(request: str | None) -> Mapping[str, Any] | None:
 
 
 def first_of(request: str | None) -> DecisionId | None:
-    """The decision that drew the arm of a turn; None: the row is none. request: its column."""
+    """Id of the drawn decision of a turn's loop; None if this decision is no turn. request: its column."""
     turn = _turn_of(request)
     return None if turn is None else DecisionId(turn["first"])
 
 
 def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionId]:
-    """Turn -> the decision that drew its arm, of those among these decisions that are turns."""
-    here = decisions.c.id.in_(list(ids)), decisions.c.request.contains(f'"{TOOL_TURN}"')
-    rows = connection.execute(select(decisions.c.id, decisions.c.request).where(*here))
-    return {row.id: first for row in rows if (first := first_of(row.request)) is not None}
+    """Id of a turn -> id of its drawn decision; ids of drawn decisions are left out."""
+    query = select(decisions.c.id, decisions.c.request).where(decisions.c.id.in_(list(ids)))
+    rows = connection.execute(query.where(decisions.c.request.contains(f'"{TOOL_TURN}"')))
+    firsts = {row.id: first_of(row.request) for row in rows}
+    return {key: first for key, first in firsts.items() if first is not None}
 
 
 def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, DecisionId]]) -> list[Outcome]:
-    """Add the outcomes of turns to the outcomes of their decisions; those decisions whose last answer has come.
+    """Add the outcomes of turns to the outcomes of the drawn decisions. Returns the outcomes of loops that ended.
 
-    turns: each outcome with its row, which has no texts if none are kept, and the decision that drew its arm.
+    turns: (outcome, its row, which has no texts if none are stored, id of the drawn decision)
     """
-    ended = []
-    for outcome, own, first in sorted(turns, key=lambda turn: turn[2]):  # in the order of `take_results`
-        known = connection.execute(select(outcomes).where(outcomes.c.decision_id == first).with_for_update()).mappings()
-        if (row := known.first()) is None:
+    finished = []
+    for outcome, turn_row, first in sorted(turns, key=lambda turn: turn[2]):  # in the order of `take_results`
+        query = select(outcomes).where(outcomes.c.decision_id == first).with_for_update()
+        row = connection.execute(query).mappings().first()
+        if row is None:
             continue
         before = outcome_value(row)
         note = Branch(rule=TOOL_TURN, value=f"{outcome.decision_id}: {outcome.stop_reason}")
@@ -166,21 +172,22 @@ def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, Decisi
             steps=before.steps + outcome.steps,
         )
         changed = {name: value for name, value in outcome_row(whole).items() if name in _CHANGED}
-        changed |= {name: None for name in ("answer", "trace", "error", "sources") if own["trace"] is None}
+        if turn_row["trace"] is None:
+            changed |= dict.fromkeys(("answer", "trace", "error", "sources"))
         changed["cost"] = _with_later(changed["cost"], before=row["cost"], added=outcome.cost)
         connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(**changed))
         if before.stop_reason == "tool_calls" and not calls_of(outcome):
-            ended.append(whole)
-    return ended
+            finished.append(whole)
+    return finished
 
 
 def _with_later(cost: str, *, before: str, added: Cost) -> str:
-    """The JSON of a cost, which says how much of it later turns added. before: the one that is stored."""
-    known = of_known(Cost, json_object(before).get(LATER, {})) + added
-    return canonical({**json_object(cost), LATER: {name: value for name, value in asdict(known).items() if value}})
+    """JSON of a cost with the part that later turns added. before: the stored JSON."""
+    later = of_known(Cost, json_object(before).get(LATER, {})) + added
+    return canonical({**json_object(cost), LATER: {name: value for name, value in asdict(later).items() if value}})
 
 
 def called(outcome: Outcome, *, request: str | None) -> str | None:
-    """The key of an outcome with calls, for its column `call`. request: the column of its decision."""
+    """`loop_key` of an outcome, for its column `call`; None without calls. request: the column of its decision."""
     calls = calls_of(outcome)
     return loop_key(edge_of(request).get(CONVERSATION), calls) if calls else None

@@ -1,1 +1,1 @@
-"""Ledgers: registration, inheritance, updates in order."""
+"""Ledgers: registration, inheritance of older decisions, and updates in order."""

@@ -1,6 +1,4 @@
-"""What one append changes: decisions leave the waiting room as updates and closures, and their feedback is in time or
-late. Every step writes in the transaction that `Ledger.append` has opened, in the order in which it takes its locks.
-"""
+"""The batch that `Ledger.append` writes: decisions leave `waiting` as updates or closures; late feedback is marked."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,19 +18,19 @@ from ragbandit.shared.types import ClosedDecision, Feedback, FeedbackId, JoinedD
 
 @dataclass(kw_only=True, slots=True)
 class LedgerBatch:
-    """Decisions that leave the waiting room of one ledger together, and what waits on with them."""
+    """Updates and closures of one ledger that are written together."""
 
     label: PolicyLabel
     now: float
-    #: who appends, and has the lease
+    #: process that appends and holds the lease
     holder: str
-    #: what is learned, with its rows of `updates`
+    #: learned decisions, and their rows of `updates`
     updates: list[Update] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     #: feedback that came in time, used or not; other feedback of the decisions is late
     in_time: list[FeedbackId] = field(default_factory=list)
     closed: list[ClosedDecision] = field(default_factory=list)
-    #: decisions that wait on, since none of the feedback that was read with them may be learned
+    #: decisions that keep waiting, since none of their feedback so far may be learned
     idle: list[JoinedDecision] = field(default_factory=list)
     #: new versions of the ledger's arms as JSON; None if they have not changed
     arms: str | None = None
@@ -41,22 +39,25 @@ class LedgerBatch:
         return len(self.updates) + len(self.closed) + len(self.idle)
 
     def learn(self, update: Update, *, feedback: Sequence[Feedback], disagreement: float | None) -> None:
-        """Append an update that this feedback made. disagreement: how far its raters lie apart in quality."""
+        """Add an update with its feedback. disagreement: largest difference in quality between its raters."""
         feedback_at = max((item.received_at for item in feedback), default=None)
         self.updates.append(update)
         self.rows.append(update_row(update, feedback_at=feedback_at, disagreement=disagreement))
 
     @property
     def done(self) -> list[str]:
-        """The decisions that leave."""
-        return [*(one.decision_id for one in self.updates), *(one.decision_id for one in self.closed)]
+        """Ids of the learned and closed decisions."""
+        return [entry.decision_id for entry in self.updates] + [closure.decision_id for closure in self.closed]
 
     def write(self, connection: Connection, moves: Moves, *, end: int) -> None:
-        """All steps. end: the last seq of the ledger. Raises Conflict, after which nothing may be committed."""
+        """Write the batch. end: the last seq of the ledger. Raises Conflict; then the transaction must be rolled back.
+
+        The order of the steps is the order in which all writers lock rows.
+        """
         if self.updates and self.updates[0].seq != end + 1:
             raise Conflict(f"the ledger ends at {end}, not at {self.updates[0].seq - 1}")
-        here = waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done)
-        if len(take_out(connection, *here, moves=moves)) != len(self.done):
+        leaving = waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done)
+        if len(take_out(connection, *leaving, moves=moves)) != len(self.done):
             raise Conflict("another learner has already closed a decision of this batch")
         answer_queue.remove(connection, self.done, running=False)
         closed = [{"policy": self.label, "made_at": self.now, **asdict(closure)} for closure in self.closed]
@@ -65,16 +66,17 @@ class LedgerBatch:
                 connection.execute(insert(table), rows)
         moves.updates(self.rows)
         moves.closures(closed)
-        read: dict[str, int] = {one.decision.id: len(one.feedback) for one in self.idle}
+        read: dict[str, int] = {joined.decision.id: len(joined.feedback) for joined in self.idle}
         reset_feedback_flags(connection, read, label=self.label, moves=moves)
-        # Late is what came too late for the ledger that decided; another ledger may still learn from it.
-        ours = select(decisions.c.id).where(decisions.c.id.in_(self.done), decisions.c.policy == self.label)
-        late = feedback.c.decision_id.in_(ours), feedback.c.id.not_in(self.in_time), ~feedback.c.late
+        # Feedback is late if it came too late for the ledger that decided; another ledger may still learn from it.
+        own_decisions = select(decisions.c.id).where(decisions.c.id.in_(self.done), decisions.c.policy == self.label)
+        late = feedback.c.decision_id.in_(own_decisions), feedback.c.id.not_in(self.in_time), ~feedback.c.late
         moves.add("late_feedback", connection.execute(update(feedback).where(*late).values(late=True)).rowcount)
-        # The audit log before the row of `policies`, as where a ledger is registered.
-        for one in (one for one in self.updates if one.restarts):
-            facts: dict[str, Json] = {"arms": list(one.restarts), "seq": one.seq}
-            actor = f"process:{self.holder}"
-            record(connection, actor=actor, action="ledger.restart", target=f"ledger:{self.label}", facts=facts)
+        # The audit log is locked before the row of `policies`, as in `register_policy`.
+        for entry in self.updates:
+            if entry.restarts:
+                restart: dict[str, Json] = {"arms": list(entry.restarts), "seq": entry.seq}
+                actor, target = f"process:{self.holder}", f"ledger:{self.label}"
+                record(connection, actor=actor, action="ledger.restart", target=target, facts=restart)
         if self.arms is not None:
             connection.execute(update(policies).where(policies.c.label == self.label).values(arms=self.arms))

@@ -1,7 +1,7 @@
-"""Ledger: the learner's reads and writes. Decisions that are ready, updates, snapshots, leases.
+"""Ledger: the learner's reads and writes of decisions that are ready, updates, snapshots and the lease.
 
-The ledger is append-only and gapless. Every append says where it believes the ledger ends; if another learner
-has been there, the append is refused and nothing of it is kept.
+The ledger is append-only and has no gaps. An append is refused as a whole if it does not continue at the ledger's end,
+because another learner has appended in between.
 """
 
 import json
@@ -33,15 +33,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import ClosingRule, Moves, counting, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
-from ragbandit.router.storage.sql.tables import (
-    decisions,
-    feedback,
-    outcomes,
-    policies,
-    snapshots,
-    updates,
-    waiting,
-)
+from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, policies, snapshots, updates, waiting
 from ragbandit.shared.errors import Conflict, StoreError
 from ragbandit.shared.types import (
     IMPORTED,
@@ -57,31 +49,30 @@ from ragbandit.shared.types import (
     Update,
 )
 
-#: Newest snapshots of a ledger whose rows are kept, in addition to the newest one of every policy that it had. The
-#: deep check makes the others from the ledger. Not a setting: with another number, pruned rows would look deleted.
+#: Number of newest snapshots whose rows are kept, in addition to the newest one of every policy. The deep check
+#: computes the others from the ledger. Not a setting: with another number, pruned rows would look deleted.
 SNAPSHOT_ROWS = 1000
-#: rows that are forgotten in one transaction
+#: most rows that one transaction prunes
 FORGOTTEN_AT_ONCE = 1000
-
-#: snapshots that are tried, newest first, before a policy is learned again from the beginning
+#: number of newest snapshots that are tried before a policy is learned again from the beginning
 TRIES = 5
-#: A snapshot is made at every KEPT_EVERY-th update, and the newest KEPT_MOST of these are kept in addition.
+#: A snapshot is made at every KEPT_EVERY-th update. The newest KEPT_MOST of these are kept in addition.
 KEPT_EVERY = 10_000
 KEPT_MOST = 4
 
 #: seconds between two attempts to take a lease
 LOOK_S = 0.1
-#: updates that say which arms are new to a ledger
+#: number of newest updates in which an arm must occur, or it counts as new
 COUNTED = 10_000
 
 
 def is_kept(last_seq: int) -> bool:
-    """Whether a snapshot of this place in a ledger is one that is kept longer than the others."""
+    """Whether a snapshot at this seq is kept longer than others."""
     return last_seq > 0 and last_seq % KEPT_EVERY == 0
 
 
 class Ledger:
-    """The learner's side of the database, for one label."""
+    """The ledger with this label, as the learner reads and writes it."""
 
     def __init__(self, database: Database, *, label: PolicyLabel) -> None:
         self.database = database
@@ -91,9 +82,13 @@ class Ledger:
     def ready(
         self, rule: ClosingRule, *, now: float, limit: int, after: tuple[float, str] = (-1.0, "")
     ) -> list[JoinedDecision | ClosedDecision]:
-        """Waiting decisions that the rule lets be closed now, oldest first, `limit` at most.
+        """At most `limit` waiting decisions that may be learned or closed now, oldest first.
 
-        One that cannot be read comes as its ClosedDecision. after: (made_at, id) of the last one of the page before.
+        An unreadable decision is returned as a quarantined ClosedDecision.
+
+        rule: when decisions may be closed
+        now: seconds since 1970
+        after: (made_at, id) of the last decision of the previous page
         """
         ready: set[tuple[float, str]] = set()
         with self.database.read() as connection:
@@ -104,83 +99,75 @@ class Ledger:
     def _oldest(
         self, connection: Connection, condition: ColumnElement[bool], *, limit: int, after: tuple[float, str]
     ) -> set[tuple[float, str]]:
-        """The time and id of the oldest rows with this condition, `limit` or more, and none of a time that is cut.
+        """(decided_at, id) of `limit` or more oldest rows; rows of the same time are either all returned, or none.
 
-        Sorted by time only, as the index waiting_ready is: SQLite would read all that waits to sort by id as well.
+        The rows are sorted by time only, like the index waiting_ready. To sort by id too, SQLite would read all rows.
         """
         at, key = waiting.c.decided_at, waiting.c.decision_id
-        here = select(at, key).where(waiting.c.policy == self.label, condition, at >= after[0])
-        here = here.where((at > after[0]) | (key > after[1])).order_by(at)
-        size, whole = limit, set[tuple[float, str]]()
-        while len(whole) < limit:
+        query = select(at, key).where(waiting.c.policy == self.label, condition, at >= after[0])
+        query = query.where((at > after[0]) | (key > after[1])).order_by(at)
+        size, oldest = limit, set[tuple[float, str]]()
+        while len(oldest) < limit:
             size *= 2
-            rows = connection.execute(here.limit(size)).all()
+            rows = connection.execute(query.limit(size)).all()
             last = rows[-1][0] if len(rows) == size else math.inf
-            whole = {(row[0], row[1]) for row in rows if row[0] < last}
+            oldest = {(row[0], row[1]) for row in rows if row[0] < last}
             if last == math.inf:
                 break
-        return whole
+        return oldest
 
     def _joined(self, connection: Connection, ids: list[str]) -> list[JoinedDecision | ClosedDecision]:
-        made_rows = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
-        done = connection.execute(select(*REPORTED).where(outcomes.c.decision_id.in_(ids))).mappings()
-        notes = select(feedback).where(feedback.c.decision_id.in_(ids))
-        by_id = {row["id"]: row for row in made_rows}
-        outcome = {row["decision_id"]: row for row in done}
-        collected = defaultdict[str, list[RowMapping]](list)
-        for note in connection.execute(notes.order_by(feedback.c.received_at, feedback.c.id)).mappings():
-            collected[note["decision_id"]].append(note)
-        return [_read_together(by_id[key], outcome.get(key), collected[key]) for key in ids]
+        decision_rows = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
+        outcome_rows = connection.execute(select(*REPORTED).where(outcomes.c.decision_id.in_(ids))).mappings()
+        query = select(feedback).where(feedback.c.decision_id.in_(ids))
+        by_id = {row["id"]: row for row in decision_rows}
+        outcome = {row["decision_id"]: row for row in outcome_rows}
+        feedback_rows = defaultdict[str, list[RowMapping]](list)
+        for row in connection.execute(query.order_by(feedback.c.received_at, feedback.c.id)).mappings():
+            feedback_rows[row["decision_id"]].append(row)
+        return [_read_together(by_id[key], outcome.get(key), feedback_rows[key]) for key in ids]
 
     def last_seq(self, *, connection: Connection | None = None) -> int:
-        """The last seq of the ledger; 0 if it is empty. connection: as in `latest_snapshots`."""
+        """The last seq of the ledger; 0 if it is empty. connection: see `latest_snapshots`."""
         query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
         with self._reading(connection) as reading:
             return int(reading.execute(query).scalar_one())
 
     def decided(self) -> int:
-        """Decisions of this ledger: learned, closed or waiting."""
+        """Number of decisions of this ledger: learned, closed or waiting."""
         with self.database.read() as connection:
             counters = kept(connection, label=self.label)
-            others = counters["waiting"] + counters["closed"] + counters["quarantined"]
-            return self.last_seq(connection=connection) + others
+            unlearned = counters["waiting"] + counters["closed"] + counters["quarantined"]
+            return self.last_seq(connection=connection) + unlearned
 
     def _reading(self, connection: Connection | None) -> AbstractContextManager[Connection]:
         return self.database.read() if connection is None else nullcontext(connection)
 
     @contextmanager
     def writing(self, *, holder: str) -> Iterator[tuple[Connection, Moves, int]]:
-        """A transaction that nobody else can append in, what it changes of the counters, and where the ledger ends.
-
-        Raises Conflict if the lease is lost.
-        """
+        """A transaction under the lease: (connection, changes of counters, last seq). Raises Conflict without lease."""
         with counting(self.database) as (connection, moves):
             if not self._lease.is_held(connection, holder=holder):
                 raise Conflict("the lease of this ledger is not held any more")
             yield connection, moves, self.last_seq(connection=connection)
 
     def append(self, batch: LedgerBatch) -> None:
-        """One transaction: the updates, the closures, and the decisions out of the waiting room.
-
-        Feedback of the decisions that are done and that did not come in time is marked late. Raises Conflict, with
-        nothing written, if the lease is lost or the ledger does not end where the first entry begins.
-        """
+        """Write the batch in one transaction. Raises Conflict; then nothing is written."""
         with self.writing(holder=batch.holder) as (connection, moves, end):
             batch.write(connection, moves, end=end)
 
     def read(self, *, after: int, upto: int | None = None) -> Iterator[Update]:
-        """The updates with seq > after (and <= upto), in order, a page at a time."""
+        """Yield the updates with seq > after (and <= upto), in order."""
         for entry, _ in self.read_with_decisions(after=after, upto=upto):
             yield entry
 
     def read_with_decisions(
         self, *, after: int, upto: int | None = None, page: int = 1000
     ) -> Iterator[tuple[Update, Decision]]:
-        """`read`, each update with the decision that it is about.
+        """`read`, with the decision of each update. Raises StoreError at an unreadable decision.
 
-        A decision whose features another encoder made than the ledger's comes without them: it had no text when an
-        earlier release made the others again. Raises StoreError at a decision that cannot be
-        read: what it taught cannot be taught again.
+        A decision has no features if another encoder than the ledger's made them: it had no text left when an earlier
+        release computed the features again. page: rows per query.
         """
         encoder_hash = self.encoder_hash()
         for row, decision_row in rows_of_ledger(self.database, label=self.label, after=after, upto=upto, page=page):
@@ -192,58 +179,58 @@ class Ledger:
             yield update_value(row, decision=decision), decision
 
     def learned_lately(self) -> dict[ArmName, int]:
-        """Arm -> its updates among the newest COUNTED of the ledger."""
+        """Arm -> number of its updates among the newest COUNTED of the ledger."""
         with self.database.read() as connection:
             after = self.last_seq(connection=connection) - COUNTED
             counts = select(updates.c.arm, func.count()).where(updates.c.policy == self.label, updates.c.seq > after)
             return {ArmName(arm): int(count) for arm, count in connection.execute(counts.group_by(updates.c.arm))}
 
     def registered(self) -> dict[str, Any] | None:
-        """The policy's row (algorithm, params, encoder_hash), or None before the first router opened it."""
+        """The ledger's row of `policies`; None if no router has registered it."""
         with self.database.read() as connection:
             row = connection.execute(select(policies).where(policies.c.label == self.label)).mappings().first()
         return None if row is None else dict(row)
 
     def encoder_hash(self) -> str:
-        """The encoder whose features this ledger is learned from; "" where its policy needs none."""
+        """Hash of the encoder that this ledger learns with; "" if its policy uses no features."""
         return str((self.registered() or {"encoder_hash": ""})["encoder_hash"])
 
     def newest_encoder_hash(self) -> str | None:
-        """The encoder of the newest decision in the store, whatever its ledger; None while there is none."""
+        """Encoder hash of the newest decision of any ledger; None without decisions."""
         query = select(decisions.c.encoder_hash).order_by(decisions.c.made_at.desc()).limit(1)
         with self.database.read() as connection:
             newest: str | None = connection.execute(query).scalar()
         return newest
 
     def newest_decisions(self, *, limit: int, encoder_hash: str) -> list[Decision]:
-        """Readable ones of the newest `limit` decisions that were drawn here with this encoder, oldest first."""
+        """Decisions with features of this encoder among the newest `limit`, oldest first; no imported ones."""
         query = select(decisions).order_by(decisions.c.made_at.desc()).limit(limit)
         with self.database.read() as connection:
             rows = connection.execute(query).mappings().all()
-        read = [one for one in map(readable, reversed(rows)) if isinstance(one, Decision)]
-        ours = (one for one in read if one.encoder_hash == encoder_hash and one.features is not None)
-        return [one for one in ours if IMPORTED not in one.facts]
+        read = (decision for decision in map(readable, reversed(rows)) if isinstance(decision, Decision))
+        encoded = (item for item in read if item.encoder_hash == encoder_hash and item.features is not None)
+        return [decision for decision in encoded if IMPORTED not in decision.facts]
 
     def newest_outcomes(self, *, limit: int) -> list[tuple[Decision, Outcome]]:
-        """The newest outcomes of the store with their decisions, newest first; of `limit` those that can be read."""
+        """The newest `limit` outcomes with their decisions, newest first; no unreadable or imported ones."""
         newest = select(outcomes.c.decision_id).order_by(outcomes.c.made_at.desc()).limit(limit)
         with self.database.read() as connection:
-            read = self._joined(connection, list(connection.execute(newest).scalars()))
-        here = [one for one in read if isinstance(one, JoinedDecision) and IMPORTED not in one.decision.facts]
-        return [(one.decision, one.outcome) for one in here if one.outcome is not None]
+            joined = self._joined(connection, list(connection.execute(newest).scalars()))
+        read = [item for item in joined if isinstance(item, JoinedDecision) and IMPORTED not in item.decision.facts]
+        return [(item.decision, item.outcome) for item in read if item.outcome is not None]
 
     def note(self, **texts: str | None) -> None:
-        """Store facts about the policy as JSON, by column: `diagnosis`, `frontier`."""
+        """Set JSON columns of the ledger's row of `policies`: `diagnosis`, `frontier`."""
         with self.database.write() as connection:
             connection.execute(update(policies).where(policies.c.label == self.label).values(**texts))
 
     def frontier(self) -> str | None:
-        """The JSON of the column `frontier`."""
+        """The column `frontier`, JSON."""
         with self.database.read() as connection:
             return connection.execute(select(policies.c.frontier).where(policies.c.label == self.label)).scalar()
 
     def add_snapshot(self, info: SnapshotInfo) -> None:
-        """Make a snapshot known; known already is fine (the same ledger gives the same snapshot)."""
+        """Insert a snapshot's row, if it does not exist; the same ledger gives the same snapshot."""
         with self.database.write() as connection:
             insert_new(connection, snapshots, [snapshot_row(info)], key="version")
 
@@ -257,13 +244,16 @@ class Ledger:
         connection: Connection | None = None,
         kept: bool = False,
     ) -> list[SnapshotInfo]:
-        """The newest snapshots of this ledger with this algorithm, params and encoder (None: any), newest first.
+        """The newest snapshots of this ledger, newest first.
 
-        connection: a transaction to read in; None opens one. kept: only those that are kept longer.
+        limit: most snapshots
+        algorithm, params, encoder_hash: only snapshots with this value; None for any
+        connection: a transaction to read in; None opens one
+        kept: only snapshots that are kept longer (`is_kept`)
         """
         params_sha256 = None if params is None else body_hash(dict(params))
-        wanted = {"algorithm": algorithm, "params_sha256": params_sha256, "encoder_hash": encoder_hash}
-        same = [snapshots.c[name] == value for name, value in wanted.items() if value is not None]
+        values = {"algorithm": algorithm, "params_sha256": params_sha256, "encoder_hash": encoder_hash}
+        same = [snapshots.c[name] == value for name, value in values.items() if value is not None]
         query = select(snapshots).where(snapshots.c.policy == self.label, *same)
         if kept:
             query = query.where(snapshots.c.last_seq > 0, snapshots.c.last_seq % KEPT_EVERY == 0)
@@ -271,16 +261,17 @@ class Ledger:
         with self._reading(connection) as reading:
             return [snapshot_value(row) for row in reading.execute(newest).mappings()]
 
-    def snapshots_to_try(self, **of: Any) -> list[SnapshotInfo]:
-        """The newest snapshots, and the older ones that are kept, newest first. of: as `latest_snapshots` takes it."""
-        newest = self.latest_snapshots(limit=TRIES, **of)
-        return newest + [info for info in self.latest_snapshots(limit=KEPT_MOST, kept=True, **of) if info not in newest]
+    def snapshots_to_try(self, **filters: Any) -> list[SnapshotInfo]:
+        """The TRIES newest snapshots and the older ones that are kept longer. filters: see `latest_snapshots`."""
+        newest = self.latest_snapshots(limit=TRIES, **filters)
+        kept = self.latest_snapshots(limit=KEPT_MOST, kept=True, **filters)
+        return newest + [info for info in kept if info not in newest]
 
     def prune_snapshots(self) -> list[SnapshotInfo]:
-        """Forget rows of snapshots beyond SNAPSHOT_ROWS, at most FORGOTTEN_AT_ONCE; those that were forgotten.
+        """Delete and return rows beyond the SNAPSHOT_ROWS newest, at most FORGOTTEN_AT_ONCE.
 
-        The newest of every algorithm, params and encoder stays: the deep check must know which policies there were.
-        So do the newest KEPT_MOST of those that are kept longer.
+        The newest row of every algorithm, params and encoder stays, since the deep check needs all former policies. The
+        newest KEPT_MOST snapshots that are kept longer stay too.
         """
         kept = [info.version for info in self.latest_snapshots(limit=KEPT_MOST, kept=True)]
         newer = snapshots.alias()
@@ -293,19 +284,19 @@ class Ledger:
         doomed = doomed.where(snapshots.c.version.not_in(kept))
         with self.database.write() as connection:
             forgotten = [snapshot_value(row) for row in connection.execute(doomed).mappings()]
-            gone = [info.version for info in forgotten]
-            connection.execute(delete(snapshots).where(snapshots.c.version.in_(gone)))
+            versions = [info.version for info in forgotten]
+            connection.execute(delete(snapshots).where(snapshots.c.version.in_(versions)))
         return forgotten
 
     def feedback_times(self, *, after: int, upto: int) -> list[float]:
-        """Times at which the last feedback of each update in (after, upto] came in, for measuring the lag."""
+        """Times at which the last feedback of each update in (after, upto] came in, to measure the lag."""
         with self.database.read() as connection:
-            here = updates.c.policy == self.label, updates.c.seq > after, updates.c.seq <= upto
-            times = select(updates.c.feedback_at).where(*here, updates.c.feedback_at.is_not(None))
+            times = select(updates.c.feedback_at).where(updates.c.policy == self.label, updates.c.seq > after)
+            times = times.where(updates.c.seq <= upto, updates.c.feedback_at.is_not(None))
             return list(connection.execute(times).scalars())
 
     def acquire(self, *, holder: str, lease_s: float, patience_s: float = 0.0) -> bool:
-        """Take or renew the lease; False if another process holds it. patience_s: longest wait for it."""
+        """Take or renew the lease; False if another process holds it for longer than `patience_s` seconds."""
         give_up = time.monotonic() + patience_s
         while not self._lease.acquire(holder=holder, lease_s=lease_s):
             if time.monotonic() >= give_up:
@@ -314,21 +305,21 @@ class Ledger:
         return True
 
     def release(self, *, holder: str) -> None:
-        """Give the lease back, if it is ours."""
+        """Release the lease if `holder` holds it."""
         self._lease.release(holder=holder)
 
 
 def rows_of_ledger(
     database: Database, *, label: str, after: int, upto: int | None, page: int
 ) -> Iterator[tuple[Row, Row]]:
-    """The rows of updates in (after, upto], in order, a page at a time, each with its decision's row."""
+    """Yield (row of an update, row of its decision) for seqs in (after, upto], in order. page: rows per query."""
     while True:
         query = select(updates).where(updates.c.policy == label, updates.c.seq > after)
         query = query if upto is None else query.where(updates.c.seq <= upto)
         with database.read() as connection:
             batch = connection.execute(query.order_by(updates.c.seq).limit(page)).mappings().all()
-            about = select(decisions).where(decisions.c.id.in_([row["decision_id"] for row in batch]))
-            by_id = {row["id"]: row for row in connection.execute(about).mappings()}
+            decided = select(decisions).where(decisions.c.id.in_([row["decision_id"] for row in batch]))
+            by_id = {row["id"]: row for row in connection.execute(decided).mappings()}
         if not batch:
             return
         for row in batch:
@@ -337,16 +328,16 @@ def rows_of_ledger(
 
 
 def _read_together(
-    row: RowMapping, outcome: RowMapping | None, notes: Sequence[RowMapping]
+    row: RowMapping, outcome_row: RowMapping | None, feedback_rows: Sequence[RowMapping]
 ) -> JoinedDecision | ClosedDecision:
-    """The values of these rows; if one cannot be read, the decision's quarantine with the field's name."""
+    """The values of these rows; if one is unreadable, a quarantined ClosedDecision that names the field."""
     field = "decision"
     try:
         decision = decision_value(row)
         field = "outcome"
-        done = None if outcome is None else outcome_value(outcome)
+        outcome = None if outcome_row is None else outcome_value(outcome_row)
         field = "feedback.value"
-        feedback = tuple(feedback_value(note) for note in notes)
+        feedback = tuple(map(feedback_value, feedback_rows))
         for item in feedback:
             if item.value is not None and not isinstance(item.value, tuple if item.kind == "label" else int | float):
                 raise ValueError(f"{item.value!r} is no {item.kind}")
@@ -356,48 +347,52 @@ def _read_together(
         return ClosedDecision(
             decision_id=row["id"], state="quarantined", reason=f"cannot be read: {error}", field=field
         )
-    return JoinedDecision(decision=decision, outcome=done, feedback=feedback)
+    return JoinedDecision(decision=decision, outcome=outcome, feedback=feedback)
 
 
-#: columns of `updates` besides the reward's
+#: columns of `updates` other than those of the reward
 _PLAIN: Final = ("seq", "decision_id", "arm", "propensity", "made_at", "decided", "restarts")
-#: the columns of `updates` that a policy learns from, which needs the features and no text
-_COLUMNS: Final = (*_PLAIN, *REWARD.names)
-#: whether the facts have that key: a text in them has its quotes escaped
+#: columns of `updates` that a policy learns from
+_COLUMNS: Final = _PLAIN + REWARD.names
+#: whether the decision was imported; quotes inside JSON strings are escaped, so this matches only the key
 _IMPORTED = decisions.c.facts.contains(f'"{IMPORTED}":', autoescape=True)
 _NO_QUESTION = Query(text="")
-#: columns of a row that every policy is given: _COLUMNS, the features, whether it was imported, its own weight of cost
+#: number of columns that are always read: _COLUMNS, features, whether imported, the decision's weight of cost
 _LEARNED = len(_COLUMNS) + 3
-#: the columns of `decisions` that a policy with a schema of the context reads, in the order in which it needs them
-_QUESTION = ("context", "tenant", "text")
 
 
 def lean_updates(
     ledger: Ledger, *, after: int, upto: int | None = None, page: int = 4000, context: bool = False, text: bool = False
 ) -> Iterator[Update]:
-    """`Ledger.read` for a policy that learns from arm, features and reward alone: an eighth of the work.
+    """`Ledger.read` for a policy that learns from arm, features and reward only: an eighth of the work.
 
-    The question has its weight of cost and the text "", the arms are the drawn one, and there are no feedback ids.
-    context: the question has its context and its tenant; text: and its text.
+    Updates have no feedback ids and only the drawn arm. Questions have a weight of cost and an empty text.
+
+    after, upto: read seqs in (after, upto]
+    page: rows per query
+    context: whether questions have their context and tenant
+    text: whether questions have their context, tenant and text
     """
-    question = _QUESTION[: 3 if text else 2] if context or text else ()
+    question: tuple[str, ...] = ()
+    if context or text:
+        question = ("context", "tenant", "text") if text else ("context", "tenant")
     while upto is None or after < upto:
-        for row in (rows := _page(ledger, after=after, upto=upto, page=page, question=question)):
+        rows = _page(ledger, after=after, upto=upto, page=page, question=question)
+        for row in rows:
             yield _update(row, label=ledger.label)
             after = row.seq
         if not rows:
             return
 
 
-def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, question: Sequence[str]) -> Sequence[Any]:
+def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, question: tuple[str, ...]) -> Sequence[Any]:
     features: ColumnElement[Any] = decisions.c.features
-    if encoder_hash := ledger.encoder_hash():  # as in `Ledger.read_with_decisions`
+    encoder_hash = ledger.encoder_hash()
+    if encoder_hash:  # as in `Ledger.read_with_decisions`
         features = case((decisions.c.encoder_hash == encoder_hash, features))
-    columns = [updates.c[name] for name in _COLUMNS]
-    joined = updates.join(decisions, decisions.c.id == updates.c.decision_id)
-    query = select(
-        *columns, features, _IMPORTED, decisions.c.cost_weight, *(decisions.c[name] for name in question)
-    ).select_from(joined)
+    columns = [*updates.c[_COLUMNS], features, _IMPORTED, decisions.c.cost_weight]
+    columns += [decisions.c[name] for name in question]
+    query = select(*columns).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
     query = query.where(updates.c.policy == ledger.label, updates.c.seq > after)
     if upto is not None:
         query = query.where(updates.c.seq <= upto)
@@ -406,7 +401,6 @@ def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, question: 
 
 
 def _update(row: Any, *, label: PolicyLabel) -> Update:
-    """The update of _COLUMNS, features, imported or not, and some of _QUESTION."""
     seq, decision_id, arm, propensity, made_at, decided, restarts = row[: len(_PLAIN)]
     features, imported, weight = row[len(_COLUMNS) : _LEARNED]
     return Update(

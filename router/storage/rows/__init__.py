@@ -1,1 +1,1 @@
-"""Rows: values of the domain to columns and back, by table; features and traces packed into bytes."""
+"""Rows: conversion of values to columns and back; features and traces are packed into bytes."""

@@ -1,6 +1,4 @@
-"""Values to rows and back. Columns hold plain values and JSON, whose numbers are float64 to the last bit (shortest
-repr); features are bytes, and traces are compressed (outcome_rows).
-"""
+"""Conversion of values to rows and back. Columns are plain values, JSON (with exact float64 numbers), or bytes."""
 
 import hashlib
 import json
@@ -37,9 +35,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-#: the key of a query's `request` with the hash of all that its chat asked for
+#: key in a query's `request`: hash of the whole chat request
 CHAT_HASH: Final = "chat_hash"
-#: in the column `request` of a decision that answers in place of another: a text in it has its quotes escaped
+#: Substring of the column `request` of a decision that answers instead of a failed one. Quotes inside JSON strings are
+#: escaped, so no text contains it.
 LINKED: Final = f'"{FAILOVER}":{{"arm":'
 
 Row = RowMapping | Mapping[str, Any]
@@ -48,14 +47,14 @@ Value = TypeVar("Value", bound="DataclassInstance")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """How a field is written into its column, where it does not stand there as it is, and read again."""
+    """Functions that convert a field to its column and back."""
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any] = lambda value: value
 
 
 def of_known(kind: type[Value], values: Mapping[str, Any]) -> Value:
-    """A value of the fields that this version knows: a newer one may have written more."""
+    """A dataclass from the known fields of `values`; fields written by a newer release are ignored."""
     return kind(**{name: values[name] for name in _names(kind) if name in values})
 
 
@@ -65,7 +64,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 class UnreadableFieldError(ValueError):
-    """A column whose value cannot be read. field: its name."""
+    """A column cannot be read. field: name of the column."""
 
     def __init__(self, field: str, error: Exception) -> None:
         super().__init__(f"{field}: {error}")
@@ -73,35 +72,35 @@ class UnreadableFieldError(ValueError):
 
 
 class TableRows(Generic[Value]):
-    """Rows of a table as values of a dataclass, in the columns that have the names of its fields."""
+    """Converts a dataclass to rows of a table and back; fields and columns have the same names."""
 
     def __init__(self, table: Table, kind: type[Value], *, without: tuple[str, ...] = (), **forms: Form) -> None:
-        """without: fields whose columns the caller fills and reads. forms: of fields whose values are not plain."""
+        """without: fields that the caller converts. forms: conversions of fields; the others are stored unchanged."""
         self._kind = kind
         self._forms = forms
         #: the columns, in the order of the fields
         self.names = tuple(field.name for field in fields(kind) if field.name in {*table.columns.keys()} - {*without})
 
     def row(self, value: Value) -> dict[str, Any]:
-        """The columns of this value."""
+        """The columns of a value."""
         columns = {name: getattr(value, name) for name in self.names}
         for name, form in self._forms.items():
             columns[name] = form.write(columns[name])
         return columns
 
     def value(self, row: Row, **others: Any) -> Value:
-        """The value of a row; others: the fields that are not in this table. Raises UnreadableFieldError."""
+        """The value of a row. others: fields that are not converted here. Raises UnreadableFieldError."""
         return self.read([row[name] for name in self.names], **others)
 
     def read(self, values: Sequence[Any], **others: Any) -> Value:
-        """The value of these columns, in the order of `names`."""
-        known = dict(zip(self.names, values, strict=True))
+        """The value of these columns, in the order of `names`. Raises UnreadableFieldError."""
+        columns = dict(zip(self.names, values, strict=True))
         for name, form in self._forms.items():
             try:
-                known[name] = form.read(known[name])
+                columns[name] = form.read(columns[name])
             except (ValueError, TypeError, AttributeError) as error:
                 raise UnreadableFieldError(name, error) from error
-        return self._kind(**known, **others)
+        return self._kind(**columns, **others)
 
 
 _HALF_MARK: Final = b"\x01"
@@ -110,7 +109,7 @@ _FULL: Final = np.dtype("<f4")
 
 
 def features_bytes(features: Features | None) -> bytes | None:
-    """The bytes of a vector, shape (d,), as float16 if that loses nothing."""
+    """The bytes of a vector, shape (d,): float16 if that is exact, else float32."""
     if features is None:
         return None
     full = np.ascontiguousarray(features, dtype=_FULL)
@@ -120,7 +119,7 @@ def features_bytes(features: Features | None) -> bytes | None:
 
 
 def features_value(raw: bytes | None) -> Features | None:
-    """The vector of shape (d,), float32, from its bytes. Raises ValueError for bytes that are neither of the two."""
+    """The float32 vector, shape (d,), of `features_bytes`. Raises ValueError for other bytes."""
     if raw is None:
         return None
     if len(raw) % 2 == 0:
@@ -130,17 +129,17 @@ def features_value(raw: bytes | None) -> Features | None:
     return np.frombuffer(memoryview(raw)[1:], dtype=_HALF).astype(np.float32)
 
 
-# Made once: `json.dumps` would make one for every value.
+# A constant for speed: `json.dumps` makes an encoder for every call.
 _CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def canonical(value: object) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text."""
+    """JSON with sorted keys and no spaces, so that equal values give equal texts."""
     return _CANONICAL.encode(value)
 
 
 def json_object(text: str | None) -> dict[str, Any]:
-    """The JSON object of a column; {} for NULL. Raises ValueError for other text."""
+    """The JSON object of a column; {} for NULL. Raises ValueError for anything else."""
     value = {} if text is None or text == "{}" else json.loads(text)
     if not isinstance(value, dict):
         raise ValueError(f"is a {type(value).__name__}, no object")
@@ -148,7 +147,7 @@ def json_object(text: str | None) -> dict[str, Any]:
 
 
 def object_or_empty(text: str | None) -> dict[str, Any]:
-    """`json_object`, {} for a damaged column: a text in it must be erased like any other."""
+    """`json_object`, or {} for a damaged column, so that erasure can blank it."""
     try:
         return json_object(text)
     except ValueError:
@@ -156,19 +155,16 @@ def object_or_empty(text: str | None) -> dict[str, Any]:
 
 
 def body_hash(body: object) -> str:
-    """sha256 of the canonical JSON, 43 digits of base64: whether a repeated id is a duplicate or a conflict."""
-    # A lone surrogate can reach us from Python callers; it must hash, the edge refuses it with a better word.
+    """sha256 of the canonical JSON, 43 digits of base64; shows whether a repeated id is a duplicate or a conflict."""
+    # Python callers may send lone surrogates: these must be hashed here, since later checks give a better error.
     digest = hashlib.sha256(canonical(body).encode("utf-8", "surrogatepass")).digest()
     return b2a_base64(digest, newline=False).rstrip(b"=").decode()
 
 
 def query_hash(query: Query, *, run_by: RunBy) -> str:
-    """`body_hash` of a request: two requests under one decision id are the same if these are equal.
+    """`body_hash` of a request: requests with the same decision id are duplicates if their hashes are equal.
 
-    The body is {"arms", "budget" (the caps that were given), "context", "run_by", "tenant", "text"}; and, if there
-    is one, "conversation": {"asked", "forced", "messages", "session", "sticky_turns"}, with "price" and "aim", the
-    wanted weight of cost, and "chat", the hash of the chat's other fields. Then "text" is the question before it was
-    rewritten: another request may rewrite the same words in another way.
+    "text" is the question before it was rewritten, since a second request may be rewritten differently.
     """
     conversation = _conversation(query)
     body = {
@@ -183,7 +179,7 @@ def query_hash(query: Query, *, run_by: RunBy) -> str:
 
 
 def _conversation(query: Query) -> dict[str, Any]:
-    """What a query has of a conversation; empty for a question that stands alone."""
+    """Fields of a query that only conversations, forced arms and prices have; {} for a plain question."""
     if not (
         (query.session or query.messages or query.asked is not None or query.forced or query.sticky_turns)
         or query.aim
@@ -205,17 +201,16 @@ def _conversation(query: Query) -> dict[str, Any]:
 
 
 def price_text(weight: float | str | None) -> str | None:
-    """The column `price` of a weight of cost that a caller wants: a name as it is, a number as text."""
+    """The column `price`: the caller's weight of cost, a name or a number as text."""
     return weight if weight is None or isinstance(weight, str) else repr(float(weight))
 
 
 def price_value(text: str | None) -> float | str | None:
-    """The weight of cost that a caller wanted, of the column `price`."""
+    """The caller's weight of cost, from the column `price`."""
     return None if text is None else number_or_name(text)
 
 
 def _request(query: Query) -> str | None:
-    """The column `request` of a query: its fields without a column of their own."""
     parts = {name: value for name, value in _conversation(query).items() if name not in ("session", "price", "chat")}
     if query.request:
         parts["edge"] = dict(query.request)
@@ -225,11 +220,12 @@ def _request(query: Query) -> str | None:
 def without_messages(request: str | None, *, keep: Collection[str]) -> str | None:
     """The `request` column without user text. The `forced` flag, the aim and the link of a failover are kept.
 
-    keep: keys of the edge's facts that are kept too.
+    keep: keys of the edge's facts that are also kept
     """
-    known = object_or_empty(request)
-    parts = {name: known[name] for name in ("aim", "forced") if known.get(name)}
-    if edge := {name: value for name, value in known.get("edge", {}).items() if name in (*keep, FAILOVER)}:
+    values = object_or_empty(request)
+    parts = {name: values[name] for name in ("aim", "forced") if values.get(name)}
+    edge = {name: value for name, value in values.get("edge", {}).items() if name in (*keep, FAILOVER)}
+    if edge:
         parts["edge"] = edge
     return canonical(parts) if parts else None
 
@@ -246,12 +242,12 @@ _CAPS: Final = tuple(field.name for field in fields(Budget))
 
 
 def _caps(budget: Budget) -> dict[str, float]:
-    """The caps that are given."""
-    return {name: cap for name in _CAPS if (cap := getattr(budget, name)) is not None}
+    caps = {name: getattr(budget, name) for name in _CAPS}
+    return {name: cap for name, cap in caps.items() if cap is not None}
 
 
 def scores_value(text: str | None) -> tuple[float, ...] | None:
-    """The numbers of the column `scores`, or `pmf`."""
+    """The numbers of the column `scores` or `pmf`."""
     return None if text is None else tuple(json.loads(text))
 
 
@@ -261,7 +257,7 @@ def arms_value(text: str) -> tuple[ArmName, ...]:
     return tuple(json.loads(text))
 
 
-#: a JSON object in a column of text; and a list
+#: conversion of a JSON object
 JSON_OBJECT: Final = Form(write=_object, read=json_object)
 _LIST: Final = Form(write=_list, read=lambda text: tuple(json.loads(text)))
 
@@ -275,7 +271,7 @@ _DECISION: Final = TableRows(
     facts=JSON_OBJECT,
     features=Form(write=features_bytes, read=features_value),
 )
-#: what a query has in columns of its own; its arms are `allowed`, the rest stands in `request`
+#: fields of a query with the same name as their column
 _QUERY: Final = TableRows(
     decisions,
     Query,
@@ -284,17 +280,19 @@ _QUERY: Final = TableRows(
     budget=Form(write=lambda budget: canonical(_caps(budget)), read=lambda text: of_known(Budget, json_object(text))),
 )
 _OBJECT_OR_NULL: Final = Form(write=lambda facts: canonical(dict(facts)) if facts else None, read=json_object)
+
+
+def _read_feedback_value(text: str) -> Any:
+    value = json.loads(text)
+    return tuple(value) if isinstance(value, list) else value
+
+
 _FEEDBACK: Final = TableRows(
-    feedback,
-    Feedback,
-    value=Form(
-        write=canonical, read=lambda text: tuple(value) if isinstance(value := json.loads(text), list) else value
-    ),
-    facts=_OBJECT_OR_NULL,
+    feedback, Feedback, value=Form(write=canonical, read=_read_feedback_value), facts=_OBJECT_OR_NULL
 )
 _NAMES_OR_NULL: Final = Form(
     write=lambda names: canonical(list(names)) if names else None,
-    read=lambda text: () if text is None else tuple(json.loads(text)),
+    read=lambda text: tuple(json.loads("[]" if text is None else text)),
 )
 _UPDATE: Final = TableRows(updates, Update, feedback_ids=_LIST, restarts=_NAMES_OR_NULL)
 #: the columns of `updates` that are the reward
@@ -306,57 +304,59 @@ REWARD: Final = TableRows(
     surrogates=_OBJECT_OR_NULL,
 )
 _SNAPSHOT: Final = TableRows(snapshots, SnapshotInfo, params=JSON_OBJECT)
-#: the feedback, the reward and the snapshot of a row of `feedback`, `updates` and `snapshots`
-feedback_value, reward_value, snapshot_value = _FEEDBACK.value, REWARD.value, _SNAPSHOT.value
+#: conversion of a row of `feedback`, `updates` and `snapshots`
+feedback_value = _FEEDBACK.value
+reward_value = REWARD.value
+snapshot_value = _SNAPSHOT.value
 
 
 def decision_row(decision: Decision) -> dict[str, Any]:
     """A row of `decisions`."""
     query = decision.query
-    own = {"allowed": _list(query.arms), "request": _request(query), "price": price_text(query.cost_weight)}
-    row = {**_QUERY.row(query), **own, **_DECISION.row(decision)}
+    converted = {"allowed": _list(query.arms), "request": _request(query), "price": price_text(query.cost_weight)}
+    row = {**_QUERY.row(query), **converted, **_DECISION.row(decision)}
     return row | {"body_hash": query_hash(query, run_by=decision.run_by)}
 
 
 def decision_value(row: Row) -> Decision:
     """The decision of a row. Raises ValueError, TypeError or KeyError; UnreadableFieldError names the column."""
-    known = json_object(row["request"])
+    request = json_object(row["request"])
     query = _QUERY.value(
         row,
         id=DecisionId(row["id"]),
         arms=None if row["allowed"] is None else tuple(json.loads(row["allowed"])),
-        forced=bool(known.get("forced")),
-        sticky_turns=known.get("sticky_turns"),
-        messages=tuple(Message(role=role, text=text) for role, text in known.get("messages", ())),
-        asked=known.get("asked"),
-        request=known.get("edge", {}),
+        forced=bool(request.get("forced")),
+        sticky_turns=request.get("sticky_turns"),
+        messages=tuple(Message(role=role, text=text) for role, text in request.get("messages", ())),
+        asked=request.get("asked"),
+        request=request.get("edge", {}),
         cost_weight=price_value(row["price"]),
-        aim=known.get("aim", {}),
+        aim=request.get("aim", {}),
     )
     return _DECISION.value(row, query=query)
 
 
 def feedback_row(feedback: Feedback) -> dict[str, Any]:
-    """A row of `feedback`, not late yet."""
+    """A row of `feedback`, with late = False."""
     return _FEEDBACK.row(feedback) | {"body_hash": body_hash(_feedback_body(feedback)), "late": False}
 
 
 def _feedback_body(feedback: Feedback) -> dict[str, Any]:
-    """What a repetition must say again: not the key that it comes with, which may be rotated between two tries."""
+    """The fields in which repeated feedback must be equal. The API key may have been rotated between two tries."""
     body = {
         "decision_id": feedback.decision_id,
         "kind": feedback.kind,
-        # An event is its name: what it is worth may be set again before it is sent again.
+        # The value of an event is a setting, which may have changed between two tries.
         "value": None if feedback.kind == "event" else feedback.value,
         "source": feedback.source,
     }
     facts = canonical(dict(feedback.facts)) if feedback.facts else None
-    more = {"rater": feedback.rater, "event": feedback.event, "facts": facts}
-    return body | {name: value for name, value in more.items() if value is not None}
+    optional = {"rater": feedback.rater, "event": feedback.event, "facts": facts}
+    return body | {name: value for name, value in optional.items() if value is not None}
 
 
 def update_row(update: Update, *, feedback_at: float | None, disagreement: float | None = None) -> dict[str, Any]:
-    """A row of `updates`; what the policy saw stays in `decisions`."""
+    """A row of `updates`; the policy's inputs are stored in `decisions`."""
     return {
         **_UPDATE.row(update),
         **REWARD.row(update.reward),
@@ -366,7 +366,7 @@ def update_row(update: Update, *, feedback_at: float | None, disagreement: float
 
 
 def update_value(row: Row, *, decision: Decision) -> Update:
-    """The update of a row of `updates` and the decision that it is about."""
+    """The update of a row of `updates` and its decision."""
     return _UPDATE.value(
         row,
         query=decision.served,
@@ -385,9 +385,9 @@ def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
 
 
 def reward_at(row: Mapping[str, Any], *, weight: float) -> float:
-    """The reward of a row of `updates`, with `cost_weight` of its decision, at the service's own weight of cost.
+    """The reward of a row at the service's weight of cost, so that decisions with their own prices can be compared.
 
-    A row that was served at a price of its own is learned at that; among others it counts by this one.
+    row: columns of `updates`, and `cost_weight` of the decision
     """
     if row["cost_weight"] is None or row["preset"] in WHOLE:
         return float(row["value"])

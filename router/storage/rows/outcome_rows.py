@@ -1,8 +1,8 @@
-"""Rows of outcomes, with compressed traces; and of `jobs`: decisions that wait for the judge, a check, or a label.
+"""Rows of `outcomes`, with compressed traces, and of `jobs`: decisions that wait for the judge, a check or a label.
 
-A job comes in the transaction that stores the outcome, and leaves in the one that stores the score or gives it up.
-Whoever works on one claims it (leases.Claims): one that dies leaves nothing behind but a try. Rows are locked after
-those of `waiting`.
+The transaction that stores an outcome inserts its jobs. The transaction that stores a score, or gives it up, deletes
+the job. Judges and checks claim jobs (leases.Claims), so a process that dies only costs a try. Rows of `jobs` are
+locked after those of `waiting`.
 """
 
 import hmac
@@ -45,7 +45,7 @@ from ragbandit.shared.types import (
     calls_of,
 )
 
-#: what is likeliest comes last: it is the nearest
+#: compression dictionary; the most frequent strings come last
 _DICTIONARY: Final = (
     b'{"error":"","purpose":"remote","seconds":0.,"type":"call_failed"},{"rule":"unknown_event","type":"branch","value":'
     b'"true"},{"rule":"","type":"branch","value":"false"},"dollars":null,"purpose":"rewrite","note","judge","reason","'
@@ -55,18 +55,18 @@ _DICTIONARY: Final = (
     b'[{"completion_tokens":1,"prompt_tokens":1,"purpose":"answer","seconds":0.,"text":"","type":"generated"}]'
 )
 _MARK: Final = b"\x01"
-#: a damaged row must not fill the memory: a trace is never that long
+#: most bytes of an unpacked trace, so that a damaged row cannot fill the memory
 _MOST: Final = 64 * 1024 * 1024
 
 
 def packed(text: str, *, answer: str) -> bytes:
-    """The JSON of a trace, compressed. answer: of the same row, with which a trace ends nearly always."""
+    """Compress the JSON of a trace. answer: answer of the same row, which most traces contain."""
     writer = zlib.compressobj(level=6, wbits=-15, zdict=_DICTIONARY + answer.encode())
     return _MARK + writer.compress(text.encode()) + writer.flush()
 
 
 def unpacked(data: bytes, *, answer: str) -> str:
-    """The inverse of `packed`. Raises ValueError for anything else."""
+    """The inverse of `packed`. Raises ValueError for other bytes."""
     if data[:1] != _MARK:
         raise ValueError("packed by a newer version, or damaged")
     reader = zlib.decompressobj(wbits=-15, zdict=_DICTIONARY + answer.encode())
@@ -95,12 +95,12 @@ def trace_json(trace: tuple[TraceEvent, ...]) -> list[dict[str, Any]]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass that holds no other one, in a tenth of the time of `asdict`."""
+    """The fields of a dataclass without nested dataclasses, ten times as fast as `asdict`."""
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
-    """The inverse of `trace_json`; an unknown event of a newer version becomes a branch `unknown_event`."""
+    """The inverse of `trace_json`; an unknown event of a newer release becomes a branch `unknown_event`."""
     trace: list[TraceEvent] = []
     for event in events:
         kind = _EVENTS.get(event["type"])
@@ -111,38 +111,38 @@ def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
     return tuple(trace)
 
 
-#: key of a cost's JSON with the part of it that later turns added
+#: key in the JSON of a cost: the part that later turns added
 LATER: Final = "later"
 
 
 def cost_value(text: str) -> Cost:
-    """The cost of its JSON."""
+    """The cost of a column."""
     return of_known(Cost, json_object(text))
 
 
 def own_cost(text: str) -> Cost:
-    """The same without what later turns of a loop of tools added: they have outcomes of their own."""
+    """The cost without the part of later turns of a tool loop, which have their own outcomes."""
     whole, later = cost_value(text), json_object(text).get(LATER)
     return Cost(**{name: amount - later.get(name, 0) for name, amount in asdict(whole).items()}) if later else whole
 
 
-def _given(cost: Cost) -> dict[str, Any]:
-    """The fields that were given, without those left out: hashes must not change when the type grows."""
+def _nonzero(cost: Cost) -> dict[str, Any]:
+    """The fields that are not 0, so that hashes stay the same when the type gets new fields."""
     return {name: amount for name, amount in _fields(cost).items() if amount}
 
 
 def storable(text: str | None) -> str | None:
-    """Text that every database takes: no NUL, no lone surrogate. Models and arms may write both."""
+    """Replace NUL and lone surrogates, which databases refuse and models may write."""
     return None if text is None else text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def outcome_body(outcome: Outcome) -> dict[str, Any]:
-    """Body of an outcome: two outcomes of one decision are the same if their bodies are equal."""
+    """Body of an outcome; two outcomes of a decision are the same if their bodies are equal."""
     return {
         "status": outcome.status,
         "answer": outcome.answer,
         "trace": trace_json(outcome.trace),
-        "cost": _given(outcome.cost),
+        "cost": _nonzero(outcome.cost),
         "steps": outcome.steps,
         "stop_reason": outcome.stop_reason,
         "error": outcome.error,
@@ -152,7 +152,9 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
 
 
 def _sources_json(sources: tuple[Source, ...]) -> str | None:
-    values = [{k: storable(v) if isinstance(v, str) else v for k, v in asdict(source).items()} for source in sources]
+    values = [asdict(source) for source in sources]
+    for value in values:
+        value.update({name: storable(text) for name, text in value.items() if isinstance(text, str)})
     return canonical(values) if values else None
 
 
@@ -167,56 +169,54 @@ _OUTCOME: Final = TableRows(
     answer=Form(write=storable),
     error=Form(write=storable),
     stop_reason=Form(write=lambda text: (storable(text) or "")[:64]),
-    cost=Form(write=lambda cost: canonical(_given(cost)), read=cost_value),
+    cost=Form(write=lambda cost: canonical(_nonzero(cost)), read=cost_value),
     made_by=JSON_OBJECT,
     sources=Form(write=_sources_json, read=_sources_value),
     reply=Form(write=lambda reply: storable(canonical(dict(reply))) if reply else None, read=json_object),
 )
 
 
-#: columns of `outcomes`, NULL in place of those that no reward is made of, which have most of the bytes
-REPORTED: Final = [null().label(one.name) if one.name in ("trace", "sources", "reply") else one for one in outcomes.c]
+#: columns of `outcomes`, with NULL for the long columns that rewards do not need
+REPORTED: Final = [null().label(c.name) if c.name in ("trace", "sources", "reply") else c for c in outcomes.c]
 
 
 def outcome_row(outcome: Outcome) -> dict[str, Any]:
-    """A row of `outcomes`. The sources are no part of the body: a corpus may change between two tries."""
+    """A row of `outcomes`. The hash leaves out the sources, since a corpus may change between two tries."""
     row, body = _OUTCOME.row(outcome), outcome_body(outcome)
     trace = packed(storable(canonical(body["trace"])) or "", answer=row["answer"] or "")
     return row | {"body_hash": body_hash(body), "trace": trace}
 
 
 def outcome_value(row: Row) -> Outcome:
-    """The outcome of a row; without a trace if the row has none."""
-    events = [] if row["trace"] is None else json.loads(unpacked(row["trace"], answer=row["answer"] or ""))
-    return _OUTCOME.value(row, trace=trace_value(events))
+    """The outcome of a row; its trace may be NULL."""
+    trace = "[]" if row["trace"] is None else unpacked(row["trace"], answer=row["answer"] or "")
+    return _OUTCOME.value(row, trace=trace_value(json.loads(trace)))
 
 
 JobKind = Literal["judge", "check", "label"]
 _DUE: Final[Mapping[JobKind, CounterName]] = {"judge": "judge_due", "check": "check_due", "label": "label_due"}
 
-#: answers that wait for a check at once; while there are as many, further ones are not checked
+#: most answers that wait for a check; further ones are not checked
 MAX_CHECKS: Final = 10_000
-#: times that an answer is begun to be checked
+#: most tries to check an answer
 CHECK_ATTEMPTS: Final = 3
-#: an answer that waited that long is not checked any more, seconds
+#: longest wait for a check, seconds
 CHECK_EXPIRE_S: Final = 2 * 86400.0
-#: answers that wait for a person's label at once, and how long one waits, seconds
+#: most answers that wait for a person's label, and their longest wait, seconds
 MAX_LABELS: Final = 10_000
 LABEL_EXPIRE_S: Final = 7 * 86400.0
-#: failures that say nothing of the arm, or of a decision that nobody can read
+#: stop reasons of failures that the arm has not caused
 _NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
-
-
-#: rows of updates and decisions whose label is there since the queue chose it for its use; the others speak of all
+#: condition on `updates` and `decisions`: the decision was labelled because its label was most useful, not at random
 CHOSEN_FOR_USE: Final = and_(
     updates.c.judged_by == "label", decisions.c.facts.like(f'%"{LABEL_QUEUE}":{{"asked":true,%"uniform":false}}%')
 )
 
 
 def is_judgeable(outcome: Outcome) -> bool:
-    """Whether there is an answer to judge, or a failure of the arm. A caller may keep its answers to itself."""
+    """Whether there is an answer to judge, or a failure of the arm. Callers may report outcomes without answers."""
     if calls_of(outcome):
-        return False  # the answer comes when the tools have been called
+        return False  # the answer comes after the tool calls
     if outcome.answer is not None and outcome.answer.strip():
         return outcome.stop_reason != IMPORTED
     return outcome.stop_reason not in _NOT_ITS_FAULT and (outcome.run_by == "worker" or outcome.status != "answered")
@@ -231,54 +231,54 @@ def add_jobs(
     moves: Moves,
     facts: Mapping[str, Json] | None = None,
 ) -> int:
-    """Let these new outcomes wait, answers and failures of an arm, while fewer than `room` do; how many may not."""
-    chosen = [one for one in sorted(group, key=lambda one: one.decision_id) if is_judgeable(one)]
-    if not chosen:
+    """Insert jobs for the outcomes that can be judged, up to `room` waiting jobs. Returns how many had no room."""
+    judgeable = sorted(filter(is_judgeable, group), key=lambda outcome: outcome.decision_id)
+    if not judgeable:
         return 0
-    fitting = chosen[: max(0, room - waiting_jobs(connection, kind=kind))]
     common = {"kind": kind, "tries": 0, "facts": json.dumps(facts or {})}
     rows = [
-        {"decision_id": one.decision_id, "made_at": one.made_at, "due_at": one.made_at, **common} for one in fitting
+        {"decision_id": outcome.decision_id, "made_at": outcome.made_at, "due_at": outcome.made_at, **common}
+        for outcome in judgeable[: max(0, room - waiting_jobs(connection, kind=kind))]
     ]
     insert_rows(connection, jobs, rows)
     moves.add(_DUE[kind], len(rows))
-    return len(chosen) - len(rows)
+    return len(judgeable) - len(rows)
 
 
 def add_labels(connection: Connection, group: Sequence[Outcome], *, moves: Moves) -> None:
-    """Let these new outcomes wait for a label; of MAX_LABELS the oldest of the tenant that has most leave for them."""
+    """Let new outcomes wait for a label. If too many wait, the oldest of the tenant with the most are removed."""
     if not group:
         return
-    beyond = waiting_jobs(connection, kind="label") + len(group) - MAX_LABELS
+    excess = waiting_jobs(connection, kind="label") + len(group) - MAX_LABELS
     dropped = []
-    if beyond > 0:
-        own = func.count().over(partition_by=decisions.c.tenant)
-        waits = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
-        waits = waits.where(jobs.c.kind == "label").order_by(own.desc(), jobs.c.made_at).limit(beyond)
-        dropped = drop_jobs(connection, connection.execute(waits).scalars(), kind="label", moves=moves)
+    if excess > 0:
+        of_tenant = func.count().over(partition_by=decisions.c.tenant)
+        oldest = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
+        oldest = oldest.where(jobs.c.kind == "label").order_by(of_tenant.desc(), jobs.c.made_at).limit(excess)
+        dropped = drop_jobs(connection, connection.execute(oldest).scalars(), kind="label", moves=moves)
     add_jobs(connection, group, kind="label", room=MAX_LABELS + len(dropped), moves=moves)
 
 
 def drop_jobs(connection: Connection, ids: Iterable[str], *, kind: JobKind, moves: Moves) -> list[str]:
-    """Let these decisions wait no more; those that did."""
-    gone = delete(jobs).where(jobs.c.kind == kind, jobs.c.decision_id.in_(sorted(ids))).returning(jobs.c.decision_id)
-    dropped = list(connection.execute(gone).scalars())
+    """Delete the jobs of these decisions. Returns the ids of decisions that had one."""
+    matching = delete(jobs).where(jobs.c.kind == kind, jobs.c.decision_id.in_(sorted(ids)))
+    dropped = list(connection.execute(matching.returning(jobs.c.decision_id)).scalars())
     moves.add(_DUE[kind], -len(dropped))
     return dropped
 
 
 def waiting_jobs(connection: Connection, *, kind: JobKind) -> int:
-    """Decisions that wait, as they are counted."""
+    """Number of waiting jobs, from the counters."""
     return _counter(connection, label=ALL, name=_DUE[kind])
 
 
 def _counter(connection: Connection, *, label: str, name: CounterName) -> int:
-    here = counters.c.label == label, counters.c.name == name
-    return int(connection.execute(select(func.coalesce(func.sum(counters.c.value), 0)).where(*here)).scalar_one())
+    total = select(func.coalesce(func.sum(counters.c.value), 0))
+    return int(connection.execute(total.where(counters.c.label == label, counters.c.name == name)).scalar_one())
 
 
 DAY_S: Final = 86_400
-#: days that are kept
+#: days for which counts are kept
 _KEPT_DAYS: Final = 400
 
 _COUNTS: Final = tuple(column.name for column in judge_days.columns if column.name not in ("day", "shard"))
@@ -290,16 +290,16 @@ class JudgeSample:
 
     share: float
     max_waiting: int
-    #: number of decisions, learned or waiting for the judge, up to which all are judged
+    #: all outcomes are judged until this many decisions are learned or wait for the judge
     first: int = 0
-    #: the secret of the store's draws
+    #: secret of the store
     secret: bytes = b""
 
 
 def drawn_for(kind: JobKind, decision_id: str, *, secret: bytes) -> float:
-    """The number in [0, 1) that decides whether a job is made: of the store's secret, so that no caller chooses it.
+    """A pseudorandom number in [0, 1) that decides whether a job is made; no caller can predict it.
 
-    It is another one than the arm's: no decision's id has a space or a colon.
+    It is independent of the draw of the arm: the hashed text contains a space, which no decision id has.
     """
     text = f"ragbandit {kind}:{decision_id}".encode("utf-8", "surrogatepass")
     return (int.from_bytes(hmac.digest(secret, text, "sha256")[:8], "big") >> 11) * 2.0**-53
@@ -308,15 +308,12 @@ def drawn_for(kind: JobKind, decision_id: str, *, secret: bytes) -> float:
 def sample_outcomes(
     connection: Connection, group: Iterable[Outcome], *, label: str, sample: JudgeSample, moves: Moves, shard: int
 ) -> None:
-    """Let those of these new outcomes wait for the judge that are sampled, as far as there is room.
-
-    label: of the ledger. shard: of `counters`, that this process moves.
-    """
+    """Draw the share `sample` of new outcomes, and let them wait for the judge if there is room."""
     share = sample.share
     if sample.first:
         learned = _counter(connection, label=label, name="learned")
         share = 1.0 if learned + waiting_jobs(connection, kind="judge") < sample.first else share
-    sampled = [one for one in group if drawn_for("judge", one.decision_id, secret=sample.secret) < share]
+    sampled = [item for item in group if drawn_for("judge", item.decision_id, secret=sample.secret) < share]
     facts: dict[str, Json] = {"share": share, "failures": 0}
     skipped = add_jobs(connection, sampled, kind="judge", room=sample.max_waiting, moves=moves, facts=facts)
     if skipped:
@@ -326,7 +323,7 @@ def sample_outcomes(
 def move_day(
     connection: Connection, counts: Mapping[str, float] | None = None, *, now: float, shard: int = 0
 ) -> RowMapping:
-    """Add to the counts of the day of `now`; the row as it is then. It stays locked until the transaction ends."""
+    """Add to the counts of the day of `now`. Returns the new row, which stays locked until the transaction ends."""
     counts = counts or {}
     day = day_of(now)
     values = {"day": day, "shard": shard, **dict.fromkeys(_COUNTS, 0), **counts}
@@ -347,10 +344,10 @@ def today(connection: Connection, *, now: float) -> dict[str, Any]:
 
 
 def day_of(now: float) -> str:
-    """The day of this time in UTC, as "2026-11-21"."""
+    """The UTC day of a time, as "2026-11-21"."""
     return datetime.fromtimestamp(now, UTC).date().isoformat()
 
 
 def next_day(now: float) -> float:
-    """When the day after that of `now` begins in UTC."""
+    """The time at which the next UTC day begins."""
     return (now // DAY_S + 1) * DAY_S

@@ -1,1 +1,1 @@
-"""SQL: tables, engine and transactions, PostgreSQL's time-outs, bulk inserts, leases, counters, when rows close."""
+"""SQL: tables, connections and transactions, bulk inserts, leases, counters, and the rows of `waiting`."""

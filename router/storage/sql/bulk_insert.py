@@ -1,10 +1,10 @@
-"""Statements of every request, as text, and inserts of many rows in one statement.
+"""Fast statements: SQL as text for the statements of every request, and inserts of many rows at once.
 
-SQLAlchemy takes several times as long over such a statement as SQLite itself, so `run` calls the driver of SQLite.
+SQLAlchemy takes several times as long for such a statement as SQLite itself, so `run` calls the driver of SQLite.
 
-SQLite: `executemany` with plain values. PostgreSQL: one statement with all values for a few rows, and for more rows one
-array per column, `INSERT ... SELECT FROM unnest(...)`: one round trip, and no temporary table, whose right many a
-database takes away. (COPY into such a table takes 5 us of the client's time less per decision, of about 80.)
+Inserts into SQLite use `executemany`. Inserts into PostgreSQL use one statement with all values for a few rows, and one
+array per column for more rows: `INSERT ... SELECT FROM unnest(...)`. That takes one round trip. (COPY into a temporary
+table would save 5 of about 80 us per decision, but many databases do not allow temporary tables.)
 """
 
 import json
@@ -19,14 +19,14 @@ Row = RowMapping | Mapping[str, Any]
 
 
 def run(connection: Connection, statement: str, *values: Any) -> list[dict[str, Any]]:
-    """The rows of a statement. `?` stands for a value, `IN ?` for a list of texts; SQLite ignores FOR UPDATE."""
-    text = _marked(statement, dialect=connection.dialect.name)
+    """Run a statement and return its rows. `?` is a value, `IN ?` a list of texts; SQLite ignores FOR UPDATE."""
+    text = _adapt(statement, dialect=connection.dialect.name)
     if connection.dialect.name != "sqlite":
         result = connection.exec_driver_sql(text, values)
         return [dict(row) for row in result.mappings()] if result.returns_rows else []
-    given = [json.dumps(value) if isinstance(value, list) else value for value in values]
+    parameters = [json.dumps(value) if isinstance(value, list) else value for value in values]
     driver: Any = connection.connection.driver_connection
-    cursor = driver.execute(text, given)
+    cursor = driver.execute(text, parameters)
     names = [column[0] for column in cursor.description or ()]
     return [dict(zip(names, row, strict=True)) for row in cursor]
 
@@ -38,34 +38,34 @@ def run_many(connection: Connection, statement: str, rows: Sequence[tuple[Any, .
 
 
 @lru_cache(maxsize=256)
-def _marked(statement: str, *, dialect: str) -> str:
+def _adapt(statement: str, *, dialect: str) -> str:
     if dialect == "sqlite":
         return statement.replace("IN ?", "IN (SELECT value FROM json_each(?))").removesuffix(" FOR UPDATE")
     return statement.replace("IN ?", "= ANY(?)").replace("?", "%s")
 
 
 def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":
-    """An INSERT of this database, which has ON CONFLICT."""
+    """An INSERT with the ON CONFLICT of this database."""
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> list[bool]:
-    """Insert the rows whose key is not taken, of several with one key the first; for each row whether it was inserted.
+    """Insert the rows whose key is new. Returns for each row whether it was inserted.
 
-    key: a column with a unique index. The connection must be in a write transaction.
+    If several rows have the same key, the first is inserted. The connection must be in a write transaction.
+
+    key: a column with a unique index
     """
     if not rows:
         return []
     first = {row[key]: row for row in reversed(rows)}
-    # In the order of keys, so that two writers with the same keys never wait for each other in a circle.
+    # The order of keys prevents deadlocks between writers.
     unique = [first[name] for name in sorted(first)]
     if connection.dialect.name == "sqlite":
-        # A write transaction of SQLite is the only one there is: nobody takes a key between these two statements.
-        known = run(connection, f"SELECT {key} FROM {table.name} WHERE {key} IN ?", list(first))  # noqa: S608 # names of ours
-        taken = {row[key] for row in known}
-        fresh = [row for row in unique if row[key] not in taken]
-        insert_rows(connection, table, fresh)
-        new = {row[key] for row in fresh}
+        # SQLite has one write transaction at a time, so no other writer can insert between these two statements.
+        stored = run(connection, f"SELECT {key} FROM {table.name} WHERE {key} IN ?", list(first))  # noqa: S608 # names of ours
+        new = first.keys() - {row[key] for row in stored}
+        insert_rows(connection, table, [row for row in unique if row[key] in new])
     else:
         statement, values = _insert(table, unique)
         inserted = connection.exec_driver_sql(f"{statement} ON CONFLICT DO NOTHING RETURNING {key}", values)
@@ -74,7 +74,7 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Insert rows of which none is there. All of them have the same columns; a column left out is NULL."""
+    """Insert new rows, all with the same columns; a missing column is NULL."""
     if not rows:
         return
     if connection.dialect.name == "sqlite":
@@ -88,16 +88,14 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
 
 @lru_cache(maxsize=64)
 def _names(table: Table, row: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns with these names, in the table's order."""
     return tuple(column.name for column in table.columns if column.name in row)
 
 
-#: rows up to which PostgreSQL gets them as values: the arrays of one row cost a fifth of its whole write
+#: most rows that PostgreSQL gets as values: for one row, arrays would add a fifth to the time of the write
 _FEW: Final = 4
 
 
 def _insert(table: Table, rows: Sequence[Row]) -> tuple[str, tuple[Any, ...]]:
-    """The statement of PostgreSQL for these rows, and its parameters."""
     names = _names(table, tuple(rows[0]))
     if len(rows) > _FEW:
         return _unnested(table, names), tuple(_array(table, name, rows=rows) for name in names)
@@ -106,8 +104,8 @@ def _insert(table: Table, rows: Sequence[Row]) -> tuple[str, tuple[Any, ...]]:
     return statement, tuple([row[name] for row in rows for name in names])
 
 
-#: type of a column -> its type in an array of PostgreSQL, and what makes its values of one Python type: the driver
-#: takes no list of several. Text without a length: a cast to VARCHAR(n) would cut a value that is too long.
+#: (type of a column, type of its array in PostgreSQL, cast of its values). The casts are needed since the driver
+#: refuses mixed types. Text has no length, since a cast to VARCHAR(n) would cut longer values.
 _ARRAYS: Final[tuple[tuple[type[types.TypeEngine[Any]], str, Callable[[Any], Any] | None], ...]] = (
     (types.String, "text", None),
     (types.Float, "float8", float),
@@ -128,6 +126,8 @@ def _unnested(table: Table, names: tuple[str, ...]) -> str:
 
 
 def _array(table: Table, name: str, *, rows: Sequence[Row]) -> list[Any]:
-    """The values of one column."""
-    cast, values = _array_of(table.c[name].type)[1], [row[name] for row in rows]
-    return values if cast is None else [None if value is None else cast(value) for value in values]
+    _, cast = _array_of(table.c[name].type)
+    values = [row[name] for row in rows]
+    if cast is None:
+        return values
+    return [None if value is None else cast(value) for value in values]

@@ -1,9 +1,10 @@
-"""Counters: how many rows are in which state, in a table that changes in the transactions that change the rows.
+"""Counters: numbers of rows by state, changed in the transactions that change the rows; and when decisions may close.
 
-They are exact, and cost the same to read at any number of rows. `counted` counts the tables; `verify` compares the two.
+Counters are exact, and the time to read them does not depend on the number of rows. `counted` counts the rows
+themselves, so that `verify` can compare.
 
-On PostgreSQL every counter has SHARDS rows, and a process moves its own, so that routers do not wait for each other.
-A transaction moves its counters last and in the order of their keys, so that no deadlock is possible.
+On PostgreSQL every counter has SHARDS rows. Each process changes one row per counter, so that routers do not wait for
+each other. A transaction changes its counters last and in the order of their keys, which prevents deadlocks.
 """
 
 from collections import Counter
@@ -44,21 +45,21 @@ from ragbandit.shared.types import Feedback, JoinedDecision
 
 _CALLER: Final = waiting.c.run_by == "caller"
 
-#: rows whose arm our workers have not answered yet
+#: condition on `waiting`: a worker has to answer the decision
 UNANSWERED: Final = and_(waiting.c.run_by == "worker", ~waiting.c.has_outcome)
 
-#: rows that have feedback and cannot be learned before the caller reports the outcome
+#: condition on `waiting`: the feedback cannot be learned before the caller reports the outcome
 MISSING_OUTCOME: Final = and_(_CALLER, waiting.c.has_feedback, ~waiting.c.has_outcome, ~waiting.c.has_reward)
 
 
 def is_missing_outcome(row: RowMapping | Mapping[str, Any]) -> bool:
-    """MISSING_OUTCOME of one row of `waiting`."""
+    """Whether MISSING_OUTCOME holds for a row of `waiting`."""
     return bool(row["run_by"] == "caller" and row["has_feedback"] and not (row["has_outcome"] or row["has_reward"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClosingRule:
-    """The rule with its two times, both in seconds (>= 0): `learning.wait_s` and `learning.expire_s`."""
+    """When decisions may be closed: the settings `learning.wait_s` and `learning.expire_s`, both in seconds (>= 0)."""
 
     wait_s: float
     expire_s: float
@@ -66,45 +67,44 @@ class ClosingRule:
     # ------------------------------------------------------------------------------ as conditions on rows of `waiting`
 
     def complete_ranges(self, *, now: float) -> list[ColumnElement[bool]]:
-        """Rows that may be closed before they expire: ranges of waiting_ready, or of waiting_age if wait_s > 0.
+        """Conditions for rows that may be closed before they expire; each is a range of an index of `waiting`.
 
-        Without an outcome: of a caller who sent a raw reward in time, or no feedback within wait_s.
+        A decision that its caller runs needs no outcome if a raw reward came in time, or no feedback came in wait_s.
         """
-        fed, done, rewarded = waiting.c.has_feedback, waiting.c.has_outcome, waiting.c.has_reward
+        fed, ended = waiting.c.has_feedback, waiting.c.has_outcome
+        rewarded = waiting.c.has_reward
         if self.wait_s == 0:
-            return [and_(fed, done, rewarded), and_(fed, done, ~rewarded), and_(fed, ~done, rewarded, _CALLER)]
+            return [and_(fed, ended, rewarded), and_(fed, ended, ~rewarded), and_(fed, ~ended, rewarded, _CALLER)]
         in_time = exists().where(
             feedback.c.decision_id == waiting.c.decision_id,
             feedback.c.kind == "reward",
             feedback.c.received_at <= waiting.c.decided_at + self.wait_s,
         )
-        alone = and_(_CALLER, or_(~fed, and_(rewarded, in_time)))
-        return [and_(waiting.c.decided_at <= now - self.wait_s, or_(done, alone))]
+        needs_no_outcome = and_(_CALLER, or_(~fed, and_(rewarded, in_time)))
+        return [and_(waiting.c.decided_at <= now - self.wait_s, or_(ended, needs_no_outcome))]
 
     def expired_rows(self, *, now: float) -> ColumnElement[bool]:
-        """Rows that are closed whatever they have."""
+        """Condition for rows that are closed in any case."""
         return waiting.c.decided_at <= now - self.wait_s - self.expire_s
 
     # ------------------------------------------------------------------------------ as tests of one decision
 
     def usable(self, joined: JoinedDecision) -> tuple[Feedback, ...]:
-        """The feedback that can be learned from now, in the order received; with wait_s = 0 only the first one."""
-        alone = joined.decision.run_by == "caller"
-        usable = tuple(
-            item
-            for item in joined.feedback
-            if item.value is not None and (joined.outcome is not None or (alone and item.kind == "reward"))
-        )
+        """The feedback that can be learned now, in the order received; with wait_s = 0 only the first one."""
+        usable = tuple(item for item in joined.feedback if item.value is not None)
+        if joined.outcome is None:
+            is_by_caller = joined.decision.run_by == "caller"
+            usable = tuple(item for item in usable if is_by_caller and item.kind == "reward")
         if self.wait_s == 0:
             return usable[:1]
         return tuple(item for item in usable if item.received_at <= joined.decision.made_at + self.wait_s)
 
     def is_expired(self, joined: JoinedDecision, *, now: float) -> bool:
-        """True if it is closed whatever it has."""
+        """Whether the decision is closed in any case."""
         return joined.decision.made_at <= now - self.wait_s - self.expire_s
 
     def is_closable(self, joined: JoinedDecision, *, now: float) -> bool:
-        """True if it is learned or closed now, instead of waiting on."""
+        """Whether the decision may be learned or closed now."""
         if self.is_expired(joined, now=now):
             return True
         if self.wait_s == 0:
@@ -134,14 +134,14 @@ CounterName = Literal[
 ]
 #: names of counters of the whole store; the others are kept per label
 _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "check_due", "label_due")
-#: raters of one decision disagree where they lie at least that far apart in quality
+#: least difference in quality at which the raters of a decision disagree
 DISAGREE: Final = 0.5
-#: name of a sum of dollars, such as "2026-11-22", which is never recounted
+#: name of a counter of dollars, such as "2026-11-22"; it holds a sum, and is never recounted
 Day = NewType("Day", str)
-#: where the label of the whole store's counters would stand
+#: label of counters of the whole store
 ALL: Final = ""
 
-# Every decision runs one of these.
+# Constants for speed: every decision runs one of these statements.
 _MOVE_SQLITE: Final = (
     "INSERT INTO counters (label, name, shard, value) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (label, name, shard) DO UPDATE SET value = counters.value + excluded.value"
@@ -157,38 +157,36 @@ _KEPT: Final = (
     .where(or_(counters.c.label == ALL, counters.c.label == bindparam("label")))
     .group_by(counters.c.name)
 )
-
-
-#: begins the names of counters of rows that left the store: counts of all time include them
+#: prefix of counters of rows that left the store; counts of all time include these rows
 GONE: Final = "gone:"
 
 
 class Moves:
-    """What one transaction changes of the counters. prefix: of their names, "" or GONE."""
+    """Changes of the counters in one transaction. prefix: prefix of the counters' names, "" or GONE."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
         self._moved: Counter[tuple[str, str]] = Counter()
 
     def add(self, name: CounterName | Day, count: int = 1, *, label: str = ALL) -> None:
-        """Move a counter by `count`, which may be negative. A day's: what the spender of this label has spent."""
+        """Add `count`, which may be negative, to a counter. label: of a ledger, or for a Day of a spender."""
         self._moved[label, self._prefix + name] += count
 
     def updates(self, rows: Iterable[Row]) -> None:
-        """Rows that come into `updates`."""
+        """Count new rows of `updates`."""
         for row in rows:
             self.add("learned" if row["source"] == "explicit" else "defaulted", label=row["policy"])
             if row["disagreement"] is not None and row["disagreement"] >= DISAGREE:
                 self.add("disagreements", label=row["policy"])
 
     def closures(self, rows: Iterable[Row]) -> None:
-        """Rows that come into `closures`."""
+        """Count new rows of `closures`."""
         for row in rows:
             self.add("quarantined" if row["state"] == "quarantined" else "closed", label=row["policy"])
 
     def waiting(self, rows: Iterable[Row], *, sign: Literal[1, -1] = 1) -> None:
-        """Rows that come into `waiting`, or with sign -1 leave it."""
-        # Rows of one group are mostly alike: they are counted first, and each kind is moved once.
+        """Count new rows of `waiting`, or with sign -1 deleted ones."""
+        # For speed: rows of a group are mostly equal in these columns, so equal rows are counted together.
         names = ("policy", "run_by", "has_outcome", "has_feedback", "has_reward")
         for kind, count in Counter(map(itemgetter(*names), rows)).items():
             row = dict(zip(names, kind, strict=True))
@@ -196,7 +194,7 @@ class Moves:
             self._flags(row, sign * count)
 
     def flagged(self, rows: Iterable[Row], **flags: bool) -> None:
-        """Rows of `waiting`, as they were, whose flags change to these."""
+        """Count rows of `waiting` whose flags change. rows: before the change. flags: new values."""
         for row in rows:
             self._flags(row, -1)
             self._flags({**row, **flags}, 1)
@@ -208,7 +206,7 @@ class Moves:
             self.add("missing_outcome", count, label=row["policy"])
 
     def write(self, connection: Connection, *, shard: int) -> None:
-        """Move the rows of `counters`: the last statement of the transaction."""
+        """Change the rows of `counters`; must be the last statement of the transaction."""
         moved = sorted((label, name, count) for (label, name), count in self._moved.items() if count)
         self._moved.clear()
         if not moved:
@@ -222,7 +220,7 @@ class Moves:
 
 @contextmanager
 def counting(database: Database, *, foreign_keys: bool = True) -> Iterator[tuple[Connection, Moves]]:
-    """A write transaction, and what it changes of the counters, which is written at the end of the block."""
+    """A write transaction, and changes of the counters that are written at the end of the block."""
     with database.write(foreign_keys=foreign_keys) as connection:
         moves = Moves()
         yield connection, moves
@@ -230,23 +228,22 @@ def counting(database: Database, *, foreign_keys: bool = True) -> Iterator[tuple
 
 
 def kept(connection: Connection, *, label: str) -> dict[str, int]:
-    """Every counter of the store and of this label, as it is kept."""
-    stored = _stored(connection, label=label)
-    return {name: stored.get(name, 0) for name in get_args(CounterName)}
+    """The counters of the store and of this label, by name."""
+    return _stored(connection, label=label, prefix="")
 
 
 def gone(connection: Connection, *, label: str) -> dict[str, int]:
-    """The part of `kept` whose rows left the store."""
-    stored = _stored(connection, label=label)
-    return {name: stored.get(f"{GONE}{name}", 0) for name in get_args(CounterName)}
+    """The part of `kept` that counts rows that left the store."""
+    return _stored(connection, label=label, prefix=GONE)
 
 
-def _stored(connection: Connection, *, label: str) -> dict[str, int]:
-    return {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
+def _stored(connection: Connection, *, label: str, prefix: str) -> dict[str, int]:
+    stored = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
+    return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
 
 
 def counted(connection: Connection, *, label: str) -> dict[str, int]:
-    """`kept`, counted from the tables, in time proportional to their rows, and from `gone`."""
+    """The values that `kept` should have, counted from the rows and `gone`; takes time proportional to the rows."""
 
     def count(table: Any, *where: Any) -> int:
         return int(connection.execute(select(func.count()).select_from(table).where(*where)).scalar_one())
@@ -267,20 +264,20 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
         "missing_outcome": count(waiting, and_(waits, MISSING_OUTCOME)),
         **{f"{kind}_due": count(jobs, jobs.c.kind == kind) for kind in ("judge", "check", "label")},
     }
-    left = gone(connection, label=label)
-    return {name: value + left[name] for name, value in counts.items()}
+    removed = gone(connection, label=label)
+    return {name: value + removed[name] for name, value in counts.items()}
 
 
 def recount(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Set the counters to the tables' counts; {"label name": (old, new)} for those that differed.
+    """Set the counters to the values of `counted`. Returns {"label name": (old, new)} for those that differed.
 
-    connection: of a write transaction. Other writers wait at their last statement until it ends.
+    The connection must be in a write transaction. Other writers wait at their last statement until it ends.
     """
     if connection.dialect.name == "postgresql":
-        # A longer table takes longer than the time limit of a statement of ours.
+        # To count a large table takes longer than the usual time limit of a statement.
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("LOCK TABLE counters IN EXCLUSIVE MODE"))
-    # One that nobody registered waits too.
+    # A label may have waiting rows without being registered.
     labels = sorted(connection.execute(select(policies.c.label).union(select(waiting.c.policy))).scalars())
     wrong: dict[str, tuple[int, int]] = {}
     rows: dict[tuple[str, str], int] = {}

@@ -1,12 +1,12 @@
-"""Database: one engine for SQLite and PostgreSQL, with read and write transactions, and the schema's migrations.
+"""Database: connections and transactions of SQLite and PostgreSQL, and the migrations of the schema.
 
-SQLite: WAL with synchronous=FULL, so that a commit survives power loss, and BEGIN IMMEDIATE for writers, so that
-two writers queue instead of failing. PostgreSQL: read committed. Driver errors are raised as StoreError.
+SQLite runs in WAL mode with synchronous=FULL, so a commit survives a power loss. Writers begin with BEGIN IMMEDIATE, so
+they queue instead of failing. PostgreSQL runs in read committed. Driver errors are raised as StoreError.
 
-Schema window: several releases may use one database while hosts are upgraded one by one. Each migration names in
-`oldest_code` the oldest schema whose code survives it. The database stores the value of its newest migration in
-`code_from`, which a release reads if the schema is newer than its own. Sessions of PostgreSQL have their code's schema
-in their names, so that a migration refuses to run while code is connected that would not survive it.
+Schema window: several releases may use one database while hosts are upgraded one by one. Each migration declares in
+`oldest_code` the oldest schema whose code can go on after it. The database stores the largest of these values in
+`code_from`; a release reads it if the schema is newer than its own. Sessions of PostgreSQL have their code's schema in
+their names, so a migration is refused while code is connected that could not go on after it.
 """
 
 import secrets
@@ -30,25 +30,25 @@ from ragbandit.shared.errors import BEFORE_1_0, RESTORE, StoreError, missing_pac
 
 #: where Alembic finds the migrations
 SCRIPTS: Final = "ragbandit:migrations"
-#: how the sessions of our processes are named in pg_stat_activity; the schema of their code follows
+#: prefix of our sessions' names in pg_stat_activity; the schema of the code follows
 SESSION: Final = "ragbandit schema "
-#: errors of a database that cannot write; others are the fault of the row
+#: errors of a database that cannot write; other errors are caused by the row
 _UNAVAILABLE: Final = OperationalError, InternalError, PoolTimeout, sqlite3.OperationalError, sqlite3.InternalError
-#: PostgreSQL: a lock did not come in time, or a deadlock was broken here
+#: error codes of PostgreSQL: lock timeout, deadlock
 _GAVE_WAY: Final = frozenset({"55P03", "40P01"})
-#: longest wait of a migration for one lock, as a share of the time after which PostgreSQL looks for deadlocks: the
-#: migration is always the first to give way, never a request
+#: Longest wait of a migration for a lock, as a share of PostgreSQL's deadlock_timeout. So in a deadlock the migration
+#: gives way, never a request.
 _BEFORE_DEADLOCK: Final = 0.6
-#: key of the advisory lock of migrations: "ragbandi" as a number
+#: key of the advisory lock of migrations
 _ONE_AT_A_TIME: Final = int.from_bytes(b"ragbandi")
-#: how long a writer waits for another writer, seconds
+#: longest wait of a writer for another writer, seconds
 LOCK_WAIT_S = 30.0
-#: rows per counter on PostgreSQL; more processes than that share some, and wait for each other's commits there
+#: rows per counter on PostgreSQL; processes that share a row wait for each other's commits
 SHARDS = 16
-#: between two tries of a writer of SQLite, seconds. SQLite by itself soon waits 25 to 100 ms between two, and finds the
-#: database taken again each time where another process writes often.
+#: Pause between two tries of a writer of SQLite, seconds. SQLite's own pause grows to 100 ms: a writer may never find
+#: the database free if another process writes often.
 LOCK_RETRY_S = 0.002
-#: parameters of libpq unless DATABASE_URL sets them: a connection without acknowledgements is closed within 10 s
+#: parameters of libpq, overridden by DATABASE_URL; a dead connection is closed within 10 s
 POSTGRES_OPTIONS = {
     "connect_timeout": 5,
     "tcp_user_timeout": 5000,
@@ -62,37 +62,36 @@ POSTGRES_OPTIONS = {
 SESSION_OPTIONS = {
     "lock_timeout": int(LOCK_WAIT_S * 1000),
     "statement_timeout": 120_000,
-    # So that a host that vanished holds its locks for seconds, not for the two hours of a usual kernel.
+    # The locks of a host that vanished are released within seconds instead of two hours.
     "tcp_keepalives_idle": 10,
     "tcp_keepalives_interval": 3,
     "tcp_keepalives_count": 3,
 }
-#: for how long a migration asks again for tables that others use, and its pause between two tries, seconds
+#: how long a migration waits for tables that others use, and pause between two tries, seconds
 DDL_WAIT_S, DDL_PAUSE_S = 120.0, 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailedWrite:
-    """A write that the database could not do."""
+    """A write that failed because the database was unavailable."""
 
-    #: by time.monotonic()
+    #: time.monotonic()
     at: float
     reason: str
 
 
 class Database:
-    """A connection pool. `read()` and `write()` are transactions; one `with` block is one transaction."""
+    """A connection pool. A `with` block of `read()` or `write()` is one transaction."""
 
     def __init__(self, url: str, *, make: bool = True, read_only: bool = False) -> None:
-        """make: an empty file of SQLite if there is none. read_only: of SQLite, `write` is refused."""
+        """make: whether to create a missing file of SQLite. read_only: whether `write` is refused (SQLite only)."""
         parsed = make_url(url)
         self.url = parsed
-        #: the last failed write
         self.failed_write: FailedWrite | None = None
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
-        #: the rows of `counters` that this process moves; drawn, as in containers all may have the same process id
+        #: shard of `counters` that this process changes; random, since all containers may have the same process id
         self.shard = 0 if self.is_sqlite else secrets.randbelow(SHARDS)
-        #: None: PostgreSQL, a database in memory, or a URL of SQLite's own
+        #: None for PostgreSQL, a database in memory, and a "file:" URI
         self.file: StoreFile | None = None
         options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 8, "max_overflow": 8, "pool_timeout": 30}
         if self.is_sqlite:
@@ -109,10 +108,10 @@ class Database:
             raise missing_package(error.name or parsed.drivername, extra="postgres", field="database_url") from error
         self._reader = self.engine
         self._writer = self.engine.execution_options(ragbandit_write="ON")
-        if self.is_sqlite:  # whose readers see one state anyway
+        if self.is_sqlite:  # its read transactions always see one state
             if self.file is not None:
                 connect = self.file.connect
-                event.listen(self.engine, "do_connect", lambda _dialect, _record, _given, options: connect(options))
+                event.listen(self.engine, "do_connect", lambda _dialect, _record, _args, options: connect(options))
             event.listen(self.engine, "connect", partial(_prepare_sqlite, self.file))
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
@@ -121,14 +120,14 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state and changes nothing."""
+        """A read-only transaction that sees one state."""
         self.check_file(every_s=LOOK_S)
         with self._wrapped(), self._reader.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def look(self) -> Iterator[Connection]:
-        """A connection for one statement, which is a transaction by itself: half the time of `read`."""
+        """A connection for a single statement; takes half the time of `read`."""
         self.check_file(every_s=LOOK_S)
         with self._wrapped(), self._reader.connect() as connection:
             yield connection
@@ -137,7 +136,7 @@ class Database:
     def write(self, *, foreign_keys: bool = True) -> Iterator[Connection]:
         """A transaction that is committed at the end of the block, or rolled back by an exception.
 
-        foreign_keys: whether SQLite checks them, which scans every table that refers to a deleted row
+        foreign_keys: whether SQLite checks them; for a deleted row it scans every table that refers to the row's table
         """
         if self.file is not None and self.file.read_only:
             remedy = "give this user the right to write it, or copy it to a disk that can be written"
@@ -147,10 +146,10 @@ class Database:
             writer = self.engine.execution_options(ragbandit_write="OFF")
         with self._wrapped(writes=True), writer.connect() as connection, connection.begin():
             yield connection
-            self.check_file()  # before the commit: a row in a file that no path names is lost
+            self.check_file()  # before the commit: rows in a deleted or moved file would be lost
 
     def damages(self, *, most: int) -> list[str]:
-        """At most `most` places that SQLite finds damaged in its file, which it reads whole."""
+        """At most `most` damaged places that SQLite finds in its file; reads the whole file."""
         if not self.is_sqlite:
             return []
         try:
@@ -163,16 +162,16 @@ class Database:
         return [" ".join(str(place).split()) for place in places if place != "ok"]
 
     def copy_sqlite(self, target: Path) -> None:
-        """Copy a database of SQLite into an empty file, while others write. Raises StoreError."""
+        """Copy a database of SQLite into an empty file; others may write meanwhile. Raises StoreError."""
         with self._wrapped(), self.engine.connect() as connection:
-            driver: Any = connection.connection.driver_connection  # a transaction of ours would be in the way
+            driver: Any = connection.connection.driver_connection  # VACUUM fails in a transaction of SQLAlchemy
             try:
                 driver.execute("VACUUM INTO ?", (str(target),))
             except sqlite3.Error as error:
                 raise DBAPIError("VACUUM INTO", None, error) from error
 
     def check_file(self, *, every_s: float = 0.0) -> None:
-        """Refuse to go on with a file of SQLite that its path does not name any more, as StoreFile.check."""
+        """`StoreFile.check` of the file of SQLite, if there is one."""
         if self.file is not None:
             self.file.check(every_s=every_s)
 
@@ -185,8 +184,8 @@ class Database:
         try:
             yield
         except (SQLAlchemyError, sqlite3.Error) as error:
-            self.check_file(every_s=0.001)  # a file that is gone is the reason for more than one fault of SQLite
-            cause = getattr(error, "orig", None) or error  # sqlite3's, from statements that bypass SQLAlchemy
+            self.check_file(every_s=0.001)  # a missing file can be the cause of various errors
+            cause = getattr(error, "orig", None) or error  # the error is sqlite3's if `run` bypassed SQLAlchemy
             reason = str(cause).strip().partition("\n")[0] or type(error).__name__
             if writes and isinstance(error, _UNAVAILABLE):
                 self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
@@ -197,16 +196,16 @@ class Database:
 
 
 def overwrite_freed(connection: Connection) -> None:
-    """Leave nothing of what this transaction changes in free pages of the file of SQLite."""
+    """Let SQLite overwrite everything that this transaction deletes, so that no text stays in the file's free pages."""
     if connection.dialect.name == "sqlite":
         driver: Any = connection.connection.driver_connection
         driver.execute("PRAGMA secure_delete=ON")
 
 
-def _connect_postgres(_dialect: Dialect, _record: object, _given: object, parameters: dict[str, Any]) -> None:
-    """Add our parameters to those of DATABASE_URL, which hold."""
-    ours = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
-    options = f"{ours} {parameters.get('options', '')}".strip()
+def _connect_postgres(_dialect: Dialect, _record: object, _args: object, parameters: dict[str, Any]) -> None:
+    """Add our parameters to those of DATABASE_URL, which take precedence."""
+    defaults = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
+    options = f"{defaults} {parameters.get('options', '')}".strip()
     parameters.update({**POSTGRES_OPTIONS, **parameters, "options": options})
 
 
@@ -217,7 +216,7 @@ def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) ->
         _wait_for_lock(connection, "PRAGMA journal_mode=WAL", last_try=connection.execute)
     connection.execute("PRAGMA synchronous=FULL")
     if file is not None:
-        file.check()  # opened by its path, which may name another file by now
+        file.check()  # the path may belong to another file by now
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -231,7 +230,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _wait_for_lock(driver: Any, statement: str, *, last_try: Callable[[str], object]) -> None:
-    """Run `statement`, for LOCK_WAIT_S again if the file is locked; `last_try` runs it last, and raises its error."""
+    """Run `statement`; retry for LOCK_WAIT_S if the file is locked, then run `last_try`, which raises the error."""
     give_up = time.monotonic() + LOCK_WAIT_S
     driver.execute("PRAGMA busy_timeout=0")
     try:
@@ -240,7 +239,7 @@ def _wait_for_lock(driver: Any, statement: str, *, last_try: Callable[[str], obj
                 driver.execute(statement)
                 return
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # above these bits stands the kind of it
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # higher bits are an extended code
                     break
             time.sleep(LOCK_RETRY_S)
         last_try(statement)
@@ -251,13 +250,14 @@ def _wait_for_lock(driver: Any, statement: str, *, last_try: Callable[[str], obj
 def migrate(
     database: Database, *, revision: str = "head", pre: bool = False, data_dir: str | Path | None = None
 ) -> str:
-    """Bring the schema to `revision` with the migrations that ship in the wheel; returns the revision in force.
+    """Migrate the schema to `revision` and return the schema's revision. Raises StoreError; then nothing is changed.
 
-    Rows of tables that are dropped are written to the folder `dropped_tables` first: beside the file of SQLite, for
-    PostgreSQL in data_dir (None: the working directory).
-    pre: only so far as processes of the release that made the present schema go on meanwhile. Without it, a step that
-    connected processes of PostgreSQL would not survive is refused. A newer schema that this release may use is left as
-    it is. Raises StoreError; then nothing is changed.
+    A newer schema that this release may use is left unchanged. Rows of dropped tables are first written to the folder
+    `dropped_tables`.
+
+    pre: run only migrations that processes of the present schema can go on with. False: run all migrations, but
+        refuse if processes are connected to PostgreSQL that could not go on
+    data_dir: parent of `dropped_tables` for PostgreSQL; None for the working directory. SQLite: the folder of the file
     """
     file = database.url.database if database.is_sqlite else None
     exports = (Path(file).parent if file else Path(data_dir or ".")) / "dropped_tables"
@@ -269,7 +269,7 @@ def migrate(
         except StoreError as error:
             if time.monotonic() > give_up or not _gave_way(error):
                 raise
-        time.sleep(DDL_PAUSE_S)  # those who waited for the same tables go first
+        time.sleep(DDL_PAUSE_S)  # lets others that wait for the same tables go first
 
 
 def _migrate(connection: Connection, *, revision: str, pre: bool, exports: Path) -> str:
@@ -288,12 +288,11 @@ def _migrate(connection: Connection, *, revision: str, pre: bool, exports: Path)
 
 def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
     """Run migrations in the caller's transaction. exports: folder for rows of dropped tables. Raises StoreError."""
-    from alembic import command  # here, since every process opens a database and few change its schema
+    from alembic import command  # here, since most processes never migrate
     from alembic.config import Config
     from alembic.util.exc import CommandError
 
     config = Config()
-    # By name, not by path: works from a wheel as well as from a checkout.
     config.set_main_option("script_location", SCRIPTS)
     config.attributes |= {"connection": connection, "exports": exports}
     try:
@@ -301,16 +300,16 @@ def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
     except CommandError as error:
         remedy = "install the version of ragbandit that made it, or a newer one"
         raise StoreError(f"the database cannot be migrated: {error}", field="database_url", remedy=remedy) from error
-    if reached := revision_of(connection):
-        # Which code may use the schema that the database has now.
-        oldest = max(oldest for step, oldest in steps().items() if step <= reached)
+    current = revision_of(connection)
+    if current:
+        oldest = max(oldest for revision, oldest in steps().items() if revision <= current)
         connection.execute(text("UPDATE alembic_version SET code_from = :oldest"), {"oldest": oldest})
 
 
 def check_schema(database: Database, *, make: bool = True) -> str:
-    """The revision of a schema that this version can use; `make` sets up an empty SQLite file.
+    """Check that this release can use the schema, and return its revision. Raises StoreError with the command to run.
 
-    A newer schema is accepted if its database allows this code. Raises StoreError with the command to run.
+    make: whether to create the schema in an empty SQLite file.
     """
     with database.read() as connection:
         current = revision_of(connection)
@@ -328,7 +327,7 @@ def check_schema(database: Database, *, make: bool = True) -> str:
 
 
 def wait_for_schema(database: Database, *, seconds: float) -> str:
-    """Wait for the database and a schema that this version can use; its revision. Raises the last StoreError."""
+    """Wait until this release can use the database's schema; returns its revision. Raises the last StoreError."""
     give_up = time.monotonic() + seconds
     while True:
         try:
@@ -340,12 +339,12 @@ def wait_for_schema(database: Database, *, seconds: float) -> str:
 
 
 def revision_of(connection: Connection) -> str | None:
-    """Alembic's revision; None without a schema of ours. Raises StoreError for a database of version 0.x."""
+    """The schema's revision; None without a schema of this product. Raises StoreError for a database of version 0.x."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
     columns = {column["name"] for column in inspect(connection).get_columns("alembic_version")}
-    if revision is not None and "code_from" not in columns:  # its revisions count other migrations
+    if revision is not None and "code_from" not in columns:  # revisions of version 0.x have other meanings
         remedy = "begin with an empty database, and import what was exported there"
         raise StoreError(f"this database cannot be used: {BEFORE_1_0}", field="database_url", remedy=remedy)
     return revision
@@ -353,7 +352,7 @@ def revision_of(connection: Connection) -> str | None:
 
 @cache
 def steps() -> dict[str, str]:
-    """Every migration of this release, oldest first: its revision -> the oldest schema whose code survives it."""
+    """Revision -> the oldest schema whose code can go on after this migration; oldest revision first."""
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 
@@ -363,17 +362,17 @@ def steps() -> dict[str, str]:
     return {script.revision: script.module.oldest_code for script in reversed(list(scripts))}
 
 
-def _to_come(current: str | None) -> dict[str, str]:
+def _pending(current: str | None) -> dict[str, str]:
     return {revision: oldest for revision, oldest in steps().items() if current is None or revision > current}
 
 
 def _last_safe(current: str, *, needed: str) -> str:
-    """The newest migration that code of the schema `current` survives. Raises StoreError if it is before `needed`."""
-    to_come = _to_come(current)
-    breaks = next((revision for revision, oldest in to_come.items() if oldest > current), None)
-    last = max((revision for revision in to_come if breaks is None or revision < breaks), default=current)
+    """The newest migration that code of the schema `current` can go on after. Raises StoreError if below `needed`."""
+    pending = _pending(current)
+    breaks = next((revision for revision, oldest in pending.items() if oldest > current), None)
+    last = max((revision for revision in pending if breaks is None or revision < breaks), default=current)
     if breaks is not None and last < needed:
-        serving = f"while processes of schema {current} serve: it takes code of schema {to_come[breaks]} or newer"
+        serving = f"while processes of schema {current} serve: it takes code of schema {pending[breaks]} or newer"
         message = f"this release needs schema {needed}, and migration {breaks} on the way cannot be run {serving}"
         remedy = "upgrade by way of a release between the two, or stop all processes and run: ragbandit migrate"
         raise StoreError(message, field="database_url", remedy=remedy)
@@ -381,17 +380,18 @@ def _last_safe(current: str, *, needed: str) -> str:
 
 
 def _check_connected(connection: Connection, *, current: str | None) -> None:
-    """Refuse migrations that connected processes of PostgreSQL would not survive. Raises StoreError."""
-    to_come = _to_come(current)
-    if connection.dialect.name != "postgresql" or not to_come:
+    """Raises StoreError if processes are connected to PostgreSQL that could not go on after the migrations."""
+    pending = _pending(current)
+    if connection.dialect.name != "postgresql" or not pending:
         return
-    needed = max(to_come.values())
+    needed = max(pending.values())
     query = text(
         "SELECT DISTINCT application_name FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE :ours"
     )
     names = connection.execute(query, {"ours": f"{SESSION}%"}).scalars()
-    older = sorted(schema for name in names if (schema := str(name).removeprefix(SESSION)) < needed)
+    schemas = (str(name).removeprefix(SESSION) for name in names)
+    older = sorted(schema for schema in schemas if schema < needed)
     if older:
         message = f"processes of schema {', '.join(older)} use the database, and a migration takes {needed} or newer"
         remedy = "upgrade or stop them first; `ragbandit migrate --pre` runs what they survive"
@@ -399,14 +399,14 @@ def _check_connected(connection: Connection, *, current: str | None) -> None:
 
 
 def _may_use(connection: Connection) -> bool:
-    """Whether the database, whose schema is newer than this code, says that this code may still use it."""
+    """Whether this code may use a database with a newer schema."""
     oldest = connection.execute(text("SELECT code_from FROM alembic_version")).scalar_one_or_none()
     return oldest is not None and oldest <= SCHEMA_REVISION
 
 
 def _give_way_first(connection: Connection) -> None:
-    """Let this transaction wait for locks shorter than requests do, and for other migrations (PostgreSQL)."""
-    # A large table takes longer than the time limit of a statement of ours.
+    """Let this transaction of PostgreSQL give up on a lock earlier than requests do, and wait for other migrations."""
+    # Changing a large table takes longer than the usual time limit of a statement.
     connection.execute(text("SET LOCAL statement_timeout = 0"))
     setting = text("SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'")
     timeout_ms = connection.execute(setting).scalar_one()
@@ -415,6 +415,6 @@ def _give_way_first(connection: Connection) -> None:
 
 
 def _gave_way(error: StoreError) -> bool:
-    """Whether a migration ended since others use its tables: it may be tried again."""
+    """Whether a migration failed because others use its tables, so that it can be tried again."""
     cause: Any = error.__cause__
     return getattr(getattr(cause, "orig", None), "sqlstate", None) in _GAVE_WAY

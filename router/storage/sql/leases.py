@@ -1,12 +1,10 @@
-"""Leases: a row in the database says which process may do what only one may do at a time, and until when; and claims of
-rows that wait to be worked on.
+"""Leases of tasks that only one process at a time may do, and claims of rows that wait to be processed.
 
-A holder that was killed keeps nobody waiting on its own host, where the kernel knows that it has ended.
+If the holder has ended, another process on the same host takes the lease at once, since the kernel knows that it ended.
 
-The time is the database's. The clock of the host that holds a lease is never asked: one that is an hour ahead would
-keep everybody else out for an hour after its death. SQLite has no clock but the host's, which may have been ahead. So
-on SQLite a lease that ends later than one taken now counts as expired, unless its holder is seen to run on this host:
-it may only have asked for a longer lease.
+Times come from the database's clock. With the holder's clock, a holder whose clock is an hour ahead would block others
+for an hour after its death. SQLite only has the clock of the host, which may have been ahead. So on SQLite a lease that
+ends later than one taken now counts as expired, unless its holder is known to run on this host.
 """
 
 import time
@@ -35,76 +33,77 @@ from ragbandit.router.storage.sql.tables import leases
 from ragbandit.shared.child_process import ProcessIdentity, this_process
 from ragbandit.shared.types import DecisionId
 
-#: 1970-01-01 as SQLite counts days
+#: julian day of 1970-01-01
 _EPOCH_DAY = 2440587.5
-#: a claim of a row that was not renewed for that long has run out, seconds. A shorter time lets another host repeat,
-#: and pay for, the answer of a process that only stalled (docs/operations.md, Leases)
+#: Time after which a claim expires unless it is renewed, seconds. With a shorter time another host would more often
+#: repeat, and pay for, the answer of a process that only stalled (docs/operations.md, Leases).
 CLAIM_S: Final = 2.5
-#: leases that are listed
+#: most leases that are listed
 _LISTED: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    """The lease of this name."""
+    """A lease with a name."""
 
     database: Database
     name: str
 
     def acquire(self, *, holder: str, lease_s: float) -> bool:
-        """Take or renew the lease for `lease_s` seconds; False if another process that may live holds it."""
-        if self._taken(holder=holder, lease_s=lease_s):
+        """Take or renew the lease for `lease_s` seconds; False if another process, which may be alive, holds it."""
+        if self._take(holder=holder, lease_s=lease_s):
             return True
         held = self.held()
-        lives = None if held is None else _lives(held.holder)
-        if held is None or lives:
+        if held is None:
             return False
-        if lives is None and not (self.database.is_sqlite and held.left_s > lease_s):
+        is_alive = _is_alive(held.holder)
+        ends_too_late = self.database.is_sqlite and held.left_s > lease_s
+        if is_alive or (is_alive is None and not ends_too_late):
             return False
         self.release(holder=held.holder)
-        return self._taken(holder=holder, lease_s=lease_s)
+        return self._take(holder=holder, lease_s=lease_s)
 
     def held(self) -> "HeldLease | None":
-        """The holder and the time that is left; None if nobody has taken it."""
+        """The holder and the time left; None if nobody has taken the lease."""
         return next(iter(held_leases(self.database, leases.c.name == self.name)), None)
 
-    def _taken(self, *, holder: str, lease_s: float) -> bool:
+    def _take(self, *, holder: str, lease_s: float) -> bool:
         now = clock(self.database)
-        free = [leases.c.holder == holder, leases.c.expires_at <= now]
+        is_free = or_(leases.c.holder == holder, leases.c.expires_at <= now)
         row: dict[str, Any] = {"holder": holder, "expires_at": now + lease_s}
         with self.database.write() as connection:
             insert = insert_into(connection, leases).values(name=self.name, **row)
-            taken = insert.on_conflict_do_update(index_elements=[leases.c.name], set_=row, where=or_(*free))
-            return connection.execute(taken.returning(leases.c.name)).first() is not None
+            upsert = insert.on_conflict_do_update(index_elements=[leases.c.name], set_=row, where=is_free)
+            return connection.execute(upsert.returning(leases.c.name)).first() is not None
 
     def release(self, *, holder: str) -> None:
-        """Give the lease back, if it is ours."""
+        """Release the lease if `holder` holds it."""
         with self.database.write() as connection:
             connection.execute(delete(leases).where(leases.c.name == self.name, leases.c.holder == holder))
 
     def is_held(self, connection: Connection, *, holder: str) -> bool:
-        """Whether it is ours until this transaction ends: nobody else can take it meanwhile."""
+        """Whether `holder` holds the lease. If so, no other process can take it before this transaction ends."""
         query = select(leases.c.name).where(leases.c.name == self.name, leases.c.holder == holder)
         query = query.where(leases.c.expires_at > clock(self.database))
         return connection.execute(query.with_for_update()).first() is not None
 
 
 def forget(database: Database, *, prefix: str, expired_s: float) -> None:
-    """Delete the leases whose names begin so and that ran out that many seconds ago."""
+    """Delete leases whose names begin with `prefix` and that expired at least `expired_s` seconds ago."""
     old = leases.c.expires_at < clock(database) - expired_s
     with database.write() as connection:
         connection.execute(delete(leases).where(leases.c.name.startswith(prefix, autoescape=True), old))
 
 
 def clock(database: Database) -> ColumnElement[float]:
-    """Seconds since 1970 by the database; on PostgreSQL of this moment, not of the transaction's beginning."""
+    """Seconds since 1970 by the database's clock, at the time of the statement."""
     if database.is_sqlite:
         return (func.julianday("now", type_=Double) - literal(_EPOCH_DAY)) * 86400.0
     return func.extract("epoch", func.clock_timestamp()).cast(Double)
 
 
 def now_of(connection: Connection) -> float:
-    """The time of the database, seconds since 1970; SQLite has the clock of this host."""
+    """Seconds since 1970 by the database's clock, which for SQLite is the clock of this host."""
     if connection.dialect.name == "sqlite":
         return time.time()
     return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()).cast(Double))).scalar_one())
@@ -112,30 +111,32 @@ def now_of(connection: Connection) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldLease:
-    """Who may do what only one may do at a time, and until when."""
+    """A lease with its holder."""
 
     name: str
     holder: str
-    #: seconds for which it is held from now on, by the database's clock; below zero: it ran out
+    #: seconds until the lease expires, by the database's clock; negative if it has expired
     left_s: float
 
 
 def held_leases(database: Database, *where: ColumnElement[bool]) -> list[HeldLease]:
-    """The leases that are held, and those that ran out and were not taken since, by name; _LISTED at most."""
-    left = (leases.c.expires_at - clock(database)).label("left_s")
-    query = select(leases.c.name, leases.c.holder, left).where(*where).order_by(leases.c.name).limit(_LISTED)
+    """At most _LISTED leases by name, expired ones included. where: conditions on `leases`."""
+    left_s = (leases.c.expires_at - clock(database)).label("left_s")
+    query = select(leases.c.name, leases.c.holder, left_s).where(*where).order_by(leases.c.name).limit(_LISTED)
     with database.read() as connection:
         return [HeldLease(**row) for row in connection.execute(query).mappings()]
 
 
 class Claims:
-    """Decisions in rows of a table, of which one process at a time works on each. Every method raises StoreError.
+    """A queue of decisions: each row of the table is claimed by one process at a time. Every method raises StoreError.
 
-    A process renews its claims while it lives. The claim of a process that has ended is taken away: at once on its own
-    host, where the kernel knows, elsewhere when it has run out.
+    A process renews its claims while it runs. After its end its claims are removed: on the same host at once, since the
+    kernel knows that it ended, on other hosts when they expire.
 
-    table: with the columns decision_id, tries, claimed_by and claimed_until. where: the rows that are meant. order:
-    which is next. process: in whose name decisions are claimed; None: this one's.
+    table: has the columns decision_id, tries, claimed_by and claimed_until
+    where: conditions for the rows of this queue
+    order: order in which rows are claimed
+    process: process that claims; None for this process
     """
 
     def __init__(
@@ -146,16 +147,17 @@ class Claims:
         order: Sequence[ColumnElement[Any]],
         process: ProcessIdentity | None = None,
     ) -> None:
-        self._database, self._table, self._where, self._order = database, table, where, order
+        self._database, self._table = database, table
+        self._where, self._order = where, order
         self.process = process or this_process()
 
     def wait(self, *where: ColumnElement[bool]) -> bool:
-        """Whether one of these rows may be claimed: most looks find none, and need no write."""
+        """Whether a row can be claimed. Call it before `take`, which needs a write transaction."""
         with self._database.read() as connection:
             return bool(connection.execute(select(exists().where(*self._free_rows(*where)))).scalar())
 
     def take(self, connection: Connection, *where: ColumnElement[bool]) -> RowMapping | None:
-        """Claim the next of these rows, with one more try counted; None if none waits."""
+        """Claim the next row and count a try; None if no row is free."""
         table = self._table
         first = select(table.c.decision_id).where(*self._free_rows(*where)).order_by(*self._order).limit(1)
         chosen = first.with_for_update(skip_locked=True).scalar_subquery()
@@ -163,11 +165,11 @@ class Claims:
         claimed = update(table).where(table.c.decision_id == chosen, *self._where)
         return connection.execute(claimed.values(**claim, tries=table.c.tries + 1).returning(table)).mappings().first()
 
-    def _free_rows(self, *where: ColumnElement[bool]) -> list[ColumnElement[bool]]:
-        return [self._table.c.claimed_by.is_(None), *self._where, *where]
+    def _free_rows(self, *where: ColumnElement[bool]) -> tuple[ColumnElement[bool], ...]:
+        return (self._table.c.claimed_by.is_(None), *self._where, *where)
 
     def renew(self, ids: Sequence[DecisionId]) -> None:
-        """This process lives, and has these in hand: to be repeated well within CLAIM_S."""
+        """Renew the claims of decisions that this process works on; must be repeated well within CLAIM_S."""
         if ids:
             self._set(ids, claimed_until=clock(self._database) + CLAIM_S)
 
@@ -176,28 +178,29 @@ class Claims:
         self._set([decision_id], claimed_by=None, claimed_until=None, tries=self._table.c.tries - 1)
 
     def free_lost(self, *, held: Collection[DecisionId]) -> list[DecisionId]:
-        """Let decisions be claimed again whose process has ended; they keep their turn. Returns them.
+        """Remove claims of processes that have ended. Returns the decisions, which keep their turn.
 
-        held: what this process has in hand; its other claims are lost when they have run out.
+        held: decisions that this process works on; its other claims are removed when they have expired.
         """
-        table, over = self._table, self._table.c.claimed_until <= clock(self._database)
-        holders = select(table.c.claimed_by, func.min(table.c.claimed_until) <= clock(self._database))
-        holders = holders.where(table.c.claimed_by.is_not(None), *self._where).group_by(table.c.claimed_by)
+        table = self._table
+        is_expired = table.c.claimed_until <= clock(self._database)
+        query = select(table.c.claimed_by, func.min(table.c.claimed_until) <= clock(self._database))
+        query = query.where(table.c.claimed_by.is_not(None), *self._where).group_by(table.c.claimed_by)
         with self._database.read() as connection:
-            known = connection.execute(holders).all()
-        lost: list[DecisionId] = []
-        for holder, some_over in known:
-            lives = _lives(holder)
-            if lives is False:
-                lost += self._free(table.c.claimed_by == holder)
-            elif some_over and holder == self.process.key:
-                lost += self._free(table.c.claimed_by == holder, over, table.c.decision_id.not_in(held))
-            elif some_over and lives is None:
-                lost += self._free(table.c.claimed_by == holder, over)
-        return lost
+            holders = connection.execute(query).all()
+        freed: list[DecisionId] = []
+        for holder, some_expired in holders:
+            is_alive = _is_alive(holder)
+            if is_alive is False:
+                freed += self._free(table.c.claimed_by == holder)
+            elif some_expired and holder == self.process.key:
+                freed += self._free(table.c.claimed_by == holder, is_expired, table.c.decision_id.not_in(held))
+            elif some_expired and is_alive is None:
+                freed += self._free(table.c.claimed_by == holder, is_expired)
+        return freed
 
     def _free(self, *where: ColumnElement[bool]) -> list[DecisionId]:
-        """Take these claims away, unless another transaction has them."""
+        """Remove claims of rows that no other transaction has locked."""
         table = self._table
         chosen = select(table.c.decision_id).where(*where, *self._where).with_for_update(skip_locked=True)
         freed = update(table).where(table.c.decision_id.in_(chosen), *self._where)
@@ -206,12 +209,12 @@ class Claims:
             return list(connection.execute(freed.returning(table.c.decision_id)).scalars())
 
     def _set(self, ids: Sequence[DecisionId], **values: Any) -> None:
-        mine = self._table.c.claimed_by == self.process.key, self._table.c.decision_id.in_(ids)
+        is_claimed = self._table.c.claimed_by == self.process.key, self._table.c.decision_id.in_(ids)
         with self._database.write() as connection:
-            connection.execute(update(self._table).where(*mine, *self._where).values(**values))
+            connection.execute(update(self._table).where(*is_claimed, *self._where).values(**values))
 
 
-def _lives(key: str) -> bool | None:
-    """Whether the holder's process runs; None if it is on another host, or the key names no process."""
+def _is_alive(key: str) -> bool | None:
+    """Whether the process with this key runs; None if it is on another host, or the key belongs to no process."""
     process = ProcessIdentity.from_key(key)
     return None if process is None else process.is_alive()

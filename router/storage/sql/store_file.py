@@ -1,7 +1,7 @@
-"""The file of a SQLite database: how it is made and opened, and whether its path still names it.
+"""The file of a SQLite database: creates and opens it, and checks that it is still in its place.
 
-SQLite goes on with an open file that was moved or deleted. So the file that was opened first is remembered, and a path
-that names another one, or none, ends all work with it: what is written there is in no store that anybody opens again.
+SQLite goes on with an open file that was moved or deleted, and everything written to it would be lost. So the process
+remembers the file that it opened first, and stops if the path belongs to another file, or to none.
 """
 
 import contextlib
@@ -18,28 +18,28 @@ from ragbandit.shared.files import private_folder
 
 log = logging.getLogger("ragbandit.store")
 
-#: readers compare the file with its path so often, seconds; writers do before every commit
+#: time between two checks by readers, seconds; writers check before every commit
 LOOK_S: Final = 1.0
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 def is_damaged(error: object) -> bool:
-    """Whether SQLite says that the file is malformed, or no database."""
+    """Whether this is SQLite's error for a file that is damaged or not a database."""
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
 
 
 class StoreFile:
-    """One file. read_only: it is on a disk, or of a user, that lets nobody write here."""
+    """The file. read_only: whether this process may only read it."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path, self.read_only = path.absolute(), read_only
         #: device and inode of the file that was opened first
         self._identity: tuple[int, int] | None = None
-        self._looked = 0.0
+        self._checked_at = 0.0
         self._immutable = False
 
     def make(self) -> None:
-        """Make an empty file if there is none, which only its owner can read; SQLite's other files get its mode."""
+        """Create a missing file, readable by its owner only; SQLite gives its further files the same mode."""
         try:
             private_folder(self.path.parent)
             with contextlib.suppress(FileExistsError):
@@ -50,30 +50,33 @@ class StoreFile:
             raise StoreError(message, field="database_url", remedy=remedy) from error
 
     def connect(self, parameters: Mapping[str, Any]) -> sqlite3.Connection:
-        """A connection to the file, which is never made here. Raises sqlite3.Error."""
+        """Open a connection to the existing file. Raises sqlite3.Error."""
         if not self.read_only:
-            return self._opened("mode=rw", parameters)
+            return self._open("mode=rw", parameters)
         if not self._immutable:
-            connection = self._opened("mode=ro", parameters)
+            connection = self._open("mode=ro", parameters)
             try:
                 connection.execute("SELECT 1 FROM sqlite_master").close()
                 return connection
-            except sqlite3.OperationalError:  # WAL mode needs a -shm file, which SQLite cannot make here
+            except sqlite3.OperationalError:  # WAL mode needs a -shm file, which SQLite cannot create here
                 connection.close()
             self._immutable = True
-            unseen = self.path.with_name(f"{self.path.name}-wal")
-            if unseen.exists() and unseen.stat().st_size:
-                log.warning("%s cannot be opened here: the rows that only it has are not seen; copy both", unseen)
-        return self._opened("immutable=1", parameters)
+            wal = self.path.with_name(f"{self.path.name}-wal")
+            if wal.exists() and wal.stat().st_size:
+                log.warning("%s cannot be opened here: rows that only this file has are missing; copy both files", wal)
+        return self._open("immutable=1", parameters)
 
-    def _opened(self, how: str, parameters: Mapping[str, Any]) -> sqlite3.Connection:
-        connection: sqlite3.Connection = sqlite3.connect(f"{self.path.as_uri()}?{how}", **{**parameters, "uri": True})
+    def _open(self, mode: str, parameters: Mapping[str, Any]) -> sqlite3.Connection:
+        connection: sqlite3.Connection = sqlite3.connect(f"{self.path.as_uri()}?{mode}", **{**parameters, "uri": True})
         return connection
 
     def check(self, *, every_s: float = 0.0) -> None:
-        """Raises StoreError if the path names another file than first, or none. every_s: age of the last look."""
+        """Raises StoreError if the path belongs to another file than the one opened first, or to none.
+
+        every_s: skip the check if the last one was less than this many seconds ago; 0 never skips.
+        """
         now = time.monotonic()
-        if every_s and (self._identity is None or now < self._looked + every_s):
+        if every_s and (self._identity is None or now < self._checked_at + every_s):
             return
         try:
             status = os.stat(self.path)
@@ -86,4 +89,4 @@ class StoreFile:
             ends = "nothing was written, and a service ends"
             remedy = f"{ends}; put the folder back or restore a backup, then start the service again"
             raise StoreError(f"the database {self.path} {fault}", remedy=remedy, lasting=True)
-        self._looked = now
+        self._checked_at = now

@@ -1,8 +1,8 @@
-"""The schema, once: `migrations/` builds it, the store reads and writes it.
+"""The schema of the database. `migrations/` creates its tables; the store reads and writes them.
 
-decisions, feedback bodies and updates are never changed after they are written. `waiting` holds a row for every
-decision that a policy has not done with; the row leaves in the same transaction that writes the decision's
-update (learned, defaulted) or closure (closed, quarantined). That is promise 7: a decision is in one place.
+Rows of `decisions`, `feedback` and `updates` do not change after they are written. `waiting` has a row for every
+decision that a ledger has not finished. The transaction that writes the decision's update (learned, defaulted) or
+closure (closed, quarantined) deletes the row, so a decision is in exactly one of these places (promise 7).
 """
 
 from typing import Any, Final
@@ -24,21 +24,28 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-#: the migration this code was written for
+#: newest migration of this release
 SCHEMA_REVISION = "0010"
-#: the oldest schema that this code can also use: migrations up to it run before its processes start, later ones
-#: may wait until all processes of the previous release have ended
+#: Oldest schema that this code can use. Migrations up to this one run before its processes start; later ones may run
+#: after all processes of the previous release have ended.
 OLDEST_REVISION = "0009"
 
 metadata = MetaData()
 
 ID = String(64)
 LABEL = String(40)
-#: 64 bit; every integer of SQLite is, and its migrations need not copy a table for it
+#: 64-bit integer; a plain INTEGER on SQLite, where all integers have 64 bits
 LONG = BigInteger().with_variant(Integer, "sqlite")
 
+#: `info` of columns, indexes and tables: the migration that adds them
+_IN_0002: Final = {"since": "0002"}
+_IN_0003: Final = {"since": "0003"}
+_IN_0004: Final = {"since": "0004"}
+_IN_0008: Final = {"since": "0008"}
+_IN_0009: Final = {"since": "0009"}
 
-# The ledger of each policy: what waits, what was learned, what was closed; its snapshots.
+
+# The ledger of each policy: waiting, learned and closed decisions, and snapshots.
 
 policies = Table(
     "policies",
@@ -48,16 +55,14 @@ policies = Table(
     Column("params", Text, nullable=False, comment="JSON object"),
     Column("encoder_hash", String(64), nullable=False),
     Column("made_at", Double, nullable=False),
-    Column("retired_at", Double, comment="no decision waits for it; NULL: in use"),
-    Column("inheriting", String(16), comment="insert or again; NULL: it has every decision"),
-    Column("inherited_to", ID, comment="id of the last decision of that walk"),
-    Column("inherit_after", String(20), comment="transactions up to this one have to end first; NULL: not known yet"),
-    Column("diagnosis", Text, comment="JSON object: how far the policy has learned", info={"since": "0002"}),
-    Column("arms", Text, comment="JSON object: what it knows of changes of arms", info={"since": "0002"}),
-    Column(
-        "frontier", Text, comment="JSON object: quality and cost of the policy at each weight", info={"since": "0003"}
-    ),
-    Column("encoder", Text, comment="JSON object: model, and where its weights came from", info={"since": "0004"}),
+    Column("retired_at", Double, comment="when the ledger was retired; NULL: in use"),
+    Column("inheriting", String(16), comment="pass over older decisions, insert or again; NULL: finished"),
+    Column("inherited_to", ID, comment="id of the last decision of that pass"),
+    Column("inherit_after", String(20), comment="the pass waits for transactions up to this one; NULL: not known yet"),
+    Column("diagnosis", Text, comment="JSON object: how far the policy has learned", info=_IN_0002),
+    Column("arms", Text, comment="JSON object: versions of the arms", info=_IN_0002),
+    Column("frontier", Text, comment="JSON object: quality and cost of the policy at each weight", info=_IN_0003),
+    Column("encoder", Text, comment="JSON object: model, and where its weights came from", info=_IN_0004),
     comment="the ledgers: each policy's name, params and encoder, and how far it has inherited older decisions",
 )
 
@@ -70,10 +75,10 @@ waiting = Table(
     Column("run_by", String(16), nullable=False),
     Column("has_outcome", Boolean, nullable=False),
     Column("has_feedback", Boolean, nullable=False),
-    Column("has_reward", Boolean, nullable=False, comment="a raw reward is among the feedback"),
+    Column("has_reward", Boolean, nullable=False, comment="whether the feedback includes a raw reward"),
     Index("waiting_ready", "policy", "has_feedback", "has_outcome", "has_reward", "decided_at"),
     Index("waiting_age", "policy", "decided_at", "decision_id"),
-    comment="decisions that a ledger has not learned or closed yet; a row leaves when it has",
+    comment="decisions that a ledger has not learned or closed yet; the row is deleted when it does",
 )
 
 updates = Table(
@@ -83,31 +88,26 @@ updates = Table(
     Column("seq", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ... of this policy, without a gap"),
     Column("decision_id", ID, nullable=False),
     Column("arm", String(64), nullable=False, comment="the arm that was drawn"),
-    Column("propensity", Double, nullable=False, comment="its probability"),
+    Column("propensity", Double, nullable=False, comment="probability of the arm"),
     Column("value", Double, nullable=False, comment="the reward: quality - weight * cost, within its bounds"),
     Column("quality", Double, nullable=False),
-    Column("cost", Double, nullable=False, comment="the sum of what the terms price"),
-    Column("weight", Double, nullable=False, comment="of the cost (lambda)"),
-    Column("minimum", Double, nullable=False, comment="bound of the value"),
-    Column("maximum", Double, nullable=False, comment="bound of the value"),
+    Column("cost", Double, nullable=False, comment="the sum of all priced terms"),
+    Column("weight", Double, nullable=False, comment="weight of the cost (lambda)"),
+    Column("minimum", Double, nullable=False, comment="lower bound of the value"),
+    Column("maximum", Double, nullable=False, comment="upper bound of the value"),
     Column("terms", Text, nullable=False, comment="JSON object: price per unit of cost"),
     Column("preset", String(32), nullable=False, comment="measure of the quality, rating, mixed or reward"),
     Column("source", String(16), nullable=False, comment="explicit (feedback) or default"),
     Column("feedback_ids", Text, nullable=False, comment="JSON list"),
-    Column("feedback_at", Double, comment="when the last feedback that made it came in"),
+    Column("feedback_at", Double, comment="when the last of the feedback came in"),
     Column("made_at", Double, nullable=False),
     Column("judged_by", String(16), comment="label, human, judge or event"),
     Column("raw_quality", Double, comment="not used since 0007"),
-    Column("surrogates", Text, comment="JSON object: quality by judge and event too", info={"since": "0007"}),
-    Column("sample_weight", Double, nullable=False, comment="rows that it counts as"),
-    Column("disagreement", Double, comment="how far its raters lie apart in quality; NULL: there were not two"),
-    Column("decided", BigInteger, comment="decisions made by then, learned or not", info={"since": "0002"}),
-    Column(
-        "restarts",
-        Text,
-        comment="JSON list: arms that were restarted before this row; NULL: none",
-        info={"since": "0002"},
-    ),
+    Column("surrogates", Text, comment="JSON object: quality by judge and event", info={"since": "0007"}),
+    Column("sample_weight", Double, nullable=False, comment="number of rows that this row counts as"),
+    Column("disagreement", Double, comment="largest difference in quality between raters; NULL: fewer than two"),
+    Column("decided", BigInteger, comment="decisions made by then, learned or not", info=_IN_0002),
+    Column("restarts", Text, comment="JSON list: arms restarted before this row; NULL: none", info=_IN_0002),
     UniqueConstraint("policy", "decision_id", name="updates_decision_once"),
     comment="the ledger: what each policy learned, in order and without a gap; never updated",
 )
@@ -131,7 +131,7 @@ snapshots = Table(
     Column("policy", LABEL, nullable=False),
     Column("algorithm", String(40), nullable=False),
     Column("params", Text, nullable=False, comment="JSON object"),
-    Column("params_sha256", String(43), nullable=False, comment="of params, which may be too long for an index"),
+    Column("params_sha256", String(43), nullable=False, comment="sha256 of params, short enough for an index"),
     Column("last_seq", LONG, nullable=False),
     Column("sha256", String(64), nullable=False),
     Column("encoder_hash", String(64), nullable=False),
@@ -145,31 +145,29 @@ snapshots = Table(
 jobs = Table(
     "jobs",
     metadata,
-    Column("kind", String(16), primary_key=True, comment="who works on it: judge, check or label (a person)"),
+    Column("kind", String(16), primary_key=True, comment="judge, check or label (by a person)"),
     Column("decision_id", ID, primary_key=True),
     Column("made_at", Double, nullable=False, comment="when its outcome came in"),
-    Column("due_at", Double, nullable=False, comment="nobody begins before"),
-    Column("tries", Integer, nullable=False, comment="begun, without those that a failing server ended"),
+    Column("due_at", Double, nullable=False, comment="earliest time of the next try"),
+    Column("tries", Integer, nullable=False, comment="number of tries, without those that a failing server ended"),
     Column("claimed_by", String(128), comment="the process that works on it; NULL: it waits"),
     Column("claimed_until", Double, comment="by the clock of the database"),
-    Column(
-        "facts", Text, nullable=False, comment="JSON object: of the judge, the share judged and failures of its server"
-    ),
+    Column("facts", Text, nullable=False, comment="JSON object; judge: the share judged, failures of its server"),
     Index("jobs_due_at", "kind", "due_at"),
     Index("jobs_made_at", "kind", "made_at"),
     Index("jobs_claimed", "kind", "claimed_by"),
     info={"since": "0006"},
-    comment="decisions that wait for the judge or for the check of reward.check",
+    comment="decisions that wait for the judge, for the check of reward.check, or for a label",
 )
 
 judge_days = Table(
     "judge_days",
     metadata,
     Column("day", String(10), primary_key=True, comment="UTC"),
-    Column("shard", Integer, primary_key=True, autoincrement=False, comment="0: moved by judges; summed when read"),
+    Column("shard", Integer, primary_key=True, autoincrement=False, comment="0: counted by judges; summed when read"),
     Column("begun", LONG, nullable=False, comment="judgements that began"),
     Column("scored", LONG, nullable=False, comment="scores stored"),
-    Column("failed", LONG, nullable=False, comment="tries that gave no score"),
+    Column("failed", LONG, nullable=False, comment="tries without a score"),
     Column("given_up", LONG, nullable=False, comment="decisions that were tried too often"),
     Column("expired", LONG, nullable=False, comment="decisions that waited too long"),
     Column("suspicious", LONG, nullable=False, comment="decisions with a text that addresses the judge"),
@@ -177,7 +175,7 @@ judge_days = Table(
     Column("prompt_tokens", LONG, nullable=False),
     Column("completion_tokens", LONG, nullable=False),
     Column("dollars", Double, nullable=False),
-    comment="what the judge did and cost by day",
+    comment="work and cost of the judge by day",
 )
 
 quarantines = Table(
@@ -185,36 +183,36 @@ quarantines = Table(
     metadata,
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("source", Text, nullable=False, comment="key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"),
-    Column("since", Double, comment="feedback that came in then or later; NULL: no bound"),
-    Column("until", Double, comment="feedback that came in before; NULL: no bound"),
-    Column("label", LABEL, nullable=False, comment="the ledger that had learned from it"),
-    Column("new_label", LABEL, nullable=False, comment="the ledger that is learned without it"),
+    Column("since", Double, comment="earliest feedback; NULL: no bound"),
+    Column("until", Double, comment="the feedback came in before this time; NULL: no bound"),
+    Column("label", LABEL, nullable=False, comment="the ledger that had learned from the feedback"),
+    Column("new_label", LABEL, nullable=False, comment="the ledger that is learned without the feedback"),
     Column("reason", Text, nullable=False),
     Column("actor", String(128), nullable=False),
     Column("made_at", Double, nullable=False),
     Column("lifted_at", Double),
-    comment="feedback that was taken out of a ledger, which was learned again without it",
+    comment="feedback that is excluded from learning; its ledger was learned again without it",
 )
 
 
-# Who may do what, who did what, and the secrets and leases of the service.
+# Access rights, the audit log, and the secrets and leases of the service.
 
 api_keys = Table(
     "api_keys",
     metadata,
     Column("public_id", String(16), primary_key=True),
-    Column("secret_sha256", String(64), nullable=False, comment="hex digits, of the secret part"),
+    Column("secret_sha256", String(64), nullable=False, comment="sha256 of the secret part, hex digits"),
     Column("name", String(64), nullable=False),
     Column("role", String(16), nullable=False, comment="reader, app, rater, worker, operator, admin"),
-    Column("scopes", Text, nullable=False, comment="JSON object: what the key is narrowed to"),
-    Column("tenant", String(64), comment="NULL: of every tenant"),
+    Column("scopes", Text, nullable=False, comment="JSON object: restrictions in addition to the role"),
+    Column("tenant", String(64), comment="NULL: every tenant"),
     Column("made_at", Double, nullable=False),
     Column("made_by", String(64), nullable=False),
     Column("expires_at", Double),
     Column("revoked_at", Double),
-    Column("last_used_at", Double, comment="at most a minute old"),
-    Column("replaced_by", String(16), comment="public id of the key that it was rotated to"),
-    comment="keys of callers; their secrets as sha256 alone",
+    Column("last_used_at", Double, comment="written at most once a minute"),
+    Column("replaced_by", String(16), comment="public id of its successor after a rotation"),
+    comment="keys of callers; of their secrets only the sha256",
 )
 
 audit_log = Table(
@@ -224,17 +222,17 @@ audit_log = Table(
     Column("made_at", Double, nullable=False),
     Column("actor", String(128), nullable=False, comment="key:PUBLIC_ID, or cli:USER@HOST"),
     Column("action", String(64), nullable=False, comment="key.create, feedback.quarantine, ..."),
-    Column("target", String(128), nullable=False, comment="what it was done to"),
+    Column("target", String(128), nullable=False, comment="object of the action"),
     Column("tenant", String(64)),
     Column("facts", Text, nullable=False, comment="JSON object"),
-    Column("sha256", String(64), nullable=False, comment="of the row before and of this one"),
-    comment="who changed what: append-only, each row sealed with the one before",
+    Column("sha256", String(64), nullable=False, comment="hash of the previous row's sha256 and this row"),
+    comment="who changed what; append-only, with a hash chain over all rows",
 )
 
 service_secrets = Table(
     "service_secrets",
     metadata,
-    Column("name", String(32), primary_key=True, comment="draws: what seeds of draws are made with"),
+    Column("name", String(32), primary_key=True, comment="draws: secret from which seeds of draws are computed"),
     Column("value", String(64), nullable=False, comment="hex digits"),
     Column("made_at", Double, nullable=False),
     comment="secrets that the service made for itself",
@@ -246,7 +244,7 @@ leases = Table(
     Column("name", String(64), primary_key=True),
     Column("holder", String(128), nullable=False),
     Column("expires_at", Double, nullable=False),
-    comment="which process does what only one may do",
+    comment="tasks that one process at a time may do, and the process that does them",
 )
 
 
@@ -255,17 +253,17 @@ policy_versions = Table(
     metadata,
     Column("name", LABEL, primary_key=True),
     Column("base", LABEL, nullable=False, comment="policy.label of the configuration that it is a version of"),
-    Column("label", LABEL, nullable=False, comment="its own ledger"),
+    Column("label", LABEL, nullable=False, comment="label of the version's own ledger"),
     Column("state", String(16), nullable=False),
-    Column("weight", Double, nullable=False, comment="share of its pmf in what is served"),
-    Column("former", String(16), comment="the state that a paused one comes back to"),
+    Column("weight", Double, nullable=False, comment="share of the version's pmf in the pmf that is served"),
+    Column("former", String(16), comment="state to which a paused version returns"),
     Column("changes", Text, nullable=False, comment="JSON object: settings that differ from the configuration"),
-    Column("revision", LONG, nullable=False, comment="changes of this row"),
+    Column("revision", LONG, nullable=False, comment="number of changes of this row"),
     Column("reason", Text, nullable=False),
     Column("waits_for", Text, nullable=False),
     Column("made_by", String(128), nullable=False),
     Column("made_at", Double, nullable=False),
-    Column("since", Double, nullable=False, comment="when its state or weight changed last"),
+    Column("since", Double, nullable=False, comment="last change of state or weight"),
     Index("policy_versions_base", "base", "state"),
     comment="versions of a policy that roll out by evidence",
 )
@@ -283,33 +281,28 @@ policy_verdicts = Table(
     Column("facts", Text, nullable=False, comment="JSON object"),
     Column("made_at", Double, nullable=False),
     Index("policy_verdicts_version", "version", "number"),
-    comment="what each look at the evidence came to",
+    comment="result of each evaluation of a version's evidence",
 )
 
 policy_control = Table(
     "policy_control",
     metadata,
     Column("base", LABEL, primary_key=True, comment="policy.label of the configuration"),
-    Column("revision", LONG, nullable=False, comment="rises with every change of a version or of the switch"),
+    Column("revision", LONG, nullable=False, comment="number of changes of versions and of the switch"),
     Column("killed", String(16), comment="arm or champion; NULL: versions decide"),
     Column("arm", String(64)),
     Column("actor", String(128), nullable=False),
     Column("reason", Text, nullable=False),
     Column("made_at", Double, nullable=False),
-    comment="the kill switch, and a number that rises with every change of a version",
+    comment="the kill switch, and the number of changes of versions",
 )
 
 
-# Decisions, and what came of them: outcomes, feedback, cancellations, the ids that others know them by.
-
-_IN_0003: Final = {"since": "0003"}
-_IN_0008: Final = {"since": "0008"}
-_IN_0009: Final = {"since": "0009"}
+# Decisions with their outcomes, feedback and cancellations.
 
 
-def _partial_index(name: str, *columns: Column[Any], where: ColumnElement[bool], **more: Any) -> None:
-    """Give the columns' table an index of the rows that the condition holds for."""
-    Index(name, *columns, sqlite_where=where, postgresql_where=where, **more)
+def _partial_index(name: str, *columns: Column[Any], where: ColumnElement[bool], **options: Any) -> None:
+    Index(name, *columns, sqlite_where=where, postgresql_where=where, **options)
 
 
 decisions = Table(
@@ -319,46 +312,32 @@ decisions = Table(
     Column("tenant", String(64), nullable=False),
     Column("text", Text, nullable=False, comment="the question"),
     Column("context", Text, nullable=False, comment="JSON object, as the caller sent it"),
-    Column("budget", Text, nullable=False, comment="JSON object: the caps that were given"),
+    Column("budget", Text, nullable=False, comment="JSON object: the caller's caps"),
     Column("allowed", Text, comment="JSON list of the arms the caller allowed; NULL: all"),
-    Column("body_hash", String(43), nullable=False, comment="sha256 of the request, by which a repetition is known"),
+    Column("body_hash", String(43), nullable=False, comment="sha256 of the request, to recognise repeated requests"),
     Column("arms", Text, nullable=False, comment="JSON list: the arms on offer, in the order of pmf and scores"),
     Column("pmf", Text, nullable=False, comment="JSON list: probability of each arm, after the floor"),
-    Column("scores", Text, comment="JSON list: the policy's value for each arm; NULL: it has none"),
+    Column("scores", Text, comment="JSON list: the policy's value for each arm; NULL: the policy has none"),
     Column("arm", String(64), nullable=False, comment="the arm that was drawn"),
-    Column("propensity", Double, nullable=False, comment="its probability"),
+    Column("propensity", Double, nullable=False, comment="probability of the arm"),
     Column("policy", LABEL, nullable=False, comment="label of the ledger that decided"),
     Column("version", String(128), nullable=False, comment="the snapshot that decided"),
     Column("encoder_hash", String(64), nullable=False, comment="sha256 of the encoder that made the features"),
-    Column(
-        "seed",
-        String(20),
-        nullable=False,
-        comment="of the draw, made of the id and the secret draws: unsigned 64 bit, decimal",
-    ),
+    Column("seed", String(20), nullable=False, comment="from id and the secret draws: unsigned 64-bit, decimal"),
     Column("floor", Double, nullable=False, comment="least probability of an arm"),
-    Column("explored", Boolean, nullable=False, comment="another arm was at least as likely"),
-    Column("fault", Text, comment="why the policy's pmf was not used"),
-    Column("facts", Text, nullable=False, comment="JSON object, what else the policy wants in the log"),
+    Column("explored", Boolean, nullable=False, comment="whether another arm was at least as likely"),
+    Column("fault", Text, comment="why the policy's pmf was not used; NULL: it was used"),
+    Column("facts", Text, nullable=False, comment="JSON object: further facts that the policy logs"),
     Column("run_by", String(16), nullable=False, comment="who runs the arm: worker or caller"),
     Column("features", LargeBinary, comment="float32 or float16, little endian, see storage/rows/conversion.py"),
-    Column("made_at", Double, nullable=False, comment="seconds since the epoch, as every time here"),
+    Column("made_at", Double, nullable=False, comment="seconds since the epoch, like every time in this schema"),
     Column("session", String(128), comment="the conversation"),
-    Column("api_key", String(16), comment="public id of the key it came with"),
-    Column(
-        "request", Text, comment="JSON object: messages, asked, forced, and what else the edge knows; NULL: nothing"
-    ),
-    Column(
-        "cost_weight", Double, comment="weight of cost that it was served at; NULL: the reward setting's", info=_IN_0003
-    ),
-    Column(
-        "price",
-        String(64),
-        comment="weight of cost that the caller wanted: a name or a number; NULL: none",
-        info=_IN_0003,
-    ),
+    Column("api_key", String(16), comment="public id of the caller's key"),
+    Column("request", Text, comment="JSON object: messages, asked, forced, and facts of the edge; NULL: nothing"),
+    Column("cost_weight", Double, comment="weight of cost in use; NULL: that of the setting reward", info=_IN_0003),
+    Column("price", String(64), comment="the caller's weight of cost, a name or a number; NULL: none", info=_IN_0003),
     Index("decisions_made_at", "made_at"),
-    comment="every decision, with all that its draw was made of; never updated but to erase texts",
+    comment="every decision, with everything that its draw depends on; updated only to erase texts",
 )
 _partial_index(
     "decisions_session", *decisions.c["session", "tenant", "made_at"], where=decisions.c.session.is_not(None)
@@ -374,9 +353,9 @@ answer_queue = Table(
     Column("tries", Integer, nullable=False, comment="runs that have begun"),
     Column("claimed_by", String(128), comment="the process that runs it; NULL: it waits"),
     Column("claimed_until", Double, comment="by the clock of the database"),
-    Column("arm", String(64), comment="that was drawn; NULL: queued by an older release", info={"since": "0004"}),
-    Column("chat", Text, comment="JSON object: a chat as it came, for an arm that passes it on", info=_IN_0008),
-    comment="decisions that wait for a worker of ours, or are run by one; a row leaves with the outcome",
+    Column("arm", String(64), comment="the drawn arm; NULL: queued by an older release", info=_IN_0004),
+    Column("chat", Text, comment="JSON object: the original chat request, for arms that pass it on", info=_IN_0008),
+    comment="decisions that wait for a worker or are run by one; the row is deleted when the outcome is stored",
 )
 _partial_index("answer_queue_next", *answer_queue.c["turn", "queued_at"], where=answer_queue.c.claimed_by.is_(None))
 _partial_index("answer_queue_claimed", answer_queue.c.claimed_by, where=answer_queue.c.claimed_by.is_not(None))
@@ -386,11 +365,11 @@ outcomes = Table(
     "outcomes",
     metadata,
     Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
-    Column("body_hash", String(43), nullable=False, comment="sha256 of what was reported"),
+    Column("body_hash", String(43), nullable=False, comment="sha256 of the reported outcome"),
     Column("status", String(16), nullable=False, comment="answered, failed, budget or cancelled"),
     Column("answer", Text),
     Column("trace", LargeBinary, comment="JSON list of events, compressed (storage/rows/outcome_rows.py)"),
-    Column("cost", Text, nullable=False, comment="JSON object; what is left out is 0"),
+    Column("cost", Text, nullable=False, comment="JSON object; a missing key means 0"),
     Column("steps", Double, nullable=False, comment="rounds of search and generation"),
     Column("stop_reason", String(64), nullable=False),
     Column("error", Text, comment="the message of the failure"),
@@ -398,13 +377,11 @@ outcomes = Table(
     Column("made_by", Text, nullable=False, comment="JSON object: params, generator, retriever, budget"),
     Column("made_at", Double, nullable=False),
     Column("sources", Text, comment="JSON list: the passages that were shown; NULL: none"),
-    Column("reply", Text, comment="JSON object: what a model replied beside the text", info=_IN_0008),
-    Column(
-        "call", String(43), comment="sha256 of caller, conversation and calls of tools, see tool_turns", info=_IN_0008
-    ),
+    Column("reply", Text, comment="JSON object: parts of the model's reply other than text", info=_IN_0008),
+    Column("call", String(43), comment="sha256 of caller, conversation and tool calls, see tool_turns", info=_IN_0008),
     Column("taken_by", ID, comment="the decision that has the results of these calls; NULL: none yet", info=_IN_0009),
     Index("outcomes_made_at", "made_at"),
-    comment="what came of a decision: the answer, and what it cost; one per decision",
+    comment="outcome of a decision: the answer and its cost; at most one per decision",
 )
 
 _partial_index("outcomes_call", outcomes.c.call, where=outcomes.c.call.is_not(None), info=_IN_0008)
@@ -426,12 +403,12 @@ feedback = Table(
     Column("kind", String(16), nullable=False),
     Column("value", Text, nullable=False, comment="JSON number, list of gold answers, or null"),
     Column("source", String(16), nullable=False),
-    Column("late", Boolean, nullable=False, comment="its decision was closed before, in the ledger that decided"),
+    Column("late", Boolean, nullable=False, comment="whether the ledger that decided had closed the decision before"),
     Column("received_at", Double, nullable=False),
-    Column("rater", String(64), comment="which one of the source"),
+    Column("rater", String(64), comment="name of the rater"),
     Column("event", String(64), comment="name of the event"),
-    Column("facts", Text, comment="JSON object, what else the rater said"),
-    Column("api_key", String(16), comment="public id of the key it came with"),
+    Column("facts", Text, comment="JSON object: further facts from the rater"),
+    Column("api_key", String(16), comment="public id of the caller's key"),
     Index("feedback_decision", "decision_id"),
     Index("feedback_rater", "rater", "received_at", info={"since": "0006"}),
     comment="labels, ratings, rewards and events, as they came in",
@@ -440,11 +417,11 @@ feedback = Table(
 counters = Table(
     "counters",
     metadata,
-    Column("label", LABEL, primary_key=True, comment="empty: of the whole store; spent:HASH: of a tenant or a key"),
-    Column("name", String(24), primary_key=True, comment="of the count; of what is spent the day, 2026-11-22"),
+    Column("label", LABEL, primary_key=True, comment="ledger; empty: the store; spent:HASH: a tenant or key"),
+    Column("name", String(24), primary_key=True, comment="name of the count; of spending the day, as 2026-11-22"),
     Column("shard", Integer, primary_key=True, autoincrement=False, comment="summed when read"),
-    Column("value", LONG, nullable=False, comment="of what is spent billionths of a dollar"),
-    comment="counts that are moved with the rows, so that no reader counts them",
+    Column("value", LONG, nullable=False, comment="number of rows; of spending billionths of a dollar"),
+    comment="counts that change with the rows, so that readers need not count rows",
 )
 
 arm_hours = Table(
@@ -454,14 +431,14 @@ arm_hours = Table(
     Column("hour", Integer, primary_key=True, autoincrement=False, comment="hours since the epoch, UTC"),
     Column("arm", String(64), primary_key=True),
     Column("totals", Text, nullable=False, comment="JSON object: counts and sums of types/totals.py"),
-    comment="what each arm did and earned in each hour",
+    comment="activity and rewards of each arm in each hour",
 )
 
 reading_positions = Table(
     "reading_positions",
     metadata,
     Column("reader", String(128), primary_key=True, comment="arm_hours:LABEL, ..."),
-    Column("position", Text, nullable=False, comment="JSON object: up to where it has read"),
+    Column("position", Text, nullable=False, comment="JSON object: the last rows that were read"),
     Column("moved_at", Double, nullable=False),
-    comment="up to where readers of the tables have come",
+    comment="positions of readers that process tables in order",
 )

@@ -180,7 +180,7 @@ def test_what_can_only_be_read_is_read(tmp_path, monkeypatch, caplog):
     shutil.copytree(tmp_path / "data", tmp_path / "mount")
     file = StoreFile(tmp_path / "mount" / "ragbandit.db", read_only=True)
     (tmp_path / "mount" / "ragbandit.db-wal").write_bytes(b"x" * 40)
-    monkeypatch.setattr(StoreFile, "_opened", unable_without_immutable(StoreFile._opened))
+    monkeypatch.setattr(StoreFile, "_open", unable_without_immutable(StoreFile._open))
     connection = file.connect({})
     assert connection.execute("SELECT count(*) FROM decisions").fetchone() == (0,)
     connection.close()

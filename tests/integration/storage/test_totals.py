@@ -144,7 +144,7 @@ def test_who_lost_the_lease_writes_nothing(world):
     world.write(delete(leases))
     extend(world)
     before = totals(world)
-    assert not slow._write("arm_hours", deltas, to=to)
+    assert not slow._write("arm_hours", deltas, position=to)
     assert totals(world) == before
 
 

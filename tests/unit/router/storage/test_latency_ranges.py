@@ -16,7 +16,7 @@ def row(latencies) -> dict[str, object]:
     """Stored totals of outcomes with these durations."""
     deltas = Deltas()
     for seconds in latencies:
-        deltas.took(KEY, seconds)
+        deltas.add_duration(KEY, seconds)
     return deltas[KEY]
 
 

@@ -182,9 +182,9 @@ def schema_of(policy: Policy) -> ContextSchema:
 def tolerance_of(policy: Policy) -> float:
     """`tolerance`: largest difference by rounding between machines, threads or devices that learned the same rows.
 
-    `learning.snapshots.difference` defines the measure. The tolerance may grow with updates. Arms whose scores differ by
-    less than this share of the largest score tie, and the pmf may differ between them. 0 for an exact policy, which
-    learns the same bytes on every machine.
+    `learning.snapshots.difference` defines the measure. The tolerance may grow with updates. Arms whose scores
+    differ by less than this share of the largest score tie, and the pmf may differ between them. 0 for an exact policy,
+    which learns the same bytes on every machine.
     """
     return float(getattr(policy, "tolerance", 0.0))
 

@@ -1,7 +1,7 @@
 """The report on simulated services with known truth: are dollars, quality and verdict right?
 
 Every run is a learning service: two kinds of questions, arms of known prices and qualities, a holdback, floors, and
-a policy whose share of the cheap arm grows. Some answers are rated, those of one arm more often than those of another.
+a policy whose share of the cheap arm grows. Some answers are rated: one arm's more often than the other's.
 The report is read repeatedly. A run is missed if the interval of any report excludes the truth: the cost and quality
 of always using the other arm on the same questions.
 """

@@ -25,7 +25,7 @@ _KEYS: Final = {"decisions": "id"}
 
 
 def grow(database: Database, *, first: int, last: int, like: Mapping[str, str]) -> None:
-    """Copies first..last of a row of each table: like says of which one, by the name of the table."""
+    """Insert the copies first..last of one row per table. like: table name -> key of that row."""
     for begin in range(first, last + 1, _STEP):
         for table, differs, where in _DIFFERS:
             if table.name in like:
@@ -50,7 +50,7 @@ def _copy(
     values = ", ".join(differs.get(name, f'"{name}"') for name in names)
     listed = ", ".join(f'"{name}"' for name in names)
     key = _KEYS.get(table.name, "decision_id")
-    # Of its own and first, or PostgreSQL looks for the row again for each of its copies.
+    # Materialized, because PostgreSQL would otherwise look for the row again for each copy.
     one = f"one AS MATERIALIZED (SELECT * FROM {table.name} WHERE {key} = :row)"
     query = f"INSERT INTO {table.name} ({listed}) {_N}, {one} SELECT {values} FROM one, numbers {where}"
     given: dict[str, Any] = {"first": first, "last": last, "row": row}

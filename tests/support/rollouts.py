@@ -50,7 +50,7 @@ class Trial:
             return store.verdicts_of(connection, "v1")
 
     def look(self, *, anew=False):
-        """Judge all versions once, when all rows have settled. anew: by a new evaluator."""
+        """Judge all versions once, after all rows have settled. anew: with a new evaluator."""
         self.now += 6.0
         if anew:
             self.evaluator.close()

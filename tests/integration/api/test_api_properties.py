@@ -1,6 +1,6 @@
 """HTTP: valid and invalid requests generated from the OpenAPI document, on every endpoint, with all checks.
 
-A hundred of them here, always the same; API_FUZZ=10000 (`make api-fuzz`) makes that many, others each time.
+`make test` sends a hundred fixed requests; API_FUZZ=10000 (`make api-fuzz`) sends 10,000 random ones.
 """
 
 import contextlib

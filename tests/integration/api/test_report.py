@@ -62,7 +62,7 @@ def test_reports_run_one_by_one(serve, monkeypatch):
 
     def noted(*given):
         threads.add(threading.get_ident())
-        time.sleep(0.05)  # so that another thread would be used if there were one
+        time.sleep(0.05)  # so that a second thread, if one existed, would be used
         return read(*given)
 
     monkeypatch.setattr(reporting, "read_log", noted)

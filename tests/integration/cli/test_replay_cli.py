@@ -114,7 +114,7 @@ def store(filled, tmp_path, run):
 
 
 def test_the_policy_of_the_store_is_not_compared_with_itself(store, run):
-    """The policy that serves, as it is now, is the baseline beside a candidate that learns, and the same as itself."""
+    """The serving policy is the baseline of a candidate that learns; compared with itself there is no difference."""
     said = found(run("--policy", "linucb,fixed:single_step", "--json"))
     assert said["logged"] == ["linucb"]
     linucb, single, current = said["candidates"]
@@ -171,7 +171,7 @@ def test_store(store, filled, run):
 
 
 def test_a_sample_of_the_store(store, run):
-    """Policies learn and are judged on at most --sample rows, the same in every run, and each sentence says so."""
+    """Policies learn and are judged on at most --sample rows, the same in every run, and each sentence names the sample."""
     said, again = (found(run("--policy", "linucb", "--sample", "90", "--json")) for _ in range(2))
     assert said == again
     assert (said["rows"], said["sampled_from"]) == (90, 120)

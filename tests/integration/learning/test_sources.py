@@ -109,7 +109,7 @@ def rated(world, raters, *, key=None, first=0):
 
 
 def test_beyond_its_cap_a_rater_is_not_learned(make_world, database_url):
-    """Three judgements of a rater per day are learned; those of other raters and of the next day are learned too."""
+    """Three judgements of a rater per day are learned; further judgements are learned from other raters and on the next day."""
     world = make_world(database_url=database_url, learning={"rater_per_day": 3})
     rated(world, ["ann"] * 5 + ["bob"] * 2 + [None] * 5, key="app")
     world.learn()
@@ -174,7 +174,7 @@ def test_learners_that_come_and_go_learn_the_same(make_world, database_url):
     ("rater", "key", "learned"), [("import:langfuse:eval", None, 3), ("gpt", None, 3), ("gpt", "web", 1)]
 )
 def test_own_processes_have_no_cap(make_world, rater, key, learned):
-    """Scores of the configured judge and imports of an operator are not capped; those of an API key are."""
+    """The cap counts judgements of API keys; it ignores the configured judge and imports of an operator."""
     world = make_world(learning={"rater_per_day": 1, "sources": {"import:*": 1.0}})
     for number in range(3):
         said(world, answered(world), key=key, rating=1.0, source="judge", rater=rater, feedback_id=f"f{number}")

@@ -111,7 +111,7 @@ def test_every_verb_in_every_state(database):
 
 
 def test_two_operators_race(database):
-    """Of two actions on the same revision one succeeds; of two canaries opened at once one succeeds."""
+    """One of two actions on the same revision succeeds, and one of two canaries that are opened at the same time."""
     for name in ("v1", "v2"):
         add(database, name)
         seen = do(database, "shadow", name)

@@ -58,7 +58,7 @@ def test_the_first_version_brings_the_configuration(database):
 
 
 def test_one_of_two_wins(database):
-    """Of two changes of the same revision one succeeds, and the other one gets the new state in its error."""
+    """One of two changes of the same revision succeeds; the error of the second change has the new state."""
     seen = add(database, draft())
 
     def tried(state):

@@ -29,7 +29,7 @@ from tests.conftest import on_sqlite
 from tests.support.cases import every_case
 from tests.support.waiting import runs, until
 
-#: a check that does what the answer says
+#: a check whose behaviour the answer chooses
 MODULE = """
 import asyncio, os, sys, time
 

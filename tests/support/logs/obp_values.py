@@ -1,11 +1,11 @@
-"""What the Open Bandit Pipeline says of small made-up logs: an oracle that shares no code with ours.
+"""Estimates of the Open Bandit Pipeline on small synthetic logs: an oracle that shares no code with ours.
 
-It needs Python below 3.11 by its own word, so that no environment here may count on it: its values are recorded in
-obp_values.json beside this file, made by
+The package declares Python below 3.11, so it may be missing here. Its values are therefore recorded in
+obp_values.json, which this command writes:
 
     python -m tests.support.logs.obp_values
 
-where obp 0.5.7 can be imported. The logs come from the standard library's generator, which promises the same numbers
+It needs obp 0.5.7. The logs come from the standard library's generator, which promises the same numbers
 in every version.
 """
 

@@ -180,7 +180,7 @@ class PostgresServer:
 
     @staticmethod
     def _end_sessions(connection: Connection) -> None:
-        """End all other sessions and wait for their end, so that none of their locks blocks the next test."""
+        """End all other sessions and wait, so that no lock blocks the next test."""
         give_up = time.monotonic() + 5
         while connection.execute(text(_END_SESSIONS)).all() and time.monotonic() < give_up:
             time.sleep(0.002)

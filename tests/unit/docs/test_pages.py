@@ -108,7 +108,7 @@ def _is_there(name):
         return re.search(rf"\b{place.name}\b", package.read_text("utf-8")) is not None
     if module.exists():
         return re.search(rf"^(?! ).*\b{place.name}\b|^    {place.name},$", module.read_text("utf-8"), re.M) is not None
-    return place.parent.name[:1].isupper() and _is_there(name.rpartition(".")[0])  # of a class
+    return place.parent.name[:1].isupper() and _is_there(name.rpartition(".")[0])  # a member of a class
 
 
 def test_verbs_are_those_of_the_command():

@@ -79,7 +79,7 @@ def test_sums_grow_old(monkeypatch):
 
     assert not stopped()
     monkeypatch.setattr(budgets, "MOST_SPENDERS", 0)
-    assert not stopped(key="k", scopes={"dollars_per_day": 5.0})  # one that is fresh, one that is not
+    assert not stopped(key="k", scopes={"dollars_per_day": 5.0})  # a fresh budget, a stale budget
     day[0] = 1000.0
     assert not stopped()  # within FRESH_S
     since[0] += budgets.FRESH_S

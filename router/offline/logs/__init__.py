@@ -256,7 +256,7 @@ def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad
         raise InvalidInput(message, field=shown(path), remedy=remedy)
 
 
-def told_rows(rows: Iterable[Row], progress: Progress, *, total: int = 0) -> Iterator[Row]:
+def with_progress(rows: Iterable[Row], progress: Progress, *, total: int = 0) -> Iterator[Row]:
     """The same rows; calls `progress` after every 1000 rows."""
     for done, row in enumerate(rows, start=1):
         yield row

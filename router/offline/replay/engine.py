@@ -1,17 +1,17 @@
-"""The engine: sums the batches of a log in two passes, and makes results of the sums.
+"""The engine of a replay: sums the batches of a log in two passes and computes the results from the sums.
 
     pass 1   counts, weights, draws, hashes of ids; sums of the reward model     -> checks, solved model
     pass 2   sums of the estimates, by segment                                   -> results
 
-A log has a part per file. Threads or an executor read the parts, and their sums are merged in the order of the files.
+A log has one part per file. Threads or an executor read the parts; their sums are merged in the order of the files.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Estimator, Progress, Tally, no_progress
@@ -29,6 +29,8 @@ from ragbandit.router.offline.replay.plan import (
     Plan,
     ReplayResult,
     ResolvedPlan,
+    array_pmf,
+    baselines,
     described,
 )
 from ragbandit.router.offline.replay.prepare import MakeEncoder, prepare
@@ -43,16 +45,18 @@ from ragbandit.router.offline.replay.sums import (
     check_summary,
     learn_part,
     measure_part,
+    memory_part,
     shown_segments,
 )
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Matrix
 
 Sums = TypeVar("Sums", bound=Tally)
 
-#: rows per fold from which on estimators with a model are shown unasked
+#: with at least this many rows per fold, estimators with a model are shown even if the plan's estimator needs none
 FEWEST_ROWS = 2
-#: bytes of arrays that are kept from one pass to the next, of all parts
+#: bytes of arrays that stay in memory between the passes, for all parts together
 KEPT_BYTES: Final = 1 << 28
 _ONE_FILE: Final = "give it one file"
 
@@ -69,13 +73,13 @@ def replay(
 ) -> ReplayResult:
     """Judge candidates on a log.
 
-    log: from `open_log`, or rows in memory from `memory_log`. An opened log is read in batches that need not fit in
+    log: from `open_log`, or rows in memory from `memory_log`. An opened log is read in batches, so it need not fit in
     memory, unless a candidate or the baseline reads questions.
     candidates: names as for `ragbandit replay --policy`, or specs; None for each arm of the log, and uniform.
     plan: default Plan().
-    settings: the service's: floors, cold start, incumbent and fallback of policies and snapshots, and the folders of
-    snapshots and cached features; default those of the opened log.
-    encoder: makes the encoder for rows without features of this encoder; default the configured one for an opened log.
+    settings: of the service. They set floors, cold start, incumbent and fallback of policies and snapshots, and the
+    folders of snapshots and cached features. Default: the settings of the opened log.
+    encoder: makes the encoder for rows without usable features; default for an opened log: the configured encoder.
     executor: judges the files of a folder or a pattern, such as Dask's `Client.get_executor()`; default threads.
     Raises InvalidInput, ConfigError, StoreError or SnapshotError if the candidates cannot be judged.
     """
@@ -89,7 +93,7 @@ def replay(
         check_spread(log, resolved=resolved)
         if not resolved.reads_text:
             return _replay_sources(log, resolved=resolved, judging=judging)
-        # A snapshot needs all rows: questions that it learned are not judged.
+        # With a snapshot all rows are read, to find the questions that it has learned: these are not judged.
         frozen = any(spec.kind == "snapshot" for spec in resolved.candidates or ())
         log = log.read(progress, older=frozen, sample=0 if frozen else resolved.plan.sample)
     current = current_settings(log, resolved=resolved, settings=settings)
@@ -111,18 +115,17 @@ def replay(
 
 
 def _replay_sources(log: OpenLog, *, resolved: ResolvedPlan, judging: Callable[..., ReplayResult]) -> ReplayResult:
-    """Judge candidates on a log that need not fit in memory."""
     skipped: list[BadRow] = []
-    own = [spec.what for spec in resolved.candidates or () if spec.kind == "column"]
-    with log.sources(own=own, skipped=skipped) as sources:
+    pmf_columns = [spec.what for spec in resolved.candidates or () if spec.kind == "column"]
+    with log.sources(own=pmf_columns, skipped=skipped) as sources:
         arms = log.arms(sources)
         resolved = resolved.completed(arms=arms)
         plan, specs = resolved.plan, resolved.candidates or ()
-        part = partial(SourcePart, candidates=specs, plan=plan, arms=arms, mixed_arms=log.mixed_arms, since=log.since)
-        parts = [part(source=source) for source in sources]
-        starts = certain_start([each.read() for each in parts])
+        common: dict[str, Any] = {"candidates": specs, "plan": plan, "arms": arms, "mixed_arms": log.mixed_arms}
+        parts = [SourcePart(source=source, since=log.since, **common) for source in sources]
+        starts = certain_start([part.read() for part in parts])
         return judging(
-            [replace(each, early=early) for each, early in zip(parts, starts, strict=True)],
+            [replace(part, early=early) for part, early in zip(parts, starts, strict=True)],
             plan=plan,
             candidates=specs,
             candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
@@ -134,7 +137,7 @@ def _replay_sources(log: OpenLog, *, resolved: ResolvedPlan, judging: Callable[.
 
 
 def check_spread(log: OpenLog, *, resolved: ResolvedPlan) -> None:
-    """Raises InvalidInput for requests that several files do not allow."""
+    """Raise InvalidInput for a plan or a candidate that cannot be judged on several files."""
     if not log.several:
         return
     if resolved.plan.learn or resolved.plan.baseline == CURRENT:
@@ -164,8 +167,10 @@ def estimate_candidates(
     """Judge candidates whose probabilities are in the parts of a log.
 
     candidate_pmfs: descriptions and notes of the candidates, in the same order.
-    log: description of the source. logged: the policies of its store, if it has one.
-    since: earlier decisions are left out, seconds since the epoch. sampled_from: rows of the log, for a sample.
+    log: description of the source.
+    logged: the policies of its store; empty or None if the log does not come from a store.
+    since: earlier decisions are left out, seconds since the epoch.
+    sampled_from: number of rows that the log had before a sample was drawn; None without a sample.
     executor: reads the parts; default threads of this process.
     Raises InvalidInput for an impossible row, an empty log, or an unknown baseline.
     """
@@ -198,10 +203,28 @@ def estimate_candidates(
     )
 
 
+def replay_pmfs(log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progress: Progress) -> ReplayResult:
+    """Judge policies by their probabilities, and each arm of the log. pmfs: name -> probabilities, (n, K)."""
+    fixed = [spec for spec in baselines(log.log.arms) if spec.kind == "fixed"]
+    specs = [CandidateSpec(name=label, kind="column", what=label) for label in pmfs]
+    candidates = [
+        *(CandidatePmf(described=label, pmf=pmf) for label, pmf in pmfs.items()),
+        *(CandidatePmf(described=spec.name, pmf=array_pmf(spec, log=log.log, named=str)) for spec in fixed),
+    ]
+    return estimate_candidates(
+        [memory_part(replace(log.log, candidates=tuple(candidate.pmf for candidate in candidates)))],
+        candidates=[*specs, *fixed],
+        candidate_pmfs=candidates,
+        plan=Plan(folds=folds),
+        log=log.described,
+        progress=progress,
+    )
+
+
 def _merged(
     name: str, work: Callable[..., Sums], parts: Sequence[LogPart], *, executor: Executor | None, progress: Progress
 ) -> Sums:
-    """The sums of a pass over all parts, in their order. name: what happens to the rows, for progress."""
+    """The sums of one pass over all parts, in their order. name: "summarized" or "judged", for progress."""
     if executor is None and len(parts) == 1:
         return work(parts[0], progress=progress)
     merged: Sums | None = None
@@ -211,7 +234,7 @@ def _merged(
             for done, sums in enumerate(pool.map(work, parts), start=1):
                 merged = sums if merged is None else merged.merged(sums)
                 progress(f"parts {name}", done, len(parts))
-        except BaseException:  # on Ctrl-C, threads end after their batch, not after their file
+        except BaseException:  # after Ctrl-C, threads finish their batch and not the whole file
             for part in parts:
                 part.stopped = True
             raise
@@ -220,7 +243,7 @@ def _merged(
 
 
 def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
-    """The index of the candidate that is the baseline, None for the logged policy. Raises InvalidInput."""
+    """The index of the baseline among the candidates; None for the logged policy. Raises InvalidInput."""
     names = [spec.name for spec in candidates]
     if plan.baseline in (None, LOGGED):
         return None

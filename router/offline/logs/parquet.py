@@ -19,13 +19,10 @@ import pyarrow.compute as compute
 import pyarrow.parquet as pq
 
 from ragbandit.router.offline.logs import (
-    OURS,
     BadRow,
     Defaults,
     Logged,
     Place,
-    Record,
-    column_values,
     place_of,
     shown,
     usable_rows,
@@ -42,7 +39,7 @@ from ragbandit.router.offline.logs.batches import (
     reward_column,
     row_named,
 )
-from ragbandit.router.offline.logs.jsonl import rows_of
+from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, rows_of
 from ragbandit.router.offline.logs.values import LATEST, converted, in_order, mapping, probabilities, seconds
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
@@ -73,7 +70,7 @@ def _check_columns(schema: Any, columns: Sequence[str], *, place: str) -> None:
     known = schema.names
     by_name = "pmf" in known and not _has_lists(schema.field("pmf").type)
     for name in columns:
-        if name in known or (name in OURS and name not in _NEEDED) or (name == "arms" and by_name):
+        if name in known or (name in KEYS and name not in _NEEDED) or (name == "arms" and by_name):
             continue
         remedy = f"log id, arms, pmf, arm and reward; the file has {', '.join(known)}"
         raise InvalidInput("there is no such column", field=f"{place} {name}", remedy=remedy)
@@ -232,7 +229,7 @@ def _records(batch: Any) -> Iterator[Record]:
 
 def _record_of(cells: Record) -> Record:
     """The record: `extra` spread out, empty cells of unknown columns and empty members of structs left out."""
-    record = {key: value for key, value in cells.items() if key in OURS or (value is not None and key != "extra")}
+    record = {key: value for key, value in cells.items() if key in KEYS or (value is not None and key != "extra")}
     for key in _OPEN:
         if isinstance(members := record.get(key), dict):
             record[key] = {name: value for name, value in members.items() if value is not None}
@@ -270,7 +267,7 @@ def _numbers(value: object) -> bool:
 
 def _written(rows: Sequence[Logged], *, own: Sequence[str]) -> Any:
     """The rows with all columns of a file."""
-    batch = rows_batch(rows, OURS, parts=[*PARTS])
+    batch = rows_batch(rows, KEYS, parts=[*PARTS])
     kept = [{name: row.extra[name] for name in own if _numbers(row.extra.get(name))} for row in rows]
     left = [
         {name: value for name, value in row.extra.items() if name not in mine}
@@ -278,7 +275,7 @@ def _written(rows: Sequence[Logged], *, own: Sequence[str]) -> Any:
     ]
     more = {name: [mine.get(name) for mine in kept] for name in own}
     more["extra"] = [canonical(extra) if extra else None for extra in left]
-    return record_batch({**dict(zip(OURS, batch.columns, strict=True)), **more})
+    return record_batch({**dict(zip(KEYS, batch.columns, strict=True)), **more})
 
 
 def rows_batch(
@@ -296,7 +293,7 @@ def _column(rows: Sequence[Logged], name: str, *, parts: Sequence[str]) -> Any:
         values = {part: [getattr(row.reward, part) for row in rows] for part in parts}
         values |= {part: [canonical(dict(each)) for each in values[part]] for part in _OPEN_PARTS if part in values}
         return reward_column(values)
-    if name not in OURS:
+    if name not in KEYS:
         return [_own_pmf(row, name) for row in rows]
     cells = column_values(rows, name)
     return [canonical(cell) if cell else "{}" for cell in cells] if name in _OPEN else cells

@@ -13,8 +13,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Estimator, Progress, Tally, no_progress
+from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.replay.assemble import ResultAssembler
@@ -41,8 +44,7 @@ from ragbandit.router.offline.replay.sums import (
     ScoreSums,
     SourcePart,
     certain_start,
-    check_ids,
-    check_summary,
+    check_times,
     learn_part,
     measure_part,
     memory_part,
@@ -58,6 +60,8 @@ Sums = TypeVar("Sums", bound=Tally)
 FEWEST_ROWS = 2
 #: bytes of arrays that stay in memory between the passes, for all parts together
 KEPT_BYTES: Final = 1 << 28
+#: a log with at most this share of different questions gets a note
+FRESH: Final = 0.8
 _ONE_FILE: Final = "give it one file"
 
 
@@ -197,10 +201,73 @@ def estimate_candidates(
         log=log,
         logged=logged or {},
         since=since,
-        notes=notes,
+        notes=(*notes, *notes_on(summary)),
         skipped=skipped,
         sampled_from=sampled_from,
     )
+
+
+def check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
+    """Raise InvalidInput if two rows have the same id: the decision would count twice."""
+    keys = np.sort(np.concatenate(summary.keys))
+    repeated = keys[1:][keys[1:] == keys[:-1]]
+    if len(repeated):
+        names = [name for part in parts for name in part.names_of(repeated[0])]
+        raise InvalidInput(
+            f"has the id of {names[0]}; {len(repeated)} rows repeat an id",
+            field=f"{names[-1]} id",
+            remedy="log every decision once; a row that is in two files would count twice",
+        )
+
+
+def check_summary(summary: LogSummary, *, since: float | None, log: str) -> None:
+    """Raise InvalidInput for a log without rows, rows without times if `since` is set, or a segment no row has."""
+    left_out = summary.left_out
+    check_times(kept=summary.rows, older=left_out.older, timeless=left_out.timeless, since=since, log=log)
+    if not summary.rows:
+        raise InvalidInput(
+            "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
+        )
+    for name in summary.model.plan.segments:
+        if not any(summary.fields[name]):
+            raise InvalidInput(
+                "no row has it", field=f"segment {name}", remedy="use tenant, version, policy or a key of the context"
+            )
+
+
+def notes_on(summary: LogSummary) -> list[str]:
+    """Notes on the log: rows left out, repeated questions and how they are recognised, and rewards by judges."""
+    notes: list[str] = []
+    plan, rows, marked = summary.model.plan, summary.rows, summary.marked
+    if summary.left_out.undrawn:
+        reason = "their arm was not drawn (an earlier turn's, or pinned), or their label was chosen by the label queue"
+        notes.append(f"{summary.left_out.undrawn:,} decisions are left out: {reason}")
+    if summary.left_out.early:
+        notes.append(f"{summary.left_out.early:,} rows before the first exploration are left out: one arm was certain")
+    texts, different = int(summary.known_by[BY_TEXT]), summary.different_texts
+    if texts and different <= FRESH * texts:
+        reason = "the intervals hold for more traffic with these questions, not with new ones"
+        notes.append(f"{different} different questions in {texts} rows: {reason}")
+    if marked["judged"]:
+        notes.append(
+            f"{marked['judged']:,} of {rows:,} rewards are a judge's, taken as they were learned: the intervals "
+            "do not count what the judge gets wrong"
+        )
+    if summary.known_by[BY_FEATURES]:
+        reason = "those with the same features count as the same question in the folds"
+        notes.append(f"{summary.known_by[BY_FEATURES]:,} rows have no text: {reason}")
+    if summary.known_by[BY_ID]:
+        reason = "a question that occurs several times is not recognised, and may lie in several folds"
+        notes.append(f"{summary.known_by[BY_ID]:,} rows have neither text nor features: {reason}")
+    if not summary.model.has_features and plan.reward_model != "mean":
+        notes.append("the rows have no features: the reward model knows the arms' means only")
+    if plan.weight is not None and marked["raw"]:
+        notes.append(
+            f"{marked['raw']} rewards have no quality and cost: they keep their value whatever the weight of cost"
+        )
+    if marked["defaulted"]:
+        notes.append(f"{marked['defaulted']} of {rows} rewards are the default: nobody judged those answers")
+    return notes
 
 
 def replay_pmfs(log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progress: Progress) -> ReplayResult:

@@ -23,12 +23,7 @@ from ragbandit.router.learning.monitoring.price import Price, means_of, price_of
 from ragbandit.router.offline.estimation import Choices, Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.assemble import mean_of
-from ragbandit.router.offline.replay.candidates import (
-    crossfitted_policy,
-    held_out_folds,
-    memory_log,
-    settings_in_force,
-)
+from ragbandit.router.offline.replay.candidates import crossfitted_policy, held_out_folds, memory_log, settings_in_force
 from ragbandit.router.offline.replay.engine import replay_pmfs
 from ragbandit.router.offline.replay.plan import EstimateWithInterval, ReplayResult
 from ragbandit.router.offline.simulation.measure import FirstPass, first_pass

@@ -78,7 +78,8 @@ def json_object(value: dict[str, Any]) -> dict[str, Any]:
         if value:
             _STRICT.encode(value).encode()
     except (ValueError, TypeError, RecursionError) as error:
-        raise PydanticCustomError("json", "Give values that JSON can represent ({error})", {"error": str(error)}) from error
+        message = "Give values that JSON can represent ({error})"
+        raise PydanticCustomError("json", message, {"error": str(error)}) from error
     return value
 
 

@@ -28,26 +28,17 @@ from ragbandit.router.offline.estimation.bandit_log import (
     propensity_fault,
     slack,
 )
-from ragbandit.router.offline.logs import (
-    BadRow,
-    Defaults,
-    JsonObject,
-    Logged,
-    checked,
-    json_object,
-    values,
-)
+from ragbandit.router.offline.logs import BadRow, Defaults, JsonObject, Logged, checked, json_object, values
 from ragbandit.router.offline.logs.values import converted, in_order
 from ragbandit.router.policies.draw import is_explored, seed_of
 from ragbandit.router.storage.rows.conversion import price_text, price_value
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import lines, new_lines, parsed
 from ragbandit.shared.plain_values import is_missing, plain_tree
-from ragbandit.shared.types import MAX_WEIGHT, Budget, Decision, FeedbackId, JudgedBy, Query, Reward, RewardSource, RunBy
+from ragbandit.shared.types import MAX_WEIGHT, Budget, Decision, JudgedBy, Query, Reward, RewardSource, RunBy
 
 
 def _upto(most: int | None, *, least: int = 0) -> StringConstraints:
-    """Text with `least` to `most` characters and without NUL, as every database accepts it."""
     return StringConstraints(pattern=r"^[^\x00]*$", min_length=least, max_length=most)
 
 
@@ -150,7 +141,6 @@ _REWARD_DEFAULTS = {part.name: part.default for part in fields(Reward)} | {"surr
 
 
 def _attribute(key: str) -> str:
-    """Path of the attribute of a `Logged` that a key of its record contains."""
     owner = "" if key in _ROW_FIELDS else "decision." if key in _DECISION_FIELDS else "decision.query."
     return owner + {"allowed": "arms", "price": "cost_weight"}.get(key, key)
 
@@ -250,10 +240,7 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logg
         seq=row.seq or line,
         extra=_extra(plain_tree({key: value for key, value in record.items() if key not in KEYS})),
         line=line,
-        feedback_ids=tuple(map(FeedbackId, row.feedback_ids)),
-        feedback_at=row.feedback_at,
-        learned_at=row.learned_at,
-        late=row.late,
+        **{name: getattr(row, name) for name in ("feedback_ids", "feedback_at", "learned_at", "late")},
     )
 
 

@@ -77,7 +77,8 @@ def question_rows(
             break
         with naming(path, line=number):
             entry = parsed(raw)
-            labelled = _labelled(entry, default=f"{kind}-{number}")
+            question = required_text(entry, "question", remedy="every line has one, a text")
+            labelled = checked(LabelledRow, {"id": f"{kind}-{number}", **entry, "question": question})
             rows.append(make(entry, labelled))
             if labelled.id in line_of:
                 message = f"{labelled.id!r} is on line {line_of[labelled.id]} too"
@@ -93,11 +94,6 @@ def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
     return checked_text(entry[key], field=key)
 
 
-def _labelled(entry: Mapping[str, Any], *, default: str) -> LabelledRow:
-    question = required_text(entry, "question", remedy="every line has one, a text")
-    return checked(LabelledRow, {"id": default, **entry, "question": question})
-
-
 #: value of the fact IMPORTED in decisions made from a table
 ORIGIN = "table"
 #: names of arms that a configuration allows too, so that a service can use what is learned from a table
@@ -111,8 +107,6 @@ _Quality = Annotated[
 
 
 class _Line(BaseModel):
-    """Keys of a line about the arms and the caller."""
-
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     correct: Annotated[dict[str, _Quality], Field(max_length=MAX_ARMS)]
@@ -183,7 +177,6 @@ def _arms(correct: Mapping[str, float]) -> tuple[ArmName, ...]:
 
 
 def _of_arms(numbers: Mapping[str, float], key: str, *, arms: tuple[ArmName, ...]) -> dict[ArmName, float]:
-    """The numbers in the order of the arms. Raises InvalidInput if they are not for exactly these arms."""
     for name in sorted({*numbers} ^ {*arms}):
         reason = "is missing" if name in arms else "is no arm of the first row"
         raise InvalidInput(reason, field=f"{key}.{name}", remedy=f"every row needs these arms: {', '.join(arms)}")

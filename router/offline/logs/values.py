@@ -136,7 +136,6 @@ def mapping(value: Any) -> dict[str, Any]:
 
 
 def _parsed(value: Any) -> Any:
-    """Parse text that is JSON; return any other value as it is."""
     if not isinstance(value, str):
         return value
     try:

@@ -22,10 +22,7 @@ from ragbandit.router.offline.estimation import (
     rows_needed,
     verdict,
 )
-from ragbandit.router.offline.estimation.bandit_log import (
-    ALPHA,
-    SUM_TOLERANCE,
-)
+from ragbandit.router.offline.estimation.bandit_log import ALPHA, SUM_TOLERANCE
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.replay.plan import (
     LOGGED,
@@ -199,7 +196,9 @@ class ResultAssembler:
         if spec.kind != "fixed" or spec.what not in summary.names:
             return []
         missing = summary.rows - int(summary.offered[summary.names.index(ArmName(spec.what))])
-        return [f"{spec.what} was not offered in {missing} rows: there all offered arms alike"] if missing else []
+        if not missing:
+            return []
+        return [f"{spec.what} was not offered in {missing} rows: there all offered arms alike"]
 
     def _pairs(self) -> tuple[Pair, ...]:
         """Differences between all candidates, except the serving policy, which is the baseline."""
@@ -384,7 +383,6 @@ def mean_of(values: Vector, *, possible: Interval, confidence: float) -> Estimat
 
 
 def _mean(moments: Moments, *, possible: Interval, confidence: float) -> EstimateWithInterval:
-    """The mean of one column with its interval. Every row has weight 1."""
     value = float(moments.mean[0])
     scored = Moments(
         rows=moments.rows, mean=np.array([value, 1.0]), scatter=np.diag([float(moments.scatter[0, 0]), 0.0])

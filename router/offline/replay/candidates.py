@@ -16,13 +16,7 @@ from ragbandit.router.offline.estimation.bandit_log import Log, folds_of
 from ragbandit.router.offline.logs import BadRow, Logged
 from ragbandit.router.offline.logs.batches import LINE, BatchSpec, check_choice, decoded, drawn, offered_arms
 from ragbandit.router.offline.logs.parquet import rows_batch
-from ragbandit.router.offline.replay.plan import (
-    CURRENT,
-    CandidatePmf,
-    CandidateSpec,
-    LoggedPolicies,
-    ResolvedPlan,
-)
+from ragbandit.router.offline.replay.plan import CURRENT, CandidatePmf, CandidateSpec, LoggedPolicies, ResolvedPlan
 from ragbandit.router.policies import CONSERVATIVE, known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.checks import check_arms

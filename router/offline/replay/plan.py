@@ -257,8 +257,8 @@ def deciders(recorded: LoggedPolicies, versions: Iterable[str]) -> tuple[LoggedP
     return tuple(sorted(policies, key=lambda policy: (policy.name, policy.params)))
 
 
-#: what a candidate has learned when it is asked: "folds" for all other folds, "along" for as many rows as the served
-#: policy had learned, "before" for the rows up to a snapshot; None if it does not learn, or its name shows it
+#: rows that a candidate has learned: "folds" for all other folds, "along" for as many rows as the served policy had
+#: learned, "before" for the rows up to a snapshot; None if it does not learn, or its name contains this
 Learned = Literal["folds", "along", "before"] | None
 
 
@@ -302,7 +302,7 @@ class EstimateWithInterval:
 class ImportanceWeights:
     """The importance weights of the drawn arms: w = candidate's probability / logged probability."""
 
-    #: (sum w)^2 / sum w^2: so many on-policy rows would give the same precision
+    #: number of on-policy rows that would give the same precision: (sum w)^2 / sum w^2
     effective_rows: float
     largest: float
     #: largest weight that could have been drawn, over all rows and arms

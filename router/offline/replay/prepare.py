@@ -218,7 +218,6 @@ class _Preparation:
         return CandidatePmf(described=description, pmf=pmf, notes=notes)
 
     def _features_for(self, policy: Policy, info: SnapshotInfo, *, log: MemoryLog) -> FeatureRows | None:
-        """Features by the snapshot's encoder; None if the policy reads none."""
         if "features" not in policy.needs:
             return None
         if log.log.features is not None and {row.decision.encoder_hash for row in log.rows} == {info.encoder_hash}:

@@ -100,7 +100,6 @@ def _baseline_side(replayed: ReplayResult) -> str:
 
 
 def _verdict(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
-    """The verdict with its limits."""
     assert candidate.difference is not None
     if candidate.difference.low is None:
         return f"cannot tell: {candidate.estimator} is biased"
@@ -137,7 +136,6 @@ def _unsupported(candidate: CandidateResult, *, are: str = "") -> str:
 
 
 def _bounds(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
-    """The worst and best reward per question that unsupported decisions allow."""
     if candidate.bounds is None:
         return ""
     low, high = (estimate(EstimateWithInterval(value=bound)) for bound in candidate.bounds)
@@ -366,7 +364,6 @@ def print_summary(replayed: ReplayResult, console: Console) -> None:
 
 
 def _sentences(replayed: ReplayResult) -> list[tuple[str, str]]:
-    """Warnings, then a sentence per candidate, each with its style."""
     styles = [_STYLES[candidate.verdict] for candidate in compared(replayed)]
     return [*((line, "bold red") for line in alarm(replayed)), *zip(headline(replayed), styles, strict=True)]
 

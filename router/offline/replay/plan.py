@@ -257,8 +257,8 @@ def deciders(recorded: LoggedPolicies, versions: Iterable[str]) -> tuple[LoggedP
     return tuple(sorted(policies, key=lambda policy: (policy.name, policy.params)))
 
 
-#: rows that a candidate has learned: "folds" for all other folds, "along" for as many rows as the served policy had
-#: learned, "before" for the rows up to a snapshot; None if it does not learn, or its name contains this
+#: rows that a candidate has learned. "folds": all other folds. "along": as many rows as the served policy had learned.
+#: "before": the rows up to a snapshot. None: the candidate does not learn, or its name describes what it has learned
 Learned = Literal["folds", "along", "before"] | None
 
 

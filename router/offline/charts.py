@@ -1,4 +1,4 @@
-"""Results as tables of the terminal, as charts by matplotlib (PNG), and what the terminal shows as HTML."""
+"""Output of results: tables for the terminal, HTML pages of terminal output, and charts by matplotlib as PNG."""
 
 import importlib.util
 import io
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Okabe and Ito's palette, told apart by nearly everybody, without its yellow (too pale for lines) and black
+#: palette of Okabe and Ito, safe for colour-blind readers, without yellow (too pale for lines) and black
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY: Final = "#808080"
 INK: Final = "#222223"
@@ -26,33 +26,34 @@ _DPI: Final = 150
 
 
 def number_table(first: str, *others: str) -> Table:
-    """Names to the left, numbers to the right, nothing folded."""
+    """An empty table with names on the left, numbers on the right, and no wrapped lines."""
     table = Table(first, *others)
     for number, column in enumerate(table.columns):
-        column.no_wrap, column.justify = True, "right" if number else "left"
+        column.no_wrap = True
+        column.justify = "right" if number else "left"
     return table
 
 
 def print_whole(table: Table, *, console: Console) -> None:
-    """Print a table that has rows, wide enough to be whole in a file or a pipe."""
+    """Print a table in its full width, also to a file or a pipe. A table without rows is not printed."""
     if table.row_count:
-        width, wide = console.width, Measurement.get(console, console.options.update(width=1000), table).maximum
-        console.width = max(wide, width)
+        width = console.width
+        console.width = max(width, Measurement.get(console, console.options.update(width=1000), table).maximum)
         console.print(table)
         console.width = width
 
 
 def finish(axes: "Axes") -> None:
-    """Fine lines behind the data, no frame."""
+    """Draw a light grid behind the data and remove the frame."""
     axes.grid(color="#e5e5e6", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def check_png(path: str | Path) -> None:
-    """Check that a figure can be written there, before the hours of work that it shows.
+    """Check that a figure can be written to this path. Call it before hours of work.
 
-    Raises ConfigError where matplotlib is missing, InvalidInput where the path is no PNG that can be written.
+    Raises ConfigError if matplotlib is missing, InvalidInput if the path is no PNG file that can be written.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise missing_package("matplotlib", extra="plots", field="plot")
@@ -60,7 +61,7 @@ def check_png(path: str | Path) -> None:
 
 
 def check_page(path: str | Path) -> None:
-    """Raises InvalidInput where the path is no HTML page that can be written."""
+    """Raise InvalidInput if the path is no HTML file that can be written."""
     _check_file(path, suffix=".html", field="report")
 
 
@@ -72,7 +73,7 @@ def _check_file(path: str | Path, *, suffix: str, field: str) -> None:
 
 
 def write_page(path: str | Path, *, show: Callable[[Console], None]) -> None:
-    """Write what `show` prints to this file, as HTML without scripts or network requests. Raises as check_page."""
+    """Write the output of `show` as HTML without scripts or network requests. Raises InvalidInput or ConfigError."""
     check_page(path)
     console = Console(record=True, file=io.StringIO(), width=120, emoji=False)
     show(console)
@@ -88,12 +89,12 @@ def _write(path: str | Path, write: Callable[[Path], object], *, field: str) -> 
 
 
 def png(path: str | Path, *, size: tuple[float, float], draw: Callable[["Figure"], None]) -> None:
-    """Write the figure to this file, whole or not at all. size: width and height in inches. Raises as check_png."""
+    """Write a figure. size: width and height in inches. After an error there is no file; errors as for check_png."""
     check_png(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # No pyplot: it would choose a window system and keep every figure for ever.
+    # pyplot is not used: it would choose a window system and keep every figure in memory.
     figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     draw(figure)

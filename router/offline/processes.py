@@ -1,4 +1,4 @@
-"""A pool of processes of this machine."""
+"""A pool of processes on this machine."""
 
 import multiprocessing
 import os
@@ -11,7 +11,7 @@ from typing import Any, Final
 from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import RagBanditError
 
-#: a process per core crunches numbers, not many threads in each
+#: variables that limit the threads of numpy to one per process, as there is a process per core
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -26,15 +26,15 @@ def cores() -> int:
 def process_executor(
     workers: int, *, begin: Callable[..., None] | None = None, given: tuple[Any, ...] = ()
 ) -> Iterator[Executor]:
-    """An executor of `workers` processes of this machine. They end with the block, on an error or Ctrl-C at once.
+    """An executor of `workers` processes. They end with the block; after an error or Ctrl-C they are terminated.
 
     begin: called first in each process, with the arguments `given`. Processes import the script that starts them, so
     call this under `if __name__ == "__main__":`. Raises RagBanditError if a process dies.
     """
     others = set(multiprocessing.active_children())
-    added = [name for name in _THREADS if name not in os.environ]  # for processes, which start as parts come
-    os.environ.update(dict.fromkeys(added, "1"))
-    # Spawned, not forked: the parent may have threads of torch and of the encoder.
+    added = [name for name in _THREADS if name not in os.environ]
+    os.environ.update(dict.fromkeys(added, "1"))  # until the end of the block, since processes start when needed
+    # A fork would fail: the parent may have threads of torch and of the encoder.
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin, initargs=(begin, given)
     )
@@ -57,10 +57,10 @@ def process_executor(
 
 
 def _begin(begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends them: none of them prints a traceback
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C the parent ends its processes, without tracebacks
     end_with_parent()
     parent = multiprocessing.parent_process()
-    if parent is not None and not parent.is_alive():  # it died before we asked
+    if parent is not None and not parent.is_alive():  # it died before end_with_parent took effect
         raise SystemExit(0)
     if begin is not None:
         begin(*given)

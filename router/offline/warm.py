@@ -1,7 +1,7 @@
 """Warm start: a policy learns labelled questions or a log before it serves.
 
-`table_material` and `log_material` give rows with features, `outcomes_of` the outcomes by question and arm; `enter`
-appends rows to the configured ledger and learns them.
+`table_material` and `log_material` return rows with features. `outcomes_of` returns outcomes by question and arm.
+`enter` appends rows to the configured ledger and learns them.
 """
 
 import hashlib
@@ -9,6 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -27,36 +29,36 @@ from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import IMPORTED, ArmName, Decision, FeatureRows, Matrix, Query
+from ragbandit.shared.types import IMPORTED, ArmName, Decision, FeatureRows, Matrix, Query, TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmRows:
-    """Rows to learn from, in their order."""
+    """Rows to learn from, in this order."""
 
     rows: Sequence[Logged]
-    #: all arms that occur
+    #: all arms that occur in the rows
     arms: tuple[ArmName, ...]
-    #: the file, for messages
+    #: name of the file, for messages
     source: str
-    #: the format, kept in the facts of the decisions
+    #: name of the format, stored in the facts of the decisions
     origin: str
-    #: rows of a log whose features were made again, since they had none or another encoder's
+    #: number of rows that were encoded because their features were missing or from another encoder
     encoded: int = 0
 
 
 def question_key(query: Query) -> str:
-    """What makes two rows the same question to a policy."""
+    """Key of a question. Two rows with the same key are the same question for a policy."""
     return canonical([query.text, dict(query.context), query.tenant])
 
 
 def learner_of(policy: Policy) -> Policy:
-    """The policy that learns: the one inside, where an incumbent holds it back."""
+    """The policy that learns: the inner policy if an incumbent holds it back, else the policy itself."""
     return policy.inner if isinstance(policy, ConservativePolicy) else policy
 
 
 def check_policy(policy: Policy, *, name: str) -> None:
-    """Raises ConfigError for a policy that does not learn from a ledger."""
+    """Raise ConfigError for a policy that does not learn from a ledger."""
     if isinstance(policy, TableTrained):
         raise ConfigError(
             f"{name} is trained on a table as a whole, not row by row",
@@ -74,9 +76,10 @@ def table_material(
     now: float,
     progress: Progress = no_progress,
 ) -> WarmRows:
-    """A row for each question and arm, in an order that follows from the texts of the questions.
+    """Make a row for each question and arm, ordered by the hash of the question.
 
-    Tables are often sorted by source, which would look like drift. Raises ConfigError if steps have no price.
+    The order of the file is not used: tables are often sorted by source, which would look like drift.
+    Raises ConfigError if steps have no price.
     """
     if not settings.reward.cost.get("steps", 0.0) > 0.0:
         raise ConfigError(
@@ -89,12 +92,12 @@ def table_material(
     features = embedded(texts, encoder=encoder, data_dir=settings.data_dir, progress=progress)
     occurrences: Counter[str] = Counter()
     rows: list[Logged] = []
-    for row, query, mine in zip(table.rows, queries, features, strict=True):
+    for row, query, row_features in zip(table.rows, queries, features, strict=True):
         key = question_key(query)
         rows += arm_rows(
             row,
             arms=table.arms,
-            features=mine,
+            features=row_features,
             encoder_hash=encoder.hash,
             settings=settings,
             now=now,
@@ -102,7 +105,7 @@ def table_material(
             occurrence=occurrences[key],
         )
         occurrences[key] += 1
-    return WarmRows(rows=_mixed(rows, arms=len(table.arms)), arms=table.arms, source=source, origin=ORIGIN)
+    return WarmRows(rows=_by_hash(rows, arms=len(table.arms)), arms=table.arms, source=source, origin=ORIGIN)
 
 
 def log_material(
@@ -115,39 +118,41 @@ def log_material(
     needs_features: bool,
     progress: Progress = no_progress,
 ) -> WarmRows:
-    """The rows of a log at the configured weight of cost. Missing features, and another encoder's, are made.
+    """Read the rows of a log at the configured weight of cost; encode those without features of this encoder.
 
-    Rows are in the order of the log, or of `table_material` if every arm of every question has an outcome.
-    Raises InvalidInput for a row without a question whose features the policy needs.
+    The order is that of the log, or that of `table_material` if every arm of every question has an outcome.
+    Raises InvalidInput if the policy needs features and a row without usable features has no question.
     """
     weight = settings.reward.weight
     material = [replace(row, reward=row.reward.at(weight)) for row in rows]
-    decisions = [row.decision for row in rows]
-    blind = [at for at, one in enumerate(decisions) if one.features is None or one.encoder_hash != encoder.hash]
-    for at in blind:
-        if needs_features and not material[at].decision.query.text.strip():
+    blind = []
+    for at, row in enumerate(material):
+        if row.decision.features is not None and row.decision.encoder_hash == encoder.hash:
+            continue
+        if row.decision.query.text.strip():
+            blind.append(at)
+        elif needs_features:
             raise InvalidInput(
                 "has no question, and its features are missing or another encoder's",
-                field=f"{source}:{material[at].line} text",
+                field=f"{source}:{row.line} text",
                 remedy="log the questions or the features of the configured encoder, or leave the row out",
             )
-    blind = [at for at in blind if material[at].decision.query.text.strip()]
     texts = [material[at].decision.query.text for at in blind]
     encoded = embedded(texts, encoder=encoder, data_dir=settings.data_dir, progress=progress) if texts else ()
     for at, features in zip(blind, encoded, strict=True):
         decision = material[at].decision
-        # Its pmf can no longer be computed again from what is stored: it was made elsewhere.
+        # The new features do not reproduce the logged pmf, so the row counts as imported.
         facts = {**decision.facts, IMPORTED: origin}
         decision = replace(decision, features=features, encoder_hash=encoder.hash, facts=facts)
         material[at] = replace(material[at], decision=decision)
     arms = tuple(dict.fromkeys(arm for row in material for arm in row.decision.arms))
-    if tells_every_arm(material):
-        material = _mixed(sorted(material, key=lambda row: question_key(row.decision.query)), arms=1)
+    if has_every_arm(material):
+        material = _by_hash(sorted(material, key=lambda row: question_key(row.decision.query)), arms=1)
     return WarmRows(rows=material, arms=arms, source=source, origin=origin, encoded=len(blind))
 
 
-def tells_every_arm(rows: Sequence[Logged]) -> bool:
-    """Whether every question has each arm that it was offered equally often, with the probability of a uniform draw."""
+def has_every_arm(rows: Sequence[Logged]) -> bool:
+    """Whether every question has all its offered arms equally often, each with the probability of a uniform draw."""
     counts: dict[str, Counter[ArmName]] = {}
     offered: dict[str, set[ArmName]] = {}
     for row in rows:
@@ -158,35 +163,34 @@ def tells_every_arm(rows: Sequence[Logged]) -> bool:
         if any(abs(p - share) > 1e-9 for p in decision.pmf):
             return False
         counts.setdefault(key, Counter())[decision.arm] += 1
-    return all(set(found) == offered[key] and len(set(found.values())) == 1 for key, found in counts.items())
+    return all(set(drawn) == offered[key] and len(set(drawn.values())) == 1 for key, drawn in counts.items())
 
 
-def _mixed(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
-    """Groups of `arms` rows, sorted by the sha256 of their question."""
-    groups = [rows[start : start + arms] for start in range(0, len(rows), arms)]
-    groups.sort(
-        key=lambda group: hashlib.sha256(
-            question_key(group[0].decision.query).encode("utf-8", "surrogatepass")
-        ).digest()
-    )
-    return [replace(row, seq=seq) for seq, row in enumerate((row for group in groups for row in group), start=1)]
+def _by_hash(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
+    """The rows in groups of `arms`, sorted by the sha256 of their question and numbered from 1."""
+
+    def question_hash(group: Sequence[Logged]) -> bytes:
+        return hashlib.sha256(question_key(group[0].decision.query).encode("utf-8", "surrogatepass")).digest()
+
+    groups = sorted((rows[start : start + arms] for start in range(0, len(rows), arms)), key=question_hash)
+    return [replace(row, seq=seq) for seq, row in enumerate(chain.from_iterable(groups), start=1)]
 
 
-#: how long to wait for the ledger's learner, seconds
+#: default for how long to wait for a learner that holds the ledger, seconds
 PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entered:
-    """What became of the rows."""
+    """Result of `enter`."""
 
-    #: in the ledger now and not before
+    #: rows that were added to the ledger
     added: int
-    #: it had them already
+    #: rows that the ledger had already
     known: int
     #: last seq of the ledger after the import
     last_seq: int
-    #: the snapshot that has learned them; None where a running learner makes it
+    #: version of the snapshot that has learned the rows; None if a running learner has yet to make it
     version: str | None
 
 
@@ -202,8 +206,8 @@ def enter(
 ) -> Entered:
     """Append the rows that the ledger does not have, learn them, and make a snapshot.
 
-    Raises Conflict where a row says something else than the ledger has learned, or was made with another encoder;
-    NotReady where a learner holds the ledger for longer than patience_s (default PATIENCE_S).
+    Raises Conflict if a row contradicts what the ledger has learned, or has features of another encoder; NotReady if a
+    learner holds the ledger for longer than patience_s (default PATIENCE_S).
     """
     patience_s = PATIENCE_S if patience_s is None else patience_s
     policy = register(ledger, settings=settings, encoder_hash=encoder_hash, now=clock())
@@ -213,10 +217,10 @@ def enter(
     if settings.log.text != "full":
         rows = [replace(row, decision=_without_texts(row.decision, settings=settings)) for row in rows]
 
-    def show(taken: ImportCounts) -> None:
-        progress("rows entered", taken.added + taken.known, len(rows))
+    def show(counts: ImportCounts) -> None:
+        progress("rows entered", counts.added + counts.known, len(rows))
 
-    taken = take_in(
+    counts = take_in(
         ledger,
         lambda: rows,
         origin=material.origin,
@@ -234,11 +238,11 @@ def enter(
         limit=1, algorithm=policy.algorithm, params=policy.params, encoder_hash=_hash_for(policy, encoder_hash)
     )
     version = newest[0].version if newest and newest[0].last_seq == last else None
-    return Entered(added=taken.added, known=taken.known, last_seq=last, version=version)
+    return Entered(added=counts.added, known=counts.known, last_seq=last, version=version)
 
 
 def register(ledger: Ledger, *, settings: Settings, encoder_hash: str, now: float) -> Policy:
-    """Make the ledger known as a router would, with the configured policy; a fresh one of it. Raises Conflict."""
+    """Register the ledger as a router would. Returns an untrained configured policy. Raises Conflict."""
     policy = policy_of(settings)
     register_policy(
         ledger.database,
@@ -256,30 +260,46 @@ def _hash_for(policy: Policy, encoder_hash: str) -> str:
 
 
 def _without_texts(decision: Decision, *, settings: Settings) -> Decision:
-    """As live decisions are kept under log.text: none."""
+    """The decision as the service stores it with `log.text: none`."""
     context = {key: value for key, value in decision.query.context.items() if key in settings.context}
     return replace(decision, query=replace(decision.query, text="", context=context))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcomes:
-    """What arms made of questions; the matrices have shape (questions, arms), NaN where an arm did not answer."""
+    """Outcomes by question and arm; matrices have shape (questions, arms), NaN where an arm did not answer."""
 
     arms: tuple[ArmName, ...]
     reward: Matrix
     quality: Matrix
     cost: Matrix
-    #: places of the arms that answered every question: those that can be routed between
+    #: indices of the arms that answered every question; routing chooses between these
     complete: Choices
-    #: a row for each question and arm of these, question by question, as logged by a uniform draw between them
+    #: a row for each question and complete arm, sorted by question, as a uniform draw would log it
     rows: Sequence[Logged]
     queries: Sequence[Query]
-    #: features of the questions, shape (questions, d), or None
+    #: features of the questions, shape (questions, d); None if a question has none
     features: FeatureRows | None
     encoder_hash: str
 
+    def table(self) -> LabelledTable:
+        """The complete arms as a table; its steps are the costs."""
+        arms = tuple(self.arms[column] for column in self.complete)
+        quality, cost = np.clip(self.quality[:, self.complete], 0.0, 1.0), self.cost[:, self.complete]
+        rows = tuple(
+            TableRow(
+                id=f"q{at}",
+                question=query.text,
+                correct=dict(zip(arms, quality[at].tolist(), strict=True)),
+                steps=dict(zip(arms, cost[at].tolist(), strict=True)),
+                context=query.context,
+            )
+            for at, query in enumerate(self.queries)
+        )
+        return LabelledTable(rows=rows, arms=arms)
+
     def permuted(self, *, seed: int) -> "Outcomes":
-        """These questions with permuted outcomes; the arms' outcomes for a question stay together."""
+        """The outcomes permuted between questions. All outcomes of one question move together."""
         order = np.random.default_rng(seed).permutation(len(self.queries))
         arms = len(self.complete)
         rows = [
@@ -291,7 +311,7 @@ class Outcomes:
 
 
 def numbered(rows: Sequence[Logged]) -> Choices:
-    """The number of each row's question, from 0, in the order in which they come; shape (n,)."""
+    """The number of each row's question, shape (n,): from 0, in order of first occurrence."""
     keys = [question_key(row.decision.query) for row in rows]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     return np.array([numbers[key] for key in keys], dtype=np.intp)
@@ -302,19 +322,17 @@ def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
 
     Questions that were not answered by every arm of `complete` are left out.
     """
-    if not tells_every_arm(rows):
+    if not has_every_arm(rows):
         return None
     arms = tuple(dict.fromkeys(arm for row in rows for arm in row.decision.arms))
     question = numbered(rows)
     shape = int(question.max()) + 1, len(arms)
-    places = {arm: place for place, arm in enumerate(arms)}
-    column = np.array([places[row.decision.arm] for row in rows], dtype=np.intp)
+    columns = {arm: column for column, arm in enumerate(arms)}
+    column = np.array([columns[row.decision.arm] for row in rows], dtype=np.intp)
     count = np.zeros(shape)
     np.add.at(count, (question, column), 1.0)
     answered = (count > 0.0).sum(axis=0)
-    complete = np.flatnonzero(
-        answered >= np.sort(answered)[-2]
-    )  # two arms at least: one has nothing to be compared with
+    complete = np.flatnonzero(answered >= np.sort(answered)[-2])  # at least two arms: routing needs a choice
     whole = np.flatnonzero((count[:, complete] > 0.0).all(axis=1))
     means = {}
     for key in ("value", "quality", "cost"):
@@ -326,27 +344,23 @@ def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
         first.setdefault((int(question[at]), int(column[at])), row)
     names = tuple(arms[place] for place in complete)
     even = (1.0 / len(names),) * len(names)
-    kept = [
-        replace(
-            one,
-            decision=replace(one.decision, arms=names, pmf=even, propensity=even[0]),
-            reward=replace(one.reward, value=v, quality=q, cost=c),
-        )
-        for at, number in enumerate(whole)
-        for place in complete
-        for one in [first[int(number), int(place)]]
-        for v, q, c in [(float(means[key][at, place]) for key in ("value", "quality", "cost"))]
-    ]
-    decisions = [kept[at].decision for at in range(0, len(kept), len(names))]
-    known = [one.features for one in decisions if one.features is not None]
+    mean_rows = []
+    for at, number in enumerate(whole):
+        for place in complete:
+            row = first[int(number), int(place)]
+            decision = replace(row.decision, arms=names, pmf=even, propensity=even[0])
+            parts: dict[str, Any] = {key: float(matrix[at, place]) for key, matrix in means.items()}
+            mean_rows.append(replace(row, decision=decision, reward=replace(row.reward, **parts)))
+    decisions = [row.decision for row in mean_rows[:: len(names)]]
+    features = [decision.features for decision in decisions if decision.features is not None]
     return Outcomes(
         arms=arms,
         reward=means["value"],
         quality=means["quality"],
         cost=means["cost"],
         complete=complete,
-        rows=kept,
-        queries=[one.query for one in decisions],
-        features=np.stack(known) if len(known) == len(decisions) else None,
+        rows=mean_rows,
+        queries=[decision.query for decision in decisions],
+        features=np.stack(features) if len(features) == len(decisions) else None,
         encoder_hash=decisions[0].encoder_hash,
     )

@@ -1,6 +1,6 @@
 """Estimators, their intervals and reward models, and the types that the offline tools share.
 
-A Matrix has shape (n, K) where nothing else is said: a row per decision, a column per arm.
+A Matrix has shape (n, K) unless stated otherwise: a row per decision, a column per arm.
 """
 
 import itertools
@@ -20,40 +20,40 @@ from ragbandit.shared.types import FeatureRows, Matrix, Vector, effective_rows
 #: indices of arms
 Choices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
-#: text, as Python strings
+#: Python strings
 Strings = npt.NDArray[np.object_]
-#: hashes of decision ids
+#: hashes of ids or questions
 Keys = npt.NDArray[np.uint64]
 
-#: (name of the work, done, total); total 0 is not known
+#: called with (name of the work, done, total); total is 0 if it is not known
 Progress = Callable[[str, int, int], None]
 
 
-def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Progress that is not shown."""
+def no_progress(_work: str, _done: int, _total: int) -> None:
+    """Show no progress."""
 
 
 class Tally:
-    """A dataclass of sums over rows. To merge, fields are added, or combined by `merge` of their metadata."""
+    """A dataclass of sums over rows. To merge two, fields are added, or combined by `merge` of their metadata."""
 
     def merged(self, other: Self) -> Self:
         """The tally of both sets of rows."""
-        mine: Any = self
-        both = {
-            part.name: part.metadata.get("merge", _summed)(getattr(self, part.name), getattr(other, part.name))
-            for part in fields(mine)
+        tally: Any = self
+        sums = {
+            part.name: part.metadata.get("merge", _sum)(getattr(self, part.name), getattr(other, part.name))
+            for part in fields(tally)
         }
-        return type(self)(**both)
+        return type(self)(**sums)
 
 
-def _summed(one: Any, other: Any) -> Any:
-    if type(one) is dict:
-        shared = {name: _summed(value, other[name]) for name, value in one.items() if name in other}
-        return {**one, **other, **shared}
-    return one.merged(other) if hasattr(one, "merged") else one + other
+def _sum(first: Any, second: Any) -> Any:
+    if type(first) is dict:
+        shared = {name: _sum(value, second[name]) for name, value in first.items() if name in second}
+        return {**first, **second, **shared}
+    return first.merged(second) if hasattr(first, "merged") else first + second
 
 
-#: multiplications in one product: larger ones OpenBLAS spreads over threads, which wait for each other
+#: most multiplications in one product; OpenBLAS computes larger products with threads that wait for each other
 _PRODUCT = 1 << 18
 
 
@@ -62,7 +62,7 @@ class Moments:
     """Moments of n rows with k columns."""
 
     rows: int
-    #: shape (k,); zeros where there are no rows
+    #: shape (k,); zeros without rows
     mean: Vector
     #: sum over the rows of (z - mean)(z - mean)^T, shape (k, k)
     scatter: Matrix
@@ -95,7 +95,7 @@ class Moments:
         )
 
     def combined(self, matrix: Matrix) -> "Moments":
-        """The moments of the columns matrix @ z: linear combinations of these; matrix has shape (m, k)."""
+        """The moments of the linear combinations matrix @ z of the columns z. matrix: shape (m, k)."""
         return Moments(rows=self.rows, mean=matrix @ self.mean, scatter=matrix @ self.scatter @ matrix.T)
 
 
@@ -105,14 +105,19 @@ ESTIMATORS: Final = ("ips", "snips", "dm", "dr", "sndr")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimator:
-    """An estimator by name; w: a row's weight Q[a] / P[a], M: the reward model. Raises InvalidInput for another name.
+    """An estimator by name. Raises InvalidInput for another name.
 
-    ips    mean of w r: unbiased where P plays all that Q plays; can leave the range (Horvitz and Thompson 1952)
-    snips  sum of w r over sum of w: a bias that fades as 1/n, and never outside the range of the rewards (Swaminathan
-           and Joachims 2015)
-    dm     mean of the model's rewards under Q, the direct method: as right as the model (Dudik, Langford and Li 2011)
-    dr     the direct method plus the mean of w (r - M[a]): unbiased where IPS is, whatever the model (the same)
-    sndr   the direct method plus the sum of w (r - M[a]) over the sum of w (Dudik, Erhan, Langford and Li 2014)
+    r is a row's reward, a its drawn arm, P the logged and Q the candidate's probabilities, w = Q[a] / P[a] the weight,
+    and M the reward model.
+
+    ips    mean of w r. Unbiased if P > 0 for every arm with Q > 0; the estimate may leave the range of the rewards
+           (Horvitz and Thompson 1952)
+    snips  sum of w r / sum of w. Its bias shrinks like 1/n; the estimate stays within the range of the rewards
+           (Swaminathan and Joachims 2015)
+    dm     direct method: mean of the sum of Q M over the arms. Its bias is that of the model (Dudik, Langford and Li
+           2011)
+    dr     direct method plus the mean of w (r - M[a]). Unbiased if ips is, whatever the model (the same)
+    sndr   direct method plus sum of w (r - M[a]) / sum of w (Dudik, Erhan, Langford and Li 2014)
     """
 
     name: str
@@ -124,17 +129,17 @@ class Estimator:
 
     @property
     def needs_model(self) -> bool:
-        """It needs predicted rewards."""
+        """Whether the estimator needs predicted rewards."""
         return self.name in ("dm", "dr", "sndr")
 
     @property
     def biased(self) -> bool:
-        """Its bias does not fade with more rows: it has no interval."""
+        """Whether the bias remains with more rows. Then there is no interval."""
         return self.name == "dm"
 
     @property
     def self_normalised(self) -> bool:
-        """The mean of the corrections is divided by that of the weights."""
+        """Whether the mean correction is divided by the mean weight."""
         return self.name in ("snips", "sndr")
 
     @property
@@ -146,11 +151,11 @@ class Estimator:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """A value with what is needed to trust it."""
+    """An estimate and its number of effective rows."""
 
-    #: NaN without rows, and without weight in a self-normalised estimate
+    #: NaN without rows; NaN if a self-normalised estimator has only weights of 0
     value: float
-    #: (sum w)^2 / sum w^2 (Kish): as many on-policy rows would say as much
+    #: number of on-policy rows that would give the same precision: (sum w)^2 / sum w^2 (Kish)
     effective_rows: float
 
 
@@ -166,10 +171,10 @@ def scores(*, reward: Vector, action: Choices, logged: Matrix, candidate: Matrix
 
 
 def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
-    """The estimate from the moments of its `parts`, merged from as many pieces as there were.
+    """The estimate from the moments of its `parts` over all rows.
 
-    Value: mean correction + mean baseline; if self-normalised, mean correction / mean weight + mean baseline (SNIPS:
-    Swaminathan and Joachims 2015; DR: Dudik, Erhan, Langford and Li 2014).
+    The value is mean correction + mean baseline. A self-normalised estimator divides the mean correction by the mean
+    weight.
     """
     weight, correction, baseline = (float(mean) for mean in moments.mean)
     if estimator.self_normalised:
@@ -184,18 +189,18 @@ Interval = tuple[float, float]
 #: verdict on a difference
 DifferenceVerdict = Literal["better", "worse", "cannot tell"]
 
-#: directions in which the weights scatter less than this share of their most are taken for constant
+#: directions in which the weights vary by less than this share of their largest variation count as constant
 _FLAT = 1e-10
-#: How much of a row the possible row counts: half of one covers too little where a few heavy rows decide, a whole one
-#: too much elsewhere.
+#: weight of the extreme row that is added to the log. With half a row, coverage is too low if a few heavy rows decide;
+#: with a whole row, it is too high in other logs
 _SHARE = 0.75
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extremes:
-    """Extreme rows that a log might have held, and the range of the value."""
+    """Extreme rows that a log might have contained, and the range of the value."""
 
-    #: possible rows (score, weight, ...), shape (m, 1 + c)
+    #: rows (score, weight, ...), shape (m, 1 + c)
     rows: Matrix
     #: least and largest possible value, in units of reward
     low: float
@@ -203,18 +208,19 @@ class Extremes:
 
 
 def cressie_read(moments: Moments, *, confidence: float, extremes: Extremes, value: float | None = None) -> Interval:
-    """Empirical likelihood with the Euclidean divergence (Cressie-Read power -2), of the columns (score, weight, ...).
+    """Interval by empirical likelihood with the Euclidean divergence (Cressie-Read power -2).
 
-    The least and the largest sum of q s, over shares q of the rows (of either sign) that sum to 1, keep the mean of
-    every weight at 1 and are not too far from even (Karampatziakis, Langford and Mineiro 2020, "Empirical Likelihood
-    for Contextual Bandits"). This is the regression of the score on the weights, read at weight 1, and Student's
-    quantile of residual standard errors to both sides. To the rows comes a part of one that might have been seen, the
-    worst of `extremes` for either side: heavy weights are rare, and a log that shows few of them looks surer than it
-    is. (The paper adds a whole row, at the largest possible weight: safe, but up to twice as wide on logs where that
-    weight hardly occurs.)
+    Among all shares q of the rows (of either sign) that sum to 1, give every weight the mean 1, and are not too far
+    from equal shares, the interval's ends are the smallest and the largest sum of q times the score (Karampatziakis,
+    Langford and Mineiro 2020, "Empirical Likelihood for Contextual Bandits"). This equals a regression of the score on
+    the weights, evaluated at weight 1, plus and minus Student's quantile times the standard error.
 
-    `value` is the point estimate that goes with it; the interval is widened to contain it. Without rows enough to tell
-    a residual variance, the interval is the possible range.
+    A share of one extreme row is added to the log, for each end the worst row of `extremes`: heavy weights are rare,
+    and a log with few of them would give too narrow an interval. (The paper adds a whole row at the largest possible
+    weight, which makes intervals up to twice as wide if that weight hardly occurs.)
+
+    moments: of the columns (score, weight, ...). value: the point estimate; the interval is widened to contain it.
+    With too few rows for a residual variance, the interval is the possible range.
     """
     controls = len(moments.mean) - 1
     if moments.rows <= controls + 1:
@@ -228,25 +234,26 @@ def cressie_read(moments: Moments, *, confidence: float, extremes: Extremes, val
 
 
 def _regressed(moments: Moments, *, extra: Matrix) -> tuple[Vector, Vector]:
-    """Mean score at weights of 1 and its standard error, with each of m extra rows in turn, both of shape (m,)."""
+    """Returns (mean score at weight 1, its standard error), each of shape (m,): one for each of m extra rows."""
     rows, total = moments.rows, moments.rows + _SHARE
     step = extra - moments.mean
     mean = moments.mean + step * (_SHARE / total)
     scatter = moments.scatter + step[:, :, None] * step[:, None, :] * (_SHARE * rows / total)
     cross = scatter[:, 1:, 0]
     slope = np.einsum("mij,mj->mi", np.linalg.pinv(scatter[:, 1:, 1:], rcond=_FLAT, hermitian=True), cross)
-    left = np.maximum(scatter[:, 0, 0] - (slope * cross).sum(axis=1), 0.0)
+    residual = np.maximum(scatter[:, 0, 0] - (slope * cross).sum(axis=1), 0.0)
     centre = mean[:, 0] + (slope * (1.0 - mean[:, 1:])).sum(axis=1)
-    return centre, np.sqrt(left / (total * (rows - len(moments.mean))))
+    return centre, np.sqrt(residual / (total * (rows - len(moments.mean))))
 
 
 def heavy_weight(powers: Vector) -> float:
-    """Weight of a heavy row of this candidate: mean w^3 over mean w^2, at least 1.
+    """Weight of a heavy row of a candidate: mean w^3 / mean w^2, at least 1.
 
-    powers: sums over rows and arms of p w^2 and p w^3, shape (2,), w = candidate / p: they add up over pieces of a log.
+    powers: sums over rows and arms of p w^2 and p w^3, shape (2,), where w = candidate's probability / p.
 
-    By this times the reward's scale the skewness of the scores moves an interval's ends (Johnson 1978, "Modified t
-    tests and confidence intervals for asymmetrical populations"). The pmfs tell it, not the draws.
+    The skewness of the scores moves the ends of an interval by about this weight times the scale of the reward (Johnson
+    1978, "Modified t tests and confidence intervals for asymmetrical populations"). It depends on the probabilities and
+    not on the draws.
     """
     squares, cubes = powers.tolist()
     return max(1.0, cubes / squares) if squares > 0.0 else 1.0
@@ -257,10 +264,11 @@ def extreme_rows(
 ) -> Extremes:
     """The rows that move an interval most, and the range of the value.
 
-    heavy: the candidate's `heavy_weight`; two of them where two candidates are compared, whose scores are
-    b + (w1 - w2) (r - m), b a difference of baselines.
-    rewards: least and largest possible reward. baseline: what the model predicts on average; 0 without a model (IPS).
-    minus_logged: the reward is subtracted from the score: the candidate is compared with the policy that logged.
+    heavy: `heavy_weight` of the candidate, or of two candidates that are compared; their scores are then
+    b + (w1 - w2) (r - m) with a difference b of baselines.
+    rewards: smallest and largest possible reward.
+    baseline: mean prediction of the model; 0 without a model.
+    minus_logged: True if the candidate is compared with the logged policy, so that scores are reduced by the reward.
     """
     pair = len(heavy) == 2
     corners = [(heavy[0], 0.0), (0.0, heavy[1])] if pair else [(heavy[0],)]
@@ -271,8 +279,8 @@ def extreme_rows(
         for weights, r in itertools.product(corners, rewards)
     ]
     if minus_logged:
-        # Near the logged policy nearly all differences are 0: what decides are the few rows that it draws and the
-        # candidate would not, and a log may show none of them that failed, or none that succeeded.
+        # If the candidate is close to the logged policy, nearly all differences are 0. The few rows that only the
+        # logged policy would draw decide, and a log may contain only failures or only successes among these.
         rows += [(baseline - r, 0.0) for r in rewards]
     least, most = rewards
     low, high = (least - most, most - least) if pair or minus_logged else rewards
@@ -288,11 +296,11 @@ def verdict(interval: Interval) -> DifferenceVerdict:
 
 
 def rows_needed(interval: Interval, *, value: float, rows: int) -> int | None:
-    """About how many rows like these, in all, until an interval around this value leaves 0.
+    """Total number of rows like these after which an interval around this value excludes 0.
 
-    The side of the interval that has to pass 0 shrinks like 1 / sqrt(rows). If the value is the true difference, so
-    many rows settle it about every other time, as the value they give lies as often below as above the true one. None
-    where 0 is passed already, and where the value is 0 or one of the numbers is not finite.
+    The half-width of the interval shrinks like 1 / sqrt(rows). If the value is the true difference, this number of rows
+    gives a verdict in about half of the cases. None if the interval excludes 0 already, if the value is 0, or if a
+    number is not finite.
     """
     if verdict(interval) != "cannot tell" or not abs(value) > 0.0:
         return None
@@ -302,7 +310,7 @@ def rows_needed(interval: Interval, *, value: float, rows: int) -> int | None:
 
 
 def corrected(confidence: float, *, comparisons: int) -> float:
-    """Confidence of each interval so that all `comparisons` hold together with the given one (Bonferroni)."""
+    """Confidence of each of `comparisons` intervals that all hold together with this confidence (Bonferroni)."""
     return 1.0 - (1.0 - confidence) / comparisons
 
 
@@ -318,22 +326,21 @@ def _student(confidence: float, *, freedom: int) -> float:
     return z + math.fsum(term / freedom**power for power, term in enumerate(powers, start=1))
 
 
-#: prior rows of the features' weights: features of a question predict little of its reward
+#: default penalty, large because features of a question predict little of its reward
 _PENALTY = 10.0
-#: rows whose features are made float64, and multiplied, at a time
+#: rows whose features are converted to float64 and multiplied at a time
 ROWS = 1 << 11
 
 
 class Ridge:
-    """Cross-fitted ridge regression per arm, closed form, of logs that are read in pieces: add all, then predict.
+    """Cross-fitted ridge regression per arm in closed form: call `add` for all rows, then `predict`.
 
-    A reward model that scores the rows it was fitted on makes an estimate that looks surer than it is. So the rows are
-    dealt into folds by their questions, and each fold is predicted by what was learned on the others (cross-fitting:
-    Chernozhukov et al. 2018).
+    A reward model that predicts the rows it was fitted on gives intervals that are too narrow. So the rows are split
+    into folds by question, and each fold is predicted by a model of the other folds (cross-fitting: Chernozhukov et
+    al. 2018).
 
-    Linear in z = (1, x); without features the arm's mean, shrunk by one row's worth towards the mean of all arms.
-    penalty: prior rows (> 0), in units of the features' mean squares and of 1 / d. Sums are kept per fold: of rows
-    and of the targets y for all arms together, of z z^T and z y^T by arm.
+    The model is linear in z = (1, x). Without features it is the mean of the arm, with one prior row at the mean of
+    all arms. penalty (> 0): strength of the prior on the coefficients of the features, see `_coefficients`.
     """
 
     def __init__(self, *, arms: int, folds: int, penalty: float = _PENALTY) -> None:
@@ -343,10 +350,7 @@ class Ridge:
         self._solved: dict[int, Matrix] = {}
 
     def add(self, features: FeatureRows | None, *, action: Choices, targets: Matrix, folds: Choices) -> None:
-        """Take in rows: features (n, d) or None, action (n,), targets (n, t), folds (n,).
-
-        The rows are a checked log's: nothing is checked here.
-        """
+        """Add rows of a checked log: features (n, d) or None, action (n,), targets (n, t), folds (n,)."""
         if not len(targets):
             return
         size, columns = 1 if features is None else 1 + features.shape[1], targets.shape[1]
@@ -366,14 +370,14 @@ class Ridge:
             moment[fold, arm] += z.T @ targets[rows]
 
     def merged(self, other: "Ridge") -> "Ridge":
-        """A new model with the rows of both, which belong to one log."""
+        """A new model of the rows of both models, which must belong to one log."""
         both = Ridge(arms=self._arms, folds=self._folds, penalty=self._penalty)
         pairs = zip(self.sums, other.sums, strict=True) if self.sums and other.sums else ()
-        both.sums = tuple(mine + theirs for mine, theirs in pairs) or self.sums or other.sums
+        both.sums = tuple(first + second for first, second in pairs) or self.sums or other.sums
         return both
 
     def without_features(self) -> "Ridge":
-        """A new model with the same rows without their features."""
+        """A new model of the same rows without features."""
         bare = Ridge(arms=self._arms, folds=self._folds, penalty=self._penalty)
         if self.sums:
             count, total, gram, moment = self.sums
@@ -381,14 +385,14 @@ class Ridge:
         return bare
 
     def solve(self) -> None:
-        """Fit, and forget the sums: what is left predicts, and is small."""
+        """Fit the model and drop the sums. It can only predict afterwards."""
         for fold in range(self._folds if self.sums else 0):
             if np.delete(self.sums[0], fold).any():
                 self._coefficients(fold)
         self.sums = ()
 
     def predict(self, features: FeatureRows | None, *, folds: Choices) -> Matrix:
-        """Matrix for these rows from the other folds, shape (n, K, t). Raises InvalidInput without any."""
+        """Predictions for these rows from the other folds, shape (n, K, t). Raises InvalidInput without other rows."""
         predicted = np.empty((0, self._arms, self.sums[1].shape[1] if self.sums else 0))
         for fold, rows in _row_groups(folds):
             learned = self._coefficients(fold)  # (K, d+1, t)
@@ -401,35 +405,35 @@ class Ridge:
         return predicted
 
     def _coefficients(self, fold: int) -> Matrix:
-        """The coefficients of z for every arm, learned on all folds but this, shape (K, d+1, t).
+        """The coefficients of z for every arm, learned on all other folds, shape (K, d+1, t).
 
-        Minimise the sum of |y - mean - z b|^2 + |b|^2 weighted by D: D of the intercept is 1, of feature j penalty d
-        times the mean of x_j^2, means over the rows of all arms. So the scale of the features does not matter, and
-        an arm without rows predicts the mean of all.
+        They minimise the sum of |y - mean - z b|^2 plus the sum of D_j b_j^2, where D is 1 for the intercept and
+        penalty x d x (mean of x_j^2) for feature j. The means are over the rows of all arms. So the scale of the
+        features does not matter, and an arm without rows predicts the mean of all rows.
         """
         if fold in self._solved:
             return self._solved[fold]
         counts = self.sums[0] if self.sums else np.zeros(self._folds)
         if not np.delete(counts, fold).any():
             if counts.sum() == 1.0:
-                what = "has one row: what a row would earn is learned from the other rows"
-                raise InvalidInput(what, field="log", remedy="replay a log of two rows or more")
+                message = "has one row: what a row would earn is learned from the other rows"
+                raise InvalidInput(message, field="log", remedy="replay a log of two rows or more")
             remedy = "use a longer log, or a fixed model"
             raise InvalidInput(f"no rows outside of fold {fold}", field="folds", remedy=remedy)
-        count, total, gram, moment = (np.delete(one, fold, axis=0).sum(axis=0) for one in self.sums)
+        count, total, gram, moment = (np.delete(sums, fold, axis=0).sum(axis=0) for sums in self.sums)
         size, mean = gram.shape[1], total / count
         scale = np.sqrt(np.einsum("kii->i", gram) / count)
         scale[scale == 0.0] = 1.0  # such a feature is 0 everywhere, and so is its coefficient
         prior = np.diag([1.0, *[self._penalty * (size - 1)] * (size - 1)])
-        apart = (moment - gram[:, :, :1] * mean) / scale[:, None]  # z's first column is 1
-        found: Matrix = np.linalg.solve(gram / scale / scale[:, None] + prior, apart) / scale[:, None]
-        found[:, 0] += mean
-        self._solved[fold] = found
-        return found
+        centred = (moment - gram[:, :, :1] * mean) / scale[:, None]  # the first column of z is 1
+        coefficients: Matrix = np.linalg.solve(gram / scale / scale[:, None] + prior, centred) / scale[:, None]
+        coefficients[:, 0] += mean
+        self._solved[fold] = coefficients
+        return coefficients
 
 
 def _row_groups(groups: Choices) -> Iterator[tuple[int, Choices]]:
-    """(group, its rows), ROWS of them at a time; groups (n,) are whole numbers from 0."""
+    """Yield (group, indices of at most ROWS of its rows). groups: shape (n,), whole numbers from 0."""
     order = np.argsort(groups, kind="stable")
     ends = np.cumsum(np.bincount(groups)).tolist()
     for group, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):

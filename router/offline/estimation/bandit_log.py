@@ -1,7 +1,4 @@
-"""A log of decisions as arrays: all that the estimators read.
-
-n decisions over K arms. The checks are here too: nothing is estimated from a row that cannot be true.
-"""
+"""A log of n decisions over K arms as arrays, which the estimators read, and the checks of its rows."""
 
 import hashlib
 import math
@@ -16,32 +13,32 @@ from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings, T
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows, surely_effective_rows
 
-#: a pmf sums to 1 within this; two numbers are equal if they differ by this share, as 32 bits from 64 bits do
+#: absolute tolerance of the sum of a pmf, and relative tolerance of equal numbers (float32 against float64)
 SUM_TOLERANCE = 1e-6
-#: no arm is drawn with less: a softmax without a floor computes such numbers, and cubes of their weights overflow
+#: smallest probability of a drawn arm. A softmax without a floor gives smaller ones; cubes of their weights overflow
 LEAST_PROBABILITY = 1e-80
-#: other arms with less are rounding remainders of a certain draw: they count as arms that could not be drawn
+#: smaller probabilities of arms that were not drawn are rounding errors, and count as 0
 REMAINDER = 1e-9
-#: numbers are equal within this, however small they are
+#: absolute tolerance of equal numbers
 ROUNDING = 1e-9
-#: no number is larger: squares of weighted rewards stay finite
+#: largest number allowed, so that squares of weighted rewards stay finite
 LARGEST = 1e60
-#: how a row's question is known: by its text; by its features, where the log keeps no text; by the decision's id, where
-#: it has neither: then a repeated question is not recognised
+#: a question is recognised by its text, or else by its features, or else by the decision's id. With an id, repetitions
+#: of a question are not recognised
 BY_TEXT, BY_FEATURES, BY_ID = range(3)
-#: longest bytes, in words of eight, that are padded to one width whatever the others are
+#: texts of at most this many words of 8 bytes are padded to the same width
 _WORDS = 16
-#: texts of more bytes are hashed by themselves: a step for every word of theirs would take minutes
+#: longer texts, in bytes, are hashed one by one, since a step per word for all texts would take minutes
 _LONG = 1 << 17
 
 
 def slack(size: Any) -> Any:
-    """How far two numbers of about this size (or arrays of them) may lie apart by rounding."""
+    """Largest difference by rounding between two numbers of about this size. Arrays work too."""
     return ROUNDING + SUM_TOLERANCE * abs(size)
 
 
 def propensity_fault(probability: float) -> tuple[str, str]:
-    """Why no arm can have been drawn with this probability, and the remedy."""
+    """Returns (reason why no arm can have been drawn with this probability, remedy)."""
     reason = f"is {probability:.9g}"
     if 0.0 < probability < LEAST_PROBABILITY:
         remedy = "log the probability that the drawn arm had, or leave the row out (--skip-bad)"
@@ -56,45 +53,46 @@ class Log:
     arms: tuple[ArmName, ...]
     #: hashes of the decision ids, shape (n,)
     keys: Keys
-    #: hashes of the questions, which choose the folds, without context, which may differ in every request; and how each
-    #: question is recognised: BY_TEXT, BY_FEATURES or BY_ID; both of shape (n,)
+    #: hashes of the questions without context, shape (n,); they choose the folds
     questions: Keys
+    #: how each question is recognised: BY_TEXT, BY_FEATURES or BY_ID, shape (n,)
     known_by: Choices
-    #: place of the arm that was drawn, shape (n,)
+    #: index of the arm that was drawn, shape (n,)
     action: Choices
-    #: probability of every arm when it was drawn, shape (n, K); 0 where it was not offered, or could not be drawn
+    #: logged probabilities, shape (n, K); 0 for an arm that was not offered or could not be drawn
     pmf: Matrix
     #: which arms were offered, shape (n, K)
     offered: Flags
-    #: the reward that was learned and its parts, shape (n,)
+    #: the learned reward and its parts, shape (n,)
     reward: Vector
     quality: Vector
     cost: Vector
-    #: the rewards' declared bounds
+    #: declared bounds of the rewards
     minimum: float
     maximum: float
-    #: the reward came whole from the caller, or by default: no other weight of cost can be put on it; shape (n,)
+    #: the reward was given without quality and cost, or by default, so the weight of cost does not apply; shape (n,)
     raw: Flags
-    #: without feedback: the default reward; shape (n,)
+    #: the reward is the default, as there was no feedback; shape (n,)
     defaulted: Flags
     #: more feedback came after the decision was learned, shape (n,)
     late: Flags
-    #: seconds since the epoch, shape (n,)
+    #: seconds since the epoch, 0 if not known, shape (n,)
     made_at: Vector
-    #: where the row stands in its file, from 1, shape (n,); None: in none
+    #: line of each row in its file, from 1, shape (n,); None if the rows are not from a file
     lines: Choices | None = None
-    #: the reward is a judge's, as it was learned, shape (n,); None: not known
+    #: a judge gave the reward, shape (n,); None if the log does not record who gave it
     judged: Flags | None = None
-    #: rows that were served at a weight of cost of their own, shape (n,); None if there is no such row
+    #: the request had a cost weight of its own, shape (n,); None if the log has no such column
     priced: Flags | None = None
-    #: features of the questions, shape (n, d), and the encoder that made them; None where the log has none
+    #: features of the questions, shape (n, d); None if a row has none, or they are of several encoders
     features: npt.NDArray[np.float32] | None = None
+    #: hash of the encoder of `features`; "" if not known
     encoder_hash: str = ""
-    #: name of a field -> its value in every row, for segments: "tenant", "version", fields of the context
+    #: field for segments -> its value in every row: "tenant", "version", "policy" or a key of the context
     fields: Mapping[str, Strings] = field(default_factory=dict)
-    #: name of a column -> the pmf of a candidate that stands in the rows, shape (n, K)
+    #: column with the pmf of a candidate -> probabilities, shape (n, K)
     own: Mapping[str, Matrix] = field(default_factory=dict)
-    #: the probabilities that each candidate gives to the arms, shape (n, K) each
+    #: probabilities of each candidate, shape (n, K)
     candidates: tuple[Matrix, ...] = ()
 
     def __len__(self) -> int:
@@ -102,28 +100,29 @@ class Log:
 
     @property
     def propensity(self) -> Vector:
-        """Logged probability of the arm that was drawn, shape (n,)."""
+        """Logged probability of the drawn arm, shape (n,)."""
         return np.take_along_axis(self.pmf, self.action[:, None], axis=1)[:, 0]
 
     def weighted(self, weight: float, *, rows: Flags | None = None) -> "Log":
-        """The same log with reward = quality - weight * cost. Rewards that came whole stay.
+        """The log with reward = quality - weight * cost, except for `raw` rewards.
 
         rows: the rows to change, shape (n,); None for all.
-        The bounds grow to include all rewards: cut at the bounds of another weight, expensive arms would look alike.
+        The bounds are widened to include all rewards. If rewards were cut at the bounds of another weight, expensive
+        arms could not be distinguished.
         """
-        kept = self.raw if rows is None else self.raw | ~rows
-        reward = np.where(kept, self.reward, self.quality - weight * self.cost)
+        unchanged = self.raw if rows is None else self.raw | ~rows
+        reward = np.where(unchanged, self.reward, self.quality - weight * self.cost)
         low, high = float(reward.min(initial=self.minimum)), float(reward.max(initial=self.maximum))
         return replace(self, reward=reward, minimum=low, maximum=high)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays."""
+        """Size of all arrays in bytes."""
         arrays = [*vars(self).values(), *self.fields.values(), *self.own.values(), *self.candidates]
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     def part(self, rows: Flags | Choices | slice) -> "Log":
-        """Some of the rows, in the order given."""
+        """The selected rows, in the order of the selection."""
         arrays: dict[str, Any] = {name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)}
         return replace(
             self,
@@ -134,14 +133,14 @@ class Log:
         )
 
     def check(self, *, named: Callable[[int], str]) -> None:
-        """Raises InvalidInput with the first row that cannot be true, the field and the remedy. named: row -> words."""
-        wrong = [
+        """Raise InvalidInput for the first impossible row. named: describes a row for messages."""
+        faults = [
             (int(np.argmin(good)), name, message, remedy)
             for name, good, message, remedy in self._checks()
             if not good.all()
         ]
-        if wrong:
-            row, name, message, remedy = min(wrong, key=lambda fault: fault[0])
+        if faults:
+            row, name, message, remedy = min(faults, key=lambda fault: fault[0])
             raise InvalidInput(message(row), field=f"{named(row)} {name}", remedy=remedy)
 
     def _checks(self) -> Iterator[tuple[str, Flags, Callable[[int], str], str]]:
@@ -187,7 +186,7 @@ class Log:
 
 
 def possible(pmf: Matrix, *, action: Choices) -> Matrix:
-    """The pmf (n, K) with 0 for remainders: probabilities below REMAINDER of arms other than the drawn one."""
+    """The pmf (n, K) with 0 for probabilities below REMAINDER, except those of drawn arms."""
     tiny = (pmf > 0.0) & (pmf < REMAINDER)
     if not tiny.any():
         return pmf
@@ -195,7 +194,7 @@ def possible(pmf: Matrix, *, action: Choices) -> Matrix:
 
 
 def unsupported(pmf: Matrix, *, candidate: Matrix) -> Flags:
-    """Where a candidate gives probability to an arm that could not be drawn, shape (n, K)."""
+    """Flags, shape (n, K), of arms that could not be drawn but have a probability by the candidate."""
     return (pmf <= 0.0) & (candidate >= REMAINDER)
 
 
@@ -203,9 +202,9 @@ def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
     """Rows whose pmf, shape (n, K), is not a distribution over the arms, or over the offered arms."""
     with np.errstate(invalid="ignore"):
         sums = np.einsum("nk->n", pmf)
-        # Written so that NaN is no pmf. What follows for every row is asked of the whole first: it is mostly true.
-        fine = pmf.size == 0 or (pmf.min() >= 0.0 and np.abs(sums - 1.0).max() <= SUM_TOLERANCE)
-    if fine and (offered is None or offered.all()):
+        # NaN fails both comparisons. The whole matrix is checked first, which is fast and mostly succeeds.
+        all_good = pmf.size == 0 or (pmf.min() >= 0.0 and np.abs(sums - 1.0).max() <= SUM_TOLERANCE)
+    if all_good and (offered is None or offered.all()):
         return np.zeros(0, dtype=np.intp)
     good = (pmf >= 0.0).all(axis=1) & (np.abs(sums - 1.0) <= SUM_TOLERANCE)
     if offered is not None:
@@ -214,29 +213,31 @@ def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
 
 
 def folds_of(keys: Keys, *, folds: int) -> Choices:
-    """The fold of each row, shape (n,), in 0 ... folds - 1. It depends only on the key, not on other rows."""
+    """The fold of each row, shape (n,), from 0 to folds - 1. It depends only on the row's key."""
     return (keys % np.uint64(folds)).astype(np.intp)
 
 
 def keys_of_bytes(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]) -> Keys:
-    """The hashes of texts that follow each other in `text`; lengths in bytes, shape (n,).
+    """Hash texts. text: all texts, concatenated. lengths: length of each text in bytes, shape (n,).
 
-    A text's hash is the same on every machine and among any other texts.
+    The hash of a text does not depend on the machine or on the other texts.
     """
     words = -(-lengths // 8)
     if words.max(initial=0) <= _WORDS:
         return _keys_of_padded(text, lengths=lengths)
-    if len(long := np.flatnonzero(lengths > _LONG)):
+    long = np.flatnonzero(lengths > _LONG)
+    if len(long):
         ends = np.cumsum(lengths)[long]
         texts = [text[end - size : end].tobytes() for end, size in zip(ends, lengths[long], strict=True)]
-        digests = [hashlib.blake2b(one, digest_size=8).digest() for one in texts]
+        digests = [hashlib.blake2b(long_text, digest_size=8).digest() for long_text in texts]
         short = np.setdiff1d(np.arange(len(lengths)), long)
         keys = np.empty(len(lengths), dtype=np.uint64)
         keys[long] = np.frombuffer(b"".join(digests), dtype="<u8")
         keys[short] = keys_of_bytes(text[np.repeat(lengths <= _LONG, lengths)], lengths=lengths[short])
         return keys
-    # One long text must not pad all others to its length: rows of about one length are padded together.
-    keys, sizes = np.zeros(len(lengths), dtype=np.uint64), np.ceil(np.log2(np.maximum(words, _WORDS))).astype(np.intp)
+    # Texts of about the same length are padded together, so that one long text does not pad all others.
+    keys = np.zeros(len(lengths), dtype=np.uint64)
+    sizes = np.ceil(np.log2(np.maximum(words, _WORDS))).astype(np.intp)
     for size in np.unique(sizes):
         rows = sizes == size
         keys[rows] = _keys_of_padded(text[np.repeat(rows, lengths)], lengths=lengths[rows])
@@ -249,28 +250,28 @@ def _keys_of_padded(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int6
     padded[np.arange(8 * words) < lengths[:, None]] = text
     keys: Keys = mixed(np.zeros(len(lengths), dtype=np.uint64), lengths.astype(np.uint64))
     for number, word in enumerate(padded.view("<u8").T):
-        # A longer text in another row must not change a row's key.
+        # Padding must not change a key: it depends on the longest text of the batch.
         keys = np.where(8 * number < lengths, mixed(keys, word), keys)
     return keys
 
 
 def mixed(keys: Keys, words: Keys) -> Keys:
-    """A word more in every key, both of shape (n,), by splitmix64's finaliser (Steele, Lea and Flood 2014)."""
+    """Add a word to each key, both of shape (n,), with the finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
     keys = (keys + words) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         keys = (keys ^ (keys >> np.uint64(shift))) * np.uint64(factor)
     return np.asarray(keys ^ (keys >> np.uint64(31)), dtype=np.uint64)
 
 
-#: chance that a right log is called wrong, over all checks of a replay together
+#: chance that at least one check of a replay calls a right log wrong
 ALPHA = 1e-3
 
 
 def deviation(variance: float, *, largest: float, alpha: float) -> float:
-    """T with P(|sum of deviations| >= t) <= alpha.
+    """The number t with P(|sum of deviations| >= t) <= alpha, by Freedman's inequality for both sides.
 
-    variance: sum of the conditional variances; largest: no single deviation is larger. Freedman's inequality, both
-    sides: 2 exp(-t^2 / (2 variance + 2 largest t / 3)) = alpha.
+    variance: sum of the conditional variances. largest: bound of a single deviation. t solves
+    2 exp(-t^2 / (2 variance + 2 largest t / 3)) = alpha.
     """
     log = math.log(2.0 / alpha)
     third = largest * log / 3.0
@@ -278,32 +279,36 @@ def deviation(variance: float, *, largest: float, alpha: float) -> float:
 
 
 def _no_arms() -> Vector:
-    """Sums with an entry per arm before any row."""
+    """Initial value of a sum per arm: one 0, to which arrays of any shape can be added."""
     return np.zeros(1)
 
 
 @dataclass(kw_only=True, slots=True)
 class WeightTally(Tally):
-    """The weights w of one candidate."""
+    """Sums of the weights w of one candidate."""
 
     rows: int = 0
     #: rows with a weight above 0
     draws: int = 0
-    #: sums of w and of w^2, and what `heavy_weight` reads
+    #: sum of w
     total: float = 0.0
+    #: sum of w^2
     squares: float = 0.0
+    #: see `heavy_weight`
     powers: Vector = field(default_factory=lambda: np.zeros(2))
     #: sum of the conditional variances of w
     variance: float = 0.0
-    #: probability given to arms where the logger had none, and probability given to all, summed, shape (K,)
+    #: sum of the candidate's probabilities of arms that could not be drawn, shape (K,)
     unsupported: Vector = field(default_factory=_no_arms)
+    #: sum of the candidate's probabilities, shape (K,)
     shares: Vector = field(default_factory=_no_arms)
-    #: largest w, and the largest over all arms that could have been drawn
+    #: largest w
     largest: float = field(default=0.0, metadata={"merge": max})
+    #: largest w over all arms that could have been drawn
     possible: float = field(default=0.0, metadata={"merge": max})
 
     def add(self, log: Log, *, candidate: Matrix) -> None:
-        """Take in a piece; candidate: the pmf, shape (n, K)."""
+        """Add rows. candidate: its probabilities, shape (n, K)."""
         if not len(log):
             return
         ratios = np.divide(candidate, log.pmf, out=np.zeros_like(candidate), where=log.pmf > 0.0)
@@ -324,7 +329,7 @@ class WeightTally(Tally):
 
     @property
     def unsupported_mass(self) -> float:
-        """Share of the candidate's probability that no row can speak of."""
+        """Share of the candidate's probability that is on arms which could not be drawn."""
         return float(self.unsupported.sum()) / self.rows if self.rows else 0.0
 
     @property
@@ -334,17 +339,17 @@ class WeightTally(Tally):
 
     @property
     def surely_effective_rows(self) -> float:
-        """These, or as many as the probabilities alone expect, whichever are fewer."""
+        """`effective_rows`, or the number that the probabilities predict if that is smaller."""
         expected = float(self.powers[0])
         return surely_effective_rows(self.total, squares=self.squares, rows=self.rows, expected_squares=expected)
 
     def mean_interval(self, *, alpha: float = ALPHA) -> tuple[float, float]:
-        """Interval of the mean weight; 1 - unsupported_mass lies outside for at most a share alpha of right logs."""
+        """Interval of the mean weight. For at most a share alpha of right logs it excludes 1 - unsupported_mass."""
         off = deviation(self.variance, largest=max(self.possible, 1.0), alpha=alpha) / self.rows
         return self.total / self.rows - off, self.total / self.rows + off
 
     def plausible(self, *, alpha: float = ALPHA) -> bool:
-        """True if the mean weight is consistent with the logged probabilities."""
+        """Whether the mean weight agrees with the logged probabilities."""
         low, high = self.mean_interval(alpha=alpha)
         return low - 1e-9 <= 1.0 - self.unsupported_mass <= high + 1e-9
 
@@ -354,18 +359,21 @@ class ArmTally(Tally):
     """Draws and rewards per arm."""
 
     rows: int = 0
-    #: probabilities of the arm, variances of its draws, and rows that drew it, summed, shape (K,)
+    #: sum of the logged probabilities, shape (K,)
     expected: Vector = field(default_factory=_no_arms)
+    #: sum of the variances of the draws, shape (K,)
     variance: Vector = field(default_factory=_no_arms)
+    #: number of draws, shape (K,)
     drawn: Vector = field(default_factory=_no_arms)
-    #: columns reward, quality, cost, summed over the rows that drew the arm, shape (K, 3)
+    #: sums of reward, quality and cost over the rows that drew the arm, shape (K, 3)
     sums: Matrix = field(default_factory=_no_arms)
-    #: logged probability of the arms that were drawn, summed, less its expectation; and its variance
+    #: sum of the logged probabilities of the drawn arms minus its expectation
     surplus: float = 0.0
+    #: variance of `surplus`
     surplus_variance: float = 0.0
 
     def add(self, log: Log) -> None:
-        """Take in a piece."""
+        """Add rows."""
         powers = log.pmf * log.pmf
         squares, cubes = powers.sum(axis=1), (powers * log.pmf).sum(axis=1)
         drawn = (log.action[:, None] == np.arange(len(log.arms))).astype(np.float64)
@@ -378,13 +386,15 @@ class ArmTally(Tally):
         self.surplus_variance += float(np.maximum(cubes - squares**2, 0.0).sum())
 
     def likely(self, *, alpha: float = ALPHA) -> bool:
-        """True if the drawn arms were about as likely as arms drawn from these pmfs are: it finds pmfs of other rows.
+        """Whether the drawn arms have about the probabilities that arms drawn from these pmfs have.
 
-        The probability of the arm that is drawn from p has mean sum p^2 and variance sum p^3 - (sum p^2)^2.
+        This finds logs whose pmfs belong to other rows. The probability of an arm drawn from p has mean sum p^2 and
+        variance sum p^3 - (sum p^2)^2.
         """
         return abs(self.surplus) <= deviation(self.surplus_variance, largest=1.0, alpha=alpha)
 
     def plausible(self, *, alpha: float = ALPHA) -> list[bool]:
-        """Per arm: whether it was drawn about as often as logged."""
-        allowed = [deviation(max(float(v), 0.0), largest=1.0, alpha=alpha) for v in self.variance]
-        return [bool(abs(d - e) <= most) for d, e, most in zip(self.drawn, self.expected, allowed, strict=True)]
+        """Whether each arm was drawn about as often as logged."""
+        limits = [deviation(max(float(variance), 0.0), largest=1.0, alpha=alpha) for variance in self.variance]
+        gaps = np.abs(self.drawn - self.expected)
+        return [bool(gap <= limit) for gap, limit in zip(gaps, limits, strict=True)]

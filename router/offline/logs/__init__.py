@@ -1,16 +1,16 @@
-"""Logged traffic as files: `jsonl`, one JSON object a line, and `parquet`, the same columns, typed.
+"""Logged traffic as files: `jsonl` has one JSON object per line, `parquet` the same keys as typed columns.
 
-Everything in a row comes back from both formats. docs/replay.md lists their keys.
+Both formats keep all data of a row. docs/replay.md lists the keys.
 """
 
 import glob
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import import_module
-from operator import attrgetter
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, cast
 
@@ -19,80 +19,40 @@ from pydantic_core import PydanticCustomError
 
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.estimation import Progress
-from ragbandit.router.storage.rows.conversion import price_text
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import remote_system
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.redaction import without_secrets
-from ragbandit.shared.types import ArmName, Budget, Decision, FeedbackId, Json, Reward
-
-#: keys as in OURS; `features` is a float32 array, shape (d,), or None
-Record = dict[str, Any]
-
-#: the keys of a record, in the order of a line; whatever else a row has is `extra`
-OURS = (
-    "id",
-    "seq",
-    "made_at",
-    "text",
-    "context",
-    "tenant",
-    "allowed",
-    "budget",
-    "price",
-    "aim",
-    "arms",
-    "pmf",
-    "scores",
-    "arm",
-    "propensity",
-    "policy",
-    "version",
-    "encoder_hash",
-    "seed",
-    "floor",
-    "explored",
-    "fault",
-    "facts",
-    "run_by",
-    "cost_weight",
-    "reward",
-    "feedback_ids",
-    "feedback_at",
-    "learned_at",
-    "late",
-    "features",
-)
-_CAPS = tuple(cap.name for cap in fields(Budget))
+from ragbandit.shared.types import ArmName, Decision, FeedbackId, Json, Reward
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Logged:
-    """A decision and the reward that was learned for it: a row of a log."""
+    """A row of a log: a decision and the reward that was learned for it. Times are seconds since the epoch."""
 
     decision: Decision
     reward: Reward
-    #: place in the ledger, from 1; of a file that has none, the row's number
+    #: position in the ledger, from 1; the line if the file has no seq
     seq: int
     feedback_ids: tuple[FeedbackId, ...] = ()
-    #: when the last feedback that made the reward came in; None: not known
+    #: when the last feedback of the reward was received; None if not known
     feedback_at: float | None = None
-    #: when it was learned; None: not known
+    #: when the reward was learned; None if not known
     learned_at: float | None = None
-    #: more feedback came after it was learned
+    #: True if more feedback came after the reward was learned
     late: bool = False
-    #: keys of the file that we do not know; a candidate's pmf may be one of them
+    #: unknown keys of the file, for example the pmf of a candidate
     extra: Mapping[str, Json] = field(default_factory=dict)
-    #: where it stands in its file, for messages; 0 where it comes from a store
+    #: line of the file, from 1, for messages; 0 if the row comes from a store
     line: int = 0
-    #: as in `Update`, where it comes from a store; files do not have them
+    #: as in `Update` for a row of a store; files do not contain these two fields
     decided: int | None = None
     restarts: tuple[ArmName, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BadRow:
-    """A row that cannot be used: where, which field, why, and what to do."""
+    """A row that cannot be used."""
 
     line: int
     field: str
@@ -102,91 +62,41 @@ class BadRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
-    """Reward bounds and weight for rows that do not name them."""
+    """Bounds and weight of cost for rewards that are logged without them."""
 
-    #: the bounds of the reward
     minimum: float = -1.0
     maximum: float = 1.0
-    #: weight of the cost in rewards that are logged as quality and cost
     weight: float = 0.0
-
-
-_OF_ROW = frozenset(part.name for part in fields(Logged))
-_OF_DECISION = frozenset(part.name for part in fields(Decision))
-_REWARD_DEFAULTS = {part.name: part.default for part in fields(Reward)} | {"surrogates": {}}
-
-
-def _path(key: str) -> str:
-    """Where a row has what a key of its record says."""
-    owner = "" if key in _OF_ROW else "decision." if key in _OF_DECISION else "decision.query."
-    return owner + {"allowed": "arms", "price": "cost_weight"}.get(key, key)
-
-
-def _caps(budget: Budget) -> Record:
-    return {name: cap for name in _CAPS if (cap := getattr(budget, name)) is not None}
-
-
-def _parts(reward: Reward) -> Record:
-    """The parts of a reward, without those that have their default values."""
-    parts = {name: value for name, default in _REWARD_DEFAULTS.items() if (value := getattr(reward, name)) != default}
-    return parts | {"terms": dict(reward.terms)}
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-_VALUES = attrgetter(*map(_path, OURS))
-#: key of a record -> conversion of the row's value; the seed as text: many readers round whole numbers of 64 bits
-_SAID: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(OURS, _listed),
-    **dict.fromkeys(("context", "aim", "facts"), dict),
-    "budget": _caps,
-    "price": price_text,
-    "seed": str,
-    "reward": _parts,
-}
-
-
-def record_of(row: Logged) -> Record:
-    """The row's record: every key of OURS in that order, then `extra`. Arrays and mappings are the row's own."""
-    said = zip(_SAID.items(), _VALUES(row), strict=True)
-    return {**{key: say(value) for (key, say), value in said}, **row.extra}
-
-
-def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
-    """What the records of these rows say under a key of OURS."""
-    value, say = attrgetter(_path(key)), _SAID[key]
-    return [say(value(row)) for row in rows]
 
 
 _STRICT: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
-def sayable(value: Record) -> Record:
-    """An object that JSON can hold: no NaN, no half characters."""
+def json_object(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the object if JSON can represent it: no NaN, no half characters. Raises PydanticCustomError."""
     try:
         if value:
             _STRICT.encode(value).encode()
     except (ValueError, TypeError, RecursionError) as error:
-        raise PydanticCustomError("json", "Give what JSON can say ({error})", {"error": str(error)}) from error
+        message = "Give values that JSON can represent ({error})"
+        raise PydanticCustomError("json", message, {"error": str(error)}) from error
     return value
 
 
-JsonObject = Annotated[dict[str, Any], AfterValidator(sayable)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(json_object)]
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
-    """The values of a record, checked each for itself. Raises InvalidInput for the first that is wrong."""
+    """Check each value of a record by itself. Raises InvalidInput for the first wrong value."""
     try:
         return model.model_validate(record)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
     field = ".".join(part for part in fault["loc"] if isinstance(part, str))
     if fault["type"] == "missing":
-        needed = [name for name, part in model.model_fields.items() if part.is_required()]
-        raise InvalidInput("is missing", field=field, remedy=f"a row needs {', '.join(needed)}")
+        required = [name for name, part in model.model_fields.items() if part.is_required()]
+        raise InvalidInput("is missing", field=field, remedy=f"a row needs {', '.join(required)}")
     remedy = fault["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("dictionary", "object")
     if fault["type"] == "string_unicode" or "\x00" in str(fault["input"]):
         remedy = "Remove the NUL or half character"
@@ -196,9 +106,9 @@ def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
 def reward_defaults(
     settings: RewardSettings, *, minimum: float | None = None, maximum: float | None = None
 ) -> Defaults:
-    """Bounds and weight of rewards that do not name them: the configured ones, or the bounds given here.
+    """The configured bounds and weight of cost, with the bounds given here instead.
 
-    Raises InvalidInput for bounds that are not finite, or not in order.
+    Raises InvalidInput if the bounds are not finite or minimum is not below maximum.
     """
     defaults = Defaults(
         minimum=settings.minimum if minimum is None else minimum,
@@ -210,36 +120,35 @@ def reward_defaults(
     return defaults
 
 
-#: a Path; or a str, which is a URL
+#: a Path, or a URL as str
 Place = Path | str
 Row = TypeVar("Row")
 
-#: bad rows that an error names
+#: most bad rows that an error names
 MOST_NAMED = 5
-#: format -> how its files' names end
+#: format -> suffixes of its files
 FORMATS = {"jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"), "parquet": (".parquet",)}
 
 
 def read_rows(
     path: str | Path,
     *,
-    format: str | None = None,  # noqa: A002 - the word that people know
+    format: str | None = None,  # noqa: A002 - the usual name
     defaults: Defaults | None = None,
 ) -> Iterator[Logged | BadRow]:
-    """The rows of a log in the order of the file, what cannot be used as BadRow.
+    """Read the rows of a log in the order of the file. Unusable rows become BadRow.
 
-    format: one of FORMATS; None goes by the file's name. Raises InvalidInput for a file that cannot be read at all,
-    ConfigError for a format whose package is not installed.
+    format: one of FORMATS; None to use the file's suffix.
+    Raises InvalidInput for a file that cannot be read, ConfigError for a format whose package is not installed.
     """
-    format_name = format_of(path, format=format)
-    module = import_module(f"ragbandit.router.offline.logs.{format_name}")
+    module = import_module(f"ragbandit.router.offline.logs.{format_of(path, format=format)}")
     return cast("Iterator[Logged | BadRow]", module.read(path, defaults=defaults or Defaults()))
 
 
 def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad: list[BadRow]) -> Iterator[Logged]:
-    """The rows of a log that can be used; the others are put into `bad`.
+    """Yield the usable rows of a log and put the others into `bad`.
 
-    skip: bad rows are left out. Raises InvalidInput at the end if rows are bad and not skipped, or if all rows are bad.
+    skip: accept bad rows. Raises InvalidInput at the end if there are bad rows and skip is False, or if all are bad.
     """
     good, bad[:] = 0, []
     for row in rows:
@@ -250,14 +159,14 @@ def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad
             yield row
     if bad and not (skip and good):
         named = "; ".join(f"line {row.line} {row.field} {row.reason} ({row.remedy})" for row in bad[:MOST_NAMED])
-        more = f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
+        others = f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
         remedy = "correct them, or give --skip-bad to continue without them" if good else "correct them: no row is left"
-        message = f"{len(bad)} of {len(bad) + good} rows cannot be used: {named}{more}"
+        message = f"{len(bad)} of {len(bad) + good} rows cannot be used: {named}{others}"
         raise InvalidInput(message, field=shown(path), remedy=remedy)
 
 
-def told_rows(rows: Iterable[Row], progress: Progress, *, total: int = 0) -> Iterator[Row]:
-    """The same rows; calls `progress` after every 1000 rows."""
+def with_progress(rows: Iterable[Row], progress: Progress, *, total: int = 0) -> Iterator[Row]:
+    """Yield the rows and call `progress` after every 1000 rows."""
     for done, row in enumerate(rows, start=1):
         yield row
         if done % 1000 == 0:
@@ -270,7 +179,7 @@ def write_rows(
     *,
     format: str | None = None,  # noqa: A002 - as above
 ) -> int:
-    """Write a log; the number of rows. It appears when all of it is written: an error leaves nothing behind.
+    """Write a log and return the number of rows. After an error there is no file.
 
     Raises InvalidInput, or ConfigError for a format whose package is not installed.
     """
@@ -279,51 +188,49 @@ def write_rows(
 
 
 def format_of(path: str | Path, *, format: str | None = None) -> str:  # noqa: A002 - as above
-    """The format that is named, or that the file's name ends in. Raises InvalidInput."""
+    """The named format, or the format of the file's suffix. Raises InvalidInput."""
     if format is None:
-        matching = [name for name, ends in FORMATS.items() if str(path).lower().endswith(ends)]
-        if not matching:
-            known = ", ".join(end for ends in FORMATS.values() for end in ends)
-            raise InvalidInput(
-                "its name does not say the format", field=str(path), remedy=f"name the format, or end it in {known}"
-            )
-        return matching[0]
+        for name, suffixes in FORMATS.items():
+            if str(path).lower().endswith(suffixes):
+                return name
+        remedy = f"name the format, or end it in {', '.join(chain.from_iterable(FORMATS.values()))}"
+        raise InvalidInput("its name does not say the format", field=str(path), remedy=remedy)
     if format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}", field="format", remedy=known_choices(FORMATS, given=format))
     return format
 
 
 def log_format(path: Place, *, format: str | None) -> str:  # noqa: A002 - as above
-    """The format of a log to replay; several files, and files at a URL, are Parquet. Raises InvalidInput."""
-    if not is_several(path):
-        named = format_of(path, format=format)
-        if isinstance(path, str) and named != "parquet":
-            raise InvalidInput(
-                f"a log at a URL must be Parquet, not {named}",
-                field="log",
-                remedy="copy the file to this machine, or export it with --format parquet",
-            )
-        return named
-    if format not in (None, "parquet"):
-        raise InvalidInput("several files can be read as Parquet only", field="format", remedy="name one file")
-    return "parquet"
+    """The format of a log to replay. A folder, a pattern or a URL must be Parquet. Raises InvalidInput."""
+    if is_several(path):
+        if format not in (None, "parquet"):
+            raise InvalidInput("several files can be read as Parquet only", field="format", remedy="name one file")
+        return "parquet"
+    format_name = format_of(path, format=format)
+    if isinstance(path, str) and format_name != "parquet":
+        raise InvalidInput(
+            f"a log at a URL must be Parquet, not {format_name}",
+            field="log",
+            remedy="copy the file to this machine, or export it with --format parquet",
+        )
+    return format_name
 
 
 _SUFFIX: Final = ".parquet"
 
 
 def place_of(text: str | Path) -> Place:
-    """A URL as it is, anything else as a Path."""
+    """The URL, or the Path of any other text."""
     return text if isinstance(text, str) and "://" in text else Path(text)
 
 
 def shown(place: Place) -> str:
-    """The place for messages and reports, without secrets."""
+    """The place as text for messages and reports, without secrets."""
     return without_secrets(place) if isinstance(place, str) else str(place)
 
 
 def is_several(place: Place) -> bool:
-    """Whether it is a folder, or a pattern with *. Raises InvalidInput if the place cannot be listed."""
+    """Whether the place is a folder, or a pattern with *. Raises InvalidInput if it cannot be listed."""
     if "*" in str(place):
         return True
     if isinstance(place, Path):
@@ -334,7 +241,7 @@ def is_several(place: Place) -> bool:
 
 
 def files_of(place: Place) -> list[Place]:
-    """The Parquet files below a folder, or the files of a pattern, by name. Raises InvalidInput as `is_several`."""
+    """The Parquet files below a folder, or the files of a pattern, sorted by name. Raises InvalidInput."""
     if isinstance(place, Path):
         folder = place.is_dir()
         return sorted(place.rglob(f"*{_SUFFIX}") if folder else map(Path, glob.glob(str(place), recursive=True)))
@@ -348,7 +255,7 @@ def files_of(place: Place) -> list[Place]:
 def _listing(place: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # each file system raises errors of its own
+    except Exception as error:  # every file system has other exceptions
         message = without_secrets(f"{type(error).__name__}: {error}")
         raise InvalidInput(
             f"cannot be listed: {message}", field=shown(place), remedy="check the URL and this user's rights"

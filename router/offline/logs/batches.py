@@ -1,7 +1,7 @@
-"""Batches of a log: Arrow record batches, with the same columns from every source, become checked arrays.
+"""Decoding of logs: Arrow record batches, with the same columns from every source, become checked arrays.
 
-A record batch has `id`, `arms`, `pmf`, `arm`, `reward` and the columns asked for, with the types of `COLUMNS`. Text may
-be dictionary-encoded. A candidate's column is a list of numbers aligned with `arms`.
+A record batch has `id`, `arms`, `pmf`, `arm`, `reward` and the requested columns, with the types of `COLUMNS`. Text may
+be dictionary-encoded. The column of a candidate contains lists of numbers aligned with `arms`.
 """
 
 import json
@@ -29,13 +29,15 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Reward, Vector
 
-#: fields of a row that are columns of their own; others are keys of the context
+#: fields for segments that are columns; other fields are keys of the context
 FIELDS = ("tenant", "version", "policy")
-#: parts of a reward that are read: numbers, and words, of which the last may be missing
+#: numbers of a reward that are read
 REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
+#: texts of a reward that are read; judged_by may be missing
 REWARD_WORDS = ("preset", "source", "judged_by")
-#: no column of a file has these names: the line of a row, and features that identify a question without text
+#: name of the column with the line of a row; no file has a column of this name, or of the next
 LINE: Final = "#line"
+#: name of a request for features of rows without a text, which then identify the question
 TEXTLESS: Final = "#features_of_textless"
 _TEXT, _NUMBER, NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
 #: column -> its type; others are lists of numbers
@@ -56,10 +58,10 @@ PARTS: Final[Mapping[str, Any]] = {
 _NEEDED_IN_ROWS: Final = "a row needs id, arms, pmf, arm and reward"
 #: remedy for rows that offer different arms
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
-#: JSON of a decision that was not drawn: a turn that stayed on an earlier one's arm, or an arm pinned by the kill
-#: switch. Within texts the quotes of JSON are escaped; a file of others may have spaces.
+#: matches facts, as JSON, of a decision that was not drawn: a turn that kept the arm of an earlier turn, or an arm
+#: pinned by the kill switch. It cannot match inside of a text, where JSON escapes quotes. Other tools may write spaces.
 _UNDRAWN = rf'"({STICKY}|{KILLED})" ?: ?\{{'
-#: JSON of a decision that the label queue chose for its use, not as one of its uniform part
+#: matches facts of a decision that the label queue chose by its use and not by its uniform part
 _CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
 
 
@@ -71,15 +73,15 @@ class BatchSpec:
     arms: tuple[ArmName, ...]
     #: rows may offer different arms
     mixed_arms: bool = False
-    #: for `Log.fields`: tenant, version, policy or keys of the context
+    #: names for `Log.fields`: tenant, version, policy or keys of the context
     fields: tuple[str, ...] = ()
-    #: columns with a pmf of a candidate's own
+    #: columns with the pmf of a candidate
     own: tuple[str, ...] = ()
     features: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns to ask a source for."""
+        """The columns to request from a source."""
         fields = dict.fromkeys(column_of(name) for name in self.fields)
         features = ["features", "encoder_hash"] if self.features else [TEXTLESS]
         return (
@@ -91,36 +93,21 @@ class BatchSpec:
 
 
 class LogSource(Protocol):
-    """A log, or one file of it, in its order, as often as it is asked for."""
+    """A log or one of its files. The rows have the same order each time they are read."""
 
     @property
     def place(self) -> str:
-        """Name of its rows in messages, as in `row_named`."""
+        """Name of a row in messages; see `row_named`."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Record batches with those of the columns that the source has.
+        """Yield record batches with the requested columns, except optional columns that the source lacks.
 
-        Raises InvalidInput for a source that cannot be read or lacks a column that is needed.
+        Raises InvalidInput for a source that cannot be read or lacks a required column.
         """
 
 
-def record_batch(columns: Mapping[str, Any]) -> Any:
-    """A record batch of these columns: sequences, or arrays as they are."""
-    arrays = {
-        name: values if isinstance(values, pa.Array) else pa.array(values, COLUMNS.get(name, NUMBERS))
-        for name, values in columns.items()
-    }
-    return pa.RecordBatch.from_pydict(arrays)
-
-
-def reward_column(parts: Mapping[str, Sequence[Any]]) -> Any:
-    """Rewards as a struct of their parts."""
-    arrays = [pa.array(values, PARTS[name]) for name, values in parts.items()]
-    return pa.StructArray.from_arrays(arrays, names=[*parts])
-
-
 def arms_of(source: LogSource, *, every: bool) -> tuple[ArmName, ...]:
-    """The arms of the first row that was drawn. every: also the arms of all later rows, in order. () without rows."""
+    """The arms of the first row that was drawn, or of all rows if `every` is True; () without rows."""
     arms: dict[ArmName, None] = {}
     for batch in source.batches(("arms", "facts")):
         rows = drawn_rows(batch)
@@ -136,7 +123,7 @@ def column_of(field: str) -> str:
 
 
 def drawn(batch: Any) -> Flags:
-    """The rows whose arm was drawn, without those whose label was chosen for its use, shape (n,)."""
+    """Flags of the rows whose arm was drawn and whose label was not chosen by the label queue, shape (n,)."""
     if "facts" not in batch.schema.names:
         return np.ones(batch.num_rows, dtype=np.bool_)
 
@@ -155,18 +142,18 @@ def drawn(batch: Any) -> Flags:
 
 def drawn_rows(batch: Any) -> Any:
     """The batch without the rows that were not drawn."""
-    here = drawn(batch)
-    return batch if here.all() else batch.filter(pa.array(here))
+    was_drawn = drawn(batch)
+    return batch if was_drawn.all() else batch.filter(pa.array(was_drawn))
 
 
 def offered_arms(batch: Any) -> dict[ArmName, None]:
-    """The arms that the rows offer, as they occur."""
+    """The arms that the rows offer, in order of first occurrence."""
     names = compute.unique(batch.column("arms").flatten()).to_pylist()
     return {ArmName(name): None for name in names if name is not None}
 
 
 def check_choice(arms: Sequence[ArmName]) -> None:
-    """Raises InvalidInput for a log of one arm."""
+    """Raise InvalidInput for a log of one arm."""
     if len(arms) < 2:
         raise InvalidInput(
             f"has one arm only ({', '.join(arms)})",
@@ -176,14 +163,15 @@ def check_choice(arms: Sequence[ArmName]) -> None:
 
 
 def row_named(batch: Any, row: int, *, place: str) -> str:
-    """A row in words: place and its line, where it stands in a file, else its decision."""
+    """Name of a row for messages: the place with its line if it is from a file, else the id of its decision."""
     line = batch.column(LINE)[row].as_py() if LINE in batch.schema.names else 0
     return f"{place} {line}" if line else f"decision {batch.column('id')[row].as_py()}"
 
 
 def decoded(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
-    """The checked arrays of a record batch, with features if all rows have them by one encoder. place: see `row_named`.
+    """Decode and check a record batch. place: see `row_named`.
 
+    The log has features if all rows have features of one encoder.
     Raises InvalidInput with row, field and remedy for the first impossible row.
     """
     log = _DecodedBatch(batch=batch, spec=spec, place=place).log()
@@ -193,7 +181,7 @@ def decoded(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
 
 @dataclass(kw_only=True)
 class _DecodedBatch:
-    """A batch of n rows, with T entries in all rows' lists of arms together."""
+    """A batch of n rows, whose lists of arms have T entries in total."""
 
     batch: Any
     spec: BatchSpec
@@ -206,23 +194,23 @@ class _DecodedBatch:
         if entries.null_count:
             nameless = int(np.flatnonzero(~entries.is_valid().to_numpy(zero_copy_only=False))[0])
             raise self._wrong(int(self._rows()[nameless]), "arms", "an arm has no name", "name every arm")
-        self.places = self._codes(entries)  # (T,) column of every entry
-        # One offer in one order all along, as most logs have it: then lists are rows of a matrix.
+        self.places = self._codes(entries)  # (T,) column of each entry
         count = len(self.spec.arms)
+        #: whether all rows offer all arms in the same order: then the flattened lists are a matrix
         self.even = bool((self.lengths == count).all()) and bool(
             (self.places.reshape(-1, count) == self.places[:count]).all()
         )
         self._check_offers(offers)
 
     def log(self) -> Log:
-        """The rows as arrays."""
-        batch, spec, names = self.batch, self.spec, self.batch.schema.names
+        batch, spec = self.batch, self.spec
+        names = batch.schema.names
         action, pmf = self._codes(batch.column("arm")), self.spread("pmf")
         self._check_propensity(pmf, action=action)
         reward = batch.column("reward")
         numbers = {name: _floats(reward.field(name)) for name in REWARD}
         self._check_reward(numbers)
-        words = {name: reward.field(name) for name in REWARD_WORDS if reward.type.get_field_index(name) >= 0}
+        texts = {name: reward.field(name) for name in REWARD_WORDS if reward.type.get_field_index(name) >= 0}
         ids, lengths = _bytes_of(self._whole("id"))
         keys = keys_of_bytes(ids, lengths=lengths)
         questions, known_by = self._questions(keys)
@@ -241,12 +229,12 @@ class _DecodedBatch:
             cost=numbers["cost"],
             minimum=float(numbers["minimum"].min()),
             maximum=float(numbers["maximum"].max()),
-            raw=_equals(words["preset"], "reward") | _equals(words["preset"], "default"),
-            defaulted=_equals(words["source"], "default"),
-            priced=self._given("cost_weight"),
+            raw=_equals(texts["preset"], "reward") | _equals(texts["preset"], "default"),
+            defaulted=_equals(texts["source"], "default"),
+            priced=self._present("cost_weight"),
             late=self._optional("late", otherwise=np.zeros(batch.num_rows, dtype=np.bool_)).astype(np.bool_),
             made_at=self._optional("made_at", otherwise=np.zeros(batch.num_rows)).astype(np.float64),
-            judged=_equals(words["judged_by"], "judge") if "judged_by" in words else None,
+            judged=_equals(texts["judged_by"], "judge") if "judged_by" in texts else None,
             features=features,
             encoder_hash=self._encoders()[0] or "" if features is not None and "encoder_hash" in names else "",
             lines=lines if lines.any() else None,
@@ -255,23 +243,24 @@ class _DecodedBatch:
         )
 
     def _check_offers(self, offers: Any) -> None:
-        """Sets `offered`, (n, K). Raises InvalidInput for other arms than the log's, and for one named twice."""
+        """Set `offered`, (n, K). Raises InvalidInput for other arms than the log's, and for an arm named twice."""
         count = len(self.spec.arms)
         unknown = np.bincount(self._rows()[self.places < 0], minlength=self.batch.num_rows)
-        other = np.flatnonzero((self.lengths != count) | (unknown > 0))
-        if len(other) and not self.spec.mixed_arms:
-            row = int(other[0])
-            names = f"offers {', '.join(offers[row].as_py())}; the first row offers {', '.join(self.spec.arms)}"
-            raise self._wrong(row, "arms", names, UNMIXED)
+        if not self.spec.mixed_arms:
+
+            def reason(row: int) -> str:
+                return f"offers {', '.join(offers[row].as_py())}; the first row offers {', '.join(self.spec.arms)}"
+
+            self._refuse((self.lengths != count) | (unknown > 0), "arms", reason, UNMIXED)
         self.offered: Flags = np.zeros((self.batch.num_rows, count), dtype=np.bool_)
         self.offered[self._rows(), self.places] = True
-        repeated = np.flatnonzero(self.offered.sum(axis=1) != self.lengths)
-        if len(repeated):
-            raise self._wrong(int(repeated[0]), "arms", "an arm is named twice", "name every arm once")
+        repeated = self.offered.sum(axis=1) != self.lengths
+        self._refuse(repeated, "arms", lambda _: "an arm is named twice", "name every arm once")
 
     def _questions(self, ids: Keys) -> tuple[Keys, Choices]:
-        """The key of each row's question, and how it is known: by its text, else its features, else its decision."""
-        names, keys, known_by = self.batch.schema.names, ids, np.full(len(ids), BY_ID, dtype=np.intp)
+        """Returns (hash of each row's question, BY_TEXT, BY_FEATURES or BY_ID), both of shape (n,)."""
+        names = self.batch.schema.names
+        keys, known_by = ids, np.full(len(ids), BY_ID, dtype=np.intp)
         textless = np.ones(len(ids), dtype=np.bool_)
         if "text" in names:
             text, lengths = _bytes_of(normalised(self.batch.column("text").fill_null("")))
@@ -283,70 +272,74 @@ class _DecodedBatch:
             sizes = compute.list_value_length(column).fill_null(0)
             lengths = sizes.to_numpy(zero_copy_only=False).astype(np.intp)
             numbers = column.flatten().to_numpy(zero_copy_only=False).astype("<f4", copy=False)
-            alone = np.where(textless, lengths, 0)
             selected = np.ascontiguousarray(numbers[np.repeat(textless, lengths)]).view(np.uint8)
-            keys = np.where(alone > 0, keys_of_bytes(selected, lengths=4 * alone), keys)
-            known_by[alone > 0] = BY_FEATURES
+            lengths = np.where(textless, lengths, 0)
+            keys = np.where(lengths > 0, keys_of_bytes(selected, lengths=4 * lengths), keys)
+            known_by[lengths > 0] = BY_FEATURES
         return keys, known_by
 
     def spread(self, name: str) -> Matrix:
         """A list column aligned with `arms`, shape (n, K); 0 where an arm was not offered."""
         column = self._whole(name)
-        uneven = np.flatnonzero(np.diff(_offsets(column)) != self.lengths)
-        if len(uneven):
-            raise self._wrong(int(uneven[0]), name, "does not fit the arms", "log one probability per arm")
+        uneven = np.diff(_offsets(column)) != self.lengths
+        self._refuse(uneven, name, lambda _: "does not fit the arms", "log one probability per arm")
         numbers = _floats(column.flatten())  # (T,)
         if self.even:
-            turned = np.argsort(self.places[: len(self.spec.arms)])
-            return numbers.reshape(-1, len(self.spec.arms))[:, turned]
-        spread = np.zeros((self.batch.num_rows, len(self.spec.arms)))
-        spread[self._rows(), self.places] = numbers
-        return spread
+            order = np.argsort(self.places[: len(self.spec.arms)])
+            return numbers.reshape(-1, len(self.spec.arms))[:, order]
+        matrix = np.zeros((self.batch.num_rows, len(self.spec.arms)))
+        matrix[self._rows(), self.places] = numbers
+        return matrix
 
     def _rows(self) -> Choices:
-        """The row of every entry, shape (T,)."""
-        return np.repeat(np.arange(self.batch.num_rows), self.lengths)
+        return np.repeat(np.arange(self.batch.num_rows), self.lengths)  # (T,) row of each entry
 
     def _codes(self, column: Any) -> Choices:
-        """Index of every name among the arms, -1 for an unknown name."""
-        place_of_arm = {name: index for index, name in enumerate(self.spec.arms)}
-        return _looked_up(column, lambda names: [place_of_arm.get(name, -1) for name in names.to_pylist()], null=-1)
+        """Index of each name among the arms, -1 for an unknown name."""
+        index_of = {name: index for index, name in enumerate(self.spec.arms)}
+        return _looked_up(column, lambda names: [index_of.get(name, -1) for name in names.to_pylist()], null=-1)
 
     def _check_reward(self, numbers: Mapping[str, Vector]) -> None:
-        """Raises InvalidInput for a value that does not follow from its parts."""
+        """Raise InvalidInput for a missing or impossible number, and for a value that contradicts its parts."""
         value, quality, weight, cost = (numbers[name] for name in ("value", "quality", "weight", "cost"))
-        if np.isnan(quality).any():
-            raise self._wrong(int(np.isnan(quality).argmax()), "reward", "is missing", _NEEDED_IN_ROWS)
+        self._refuse(np.isnan(quality), "reward", lambda _: "is missing", _NEEDED_IN_ROWS)
+        remedy = f"log a finite number, at most {LARGEST:g}"
         for name, values in numbers.items():
-            if len(wrong := np.flatnonzero(~(np.abs(values) <= LARGEST))):
-                row, remedy = int(wrong[0]), f"log a finite number, at most {LARGEST:g}"
+            too_large = ~(np.abs(values) <= LARGEST)
+            row = int(np.argmax(too_large))
+            if too_large[row]:
                 raise self._wrong(row, f"reward.{name}", f"is {values[row]:g}", remedy)
         low, high = numbers["minimum"], numbers["maximum"]
-        if len(wrong := np.flatnonzero((value < low - slack(low)) | (value > high + slack(high)))):
-            row, remedy = int(wrong[0]), "declare the bounds that the rewards have (minimum, maximum)"
-            raise self._wrong(row, "reward", f"{value[row]:g} lies outside [{low[row]:g}, {high[row]:g}]", remedy)
-        computed = np.clip(quality - weight * cost, low, high)
-        wrong = np.flatnonzero(np.abs(computed - value) > slack(np.abs(quality) + np.abs(weight * cost)))
-        if len(wrong):
-            row = int(wrong[0])
+        self._refuse(
+            (value < low - slack(low)) | (value > high + slack(high)),
+            "reward",
+            lambda row: f"{value[row]:g} lies outside [{low[row]:g}, {high[row]:g}]",
+            "declare the bounds that the rewards have (minimum, maximum)",
+        )
+
+        def contradiction(row: int) -> str:
             parts = f"quality {quality[row]:g}, weight {weight[row]:g} and cost {cost[row]:g}"
-            message = f"{value[row]:g} does not follow from {parts}"
-            raise self._wrong(row, "reward.value", message, "correct the parts of the reward")
+            return f"{value[row]:g} does not follow from {parts}"
+
+        computed = np.clip(quality - weight * cost, low, high)
+        wrong = np.abs(computed - value) > slack(np.abs(quality) + np.abs(weight * cost))
+        self._refuse(wrong, "reward.value", contradiction, "correct the parts of the reward")
 
     def _check_propensity(self, pmf: Matrix, *, action: Choices) -> None:
         if "propensity" not in self.batch.schema.names:
             return
         logged = _floats(self.batch.column("propensity"))
         probability = np.take_along_axis(pmf, np.maximum(action, 0)[:, None], axis=1)[:, 0]
-        # A row without propensity says nothing that could be wrong; one whose arm is unknown fails Log's own check.
-        wrong = np.flatnonzero((np.abs(logged - probability) > slack(probability)) & (action >= 0))
-        if len(wrong):
-            row = int(wrong[0])
-            reason = f"{float(logged[row])!r}, but the pmf gives the drawn arm {float(probability[row])!r}"
-            raise self._wrong(row, "propensity", reason, "log both from the same draw, after the floor")
+        # A row without propensity passes, as NaN compares False. A row with an unknown arm fails in Log.check.
+        self._refuse(
+            (np.abs(logged - probability) > slack(probability)) & (action >= 0),
+            "propensity",
+            lambda row: f"{float(logged[row])!r}, but the pmf gives the drawn arm {float(probability[row])!r}",
+            "log both from the same draw, after the floor",
+        )
 
     def _features(self) -> npt.NDArray[np.float32] | None:
-        """Shape (n, d); None unless all rows have features of one width by one encoder."""
+        """Shape (n, d); None unless all rows have features of one width and one encoder."""
         names = self.batch.schema.names
         if "features" not in names or ("encoder_hash" in names and len(self._encoders()) > 1):
             return None
@@ -361,7 +354,7 @@ class _DecodedBatch:
         return list(compute.unique(self.batch.column("encoder_hash")).to_pylist())
 
     def texts(self, field: str) -> Strings:
-        """A field's value in every row as text, other types as JSON, "" if missing; shape (n,)."""
+        """The value of a field in each row as text, shape (n,): other types as JSON, "" if missing."""
         name = column_of(field)
         if name not in self.batch.schema.names:
             return np.full(self.batch.num_rows, "", dtype=np.object_)
@@ -377,16 +370,17 @@ class _DecodedBatch:
                 remedy = "Give an object, or its JSON as text"
                 raise self._wrong(row, name, f"{text!r:.40} cannot be used", remedy) from error
 
-        def words(texts: Any) -> list[str]:
-            values: list[object] = texts.to_pylist()
+        def convert(cells: Any) -> list[str]:
+            values: list[object] = cells.to_pylist()
             if name == "context":
-                values = [member(text) for text in values]
-            return [value if isinstance(value, str) else "" if value is None else canonical(value) for value in values]
+                values = [member(value) for value in values]
+            values = ["" if value is None else value for value in values]
+            return [value if isinstance(value, str) else canonical(value) for value in values]
 
-        return _looked_up(self.batch.column(name), words, null="")
+        return _looked_up(self.batch.column(name), convert, null="")
 
-    def _given(self, name: str) -> Flags | None:
-        """The rows that have a value in a column, shape (n,); None: the log has no such column."""
+    def _present(self, name: str) -> Flags | None:
+        """Flags of the rows that have a value in a column, shape (n,); None if there is no such column."""
         if name not in self.batch.schema.names:
             return None
         return np.asarray(self.batch.column(name).is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
@@ -398,21 +392,25 @@ class _DecodedBatch:
         return np.asarray(column.fill_null(otherwise.dtype.type(0).item()).to_numpy(zero_copy_only=False))
 
     def _whole(self, name: str) -> Any:
-        """A column without nulls."""
         if name not in self.batch.schema.names:
             raise self._wrong(0, name, "is missing", "there is no such column")
         column = self.batch.column(name)
         if column.null_count:
-            missing = np.flatnonzero(~column.is_valid().to_numpy(zero_copy_only=False))
-            raise self._wrong(int(missing[0]), name, "is missing", _NEEDED_IN_ROWS)
+            missing = ~column.is_valid().to_numpy(zero_copy_only=False)
+            self._refuse(missing, name, lambda _: "is missing", _NEEDED_IN_ROWS)
         return column
+
+    def _refuse(self, bad: Flags, name: str, reason: Callable[[int], str], remedy: str) -> None:
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise self._wrong(row, name, reason(row), remedy)
 
     def _wrong(self, row: int, name: str, reason: str, remedy: str) -> InvalidInput:
         return InvalidInput(reason, field=f"{row_named(self.batch, row, place=self.place)} {name}", remedy=remedy)
 
 
 def _looked_up(column: Any, values: Callable[[Any], Sequence[Any]], *, null: Any) -> npt.NDArray[Any]:
-    """What `values` gives for the array of a column's different values, in every row, shape (n,); null: of a null."""
+    """Convert a column, shape (n,). `values` is called once with the column's distinct values; nulls become `null`."""
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     table = np.array([*values(coded.dictionary), null], dtype=np.object_ if isinstance(null, str) else type(null))
     indices = coded.indices.fill_null(len(table) - 1) if coded.indices.null_count else coded.indices
@@ -420,22 +418,22 @@ def _looked_up(column: Any, values: Callable[[Any], Sequence[Any]], *, null: Any
 
 
 def _floats(column: Any) -> Vector:
-    """float64, NaN where there is nothing: no check lets it pass."""
+    """The column as float64. A null becomes NaN, which fails every check."""
     return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
 def _equals(column: Any, text: str) -> Flags:
-    return _looked_up(column, lambda texts: [each == text for each in texts.to_pylist()], null=False)
+    return _looked_up(column, lambda values: [value == text for value in values.to_pylist()], null=False)
 
 
 def _offsets(column: Any) -> Choices:
-    """Offset of every row's list in the flattened column, and the end of the last one; shape (n + 1,)."""
+    """Offset of each row's list in the flattened column, and the end of the last list; shape (n + 1,)."""
     ends = column.offsets.to_numpy().astype(np.intp)
     return np.asarray(ends - ends[0], dtype=np.intp)
 
 
 def normalised(column: Any) -> Any:
-    """Questions as folds know them: in small letters, without space at their ends, runs of spaces as one."""
+    """Questions as they are hashed for folds: lower case, trimmed, runs of spaces as one space."""
     text = compute.utf8_trim_whitespace(compute.utf8_lower(column.cast(pa.large_string())))
     if compute.any(compute.match_substring(text, "  ")).as_py():
         text = compute.replace_substring_regex(text, " {2,}", " ")
@@ -443,7 +441,7 @@ def normalised(column: Any) -> Any:
 
 
 def _bytes_of(column: Any) -> "tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]":
-    """The UTF-8 of a text column without nulls, one row behind the other, and each row's length in bytes."""
+    """Returns (concatenated UTF-8 of a text column without nulls, length of each row in bytes)."""
     plain = column.cast(pa.large_string())
     ends = np.frombuffer(plain.buffers()[1], dtype=np.int64)[plain.offset : plain.offset + len(plain) + 1]
     text = np.frombuffer(plain.buffers()[2] or b"", dtype=np.uint8)[int(ends[0]) : int(ends[-1])]

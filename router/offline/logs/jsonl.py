@@ -1,4 +1,4 @@
-"""JSONL: one record a line, in UTF-8, plain or gzipped by the file's name. A row needs no more than this:
+"""JSONL: one record per line, in UTF-8; gzipped if the file's name ends in .gz. The smallest row is:
 
     {"id": "q1", "arms": ["fast", "deep"], "pmf": [0.8, 0.2], "arm": "deep", "reward": 0.7}
 
@@ -10,8 +10,9 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -27,21 +28,10 @@ from ragbandit.router.offline.estimation.bandit_log import (
     propensity_fault,
     slack,
 )
-from ragbandit.router.offline.logs import (
-    OURS,
-    BadRow,
-    Defaults,
-    JsonObject,
-    Logged,
-    Record,
-    checked,
-    record_of,
-    sayable,
-    values,
-)
+from ragbandit.router.offline.logs import BadRow, Defaults, JsonObject, Logged, checked, json_object, values
 from ragbandit.router.offline.logs.values import converted, in_order
 from ragbandit.router.policies.draw import is_explored, seed_of
-from ragbandit.router.storage.rows.conversion import price_value
+from ragbandit.router.storage.rows.conversion import price_text, price_value
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import lines, new_lines, parsed
 from ragbandit.shared.plain_values import is_missing, plain_tree
@@ -49,7 +39,6 @@ from ragbandit.shared.types import MAX_WEIGHT, Budget, Decision, JudgedBy, Query
 
 
 def _upto(most: int | None, *, least: int = 0) -> StringConstraints:
-    """Text of so many characters that every database takes: no NUL, no half characters."""
     return StringConstraints(pattern=r"^[^\x00]*$", min_length=least, max_length=most)
 
 
@@ -103,7 +92,7 @@ class _Parts(TypedDict, total=False):
 
 
 class _Row(BaseModel):
-    """A record, each field converted as in `values`; None for a field that follows from the others."""
+    """A record with values converted by `values`. If propensity, seed or explored is None, it is computed."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -140,23 +129,72 @@ class _Row(BaseModel):
     features: Annotated[Any, BeforeValidator(values.features)] = None
 
 
-#: what a decision has as it stands in the record
-_OF_DECISION = [part.name for part in fields(Decision) if part.name in _Row.model_fields]
+#: a parsed row; `features` is a float32 array, shape (d,), or None
+Record = dict[str, Any]
+#: the keys of a record, in the order of a line; other keys of a line are kept in `extra`
+KEYS = tuple(_Row.model_fields)
+_ROW_FIELDS = frozenset(part.name for part in fields(Logged))
+_DECISION_FIELDS = frozenset(part.name for part in fields(Decision))
+#: fields of a decision that have the same value in the record
+_SAME_IN_DECISION = [key for key in KEYS if key in _DECISION_FIELDS]
+_REWARD_DEFAULTS = {part.name: part.default for part in fields(Reward)} | {"surrogates": {}}
+
+
+def _attribute(key: str) -> str:
+    owner = "" if key in _ROW_FIELDS else "decision." if key in _DECISION_FIELDS else "decision.query."
+    return owner + {"allowed": "arms", "price": "cost_weight"}.get(key, key)
+
+
+def _budget_record(budget: Budget) -> Record:
+    return {name: cap for name, cap in asdict(budget).items() if cap is not None}
+
+
+def _reward_record(reward: Reward) -> Record:
+    """The parts of a reward that do not have their default values, and its terms."""
+    parts = {name: getattr(reward, name) for name in _REWARD_DEFAULTS}
+    changed = {name: value for name, value in parts.items() if value != _REWARD_DEFAULTS[name]}
+    return changed | {"terms": dict(reward.terms)}
+
+
+_VALUES = attrgetter(*map(_attribute, KEYS))
+#: key of a record -> conversion of the attribute. The seed is text: many readers round whole numbers of 64 bits
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(KEYS, lambda value: list(value) if isinstance(value, tuple) else value),
+    **dict.fromkeys(("context", "aim", "facts"), dict),
+    "budget": _budget_record,
+    "price": price_text,
+    "seed": str,
+    "reward": _reward_record,
+}
+
+
+def record_of(row: Logged) -> Record:
+    """The row's record: all KEYS in order, then `extra`. Arrays and mappings are not copied."""
+    pairs = zip(_CONVERSIONS.items(), _VALUES(row), strict=True)
+    return {**{key: convert(value) for (key, convert), value in pairs}, **row.extra}
+
+
+def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
+    """The values of one key in the records of these rows."""
+    value, convert = attrgetter(_attribute(key)), _CONVERSIONS[key]
+    return [convert(value(row)) for row in rows]
 
 
 def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    """The rows of a file, and a BadRow for each unusable record. records: line, and a function that parses it.
+    """Yield the rows of a file, and a BadRow for each unusable record.
 
-    A row without a version must offer two arms; with one it may offer one, as the service logs if a caller allowed one.
+    records: pairs of a line number and a function that parses the line.
+    A row without a version must offer at least two arms. A row with a version may offer one, since the service logs
+    such rows if the caller allows only one arm.
     """
     seen: dict[str, int] = {}
     width: int | None = None
-    for line, made in records:
+    for line, parse in records:
         try:
-            row = _logged(made(), line=line, defaults=defaults)
+            row = _logged(parse(), line=line, defaults=defaults)
             key, features = row.decision.id, row.decision.features
             if key in seen:
-                message = f"{key!r} stands on line {seen[key]} too"
+                message = f"{key!r} is on line {seen[key]} too"
                 raise InvalidInput(message, field="id", remedy="log every decision once")
             if features is not None and width not in (None, features.size):
                 message = f"{features.size} numbers, the first row has {width}"
@@ -169,43 +207,46 @@ def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: De
 
 
 def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logged:
-    given = {name: value for name, value in record.items() if name in OURS and not is_missing(value)}
-    if "pmf" in given:
-        pmf = converted(values.probabilities, given["pmf"], field="pmf")
+    present = {name: value for name, value in record.items() if name in KEYS and not is_missing(value)}
+    if "pmf" in present:
+        pmf = converted(values.probabilities, present["pmf"], field="pmf")
         if isinstance(pmf, dict):
-            given["arms"] = arms = converted(values.texts, given.get("arms", list(pmf)), field="arms")
+            present["arms"] = arms = converted(values.texts, present.get("arms", list(pmf)), field="arms")
             pmf = in_order(pmf, arms=arms, field="pmf")
-        given["pmf"] = pmf
-    row = checked(_Row, given)
+        present["pmf"] = pmf
+    row = checked(_Row, present)
     fault = _offer_fault(row) or _draw_fault(row)
     if fault is not None:
         field, reason, remedy = fault
         raise InvalidInput(reason, field=field, remedy=remedy)
-    fields_of_row, drawn, asked = vars(row), row.arms.index(row.arm), ("text", "context", "tenant", "aim")
     query = Query(
         id=row.id,
+        text=row.text,
+        context=row.context,
+        tenant=row.tenant,
+        aim=row.aim,
         arms=row.allowed,
         budget=Budget(**row.budget),
         cost_weight=row.price,
-        **{name: fields_of_row[name] for name in asked},
     )
-    decided = {name: fields_of_row[name] for name in _OF_DECISION}
-    decided["propensity"] = row.pmf[drawn] if row.propensity is None else row.propensity
-    decided["seed"] = seed_of(row.id) if row.seed is None else row.seed
-    decided["explored"] = is_explored(row.pmf, drawn) if row.explored is None else row.explored
+    drawn = row.arms.index(row.arm)
+    fields_of_decision = {name: getattr(row, name) for name in _SAME_IN_DECISION}
+    fields_of_decision["propensity"] = row.pmf[drawn] if row.propensity is None else row.propensity
+    fields_of_decision["seed"] = seed_of(row.id) if row.seed is None else row.seed
+    fields_of_decision["explored"] = is_explored(row.pmf, drawn) if row.explored is None else row.explored
     return Logged(
-        decision=Decision(query=query, **decided),
+        decision=Decision(query=query, **fields_of_decision),
         reward=_reward(dict(row.reward), defaults=defaults),
         seq=row.seq or line,
-        extra=_extra(plain_tree({key: value for key, value in record.items() if key not in OURS})),
+        extra=_extra(plain_tree({key: value for key, value in record.items() if key not in KEYS})),
         line=line,
-        **{name: fields_of_row[name] for name in ("feedback_ids", "feedback_at", "learned_at", "late")},
+        **{name: getattr(row, name) for name in ("feedback_ids", "feedback_at", "learned_at", "late")},
     )
 
 
 def _extra(record: Record) -> Record:
     try:
-        return sayable(record)
+        return json_object(record)
     except PydanticCustomError as error:
         raise InvalidInput("cannot be used", field="extra", remedy=error.message()) from error
 
@@ -214,7 +255,7 @@ _EVERY_ARM: Final = "log all arms that were offered"
 
 
 def _offer_fault(row: _Row) -> tuple[str, str, str] | None:
-    """(field, reason, remedy) of the first contradiction between arms, pmf and scores; None if there is none."""
+    """(field, reason, remedy) of the first contradiction between arms, pmf and scores, else None."""
     arms, pmf = row.arms, row.pmf
     if len(set(arms)) != len(arms):
         return "arms", f"an arm is named twice: {', '.join(arms)}", "name every arm once"
@@ -247,18 +288,18 @@ def _draw_fault(row: _Row) -> tuple[str, str, str] | None:
 
 
 def _reward(parts: Record, *, defaults: Defaults) -> Reward:
-    """From a number, or from its parts: quality, cost and weight; a logged value must follow from its parts."""
-    by_value = "quality" not in parts
-    if by_value and "value" not in parts:
+    """Make a reward from its value, or from quality, cost and weight. A logged value must follow from its parts."""
+    only_value = "quality" not in parts
+    if only_value and "value" not in parts:
         raise InvalidInput("is missing", field="reward.value", remedy="give a number, or quality and cost")
     parts = {
         "quality": parts.get("value"),
         "cost": 0.0,
-        "weight": 0.0 if by_value else defaults.weight,
+        "weight": 0.0 if only_value else defaults.weight,
         "minimum": defaults.minimum,
         "maximum": defaults.maximum,
         "terms": {},
-        "preset": "reward" if by_value else "quality",
+        "preset": "reward" if only_value else "quality",
         "source": "explicit",
         **parts,
     }
@@ -284,13 +325,13 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    """The rows of the file, in its order. Raises InvalidInput for a file that is unreadable or empty."""
+    """Read the rows in the order of the file. Raises InvalidInput if the file is unreadable or empty."""
     records = ((number, partial(parsed, raw)) for number, raw in lines(Path(path)))
     return rows_of(records, defaults=defaults)
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
-    """Write the rows; how many. The file is there when all of it is. Raises InvalidInput."""
+    """Write the rows and return their number. After an error there is no file. Raises InvalidInput."""
     count = 0
     with new_lines(Path(path)) as out:
         for row in rows:
@@ -300,7 +341,8 @@ def write(path: str | Path, rows: Iterable[Logged]) -> int:
 
 
 def line_of(record: Record) -> bytes:
-    """The record as one line, its keys in their order; numbers come back as they were."""
-    if (features := record.get("features")) is not None:
+    """The record as one line of JSON without the line end. All numbers are exact."""
+    features = record.get("features")
+    if features is not None:
         record = record | {"features": base64.b64encode(np.asarray(features, dtype="<f4").tobytes()).decode()}
     return _ENCODER.encode(record).encode()

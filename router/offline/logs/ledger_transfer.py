@@ -1,8 +1,10 @@
-"""Ledger transfer: a ledger's rows out of the store, and a log's rows into one.
+"""Ledger transfer: exports the rows of a ledger, and imports the rows of a log into a ledger.
 
-An import appends each row's decision and update to the ledger. A decision that is new to the store also gets its reward
-as one feedback of kind "reward", so that later ledgers can learn it (no feedback for a default reward), and an outcome
-without an answer, so that no worker runs the arm again. It is closed for the other ledgers of the store.
+An import appends each row's decision and update to the ledger. A decision that is new to the store also gets
+
+- its reward as one feedback of kind "reward", so that later ledgers can learn it (a default reward gets none);
+- an outcome without an answer, so that no worker runs the arm again;
+- a closure for every other ledger of the store.
 """
 
 import contextlib
@@ -47,11 +49,15 @@ T = TypeVar("T")
 
 #: rows per transaction
 PAGE = 500
-#: columns of a decision and of an update that are the same whenever a row is made
-_DRAWN, _OF_ANSWER = ("arm", "arms", "pmf"), ("quality", "cost")
-#: in the facts of a decision that has another id than its row in the log
+#: columns of a decision that are compared with the store if rows are remade
+_DRAWN = ("arm", "arms", "pmf")
+#: columns of an update that are compared with the store if rows are remade
+_OF_ANSWER = ("quality", "cost")
+#: columns of an update that the ledger sets and files do not contain
+_SET_BY_LEDGER = ("seq", "restarts", "decided")
+#: key of a decision's facts with the id that its row has in the log, if the decision got another id
 LOGGED_ID: Final = "logged_id"
-#: how the version of a snapshot ends: its last update, and the first digits of its sha256
+#: end of a snapshot's version: its last update and the first digits of its sha256
 _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 
 
@@ -59,20 +65,20 @@ _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 class ImportCounts(Tally):
     """Counts of imported rows."""
 
-    #: rows that are in the ledger now and were not before
+    #: rows that were added to the ledger
     added: int = 0
-    #: rows that it had already
+    #: rows that the ledger had already
     known: int = 0
-    #: added rows whose draws do not follow from their seeds
+    #: added rows whose draws cannot be reproduced from their seeds
     made_elsewhere: int = 0
 
 
 def ledger_rows(
     ledger: Ledger, *, since: float | None = None, before: float | None = None, upto: int | None = None
 ) -> Iterator[Logged]:
-    """The ledger's rows in order, a page at a time, of decisions made in [since, before).
+    """Read the ledger's rows in order, if their decisions were made in [since, before).
 
-    upto: the last seq. Raises StoreError at a row that cannot be read.
+    upto: the last seq to read; None for all. Raises StoreError at a row that cannot be read.
     """
     rows = rows_of_ledger(ledger.database, label=ledger.label, after=0, upto=upto, page=PAGE)
     for page in _pages(rows):
@@ -83,8 +89,8 @@ def ledger_rows(
                 raise decision
             update = update_value(row, decision=decision)
             if SEEDED_ELSEWHERE in decision.facts:  # the importing store determines this itself
-                own = {name: value for name, value in decision.facts.items() if name != SEEDED_ELSEWHERE}
-                decision = replace(decision, facts=own)
+                facts = {name: value for name, value in decision.facts.items() if name != SEEDED_ELSEWHERE}
+                decision = replace(decision, facts=facts)
             if (since is None or decision.made_at >= since) and (before is None or decision.made_at < before):
                 yield Logged(
                     decision=decision,
@@ -100,7 +106,7 @@ def ledger_rows(
 
 
 def late_decisions(ledger: Ledger, first: int, last: int) -> set[str]:
-    """Decisions among the updates first to last that more feedback came for after they were learned."""
+    """Ids of decisions that got more feedback after they were learned. first, last: range of seqs."""
     span = updates.c.policy == ledger.label, updates.c.seq.between(first, last)
     with ledger.database.read() as connection:
         notes: list[Row] = list(
@@ -117,13 +123,12 @@ def late_decisions(ledger: Ledger, first: int, last: int) -> set[str]:
                 .where(*span, outcomes.c.stop_reason == IMPORTED)
             ).mappings()
         )
-    late = {row["decision_id"] for row in notes if _is_more(row)}
+    late = {
+        note["decision_id"]
+        for note in notes
+        if note["id"] not in json.loads(note["feedback_ids"]) and note["id"] != _feedback_id(note["decision_id"])
+    }
     return late | {row["decision_id"] for row in marks if json.loads(row["made_by"]).get("late")}
-
-
-def _is_more(note: Row) -> bool:
-    """Whether feedback is none of those that made the update."""
-    return note["id"] not in json.loads(note["feedback_ids"]) and note["id"] != _feedback_id(note["decision_id"])
 
 
 def take_in(
@@ -136,26 +141,30 @@ def take_in(
     patience_s: float = 30.0,
     remade: bool = False,
     clock: Callable[[], float] = time.time,
-    progress: Callable[[ImportCounts], None] = lambda _taken: None,
+    progress: Callable[[ImportCounts], None] = lambda _counts: None,
 ) -> ImportCounts:
-    """Append the rows to the ledger in their order, a page per transaction. Known rows add nothing.
+    """Append rows to the ledger in their order, a page per transaction. Rows that it has already are skipped.
 
     rows: called twice, as all rows are checked before the first is written.
-    origin: the format, kept in the facts of rows that were made elsewhere. source: the file, for messages.
-    remade: times, features and weight of cost may differ from known rows; arm, quality and cost must be equal.
-    patience_s: how long to wait for the ledger's learner. progress: called after every page with the counts.
+    origin: the format, stored in the facts of rows that were made elsewhere.
+    source: name of the file, for messages.
+    lease_s: lease on the ledger, seconds.
+    patience_s: how long to wait for the ledger's learner, seconds.
+    remade: rows that the ledger has may differ in times, features and weight of cost; arm, quality and cost must be
+    equal.
+    progress: called after every page with the counts.
     Raises NotReady if the learner keeps the ledger, and Conflict with the line if an id has other contents.
     """
     holder = lease_holder("import")
-    known = known_secret(ledger.database, name=DRAWS)
-    secret = None if known is None else known.value
+    stored_secret = known_secret(ledger.database, name=DRAWS)
+    secret = None if stored_secret is None else stored_secret.value
     common: dict[str, Any] = {"ledger": ledger, "source": source, "origin": origin, "remade": remade}
     registered = ledger.registered()
     encoder = "" if registered is None else str(registered["encoder_hash"])
     for page in _pages(iter(rows())):
         with ledger.database.read() as connection:
             _ImportPage.of(page, connection=connection, secret=secret, **common).check(encoder)
-    taken = ImportCounts()
+    counts = ImportCounts()
 
     def hold() -> None:
         if not ledger.acquire(holder=holder, lease_s=lease_s, patience_s=patience_s):
@@ -167,22 +176,22 @@ def take_in(
 
     try:
         for number, page in enumerate(_pages(iter(rows()))):
-            if number == 0:  # not before there is something to take in: all that is decided waits in a ledger
-                encoder = _register(ledger, now=clock())
+            if number == 0:  # only if there are rows: every decision of the store waits for a registered ledger
+                _register(ledger, now=clock())
             hold()
-            # A decision of the log may be here already.
+            # Decisions of the log may be in the store already, so the ledger first takes over all of its decisions.
             while inherit(ledger, holder=holder) != "done":
                 hold()
             with ledger.writing(holder=holder) as (connection, moves, end):
-                work = _ImportPage.of(page, connection=connection, secret=secret, **common)
-                added = work.write(moves, end=end, now=clock())
+                import_page = _ImportPage.of(page, connection=connection, secret=secret, **common)
+                added = import_page.write(moves, end=end, now=clock())
             elsewhere = sum(IMPORTED in row.decision.facts for row in added)
-            more = ImportCounts(added=len(added), known=len(page) - len(added), made_elsewhere=elsewhere)
-            taken = taken.merged(more)
-            progress(taken)
+            known = len(page) - len(added)
+            counts = counts.merged(ImportCounts(added=len(added), known=known, made_elsewhere=elsewhere))
+            progress(counts)
     finally:
         ledger.release(holder=holder)
-    return taken
+    return counts
 
 
 def _pages(rows: Iterator[T]) -> Iterator[list[T]]:
@@ -190,19 +199,13 @@ def _pages(rows: Iterator[T]) -> Iterator[list[T]]:
         yield page
 
 
-def _register(ledger: Ledger, *, now: float) -> str:
-    """Make the ledger known, so that every decision in the store has its place in it; the encoder it learns from.
-
-    What a router has registered stands. "" where any encoder will do.
-    """
+def _register(ledger: Ledger, *, now: float) -> None:
+    """Register the ledger, so that every decision of the store waits in it, unless a router has registered it."""
     if ledger.registered() is None:
-        with contextlib.suppress(Conflict):  # a router has opened it just now
+        with contextlib.suppress(Conflict):  # a router has registered it in the meantime
             register_policy(
                 ledger.database, label=ledger.label, algorithm=IMPORTED, params="{}", encoder_hash="", now=now
             )
-    registered = ledger.registered()
-    assert registered is not None
-    return str(registered["encoder_hash"])
 
 
 def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
@@ -211,8 +214,8 @@ def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
     A draw seeded with the secret of another store is marked SEEDED_ELSEWHERE.
     """
     decision = row.decision
-    ours = decision.version.startswith(f"{decision.policy}-") and _VERSION.search(decision.version)
-    if IMPORTED in decision.facts or (ours and draw_fault(decision) is None):
+    has_snapshot = decision.version.startswith(f"{decision.policy}-") and _VERSION.search(decision.version)
+    if IMPORTED in decision.facts or (has_snapshot and draw_fault(decision) is None):
         elsewhere = IMPORTED not in decision.facts and seed_fault(decision, secret=secret) is not None
         mark: dict[str, Json] = {SEEDED_ELSEWHERE: True} if elsewhere else {}
     else:
@@ -221,43 +224,42 @@ def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
 
 
 def _renamed(rows: Sequence[Logged], *, ledger: Ledger, connection: Connection) -> list[Logged]:
-    """The rows; one whose id is none of the service's, or stands for another decision, gets an id of this ledger's.
+    """The rows, with a new id for an imported row whose id the service does not allow or another decision has.
 
-    Systems that number their rows have the same ids. Rows that the ledger learned under their own ids keep them.
+    Systems that number their rows produce the same ids. The new id depends on the ledger's label and the old id. Rows
+    that the ledger has learned under their ids keep them.
     """
     ids = [row.decision.id for row in rows]
-    here = updates.c.policy == ledger.label, updates.c.decision_id.in_(ids)
-    learned = set(connection.execute(select(updates.c.decision_id).where(*here)).scalars())
-    wanted = select(decisions).where(decisions.c.id.in_(set(ids) - learned))
-    stored = {row["id"]: row for row in connection.execute(wanted).mappings()}
+    in_ledger = updates.c.policy == ledger.label, updates.c.decision_id.in_(ids)
+    learned = set(connection.execute(select(updates.c.decision_id).where(*in_ledger)).scalars())
+    not_learned = select(decisions).where(decisions.c.id.in_(set(ids) - learned))
+    stored_rows = {row["id"]: row for row in connection.execute(not_learned).mappings()}
     renamed = []
     for row in rows:
-        key, standing = row.decision.id, stored.get(row.decision.id)
-        other = standing is not None and any(
-            standing[name] != value for name, value in decision_row(row.decision).items()
+        key = row.decision.id
+        stored = stored_rows.get(key)
+        is_other = stored is not None and any(
+            stored[name] != value for name, value in decision_row(row.decision).items()
         )
-        if key not in learned and IMPORTED in row.decision.facts and (other or not ID_PATTERN.fullmatch(key)):
+        if key not in learned and IMPORTED in row.decision.facts and (is_other or not ID_PATTERN.fullmatch(key)):
             text = canonical([ledger.label, key])
-            new = DecisionId(f"{IMPORTED}-{hashlib.sha256(text.encode()).hexdigest()[:40]}")
-            decision = replace(row.decision, id=new, query=replace(row.decision.query, id=new))
+            new_id = DecisionId(f"{IMPORTED}-{hashlib.sha256(text.encode()).hexdigest()[:40]}")
+            decision = replace(row.decision, id=new_id, query=replace(row.decision.query, id=new_id))
             row = replace(row, decision=replace(decision, facts={**decision.facts, LOGGED_ID: key}))
         renamed.append(row)
     return renamed
 
 
 def _feedback_id(decision_id: str) -> FeedbackId:
-    """The id of the feedback that stands for a logged reward."""
     return FeedbackId(f"{IMPORTED}-{hashlib.sha256(decision_id.encode()).hexdigest()[:40]}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ImportPage:
-    """Rows to be written in one transaction."""
-
     ledger: Ledger
     connection: Connection
     rows: Sequence[Logged]
-    #: the rows of `decisions`, by id
+    #: id -> row of the table `decisions`
     decision_rows: Mapping[DecisionId, Mapping[str, Any]]
     source: str
     origin: str
@@ -267,118 +269,103 @@ class _ImportPage:
     def of(
         cls, page: Sequence[Logged], *, ledger: Ledger, connection: Connection, secret: bytes | None, **about: Any
     ) -> "_ImportPage":
-        """The rows of a log, marked, under ids that stand for nothing else in the store."""
+        """Make a page of the rows of a log, marked and renamed. about: the other fields."""
         rows = [_marked(row, origin=about["origin"], secret=secret) for row in page]
-        rows = rows if about["remade"] else _renamed(rows, ledger=ledger, connection=connection)
+        if not about["remade"]:
+            rows = _renamed(rows, ledger=ledger, connection=connection)
         decision_rows = {row.decision.id: decision_row(row.decision) for row in rows}
         return cls(ledger=ledger, connection=connection, rows=rows, decision_rows=decision_rows, **about)
 
     def check(self, encoder: str) -> None:
-        """Raises Conflict for a row that says something else than the store, or that `encoder` did not encode."""
+        """Raise Conflict for a row that contradicts the store, or has features of another encoder than `encoder`."""
         self._check_encoder(encoder)
-        self._check_standing(new=())
+        self._check_decisions(new_ids=())
         self._check_learned()
 
     def write(self, moves: Moves, *, end: int, now: float) -> list[Logged]:
-        """Write what the ledger does not have, from seq end + 1; the rows written. Raises Conflict."""
+        """Write the rows that the ledger lacks, from seq end + 1. Returns the written rows. Raises Conflict."""
         inserted = insert_new(self.connection, decisions, list(self.decision_rows.values()), key="id")
-        new: set[str] = set(compress(self.decision_rows, inserted))
-        moves.add("decided", len(new))
-        self._check_standing(new=new)
-        known = self._check_learned()
-        added = [row for row in self.rows if row.decision.id not in known]
-        self._out_of_waiting([row for row in added if row.decision.id not in new], moves=moves)
+        new_ids: set[str] = set(compress(self.decision_rows, inserted))
+        moves.add("decided", len(new_ids))
+        self._check_decisions(new_ids=new_ids)
+        learned_ids = self._check_learned()
+        added = [row for row in self.rows if row.decision.id not in learned_ids]
+        self._remove_waiting([row for row in added if row.decision.id not in new_ids], moves=moves)
         if added:
-            values = [self._row(row, seq=end + number) for number, row in enumerate(added, start=1)]
+            values = [self._update_row(row, seq=end + number) for number, row in enumerate(added, start=1)]
             self.connection.execute(insert(updates), values)
             moves.updates(values)
-        self._furnish([row for row in added if row.decision.id in new], moves=moves, now=now)
+        self._complete_new([row for row in added if row.decision.id in new_ids], moves=moves, now=now)
         return added
 
     def _check_encoder(self, encoder: str) -> None:
-        """Raises Conflict for features that the ledger's policy could not read."""
-        for row in self.rows if encoder else ():
-            if row.decision.encoder_hash != encoder:
-                raise self._conflict(
-                    row,
-                    "encoder_hash",
-                    f"the ledger learns from encoder {encoder[:12]}, the row has {row.decision.encoder_hash[:12]!r}",
-                )
+        for row in self.rows:
+            row_encoder = row.decision.encoder_hash
+            if encoder and row_encoder != encoder:
+                message = f"the ledger learns from encoder {encoder[:12]}, the row has {row_encoder[:12]!r}"
+                raise self._conflict(row, "encoder_hash", message)
 
-    def _check_standing(self, *, new: Collection[str]) -> None:
-        """A decision that the store has already must be this one, in every field; if remade, in what was drawn."""
-        rows = {row.decision.id: row for row in self.rows if row.decision.id not in new}
-        standing = select(decisions).where(decisions.c.id.in_(rows))
-        for stored in self.connection.execute(standing).mappings().all() if rows else ():
+    def _check_decisions(self, *, new_ids: Collection[str]) -> None:
+        """Raise Conflict if a stored decision differs from its row in any field; if remade, in one of _DRAWN."""
+        rows = {row.decision.id: row for row in self.rows if row.decision.id not in new_ids}
+        if not rows:
+            return
+        for stored in self.connection.execute(select(decisions).where(decisions.c.id.in_(rows))).mappings().all():
             row = rows[stored["id"]]
-            other = [name for name, value in self.decision_rows[row.decision.id].items() if stored[name] != value]
-            other = [name for name in other if not self.remade or name in _DRAWN]
-            if other:
-                name = next((name for name in other if name != "body_hash"), other[0])
+            different = [name for name, value in self.decision_rows[row.decision.id].items() if stored[name] != value]
+            if self.remade:
+                different = [name for name in different if name in _DRAWN]
+            if different:
+                name = next((name for name in different if name != "body_hash"), different[0])
                 raise self._conflict(row, name, f"the store has another decision {row.decision.id!r}")
 
     def _check_learned(self) -> set[str]:
-        """Ids of the rows that the ledger learned. Raises Conflict if it learned other values from one."""
-        ids = [row.decision.id for row in self.rows]
-        here = updates.c.policy == self.ledger.label, updates.c.decision_id.in_(ids)
-        learned = self.connection.execute(select(updates).where(*here)).mappings()
+        """Ids of the rows that the ledger has learned. Raises Conflict if it learned other values from a row."""
         by_id = {row.decision.id: row for row in self.rows}
-        known: set[str] = set()
-        for stored in learned:
+        in_ledger = updates.c.policy == self.ledger.label, updates.c.decision_id.in_(list(by_id))
+        learned_ids: set[str] = set()
+        for stored in self.connection.execute(select(updates).where(*in_ledger)).mappings():
             row = by_id[stored["decision_id"]]
-            values = self._row(row, seq=stored["seq"])
+            values = self._update_row(row, seq=stored["seq"])
             if self.remade:  # with another preset, this ledger learned only the value
                 values = {name: values[name] for name in _OF_ANSWER if stored["preset"] == values["preset"]}
-            own = "seq", "restarts", "decided"  # set by the ledger; files do not have them
-            other = [name for name, value in values.items() if name not in own and stored[name] != value]
-            if other:
-                message = (
-                    f"is {values[other[0]]!r}, but the ledger learned {stored[other[0]]!r} from {row.decision.id!r}"
-                )
-                raise self._conflict(row, other[0], message)
-            known.add(row.decision.id)
-        return known
+            for name, value in values.items():
+                if name not in _SET_BY_LEDGER and stored[name] != value:
+                    learned = f"the ledger learned {stored[name]!r} from {row.decision.id!r}"
+                    raise self._conflict(row, name, f"is {value!r}, but {learned}")
+            learned_ids.add(row.decision.id)
+        return learned_ids
 
-    def _out_of_waiting(self, rows: Sequence[Logged], *, moves: Moves) -> None:
-        """Decisions of the store that this ledger has not done with yet."""
+    def _remove_waiting(self, rows: Sequence[Logged], *, moves: Moves) -> None:
+        """Remove stored decisions from the waiting list. Raises Conflict if this ledger has closed one."""
         if not rows:
             return
         ids = {row.decision.id for row in rows}
-        here = and_(waiting.c.policy == self.ledger.label, waiting.c.decision_id.in_(ids))
-        open_rows = lock_rows(self.connection, here)
-        there = {row["decision_id"] for row in open_rows}
+        in_ledger = and_(waiting.c.policy == self.ledger.label, waiting.c.decision_id.in_(ids))
+        waiting_rows = lock_rows(self.connection, in_ledger)
+        waiting_ids = {row["decision_id"] for row in waiting_rows}
         for row in rows:
-            if row.decision.id not in there:
+            if row.decision.id not in waiting_ids:
                 raise self._conflict(row, "id", f"this ledger has closed {row.decision.id!r} without learning it")
-        self.connection.execute(delete(waiting).where(here))
-        moves.waiting(open_rows, sign=-1)
+        self.connection.execute(delete(waiting).where(in_ledger))
+        moves.waiting(waiting_rows, sign=-1)
 
-    def _row(self, row: Logged, *, seq: int) -> dict[str, Any]:
-        """The row of `updates`."""
+    def _update_row(self, row: Logged, *, seq: int) -> dict[str, Any]:
         decision, label = row.decision, self.ledger.label
-        # By default what every reading of the file gives, so that the same file again is the same rows.
+        # The default does not depend on the time of the import, so that the same file gives the same rows again.
         learned_at = decision.made_at if row.learned_at is None else row.learned_at
         ids = row.feedback_ids
         update = made_update(decision, row.reward, label=label, seq=seq, now=learned_at, feedback_ids=ids)
         return update_row(update, feedback_at=row.feedback_at)
 
-    def _furnish(self, rows: Sequence[Logged], *, moves: Moves, now: float) -> None:
-        """Outcomes and marks of decisions that are new to the store."""
+    def _complete_new(self, rows: Sequence[Logged], *, moves: Moves, now: float) -> None:
         if not rows:
             return
         labels = labels_in_use(self.connection, label=self.ledger.label) - {self.ledger.label}
         reason = f"imported into the ledger {self.ledger.label!r}"
+        common = {"state": "closed", "field": None, "reason": reason, "made_at": now}
         closed = [
-            {
-                "policy": label,
-                "decision_id": row.decision.id,
-                "state": "closed",
-                "field": None,
-                "reason": reason,
-                "made_at": now,
-            }
-            for label in sorted(labels)
-            for row in rows
+            {"policy": label, "decision_id": row.decision.id, **common} for label in sorted(labels) for row in rows
         ]
         if closed:
             self.connection.execute(insert(closures), closed)
@@ -404,7 +391,7 @@ class _ImportPage:
 
     def _conflict(self, row: Logged, name: str, message: str) -> Conflict:
         where = f"{self.source}:{row.line}"
-        if not row.line:  # made of a table
+        if not row.line:  # the row is made from a table
             where = f"{self.source} {row.decision.query.text:.60} {row.decision.arm}"
         elsewhere = IMPORTED in row.decision.facts and not self.remade
         remedy = f"correct the row{', or import the file into another ledger (--label)' * elsewhere}"

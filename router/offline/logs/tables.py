@@ -1,11 +1,11 @@
-"""Full-information routing tables: the result of every arm for every question, one JSON object a line.
+"""Full-information routing tables: the result of every arm for every question, one JSON object per line.
 
     {"id": "q1", "question": "?", "correct": {"a": 0, "b": 1}, "steps": {"a": 0, "b": 2.5}, "hops": 1,
      "context": {"tier": "pro"}, "dataset": "nq", "seconds": {"a": 0.4, "b": 3.1}}
 
 `id`, `hops`, `context`, `dataset` and `seconds` are optional; other keys are ignored. The first line defines the arms.
-In a log a question of K arms becomes K rows with probability 1 / K, as a uniform draw logs in the mean. These rows are
-not independent: intervals for K questions would be too narrow.
+As a log, a question with K arms becomes K rows with probability 1 / K: the mean of what a uniform draw would log. These
+rows are not independent, so intervals that count them as K questions would be too narrow.
 """
 
 import hashlib
@@ -46,8 +46,6 @@ from ragbandit.shared.types import (
 )
 
 Row = TypeVar("Row")
-
-
 _Name = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
@@ -56,21 +54,21 @@ class LabelledRow(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    #: by default "<kind>-<line>"
+    #: default "<kind>-<line>"
     id: _Name
     question: str
-    #: where the question comes from
+    #: name of the data set of the question
     dataset: _Name | None = None
-    #: pieces of evidence that it needs
+    #: number of pieces of evidence that the question needs
     hops: Annotated[int, Field(ge=0)] | None = None
 
 
 def question_rows(
     path: Path, make: Callable[[Mapping[str, Any], LabelledRow], Row], *, limit: int | None = None, kind: str = "row"
 ) -> list[Row]:
-    """What `make` makes of each line, the first `limit` of them; it raises InvalidInput with the key as field.
+    """Call `make` for each of the first `limit` lines; None for all. It may raise InvalidInput with the key as field.
 
-    Raises InvalidInput with "<file>:<line> <key>" for a line that cannot be used, also for an id that stands twice.
+    Raises InvalidInput with "<file>:<line> <key>" for an unusable line, and for an id that occurs twice.
     """
     rows: list[Row] = []
     line_of: dict[str, int] = {}
@@ -79,54 +77,48 @@ def question_rows(
             break
         with naming(path, line=number):
             entry = parsed(raw)
-            labelled = _labelled(entry, default=f"{kind}-{number}")
+            question = required_text(entry, "question", remedy="every line has one, a text")
+            labelled = checked(LabelledRow, {"id": f"{kind}-{number}", **entry, "question": question})
             rows.append(make(entry, labelled))
             if labelled.id in line_of:
-                message = f"{labelled.id!r} stands on line {line_of[labelled.id]} too"
+                message = f"{labelled.id!r} is on line {line_of[labelled.id]} too"
                 raise InvalidInput(message, field="id", remedy="give every question an id of its own")
         line_of[labelled.id] = number
     return rows
 
 
 def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
-    """A text that must be there, and that the service would take. Raises InvalidInput."""
+    """A required text that the service would accept. Raises InvalidInput."""
     if entry.get(key) is None:
         raise InvalidInput("is missing", field=key, remedy=remedy)
     return checked_text(entry[key], field=key)
 
 
-def _labelled(entry: Mapping[str, Any], *, default: str) -> LabelledRow:
-    question = required_text(entry, "question", remedy="every line has one, a text")
-    return checked(LabelledRow, {"id": default, **entry, "question": question})
-
-
-#: in the facts of the decisions, under IMPORTED
+#: value of the fact IMPORTED in decisions made from a table
 ORIGIN = "table"
-#: as the arms of a configuration are named: what is learned here can serve there
+#: names of arms that a configuration allows too, so that a service can use what is learned from a table
 _ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-#: steps, and seconds, of one answer, as the service takes them
+#: arm -> steps or seconds of its answer, in the range that the service accepts
 _Amounts = dict[str, Annotated[float, Field(ge=0.0, le=1e9)]]
-#: true and false are 1 and 0
+#: true counts as 1, false as 0
 _Quality = Annotated[
     float, BeforeValidator(lambda value: float(value) if isinstance(value, bool) else value), Field(ge=0.0, le=1.0)
 ]
 
 
 class _Line(BaseModel):
-    """Keys of a line about the arms and the caller."""
-
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     correct: Annotated[dict[str, _Quality], Field(max_length=MAX_ARMS)]
     steps: _Amounts
-    #: values by arm; absent if the file uses this key for something else
+    #: empty if the value is not an object: other files may use this key otherwise
     seconds: Annotated[_Amounts, BeforeValidator(lambda value: value if isinstance(value, dict) else {})] = {}
     context: JsonObject | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledTable:
-    """The rows in the order of the file, with the arms in the order of its first line."""
+    """A table: the rows in the order of the file, the arms in the order of its first line."""
 
     rows: tuple[TableRow, ...]
     arms: tuple[ArmName, ...]
@@ -151,7 +143,7 @@ class LabelledTable:
 
 
 def read_table(path: str | Path) -> LabelledTable:
-    """The table in this file. Raises InvalidInput with "<file>:<line> <key>" and a remedy."""
+    """Read the table in this file. Raises InvalidInput with "<file>:<line> <key>" and a remedy."""
     arms: tuple[ArmName, ...] = ()
 
     def row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
@@ -174,7 +166,6 @@ def read_table(path: str | Path) -> LabelledTable:
 
 
 def _arms(correct: Mapping[str, float]) -> tuple[ArmName, ...]:
-    """The arms of the table, from its first row."""
     if len(correct) < 2:
         remedy = "give at least two: there is nothing to route"
         raise InvalidInput(f"has {len(correct)} arms", field="correct", remedy=remedy)
@@ -185,16 +176,15 @@ def _arms(correct: Mapping[str, float]) -> tuple[ArmName, ...]:
     return tuple(map(ArmName, correct))
 
 
-def _of_arms(given: Mapping[str, float], key: str, *, arms: tuple[ArmName, ...]) -> dict[ArmName, float]:
-    """The numbers in the order of the arms. Raises InvalidInput for other arms than these."""
-    for name in sorted({*given} ^ {*arms}):
+def _of_arms(numbers: Mapping[str, float], key: str, *, arms: tuple[ArmName, ...]) -> dict[ArmName, float]:
+    for name in sorted({*numbers} ^ {*arms}):
         reason = "is missing" if name in arms else "is no arm of the first row"
         raise InvalidInput(reason, field=f"{key}.{name}", remedy=f"every row needs these arms: {', '.join(arms)}")
-    return {arm: given[arm] for arm in arms}
+    return {arm: numbers[arm] for arm in arms}
 
 
 def table_query(row: TableRow) -> Query:
-    """The part of a row that a policy sees: question and context, without id and data set."""
+    """The part of a row that a policy reads: question and context, without id and data set."""
     return Query(text=row.question, context=row.context)
 
 
@@ -209,10 +199,12 @@ def arm_rows(
     first: int = 1,
     occurrence: int = 0,
 ) -> list[Logged]:
-    """The K rows of a table's row, in the order of the arms.
+    """Make the K log rows of a table's row, in the order of the arms.
 
-    first: line of the first row, from 1. occurrence: earlier rows with this question, a part of the ids, so that the
-    same table gives the same ids.
+    now: time of the decisions, seconds since the epoch.
+    first: seq of the first row.
+    occurrence: number of earlier rows of the table with this question. The ids depend on it and on the question, so
+    that the same table always gives the same ids.
     """
     share = 1.0 / len(arms)
     query = table_query(row)
@@ -254,7 +246,7 @@ def _id(query: Query, *, arm: ArmName, occurrence: int) -> DecisionId:
 
 
 def trainable() -> list[str]:
-    """The names of the policies that learn from tables."""
+    """The names of the policies that are trained on tables."""
     names = []
     for name, path in sorted(POLICIES.items()):
         module, _, attribute = path.partition(":")
@@ -271,16 +263,17 @@ def train(
     out: str | Path,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> dict[str, Json]:
-    """Train a policy on these rows and write its folder. Returns the report of the fit, "folder" and "sha256".
+    """Train a policy on these rows and write its folder. Returns the report of the fit, with "folder" and "sha256".
 
-    params: of the policy; those needed in service are given there again. progress: batches done, and their number.
+    params: of the policy. Params that the service needs must be configured there too.
+    progress: called with the number of batches done and the total.
     Raises ConfigError before the training for another kind of policy, wrong params or a folder in use; InvalidInput if
     no row has a label.
     """
-    known = trainable()
-    if policy not in known:
+    names = trainable()
+    if policy not in names:
         raise ConfigError(
-            f"{policy!r} is not trained on tables", field="policy", remedy=f"use one of {', '.join(known)}"
+            f"{policy!r} is not trained on tables", field="policy", remedy=f"use one of {', '.join(names)}"
         )
     if params.get("trained") is not None:
         raise ConfigError("is the output of this command", field="policy.params.trained", remedy="leave this param out")
@@ -292,10 +285,10 @@ def train(
 
 
 def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[TableRow]:
-    """Questions without outcomes, one JSON object with "question" and "hops" a line, for labels by inductive bias.
+    """Read questions without outcomes: one JSON object with "question" and "hops" per line. Hops serve as labels.
 
-    Questions of `known` rows are left out: what the arms made of them is the better label (as Adaptive-RAG does).
-    Raises InvalidInput naming file, line and key.
+    Questions of the table's rows (`known`) are left out, since their outcomes are better labels (as in Adaptive-RAG).
+    Raises InvalidInput with file, line and key.
     """
     known_texts = {row.question for row in known}
     rows = [row for row in question_rows(Path(path), _question, kind="question") if row.question not in known_texts]
@@ -304,7 +297,7 @@ def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[
     return rows
 
 
-def _question(_found: Mapping[str, Any], row: LabelledRow) -> TableRow:
+def _question(_entry: Mapping[str, Any], row: LabelledRow) -> TableRow:
     if row.hops is None:
         raise InvalidInput("is missing", field="hops", remedy='write {"question": text, "hops": whole number} a line')
     return TableRow(id=row.id, question=row.question, correct={}, steps={}, hops=row.hops)

@@ -1,13 +1,14 @@
 """Conversion of values for logs: JSON Lines, data frames, numpy, and columns of Parquet that Arrow does not convert.
 
     number    a number, true or false (1 or 0), a decimal, a number as text
-    time      seconds since 1970, a date or time (UTC unless it says otherwise), one as ISO 8601 text
+    time      seconds since 1970; a date or time, also as text in ISO 8601; without a time zone, UTC
     text      text, a whole number, a UUID
     flag      true or false, 1 or 0, also as text
     list      a list or array, or its JSON as text
     mapping   an object, a list of pairs, or JSON as text
 
-None, NaN, NaT and NA count as missing. The fields of a row and their conversions are in `jsonl`.
+None, NaN, NaT and NA count as missing. The fields of a row and their conversions are in `jsonl`. All functions except
+`in_order` and `converted` raise ValueError with a remedy as its text.
 """
 
 import base64
@@ -27,15 +28,15 @@ from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.plain_values import is_missing, plain, plain_tree
 from ragbandit.shared.types import Features
 
-#: times lie before the year 2100: a larger number counts something else than seconds
+#: the year 2100; a larger number is a time in another unit than seconds
 LATEST: Final = 4_102_444_800.0
 _UNITS: Final = ((1e14, "milliseconds"), (1e17, "microseconds"), (math.inf, "nanoseconds"))
 _FLAGS: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
 
 def number(value: Any, *, most: float = sys.float_info.max) -> float:
-    """A finite number. Raises ValueError with the remedy."""
-    if type(value) is float and abs(value) <= most:  # as most are: reading must not take longer
+    """A finite number, at most `most` in size."""
+    if type(value) is float and abs(value) <= most:  # the fast path for most values
         return value
     value = plain(value)
     if isinstance(value, str):
@@ -50,7 +51,7 @@ def number(value: Any, *, most: float = sys.float_info.max) -> float:
 
 
 def seconds(value: Any) -> float:
-    """A time as seconds since 1970. Raises ValueError with the remedy, for another unit too."""
+    """A time as seconds since 1970. Raises ValueError for a number in another unit."""
     value = plain(value)
     try:
         if isinstance(value, datetime):
@@ -75,7 +76,7 @@ def _written_time(value: Any) -> float:
 
 
 def flag(value: Any) -> bool:
-    """True or false. Raises ValueError with the remedy."""
+    """True or false."""
     value = plain(value)
     if isinstance(value, str):
         value = _FLAGS.get(value.strip().lower())
@@ -85,7 +86,7 @@ def flag(value: Any) -> bool:
 
 
 def whole(value: Any) -> int:
-    """A whole number. Raises ValueError with the remedy."""
+    """A whole number."""
     value = plain(value)
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
@@ -95,12 +96,12 @@ def whole(value: Any) -> int:
 
 
 def text(value: Any) -> str:
-    """A text; a whole number in its digits. Raises ValueError with the remedy."""
+    """A text; numbers become their digits."""
     if type(value) is str:
         return value
     value = plain(value)
     if isinstance(value, bytes):
-        value = value.decode("utf-8")  # its error is a ValueError
+        value = value.decode("utf-8")  # UnicodeDecodeError is a ValueError
     if isinstance(value, float) and math.isfinite(value):
         value = int(value) if value.is_integer() else repr(value)
     if isinstance(value, bool) or not isinstance(value, str | int | UUID):
@@ -109,16 +110,16 @@ def text(value: Any) -> str:
 
 
 def texts(value: Any) -> list[str]:
-    """A list of texts. Raises ValueError with the remedy."""
-    return [text(each) for each in _listed(value)]
+    """A list of texts."""
+    return [text(item) for item in _items(value)]
 
 
 def numbers(value: Any) -> list[float]:
-    """A list of finite numbers. Raises ValueError with the remedy."""
-    return [number(each) for each in _listed(value)]
+    """A list of finite numbers."""
+    return [number(item) for item in _items(value)]
 
 
-def _listed(value: Any) -> Sequence[Any]:
+def _items(value: Any) -> Sequence[Any]:
     value = _parsed(plain(value))
     if not isinstance(value, list | tuple):
         raise ValueError("Give a list, or its JSON as text")
@@ -126,18 +127,15 @@ def _listed(value: Any) -> Sequence[Any]:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """An object whose members JSON can hold. Raises ValueError with the remedy."""
-    value = _parsed(plain(value))
-    if isinstance(value, list | tuple):
-        value = _of_pairs(value)
+    """An object whose members JSON can represent."""
+    value = _object(value)
     if not isinstance(value, dict):
         raise ValueError("Give an object, or its JSON as text")
-    own: dict[str, Any] = plain_tree(value)
-    return own
+    members: dict[str, Any] = plain_tree(value)
+    return members
 
 
 def _parsed(value: Any) -> Any:
-    """Parse text that is JSON; return any other value as it is."""
     if not isinstance(value, str):
         return value
     try:
@@ -146,54 +144,54 @@ def _parsed(value: Any) -> Any:
         return value
 
 
-def _of_pairs(pairs: Sequence[Any]) -> Any:
-    """The object of a list of pairs (key, value), which is how Arrow gives maps; return any other list as it is."""
-    if pairs and type(pairs[0]) in (float, int, str):
-        return pairs
-    items = [tuple(pair.values()) if isinstance(pair, Mapping) else pair for pair in pairs]
+def _object(value: Any) -> Any:
+    """The object that JSON text or a list of pairs (key, value) represents; return any other value as it is.
+
+    Arrow gives maps as lists of pairs.
+    """
+    value = _parsed(plain(value))
+    if not isinstance(value, list | tuple) or (value and type(value[0]) in (float, int, str)):
+        return value
+    items = [tuple(pair.values()) if isinstance(pair, Mapping) else pair for pair in value]
     if not all(isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str) for item in items):
-        return pairs
+        return value
     return each_key_once(items)
 
 
 def probabilities(value: Any) -> list[float] | dict[str, float]:
-    """Probabilities in the order of the arms, or by arm. Raises ValueError with the remedy."""
-    value = _parsed(plain(value))
-    if isinstance(value, list | tuple):
-        value = _of_pairs(value)
+    """Probabilities in the order of the arms, or by arm."""
+    value = _object(value)
     if isinstance(value, dict):
-        return {str(arm): number(each) for arm, each in value.items() if not is_missing(each)}
+        return {str(arm): number(share) for arm, share in value.items() if not is_missing(share)}
     return numbers(value)
 
 
 def reward(value: Any) -> dict[str, Any]:
-    """The parts of a reward; a number is its value. Raises ValueError with the remedy."""
-    value = _parsed(plain(value))
-    if isinstance(value, list | tuple):
-        value = _of_pairs(value)
+    """The parts of a reward. A number is the part `value`."""
+    value = _object(value)
     if isinstance(value, dict):  # raw_quality, which earlier releases wrote, is left out
         return {name: part for name, part in value.items() if not is_missing(part) and name != "raw_quality"}
     return {"value": value}
 
 
-def in_order(given: Any, *, arms: Sequence[str], field: str) -> Any:
-    """Probabilities in the order of these arms, 0 for those that are not named. Raises InvalidInput for other arms."""
-    if given is None:
+def in_order(pmf: Any, *, arms: Sequence[str], field: str) -> Any:
+    """Probabilities in the order of these arms, 0 for an arm that is not named. Raises InvalidInput for other arms."""
+    if pmf is None:
         return None
-    named = isinstance(given, Mapping)
-    if not (set(given) <= set(arms) if named else len(given) == len(arms)):
+    by_arm = isinstance(pmf, Mapping)
+    if not (set(pmf) <= set(arms) if by_arm else len(pmf) == len(arms)):
         remedy = "log one probability per arm: a list aligned with arms, or an object from arm to probability"
         raise InvalidInput(f"does not fit the arms {', '.join(arms)}", field=field, remedy=remedy)
-    return [given.get(arm, 0.0) for arm in arms] if named else given
+    return [pmf.get(arm, 0.0) for arm in arms] if by_arm else pmf
 
 
 def features(value: object) -> Features:
-    """float32, shape (d,), of base64 of little-endian bytes, a list of numbers, or an array. Raises ValueError."""
+    """float32, shape (d,), from an array, a list of numbers, or base64 of little-endian float32."""
     try:
         if isinstance(value, str):
             row = np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4").astype(np.float32)
         else:
-            with np.errstate(over="ignore"):  # it is infinite then, and refused below
+            with np.errstate(over="ignore"):  # a too large number becomes infinite, and is refused below
                 row = np.asarray(value, dtype=np.float32)
     except (ValueError, TypeError, OverflowError):
         row = np.empty(0, dtype=np.float32)
@@ -203,7 +201,7 @@ def features(value: object) -> Features:
 
 
 def converted(kind: Callable[[Any], Any], value: Any, *, field: str) -> Any:
-    """The value of a field. Raises InvalidInput with field and remedy."""
+    """Convert the value of a field with the function `kind`. Raises InvalidInput with field and remedy."""
     try:
         return kind(value)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:

@@ -3,8 +3,8 @@
     log = open_log("log.parquet")
     result = replay(log, candidates=["fixed:single_step", "uniform"])
 
-`open_log` takes a file, or the ledger of the configured store; `memory_log` takes rows; `estimate_candidates` takes
-the parts of a log with the candidates' probabilities. How each number is computed: docs/replay.md.
+`open_log` takes a file or the ledger of the configured store. `memory_log` takes rows. `estimate_candidates` takes
+the parts of a log with the probabilities of each candidate. docs/replay.md explains how each number is computed.
 """
 
 from ragbandit.router.offline.replay.candidates import MemoryLog, memory_log

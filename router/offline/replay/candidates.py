@@ -1,7 +1,8 @@
-"""Candidates of a replay: what is compared with what, and the probability that each gives to every arm of every row."""
+"""Candidates of a replay that learn or read questions: their settings, and their probabilities on every row."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,11 @@ from ragbandit.router.config.settings import FLOORS, Settings
 from ragbandit.router.learning.examples import made_update, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Flags, Progress
-from ragbandit.router.offline.estimation.bandit_log import Log
+from ragbandit.router.offline.estimation.bandit_log import Log, folds_of
 from ragbandit.router.offline.logs import BadRow, Logged
 from ragbandit.router.offline.logs.batches import LINE, BatchSpec, check_choice, decoded, drawn, offered_arms
 from ragbandit.router.offline.logs.parquet import rows_batch
-from ragbandit.router.offline.replay.plan import (
-    CURRENT,
-    CandidatePmf,
-    CandidateSpec,
-    LoggedPolicies,
-    ResolvedPlan,
-)
+from ragbandit.router.offline.replay.plan import CURRENT, CandidatePmf, CandidateSpec, LoggedPolicies, ResolvedPlan
 from ragbandit.router.policies import CONSERVATIVE, known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.checks import check_arms
@@ -29,7 +24,7 @@ from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import IMPORTED, ArmName, Decision, FeatureRows, Matrix, PolicyLabel, SnapshotInfo, Update
 
-#: questions asked of a policy at once
+#: most questions in one call of a policy
 ASKED_AT_ONCE = 256
 #: rows between two reports of progress in progressive validation
 PROGRESS_STEP = 64
@@ -37,34 +32,34 @@ PROGRESS_STEP = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryLog:
-    """Rows in memory."""
+    """A log in memory, as rows and as arrays."""
 
     rows: Sequence[Logged]
     log: Log
-    #: the ledger that learned the rows; None for the ledger in each decision's label
+    #: label of the ledger that learned the rows; None for the label in each decision
     ledger: str | None = None
-    #: where the rows come from, for the report
+    #: description of the source, for the report
     described: str = "a log in memory"
-    #: rows decided before were left out, seconds since the epoch; None: all rows are here
+    #: earlier decisions were left out, seconds since the epoch; None if all rows are here
     since: float | None = None
     #: rows that were left out because they cannot be used
     skipped: Sequence[BadRow] = ()
-    #: decisions that were left out: their arm was not drawn, or their label was chosen for its use
+    #: number of decisions that were left out because their arm was not drawn or the label queue chose them
     undrawn: int = 0
-    #: the policies of its store; empty for a log that comes from elsewhere
+    #: the policies of its store; empty if the log does not come from a store
     logged: LoggedPolicies = field(default_factory=dict)
-    #: settings that its store serves by; None for a file, and for a ledger that was only imported
+    #: settings that the service uses now; None for a file, and for a ledger that only imports wrote
     serving: Settings | None = None
     #: share of the log's rows that are here; below 1 if they are a sample
     share: float = 1.0
 
     @property
     def sampled_from(self) -> int | None:
-        """Rows of the log that these rows are a sample of; None if all are here."""
+        """Number of rows that this sample was drawn from; None if all rows are here."""
         return round((len(self.rows) + self.undrawn) / self.share) if self.share < 1.0 else None
 
     def with_columns(self, *, fields: Sequence[str], own: Sequence[str]) -> "MemoryLog":
-        """With these fields, and the candidates' pmfs that stand in the rows. Raises InvalidInput for a row without."""
+        """Add fields for segments, and columns with candidates' pmfs. Raises InvalidInput if a row lacks a pmf."""
         if not fields and not own:
             return self
         spec = BatchSpec(
@@ -78,13 +73,13 @@ def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any
 
     mixed_arms: rows may offer different arms; the columns are then all arms that occur.
     about: other fields of MemoryLog: ledger, described, since, skipped, logged, serving, share.
-    Raises InvalidInput for an empty log, a log of one arm, mixed arms, or an impossible row.
+    Raises InvalidInput for an empty log, a log of one arm, an impossible row, or mixed arms that are not allowed.
     """
-    everything = list(rows)
+    all_rows = list(rows)
     spec = BatchSpec(arms=(), mixed_arms=mixed_arms, fields=("version",), features=True)
-    batch = rows_batch(everything, [*spec.columns, LINE])
-    here = drawn(batch)
-    batch = batch.filter(pa.array(here))
+    batch = rows_batch(all_rows, [*spec.columns, LINE])
+    was_drawn = drawn(batch)
+    batch = batch.filter(pa.array(was_drawn))
     if not batch.num_rows:
         raise InvalidInput(
             "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
@@ -92,17 +87,17 @@ def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any
     spec = replace(spec, arms=tuple(offered_arms(batch if mixed_arms else batch.slice(0, 1))))
     check_choice(spec.arms)
     return MemoryLog(
-        rows=[row for row, kept in zip(everything, here, strict=True) if kept],
+        rows=list(compress(all_rows, was_drawn)),
         log=decoded(batch, spec=spec),
-        undrawn=int(np.count_nonzero(~here)),
+        undrawn=int(np.count_nonzero(~was_drawn)),
         **about,
     )
 
 
 def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> None:
-    """Raises ConfigError for a policy that names an arm which the log lacks, or that was not trained for these arms.
+    """Raise ConfigError for a policy that names an arm which the log lacks, or was not trained for these arms.
 
-    It would play another arm, or all alike, and be judged for that.
+    Without this check the replay would judge the arm that the policy falls back to.
     """
     policy = make_policy(candidate.what, params=candidate.params)
     try:
@@ -119,9 +114,11 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
 def update_of(
     row: Logged, *, features: FeatureRows | None, index: int, weight: float | None, share: float = 1.0
 ) -> Update:
-    """The update that a policy learns from a row; weight: replaces the weight of cost, where the row allows it.
+    """Make the update that a policy learns from a row.
 
-    share: of the log's rows that this policy learns, in (0, 1].
+    features: of all rows, None to take those of the decision. weight: weight of cost; None for the row's own. It does
+    not change a reward that was logged without its parts.
+    share: share of the log's rows that this policy learns, in (0, 1].
     """
     decision, reward = priced(row.decision, weight=weight), row.reward
     if features is not None:
@@ -133,7 +130,7 @@ def update_of(
 
 
 def priced(decision: Decision, *, weight: float | None) -> Decision:
-    """The decision as it would have been served at this weight of cost; None: at its own."""
+    """The decision with this weight of cost; None keeps its own weight."""
     return decision if weight is None else replace(decision, cost_weight=weight)
 
 
@@ -150,23 +147,23 @@ class CandidatePolicy:
         self._columns = {arm: index for index, arm in enumerate(log.log.arms)}
         self.faults = 0
         self.reason: str | None = None
-        #: share of the log's rows that it learns
+        #: share of the log's rows that the policy learns
         self.share = log.share
-        #: rows that it would not learn
+        #: indices of the rows that the policy refused to learn
         self.refused: set[int] = set()
 
     def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
-        """Its probabilities for these rows, as it would serve them now, with floors; shape (len(rows), K).
+        """The probabilities that the policy would serve now for these rows, floors included; shape (len(rows), K).
 
-        weight: weight of cost; None for the plan's, or each row's own.
+        weight: weight of cost; None for the weight given at creation, or else each row's own.
         """
         weight = self._weight if weight is None else weight
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
             batch = rows[start : start + ASKED_AT_ONCE]
-            for number, one in enumerate(self._drawn(batch, weight=weight), start=start):
+            for number, draw in enumerate(self._drawn(batch, weight=weight), start=start):
                 arms = self.log.rows[rows[number]].decision.arms
-                pmf[number, [self._columns[arm] for arm in arms]] = one.pmf
+                pmf[number, [self._columns[arm] for arm in arms]] = draw.pmf
         return pmf
 
     def _drawn(self, batch: Choices, *, weight: float | None) -> list[Drawn]:
@@ -181,13 +178,14 @@ class CandidatePolicy:
         draws = drawn_by_arms(
             outputs, arms=arms, seeds=[0] * len(batch), settings=self._settings, seen=self.policy.seen
         )
-        for one in draws:
-            if one.fault is not None:
-                self.faults, self.reason = self.faults + 1, self.reason or one.fault
+        for draw in draws:
+            if draw.fault is not None:
+                self.faults += 1
+                self.reason = self.reason or draw.fault
         return draws
 
     def learn(self, index: int) -> None:
-        """Let it learn one row."""
+        """Teach the policy one row."""
         row = self.log.rows[index]
         update = update_of(row, features=self.features, index=index, weight=self._weight, share=self.share)
         if not apply(self.policy, update):
@@ -195,12 +193,10 @@ class CandidatePolicy:
 
 
 def notes_of(*candidates: CandidatePolicy) -> tuple[str, ...]:
-    """Faults and refusals of these policies together, as notes."""
+    """Notes on the faults of these policies, and on rows that they refused to learn."""
     notes = []
-    faults, refused = (
-        sum(candidate.faults for candidate in candidates),
-        set().union(*(each.refused for each in candidates)),
-    )
+    faults = sum(candidate.faults for candidate in candidates)
+    refused = set[int]().union(*(candidate.refused for candidate in candidates))
     if faults:
         reason = next(candidate.reason for candidate in candidates if candidate.reason)
         notes.append(f"{faults} decisions were the fallback's: {reason}")
@@ -209,7 +205,7 @@ def notes_of(*candidates: CandidatePolicy) -> tuple[str, ...]:
     return tuple(notes)
 
 
-#: makes a new, untaught copy of a candidate
+#: makes a new, untrained copy of a candidate
 MakeCandidatePolicy = Callable[[], CandidatePolicy]
 
 
@@ -223,10 +219,12 @@ def crossfitted(
     progress: Progress,
     judged: Flags | None = None,
 ) -> tuple[list[Matrix], tuple[str, ...]]:
-    """Pmfs of a policy for every row, each fold from a copy that learned the other folds; and notes.
+    """Cross-fit a policy: each fold is asked of a copy that learned the other folds.
 
-    weights: a pmf is made at each weight of cost; None for the served weight. folds_of_rows: a question's rows share a
-    fold. judged: rows to ask about, shape (n,); None for all. The pmf of other rows is 0.
+    weights: the weights of cost to ask at; None for the served weight.
+    folds_of_rows: shape (n,); all rows of a question are in the same fold.
+    judged: rows to ask about, shape (n,); None for all rows. Other rows get probability 0.
+    Returns (probabilities (n, K) for each weight, notes on faults).
     """
     candidates: list[CandidatePolicy] = []
     pmfs: list[Matrix] = []
@@ -249,8 +247,45 @@ def crossfitted(
     return pmfs, notes_of(*candidates)
 
 
+def held_out_folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:
+    """The fold of each row, by the text of its question without the context. No fold is empty.
+
+    question: number of each row's question with its context, used if the log has fewer texts than folds.
+    """
+    by_hash = folds_of(log.log.questions, folds=folds)
+    if len(np.unique(by_hash)) == folds:
+        return by_hash
+    texts, numbers = np.unique(log.log.questions, return_inverse=True)
+    return np.asarray((question if len(texts) < folds else numbers) % folds, dtype=np.intp)
+
+
+def crossfitted_policy(
+    policy: Policy,
+    weights: Mapping[float, str],
+    *,
+    name: str,
+    log: MemoryLog,
+    folds: Choices,
+    settings: Settings,
+    progress: Progress,
+) -> tuple[dict[str, Matrix], tuple[str, ...]]:
+    """Cross-fit untrained copies of a policy, at the served weight of cost and at other weights.
+
+    weights: weight -> its label. Returns (name or label -> probabilities (n, K), notes on faults).
+    """
+
+    def make() -> CandidatePolicy:
+        copy = make_policy(policy.algorithm, params=policy.params)
+        return CandidatePolicy(copy, log=log, features=log.log.features, settings=settings, weight=None)
+
+    pmfs, notes = crossfitted(
+        [None, *weights], name=name, make=make, folds_of_rows=folds, folds=int(folds.max()) + 1, progress=progress
+    )
+    return dict(zip((name, *weights.values()), pmfs, strict=True)), notes
+
+
 def load(spec: CandidateSpec, *, files: SnapshotFiles) -> tuple[Policy, SnapshotInfo]:
-    """The policy of a version. Raises InvalidInput if there is no such snapshot, SnapshotError if it is broken."""
+    """Load the snapshot of a version. Raises InvalidInput if it does not exist, SnapshotError if it is broken."""
     if not files.exists(spec.what):
         raise InvalidInput(
             f"{spec.what!r} is no policy and no snapshot in {files.root}",
@@ -263,14 +298,17 @@ def load(spec: CandidateSpec, *, files: SnapshotFiles) -> tuple[Policy, Snapshot
 def progressive_validation(
     spec: CandidateSpec, *, make: MakeCandidatePolicy, log: MemoryLog, judged: Flags, progress: Progress
 ) -> CandidatePmf:
-    """A candidate that learns along the log, asked about every row before it learns that row.
+    """Ask a candidate about every row, while it learns the log in order.
 
-    It has then learned as many rows as the served policy had (`learned_before`), which learned in batches.
-    judged: rows to ask about, shape (n,); other rows are learned only, and their pmf is 0.
+    Before each row it has learned as many rows as the served policy had (`learned_before`).
+    judged: rows to ask about, shape (n,); other rows are only learned, and get probability 0.
     """
-    candidate, pmf, before = make(), np.zeros(log.log.pmf.shape), learned_before(log)
-    order, learned = np.argsort(before, kind="stable"), 0
+    candidate = make()
+    pmf = np.zeros(log.log.pmf.shape)
+    before = learned_before(log)
+    order = np.argsort(before, kind="stable")
     order = order[judged[order]]
+    learned = 0
     for done, index in enumerate(order):
         while learned < before[index]:
             candidate.learn(learned)
@@ -283,36 +321,33 @@ def progressive_validation(
 
 
 def learned_before(log: MemoryLog) -> Choices:
-    """How many rows of the log the policy that decided each row had learned, shape (n,), at most its index.
+    """Per row, how many rows of the log the served policy had learned when it decided; shape (n,).
 
-    The decision's version names the last seq learned. Rows of other ledgers count all rows before them.
+    The decision's version contains the last learned seq. For a row of another ledger it is the row's index.
     """
     counts = np.arange(len(log.rows))
-    seqs = np.maximum.accumulate([row.seq for row in log.rows])  # rows of a file may be in another order
+    seqs = np.maximum.accumulate([row.seq for row in log.rows])  # a file need not be sorted by seq
     for at, row in enumerate(log.rows):
-        label, _, rest = row.decision.version.partition("-")
-        seq = rest.partition("-")[0]
+        label, _, suffix = row.decision.version.partition("-")
+        seq = suffix.partition("-")[0]
         if label == (log.ledger or row.decision.policy) == row.decision.policy and seq.isdecimal():
             counts[at] = min(at, int(np.searchsorted(seqs, int(seq), side="right")))
     return counts
 
 
 def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
-    """A candidate of the registry, fresh, as a service with these settings would make it if `policy.name` named it.
-
-    Raises ConfigError.
-    """
+    """Make the untrained policy that a service with these settings would use. Raises ConfigError."""
     changes: dict[str, Any] = {"name": spec.what, "params": dict(spec.params)}
-    if spec.what == CONSERVATIVE:  # it has an incumbent of its own
+    if spec.what == CONSERVATIVE:  # its params name the incumbent
         changes["incumbent"] = None
     policy = settings.policy.model_copy(update=changes)
     return policy_of(settings.model_copy(update={"policy": policy}))
 
 
 def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: float | None) -> Settings:
-    """The settings for draws from candidates. An incumbent that the log does not offer is dropped.
+    """The settings for draws from candidates, without an incumbent that the log does not offer.
 
-    floor: least probability of every arm from the first decision on; None for the service's floors.
+    floor: smallest probability of every arm, without a cold start; None for the service's floors.
     """
     changes: dict[str, Any] = {} if floor is None else {"floor": floor, "cold_start_floor": 0.0}
     if settings.policy.incumbent not in arms:
@@ -321,23 +356,23 @@ def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: flo
 
 
 def service_note(settings: Settings) -> str:
-    """How candidates are drawn from, in words."""
+    """A note on floors, cold start, incumbent and holdback of the candidates."""
     policy = settings.policy
     floor = f"{FLOORS:g} / arms" if policy.floor is None else f"{policy.floor:g}"
-    words = f"policies and snapshots are judged as they would be served: floor {floor}"
+    note = f"policies and snapshots are judged as they would be served: floor {floor}"
     if policy.cold_start_floor > 0.0 and policy.cold_start_outcomes:
-        words += f", {policy.cold_start_floor:g} for an arm until it has {policy.cold_start_outcomes} learned outcomes"
+        note += f", {policy.cold_start_floor:g} for an arm until it has {policy.cold_start_outcomes} learned outcomes"
     if policy.incumbent is not None:
-        words += f"; policies by name are held back to {policy.incumbent} (harm {policy.harm:g})"
+        note += f"; policies by name are held back to {policy.incumbent} (harm {policy.harm:g})"
     if policy.holdback is not None:
-        words += f"; {policy.holdback.arm} has a holdback of {policy.holdback.share:g}"
-    return words
+        note += f"; {policy.holdback.arm} has a holdback of {policy.holdback.share:g}"
+    return note
 
 
 def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settings) -> Settings | None:
-    """The settings of the policy that serves, if candidates are compared with it; None for another baseline.
+    """The settings of the serving policy if it is the baseline; None for another baseline.
 
-    Without a baseline in the plan, a candidate that reads questions is compared with it if the service decided rows.
+    If the plan names no baseline, it is the baseline if a candidate reads questions and the service decided rows.
     """
     if resolved.plan.baseline not in (CURRENT, None) or not resolved.reads_text:
         return None
@@ -349,25 +384,25 @@ def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settin
 
 
 def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[Flags, list[str]]:
-    """The rows that are judged, shape (n,), and notes on the others. Raises InvalidInput if no row is left.
+    """Returns (rows to judge, shape (n,); notes on the other rows). Raises InvalidInput if no row is left.
 
-    Not judged are decisions before `log.since`, a warm start besides own traffic, and questions that a snapshot has
-    learned, on which an estimate would be too optimistic.
+    Not judged are decisions before `log.since`, imported rows if the service decided other rows, and questions that a
+    snapshot has learned: an estimate on these would be too optimistic.
     """
     judged, notes = np.ones(len(log.rows), dtype=np.bool_), []
     if log.since is not None:
         judged &= log.log.made_at >= log.since
-    elsewhere = judged & np.array([IMPORTED in row.decision.facts for row in log.rows], dtype=np.bool_)
-    if elsewhere.any() and (judged & ~elsewhere).any():
-        judged &= ~elsewhere
-        notes.append(f"{np.count_nonzero(elsewhere):,} rows were imported: policies learn them, none is judged on them")
-    known = np.zeros(len(log.rows), dtype=np.bool_)
+    imported = judged & np.array([IMPORTED in row.decision.facts for row in log.rows], dtype=np.bool_)
+    if imported.any() and (judged & ~imported).any():
+        judged &= ~imported
+        notes.append(f"{np.count_nonzero(imported):,} rows were imported: policies learn them, none is judged on them")
+    seen = np.zeros(len(log.rows), dtype=np.bool_)
     for info in snapshots:
         learned = np.array([_has_learned(info, row, ledger=log.ledger) for row in log.rows], dtype=np.bool_)
-        known |= judged & np.isin(log.log.questions, log.log.questions[learned])
-    if not known.any():
+        seen |= judged & np.isin(log.log.questions, log.log.questions[learned])
+    if not seen.any():
         return judged, notes
-    count = int(np.count_nonzero(known))
+    count = int(np.count_nonzero(seen))
     if count == np.count_nonzero(judged):
         raise InvalidInput(
             f"all {count} rows were learned by a snapshot, or ask questions that it has learned",
@@ -375,13 +410,14 @@ def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[F
             remedy="judge an older version, log more traffic, or name the policy instead, which is cross-fitted",
         )
     reason = "a snapshot has learned them, or may have, or has learned their question"
-    return judged & ~known, [*notes, f"{count} rows are left out: {reason}"]
+    return judged & ~seen, [*notes, f"{count} rows are left out: {reason}"]
 
 
 def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool:
-    """True if the snapshot has learned this row: of its own ledger by the seq, of any other if it was there in time.
+    """Whether the snapshot may have learned this row.
 
-    A new label learns all decisions of its store, so another ledger's snapshot is not innocent of the older rows.
+    The seq decides for a row of the snapshot's ledger. For another ledger the time decides, as a new label learns all
+    earlier decisions of its store.
     """
     if (ledger or row.decision.policy) == info.policy:
         return row.seq <= info.last_seq

@@ -1,20 +1,23 @@
-"""The engine: sums the batches of a log in two passes, and makes results of the sums.
+"""The engine of a replay: sums the batches of a log in two passes and computes the results from the sums.
 
     pass 1   counts, weights, draws, hashes of ids; sums of the reward model     -> checks, solved model
     pass 2   sums of the estimates, by segment                                   -> results
 
-A log has a part per file. Threads or an executor read the parts, and their sums are merged in the order of the files.
+A log has one part per file. Threads or an executor read the parts; their sums are merged in the order of the files.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Estimator, Progress, Tally, no_progress
+from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.replay.assemble import ResultAssembler
@@ -29,6 +32,8 @@ from ragbandit.router.offline.replay.plan import (
     Plan,
     ReplayResult,
     ResolvedPlan,
+    array_pmf,
+    baselines,
     described,
 )
 from ragbandit.router.offline.replay.prepare import MakeEncoder, prepare
@@ -39,21 +44,24 @@ from ragbandit.router.offline.replay.sums import (
     ScoreSums,
     SourcePart,
     certain_start,
-    check_ids,
-    check_summary,
+    check_times,
     learn_part,
     measure_part,
+    memory_part,
     shown_segments,
 )
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Matrix
 
 Sums = TypeVar("Sums", bound=Tally)
 
-#: rows per fold from which on estimators with a model are shown unasked
+#: with at least this many rows per fold, estimators with a model are shown even if the plan's estimator needs none
 FEWEST_ROWS = 2
-#: bytes of arrays that are kept from one pass to the next, of all parts
+#: bytes of arrays that stay in memory between the passes, for all parts together
 KEPT_BYTES: Final = 1 << 28
+#: a log with at most this share of different questions gets a note
+FRESH: Final = 0.8
 _ONE_FILE: Final = "give it one file"
 
 
@@ -69,13 +77,13 @@ def replay(
 ) -> ReplayResult:
     """Judge candidates on a log.
 
-    log: from `open_log`, or rows in memory from `memory_log`. An opened log is read in batches that need not fit in
+    log: from `open_log`, or rows in memory from `memory_log`. An opened log is read in batches, so it need not fit in
     memory, unless a candidate or the baseline reads questions.
     candidates: names as for `ragbandit replay --policy`, or specs; None for each arm of the log, and uniform.
     plan: default Plan().
-    settings: the service's: floors, cold start, incumbent and fallback of policies and snapshots, and the folders of
-    snapshots and cached features; default those of the opened log.
-    encoder: makes the encoder for rows without features of this encoder; default the configured one for an opened log.
+    settings: of the service. They set floors, cold start, incumbent and fallback of policies and snapshots, and the
+    folders of snapshots and cached features. Default: the settings of the opened log.
+    encoder: makes the encoder for rows without usable features; default for an opened log: the configured encoder.
     executor: judges the files of a folder or a pattern, such as Dask's `Client.get_executor()`; default threads.
     Raises InvalidInput, ConfigError, StoreError or SnapshotError if the candidates cannot be judged.
     """
@@ -89,7 +97,7 @@ def replay(
         check_spread(log, resolved=resolved)
         if not resolved.reads_text:
             return _replay_sources(log, resolved=resolved, judging=judging)
-        # A snapshot needs all rows: questions that it learned are not judged.
+        # With a snapshot all rows are read, to find the questions that it has learned: these are not judged.
         frozen = any(spec.kind == "snapshot" for spec in resolved.candidates or ())
         log = log.read(progress, older=frozen, sample=0 if frozen else resolved.plan.sample)
     current = current_settings(log, resolved=resolved, settings=settings)
@@ -111,18 +119,17 @@ def replay(
 
 
 def _replay_sources(log: OpenLog, *, resolved: ResolvedPlan, judging: Callable[..., ReplayResult]) -> ReplayResult:
-    """Judge candidates on a log that need not fit in memory."""
     skipped: list[BadRow] = []
-    own = [spec.what for spec in resolved.candidates or () if spec.kind == "column"]
-    with log.sources(own=own, skipped=skipped) as sources:
+    pmf_columns = [spec.what for spec in resolved.candidates or () if spec.kind == "column"]
+    with log.sources(own=pmf_columns, skipped=skipped) as sources:
         arms = log.arms(sources)
         resolved = resolved.completed(arms=arms)
         plan, specs = resolved.plan, resolved.candidates or ()
-        part = partial(SourcePart, candidates=specs, plan=plan, arms=arms, mixed_arms=log.mixed_arms, since=log.since)
-        parts = [part(source=source) for source in sources]
-        starts = certain_start([each.read() for each in parts])
+        common: dict[str, Any] = {"candidates": specs, "plan": plan, "arms": arms, "mixed_arms": log.mixed_arms}
+        parts = [SourcePart(source=source, since=log.since, **common) for source in sources]
+        starts = certain_start([part.read() for part in parts])
         return judging(
-            [replace(each, early=early) for each, early in zip(parts, starts, strict=True)],
+            [replace(part, early=early) for part, early in zip(parts, starts, strict=True)],
             plan=plan,
             candidates=specs,
             candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
@@ -134,7 +141,7 @@ def _replay_sources(log: OpenLog, *, resolved: ResolvedPlan, judging: Callable[.
 
 
 def check_spread(log: OpenLog, *, resolved: ResolvedPlan) -> None:
-    """Raises InvalidInput for requests that several files do not allow."""
+    """Raise InvalidInput for a plan or a candidate that cannot be judged on several files."""
     if not log.several:
         return
     if resolved.plan.learn or resolved.plan.baseline == CURRENT:
@@ -164,8 +171,10 @@ def estimate_candidates(
     """Judge candidates whose probabilities are in the parts of a log.
 
     candidate_pmfs: descriptions and notes of the candidates, in the same order.
-    log: description of the source. logged: the policies of its store, if it has one.
-    since: earlier decisions are left out, seconds since the epoch. sampled_from: rows of the log, for a sample.
+    log: description of the source.
+    logged: the policies of its store; empty or None if the log does not come from a store.
+    since: earlier decisions are left out, seconds since the epoch.
+    sampled_from: number of rows that the log had before a sample was drawn; None without a sample.
     executor: reads the parts; default threads of this process.
     Raises InvalidInput for an impossible row, an empty log, or an unknown baseline.
     """
@@ -192,16 +201,97 @@ def estimate_candidates(
         log=log,
         logged=logged or {},
         since=since,
-        notes=notes,
+        notes=(*notes, *notes_on(summary)),
         skipped=skipped,
         sampled_from=sampled_from,
+    )
+
+
+def check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
+    """Raise InvalidInput if two rows have the same id: the decision would count twice."""
+    keys = np.sort(np.concatenate(summary.keys))
+    repeated = keys[1:][keys[1:] == keys[:-1]]
+    if len(repeated):
+        names = [name for part in parts for name in part.names_of(repeated[0])]
+        raise InvalidInput(
+            f"has the id of {names[0]}; {len(repeated)} rows repeat an id",
+            field=f"{names[-1]} id",
+            remedy="log every decision once; a row that is in two files would count twice",
+        )
+
+
+def check_summary(summary: LogSummary, *, since: float | None, log: str) -> None:
+    """Raise InvalidInput for a log without rows, rows without times if `since` is set, or a segment no row has."""
+    left_out = summary.left_out
+    check_times(kept=summary.rows, older=left_out.older, timeless=left_out.timeless, since=since, log=log)
+    if not summary.rows:
+        raise InvalidInput(
+            "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
+        )
+    for name in summary.model.plan.segments:
+        if not any(summary.fields[name]):
+            raise InvalidInput(
+                "no row has it", field=f"segment {name}", remedy="use tenant, version, policy or a key of the context"
+            )
+
+
+def notes_on(summary: LogSummary) -> list[str]:
+    """Notes on the log: rows left out, repeated questions and how they are recognised, and rewards by judges."""
+    notes: list[str] = []
+    plan, rows, marked = summary.model.plan, summary.rows, summary.marked
+    if summary.left_out.undrawn:
+        reason = "their arm was not drawn (an earlier turn's, or pinned), or their label was chosen by the label queue"
+        notes.append(f"{summary.left_out.undrawn:,} decisions are left out: {reason}")
+    if summary.left_out.early:
+        notes.append(f"{summary.left_out.early:,} rows before the first exploration are left out: one arm was certain")
+    texts, different = int(summary.known_by[BY_TEXT]), summary.different_texts
+    if texts and different <= FRESH * texts:
+        reason = "the intervals hold for more traffic with these questions, not with new ones"
+        notes.append(f"{different} different questions in {texts} rows: {reason}")
+    if marked["judged"]:
+        notes.append(
+            f"{marked['judged']:,} of {rows:,} rewards are a judge's, taken as they were learned: the intervals "
+            "do not count what the judge gets wrong"
+        )
+    if summary.known_by[BY_FEATURES]:
+        reason = "those with the same features count as the same question in the folds"
+        notes.append(f"{summary.known_by[BY_FEATURES]:,} rows have no text: {reason}")
+    if summary.known_by[BY_ID]:
+        reason = "a question that occurs several times is not recognised, and may lie in several folds"
+        notes.append(f"{summary.known_by[BY_ID]:,} rows have neither text nor features: {reason}")
+    if not summary.model.has_features and plan.reward_model != "mean":
+        notes.append("the rows have no features: the reward model knows the arms' means only")
+    if plan.weight is not None and marked["raw"]:
+        notes.append(
+            f"{marked['raw']} rewards have no quality and cost: they keep their value whatever the weight of cost"
+        )
+    if marked["defaulted"]:
+        notes.append(f"{marked['defaulted']} of {rows} rewards are the default: nobody judged those answers")
+    return notes
+
+
+def replay_pmfs(log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progress: Progress) -> ReplayResult:
+    """Judge policies by their probabilities, and each arm of the log. pmfs: name -> probabilities, (n, K)."""
+    fixed = [spec for spec in baselines(log.log.arms) if spec.kind == "fixed"]
+    specs = [CandidateSpec(name=label, kind="column", what=label) for label in pmfs]
+    candidates = [
+        *(CandidatePmf(described=label, pmf=pmf) for label, pmf in pmfs.items()),
+        *(CandidatePmf(described=spec.name, pmf=array_pmf(spec, log=log.log, named=str)) for spec in fixed),
+    ]
+    return estimate_candidates(
+        [memory_part(replace(log.log, candidates=tuple(candidate.pmf for candidate in candidates)))],
+        candidates=[*specs, *fixed],
+        candidate_pmfs=candidates,
+        plan=Plan(folds=folds),
+        log=log.described,
+        progress=progress,
     )
 
 
 def _merged(
     name: str, work: Callable[..., Sums], parts: Sequence[LogPart], *, executor: Executor | None, progress: Progress
 ) -> Sums:
-    """The sums of a pass over all parts, in their order. name: what happens to the rows, for progress."""
+    """The sums of one pass over all parts, in their order. name: "summarized" or "judged", for progress."""
     if executor is None and len(parts) == 1:
         return work(parts[0], progress=progress)
     merged: Sums | None = None
@@ -211,7 +301,7 @@ def _merged(
             for done, sums in enumerate(pool.map(work, parts), start=1):
                 merged = sums if merged is None else merged.merged(sums)
                 progress(f"parts {name}", done, len(parts))
-        except BaseException:  # on Ctrl-C, threads end after their batch, not after their file
+        except BaseException:  # after Ctrl-C, threads finish their batch and not the whole file
             for part in parts:
                 part.stopped = True
             raise
@@ -220,7 +310,7 @@ def _merged(
 
 
 def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
-    """The index of the candidate that is the baseline, None for the logged policy. Raises InvalidInput."""
+    """The index of the baseline among the candidates; None for the logged policy. Raises InvalidInput."""
     names = [spec.name for spec in candidates]
     if plan.baseline in (None, LOGGED):
         return None

@@ -24,8 +24,8 @@ from ragbandit.router.offline.logs import (
     read_rows,
     reward_defaults,
     shown,
-    told_rows,
     usable_rows,
+    with_progress,
 )
 from ragbandit.router.offline.logs.batches import LogSource, arms_of, check_choice
 from ragbandit.router.offline.logs.ledger_source import LedgerSource
@@ -59,12 +59,12 @@ def open_log(
     format: "jsonl" or "parquet"; needed if the file's name does not show it.
     config: a file, Settings, or None for ./config.yaml and the environment.
     label: default policy.label.
-    minimum, maximum: bounds of rewards without bounds of their own; default reward.minimum and reward.maximum.
+    minimum, maximum: bounds of rewards that are logged without bounds; default reward.minimum and reward.maximum.
     since: earlier decisions are left out, seconds since the epoch.
     mixed_arms: accept rows that offer different arms.
     skip_bad: leave out and count unusable rows instead of refusing the log.
-    Raises InvalidInput for an unknown format and for bounds that are not finite or not in order; ConfigError for a
-    wrong setting.
+    Raises InvalidInput for an unknown format, or if the bounds are not finite or minimum is not below maximum;
+    ConfigError for a wrong setting.
     """
     settings = config if isinstance(config, Settings) else load_settings(config).settings
     return OpenLog(
@@ -83,7 +83,7 @@ def open_log(
 class OpenLog:
     """A log that `replay` reads in batches or into memory."""
 
-    #: None for the ledger of the store
+    #: the file, folder, pattern or URL; None for the ledger of the store
     path: Place | None
     format: str | None
     settings: Settings
@@ -95,7 +95,7 @@ class OpenLog:
 
     @property
     def several(self) -> bool:
-        """Whether the path is a folder or a pattern. Lists nothing."""
+        """Whether the path is a folder or a pattern. The files are not listed."""
         return self.path is not None and is_several(self.path)
 
     def files(self) -> Sequence[Place]:
@@ -116,10 +116,10 @@ class OpenLog:
 
     @contextmanager
     def sources(self, *, own: Sequence[str], skipped: list[BadRow]) -> Iterator[Sequence[LogSource]]:
-        """The log as sources of batches.
+        """Open the log as sources of batches.
 
-        own: columns with pmfs of candidates. skipped: receives the unusable rows, if these are left out.
-        Raises InvalidInput for a ledger without rows, StoreError if it cannot be read.
+        own: columns with pmfs of candidates. skipped: receives the unusable rows if skip_bad is set.
+        Raises InvalidInput for a ledger without rows, StoreError if the ledger cannot be read.
         """
         if self.path is None:
             with ledger_of(self.settings, label=self.label) as ledger:
@@ -128,7 +128,7 @@ class OpenLog:
         if self.several:
             yield [self._parquet(file) for file in self.files()]
             return
-        # Unusable rows are left out one by one, so that file is not read as columns.
+        # A file whose unusable rows are left out is read row by row, not as columns.
         file = self._parquet(self.path)
         as_columns = self.format == "parquet" and not self.skip_bad and set(own) <= set(file.columns())
         yield [file if as_columns else RowsSource(rows=partial(self._usable, self.path, skipped=skipped))]
@@ -137,12 +137,11 @@ class OpenLog:
         return ParquetSource(path=path, defaults=self.defaults)
 
     def _usable(self, path: Place, *, skipped: list[BadRow], progress: Progress = no_progress) -> Iterator[Logged]:
-        """The usable rows of a file. The others are put into `skipped`, or refused at the end."""
         rows = read_rows(path, format=self.format, defaults=self.defaults)
-        return usable_rows(told_rows(rows, progress), path=path, skip=self.skip_bad, bad=skipped)
+        return usable_rows(with_progress(rows, progress), path=path, skip=self.skip_bad, bad=skipped)
 
     def arms(self, sources: Sequence[LogSource]) -> tuple[ArmName, ...]:
-        """The arms of the first row, or with mixed arms those of all rows."""
+        """The arms of the first row, or of all rows if mixed arms are allowed. Raises InvalidInput."""
         names: dict[ArmName, None] = {}
         for source in sources:
             names |= dict.fromkeys(arms_of(source, every=self.mixed_arms))
@@ -151,8 +150,8 @@ class OpenLog:
         if not names and self.path is None:
             raise self._no_rows()
         if not names:
-            what = f"none of {len(sources)} files has rows" if self.several else "has no rows that were drawn"
-            raise InvalidInput(what, field="log", remedy="give a log with at least one decision")
+            message = f"none of {len(sources)} files has rows" if self.several else "has no rows that were drawn"
+            raise InvalidInput(message, field="log", remedy="give a log with at least one decision")
         check_choice(tuple(names))
         return tuple(names)
 
@@ -166,11 +165,11 @@ class OpenLog:
 
     @property
     def described(self) -> str:
-        """Where the rows come from, for the report."""
+        """Description of the source, for the report."""
         return f"the ledger {self.label}" if self.path is None else shown(self.path)
 
     def policies(self) -> LoggedPolicies:
-        """The policies of the store; none for a file."""
+        """The policies that the store records; empty for a file."""
         if self.path is not None:
             return {}
         with ledger_of(self.settings, label=self.label) as ledger:
@@ -179,9 +178,9 @@ class OpenLog:
     def read(self, progress: Progress = no_progress, *, older: bool = False, sample: int = 0) -> MemoryLog:
         """Read rows into memory.
 
-        older: of the store, also rows decided before `since`, which policies learn.
-        sample: keep at most this many rows, drawn by their id; 0 keeps all.
-        Raises InvalidInput, and StoreError for a store that cannot be read.
+        older: read rows decided before `since` too if the log is a ledger: policies learn them.
+        sample: keep at most this many rows, drawn by the hash of their id; 0 keeps all.
+        Raises InvalidInput, or StoreError if the store cannot be read.
         """
         skipped: list[BadRow] = []
         logged: LoggedPolicies = {}
@@ -192,7 +191,7 @@ class OpenLog:
         else:
             with ledger_of(self.settings, label=self.label) as ledger:
                 stored = ledger_rows(ledger, since=None if older else self.since)
-                rows, total = sampled(told_rows(stored, progress, total=ledger.last_seq()), most=sample)
+                rows, total = sampled(with_progress(stored, progress, total=ledger.last_seq()), most=sample)
                 logged = logged_policies(ledger)
                 serving = serving_settings(ledger, settings=self.settings)
             if all(self.since is not None and row.decision.made_at < self.since for row in rows):
@@ -211,22 +210,22 @@ class OpenLog:
 
     def _later(self, rows: Iterable[Logged]) -> Iterator[Logged]:
         """The rows decided since `since`. Raises InvalidInput at the end if rows have no time, or all are older."""
-        kept = older = timeless = 0
+        recent = older = timeless = 0
         for row in rows:
             timeless += row.decision.made_at == 0.0
             if self.since is None or row.decision.made_at >= self.since:
-                kept += 1
+                recent += 1
                 yield row
             else:
                 older += 1
         if self.since is not None:
-            check_times(kept=kept, older=older, timeless=timeless, since=self.since, log=self.described)
+            check_times(kept=recent, older=older, timeless=timeless, since=self.since, log=self.described)
 
 
 def sampled(rows: Iterable[Logged], *, most: int) -> tuple[list[Logged], int]:
-    """Draw at most `most` rows by the hash of their id, in one pass. Returns (rows in their order, number before).
+    """Draw at most `most` rows by the hash of their id, or keep all if `most` is 0.
 
-    most: 0 keeps all rows.
+    Returns (rows in their order, number of rows before the draw).
     """
     total = 0
 

@@ -1,9 +1,9 @@
-"""Plan of a replay: the candidates by their names, and how they are judged.
+"""Plan of a replay: the candidates by name, how they are judged, and the classes of the result.
 
 fixed:ARM      always this arm
-column:KEY     a pmf in the rows
+column:KEY     probabilities that the rows contain
 VERSION        a frozen snapshot; rows that it has learned are left out
-NAME           a policy of the registry, learned from this log: the other folds, or with learn=True the rows before
+NAME           a policy of the registry. It learns the other folds of this log, or with learn=True the earlier rows
 """
 
 import math
@@ -24,14 +24,12 @@ from ragbandit.shared.formats import iso_time
 from ragbandit.shared.types import ArmName, Json, Matrix, finite_json
 
 Kind = Literal["fixed", "column", "snapshot", "policy"]
-
-
-#: names of baselines besides the candidates
+#: names of the baselines that are not candidates
 CURRENT: Final = "current"
 LOGGED: Final = "logged"
-#: most rows in memory, at about 10 KB a row
+#: most rows in memory; a row takes about 10 KB
 SAMPLE: Final = 50_000
-#: reward models of our own
+#: names of the reward models
 RIDGES = ("ridge", "mean")
 
 
@@ -42,29 +40,27 @@ class Plan:
     Raises InvalidInput for a confidence outside (0, 1), fewer than two folds, an unknown estimator or reward model.
     """
 
-    #: name of one of ESTIMATORS
+    #: one of ESTIMATORS
     estimator: str = "dr"
-    #: weight of cost at which rewards are read and policies asked; None to ask at each row's own weight
+    #: weight of cost for rewards and policies; None for each row's own weight
     weight: float | None = None
-    #: reward.weight: with weight None, rewards of rows that were served at another one are read at this
+    #: value of reward.weight. If `weight` is None, rewards of rows with a price of their own are computed with it
     usual_weight: float = 0.0
-    #: name of a candidate; "current" for the policy that serves, as it is now, learned from this log as candidates by
-    #: name are; "logged" for the draws that were served; None for "current" if a candidate reads questions and the
-    #: service logged the rows, else "logged"
+    #: name of a candidate; "current" for the serving policy, which learns this log like a candidate; "logged" for the
+    #: served draws; None for "current" if a candidate reads questions and the service logged the rows, else "logged"
     baseline: str | None = None
     confidence: float = 0.95
-    #: fields of the rows to judge by
+    #: fields of the rows; results are also given for each value of a field
     segments: tuple[str, ...] = ()
-    #: parts of the log: no reward model, and no policy of the registry, is asked about a question that it learned
+    #: parts of the log; a reward model or policy is asked only about questions of a fold that it has not learned
     folds: int = 5
-    #: "ridge"; or "mean" (the arms' means, whatever the features)
+    #: "ridge", or "mean" for the mean of each arm without features
     reward_model: str = "ridge"
-    #: least probability of every arm of a policy from its first decision on; None: policy.floor and
-    #: policy.cold_start_floor, as it would be served
+    #: smallest probability of every arm, without a cold start; None for policy.floor and policy.cold_start_floor
     floor: float | None = None
-    #: policies of the registry learn along the log, instead of from the other folds
+    #: True if policies of the registry learn the log in order, False if they learn the other folds
     learn: bool = False
-    #: most rows that are read if a policy learns, drawn by id from a larger log; 0 for all
+    #: most rows to read if a policy learns, drawn by the hash of the id; 0 reads all
     sample: int = SAMPLE
 
     def __post_init__(self) -> None:
@@ -84,7 +80,7 @@ class Plan:
             raise InvalidInput(f"{self.sample!r}", field="sample", remedy="use 0 or more")
 
     def read_at_weight(self, log: Log) -> Log:
-        """The log with its rewards at one weight of cost."""
+        """The log with rewards at the plan's weight of cost; see `weight` and `usual_weight`."""
         if self.weight is not None:
             return log.weighted(self.weight)
         return log.weighted(self.usual_weight, rows=log.priced) if log.priced is not None else log
@@ -98,42 +94,41 @@ class Plan:
 class CandidateSpec:
     """A candidate, parsed from its name."""
 
-    #: as it was written
     name: str
     kind: Kind
     #: arm, key, version or registry name
     what: str
     params: Mapping[str, Json] = field(default_factory=dict)
-    #: settings of the policy that serves; None for any other candidate
+    #: settings of the serving policy; None for any other candidate
     current: Settings | None = None
 
     @property
     def needs_rows(self) -> bool:
-        """True if it must be shown the questions; the others are arithmetic on arrays."""
+        """Whether the candidate reads questions. The other candidates are computed from arrays."""
         return self.kind == "snapshot" or self.learns
 
     @property
     def learns(self) -> bool:
-        """True for a policy that learns from the log."""
+        """Whether the candidate is a policy that learns from the log."""
         return self.kind == "policy" and self.what != "uniform"
 
 
 def parse_candidates(
     names: Sequence[str], *, params: Mapping[str, Mapping[str, Json]] = MappingProxyType({})
 ) -> list[CandidateSpec]:
-    """The candidates of these names; params: registry name -> params.
+    """Parse the names of candidates. params: registry name -> params.
 
-    Raises InvalidInput for a name that stands twice, or none at all. Whether a version exists is found out later.
+    Raises InvalidInput for a repeated name or an empty list. Whether a version exists is checked later.
     """
     if not names:
         raise InvalidInput("no candidate is named", field="policy", remedy="for example fixed:single_step")
     specs: list[CandidateSpec] = []
     for name in names:
-        if name in (one.name for one in specs):
+        if name in (spec.name for spec in specs):
             raise InvalidInput(f"{name!r} is named twice", field="policy", remedy="name every candidate once")
-        prefix, colon, rest = name.partition(":")
-        if colon and prefix in ("fixed", "column") and rest:
-            specs.append(CandidateSpec(name=name, kind="fixed" if prefix == "fixed" else "column", what=rest))
+        prefix, colon, suffix = name.partition(":")
+        if prefix in ("fixed", "column") and suffix:
+            specs.append(CandidateSpec(name=name, kind="fixed" if prefix == "fixed" else "column", what=suffix))
         elif name in known_policies() or is_class_path(name):
             specs.append(CandidateSpec(name=name, kind="policy", what=name, params=params.get(name, {})))
         elif colon or not name:
@@ -149,7 +144,7 @@ def parse_candidates(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedPlan:
-    """A plan with the candidates that it is for."""
+    """A plan with its candidates."""
 
     plan: Plan
     #: None for each arm of the log, and uniform
@@ -161,18 +156,18 @@ class ResolvedPlan:
         if candidates is None:
             return cls(plan=plan, candidates=None)
         parsed = {spec.name: spec for spec in candidates if isinstance(spec, CandidateSpec)}
-        names = [each if isinstance(each, str) else each.name for each in candidates]
+        names = [candidate if isinstance(candidate, str) else candidate.name for candidate in candidates]
         return cls(plan=plan, candidates=[parsed.get(spec.name, spec) for spec in parse_candidates(names)])
 
     @property
     def reads_text(self) -> bool:
-        """Whether a candidate or the baseline reads questions, so that rows are needed in memory."""
+        """Whether a candidate or the baseline reads questions. Then the rows must be in memory."""
         return self.plan.baseline == CURRENT or any(spec.needs_rows for spec in self.candidates or ())
 
     def completed(self, *, arms: Sequence[ArmName], current: Settings | None = None) -> "ResolvedPlan":
-        """With all candidates and the baseline named.
+        """The plan with all candidates and the baseline filled in.
 
-        arms: of the log. current: settings of the policy that serves, if it is the baseline.
+        arms: of the log. current: settings of the serving policy if it is the baseline, else None.
         """
         candidates = baselines(arms) if self.candidates is None else self.candidates
         baseline = self.plan.baseline or LOGGED
@@ -183,28 +178,29 @@ class ResolvedPlan:
 
 
 def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
-    """The candidates without learning: always each arm of a log, and all arms alike."""
+    """The candidates that do not learn: each arm of the log, and the uniform policy."""
     return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
 
 
 def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
-    """The policy that serves, learned from the log in the same way as candidates by name."""
-    configured = settings.policy
-    name = f"the current {configured.name}" if plan.learn else f"{configured.name} as it is now"
-    return CandidateSpec(name=name, kind="policy", what=configured.name, params=configured.params, current=settings)
+    """The serving policy as a candidate."""
+    policy = settings.policy
+    name = f"the current {policy.name}" if plan.learn else f"{policy.name} as it is now"
+    return CandidateSpec(name=name, kind="policy", what=policy.name, params=policy.params, current=settings)
 
 
 def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> Matrix:
-    """Probabilities of a candidate that needs no questions, shape (n, K). named: describes a row.
+    """Probabilities of a candidate that reads no questions, shape (n, K). named: describes a row for messages.
 
-    Raises InvalidInput for an unknown arm, and for the first row of a column without a valid pmf.
+    Raises InvalidInput for an unknown arm, or for the first row whose pmf in the column is invalid.
     """
     if spec.kind == "column":
         pmf = log.own[spec.what]
         wrong = wrong_pmfs(pmf, offered=log.offered)
         if len(wrong):
-            message, field = f"{pmf[wrong[0]].tolist()} is no distribution over the arms offered", named(int(wrong[0]))
-            raise InvalidInput(message, field=f"{field} {spec.what}", remedy="give probabilities that sum to 1")
+            row = int(wrong[0])
+            message = f"{pmf[row].tolist()} is no distribution over the arms offered"
+            raise InvalidInput(message, field=f"{named(row)} {spec.what}", remedy="give probabilities that sum to 1")
         return pmf
     even = log.offered / log.offered.sum(axis=1, keepdims=True)
     if spec.kind == "policy":
@@ -216,12 +212,12 @@ def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> 
     column = log.arms.index(ArmName(spec.what))
     always = np.zeros(log.pmf.shape)
     always[:, column] = 1.0
-    # Where it is not offered it plays what the policy `fixed` plays there.
+    # If the arm is not offered, the policy `fixed` draws between all offered arms too.
     return np.where(log.offered[:, column, None], always, even)
 
 
 def described(spec: CandidateSpec) -> str:
-    """A candidate that does not learn, in words."""
+    """Description of a candidate that does not learn."""
     if spec.kind == "fixed":
         return f"always {spec.what}"
     return f"the pmf in {spec.what}" if spec.kind == "column" else "all arms alike"
@@ -229,44 +225,49 @@ def described(spec: CandidateSpec) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedPolicy:
-    """A policy that decided rows of a log: the name that it was configured by, and all of it as canonical JSON."""
+    """A policy that decided rows of a log."""
 
+    #: as configured in policy.name
     name: str
+    #: algorithm and params as canonical JSON
     params: str
 
     @classmethod
     def of(cls, algorithm: str, *, params: Mapping[str, Any]) -> "LoggedPolicy":
-        """Make it from a recorded policy. A policy held back to an incumbent gets the name of the policy inside."""
+        """Make it from a recorded policy. If an incumbent holds the policy back, the name is the inner policy's."""
         name = str(params["policy"]) if algorithm == CONSERVATIVE else algorithm
         return cls(name=name, params=canonical({"algorithm": algorithm, "params": dict(params)}))
 
 
-#: the policies of a store: version -> its policy; label of a ledger -> all that ever learned it
+#: the policies of a store: version -> its policy; label of a ledger -> all policies that learned it
 LoggedPolicies = Mapping[str, frozenset[LoggedPolicy]]
 
 
-def deciders(known: LoggedPolicies, versions: Iterable[str]) -> tuple[LoggedPolicy, ...]:
-    """The policies that may have made decisions with these versions, by name; () where one of them is not known.
+def deciders(recorded: LoggedPolicies, versions: Iterable[str]) -> tuple[LoggedPolicy, ...]:
+    """The policies that may have decided with these versions, sorted by name; () if a version is unknown.
 
-    That of a version without a record is one of its ledger's.
+    A version without a record may belong to any policy of its ledger.
     """
-    found = [known.get(version) or known.get(version.partition("-")[0]) for version in versions]
-    logged = frozenset[LoggedPolicy]().union(*(each for each in found if each)) if all(found) else ()
-    return tuple(sorted(logged, key=lambda policy: (policy.name, policy.params)))
+    policies: set[LoggedPolicy] = set()
+    for version in versions:
+        of_version = recorded.get(version) or recorded.get(version.partition("-")[0])
+        if not of_version:
+            return ()
+        policies |= of_version
+    return tuple(sorted(policies, key=lambda policy: (policy.name, policy.params)))
 
 
-#: rows that a candidate has learned when it is asked: "folds", all other folds; "along", as many as the served policy
-#: had learned; "before", the rows before a snapshot. None if it does not learn, or its name already shows it
+#: rows that a candidate has learned. "folds": all other folds. "along": as many rows as the served policy had learned.
+#: "before": the rows up to a snapshot. None: the candidate does not learn, or its name describes what it has learned
 Learned = Literal["folds", "along", "before"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidatePmf:
-    """A candidate's probabilities on the rows of a log."""
+    """A candidate's probabilities on the rows of a log, and its description for the report."""
 
-    #: in words
     described: str
-    #: shape (n, K); empty where the batches have them
+    #: shape (n, K); empty if the batches contain the probabilities
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     notes: tuple[str, ...] = ()
     learned: Learned = None
@@ -274,18 +275,18 @@ class CandidatePmf:
     policy: LoggedPolicy | None = None
 
     def part(self, rows: Flags) -> "CandidatePmf":
-        """On some of the rows, shape (n,)."""
+        """The probabilities of the rows selected by `rows`, shape (n,)."""
         return replace(self, pmf=self.pmf[rows])
 
 
-#: verdict on a candidate, or why there is none: unsupported decisions prevent it, or it is the baseline itself
-#: "same policy" stands for better and worse where the candidate is the policy that it is compared with
+#: verdict on a candidate. "cannot be judged": unsupported decisions prevent a verdict. "same policy": the candidate is
+#: the policy that it is compared with, so "better" or "worse" would mislead
 CandidateVerdict = DifferenceVerdict | Literal["cannot be judged", "baseline", "same policy"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EstimateWithInterval:
-    """A number with its interval; `low` and `high` are None where no valid interval is known."""
+    """A number with its interval; `low` and `high` are None if there is no valid interval."""
 
     value: float
     low: float | None = None
@@ -293,26 +294,26 @@ class EstimateWithInterval:
 
     @property
     def interval(self) -> Interval | None:
-        """Both ends; None where they are not known."""
+        """(low, high), or None."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportanceWeights:
-    """The importance weights w = candidate / logged of the drawn arms."""
+    """The importance weights of the drawn arms: w = candidate's probability / logged probability."""
 
-    #: (sum w)^2 / sum w^2: as many on-policy rows would say as much
+    #: number of on-policy rows that would give the same precision: (sum w)^2 / sum w^2
     effective_rows: float
     largest: float
-    #: largest that could have been drawn, over all rows and arms
+    #: largest weight that could have been drawn, over all rows and arms
     possible: float
-    #: mean weight; near 1 if the log is right. A right log is outside of the interval once in a thousand times
+    #: mean weight, near 1 if the log is right. For one right log in a thousand, the interval excludes 1
     mean: EstimateWithInterval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentResult:
-    """Rows that share a value of a field."""
+    """Result on the rows that share a value of a field."""
 
     name: str
     rows: int
@@ -325,11 +326,10 @@ class SegmentResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateResult:
-    """One candidate on this log."""
+    """Result of one candidate."""
 
-    #: as it was asked for
     name: str
-    #: description: "always single_step", "snapshot main-500-… (mba)", "mba, learned from the other folds"
+    #: for example "always single_step" or "mba after 500 updates of main"
     described: str
     estimator: str
     reward: EstimateWithInterval
@@ -340,24 +340,23 @@ class CandidateResult:
     quality_difference: EstimateWithInterval | None
     cost_difference: EstimateWithInterval | None
     verdict: CandidateVerdict
-    #: about how many rows like these, in all, would settle it every other time, if the difference is as it looks; None
-    #: where it is settled, or too little is known
+    #: total rows that detect the estimated difference with 50 % power; None after a verdict or without a forecast
     rows_needed: int | None
     weights: ImportanceWeights
-    #: arm -> share of the candidate's probability that it gives to the arm where the logger had none
+    #: arm -> share of the candidate's probability on rows where the logged probability of the arm is 0
     unsupported: Mapping[ArmName, float]
-    #: worst and best reward that unsupported decisions allow; None without them
+    #: worst and best reward that unsupported decisions allow; None without unsupported decisions
     bounds: tuple[float, float] | None
-    #: mean probability of every arm
+    #: arm -> mean probability
     shares: Mapping[ArmName, float]
     #: field -> its segments, largest first
     segments: Mapping[str, tuple[SegmentResult, ...]]
-    #: the other estimators' word, by name
+    #: name of another estimator -> its estimate of the reward
     others: Mapping[str, EstimateWithInterval]
-    #: notes for the reader: rows it has learned from, decisions made by the fallback, ...
+    #: for example on rows that the policy refused to learn, or decisions by the fallback
     notes: tuple[str, ...] = ()
     learned: Learned = None
-    #: it is the policy that it is compared with: a difference is between what each had learned, not between policies
+    #: True if candidate and baseline are the same policy, which differ at most in what they have learned
     same_policy: bool = False
     #: why the difference has no interval and no verdict; None if it has them
     missing: str | None = None
@@ -368,10 +367,11 @@ class Arm:
     """One arm in the log."""
 
     name: ArmName
-    #: share of the decisions, and the mean logged probability that it should be near
+    #: share of the decisions
     drawn: float
+    #: mean logged probability
     expected: float
-    #: False: drawn far more or less often than logged (by chance once in a thousand logs)
+    #: False if it was drawn much more or less often than logged, which happens by chance in one of a thousand logs
     plausible: bool
     reward: float | None
     quality: float | None
@@ -380,10 +380,11 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """Two candidates against each other: first minus second, paired, corrected."""
+    """Two candidates compared with each other."""
 
     first: str
     second: str
+    #: reward of the first minus the second's, paired, corrected for the number of pairs
     difference: EstimateWithInterval
 
 
@@ -398,9 +399,9 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayResult:
-    """A whole replay."""
+    """Result of a replay."""
 
-    #: where the log comes from, in words
+    #: description of the source
     log: str
     rows: int
     #: times of the first and last decision, seconds since the epoch; None if rows have no times
@@ -409,33 +410,32 @@ class ReplayResult:
     #: earlier decisions were left out, seconds since the epoch; None if all rows were read
     since: float | None
     plan: Plan
-    #: name of what the candidates are compared with, and its value on the log
     baseline: str
     baseline_reward: EstimateWithInterval
     baseline_quality: EstimateWithInterval
     baseline_cost: EstimateWithInterval
-    #: differences that share the error
+    #: number of differences that share the error
     comparisons: int
     arms: tuple[Arm, ...]
-    #: kind of reward -> rows: "explicit", "default", "late" (more feedback came after)
+    #: kind of reward -> rows: "explicit", "default", or "late" if more feedback came after the row was learned
     sources: Mapping[str, int]
-    #: policy version -> rows, where rows name one; of many versions the largest, the rest together
+    #: policy version -> rows; if there are many versions, the largest, and one entry for all others
     versions: Mapping[str, int]
     candidates: tuple[CandidateResult, ...]
     pairs: tuple[Pair, ...] = ()
-    #: rows left out because something is wrong with them: how many, and the first ones
+    #: unusable rows that were left out: their number, and the first ones
     skipped_rows: int = 0
     skipped: tuple[Skipped, ...] = ()
-    #: rows of the log that these rows were drawn from by their id; None if all were read
+    #: number of rows that the sample was drawn from; None if all rows were read
     sampled_from: int | None = None
-    #: the log is wrong: drawn arms do not follow the logged probabilities
+    #: reasons why the log is wrong: drawn arms do not follow the logged probabilities
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    #: the policies that decided the rows; () where the store does not know all of them, and of a log from elsewhere
+    #: the policies that decided the rows; () if the log is not a store's, or the store does not know all of them
     logged: tuple[LoggedPolicy, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, keys as documented; None for a number that is not finite."""
+        """Plain values with the documented keys; None for a number that is not finite."""
         plain: dict[str, Any] = finite_json(asdict(self))
         for candidate in plain["candidates"]:
             candidate["holes"] = candidate.pop("unsupported")
@@ -444,6 +444,6 @@ class ReplayResult:
 
 
 def instant(seconds: float) -> str:
-    """A time as a date, or as seconds where it is in no calendar: logs may count in their own way."""
+    """A time as date and hour, or as seconds if it is outside of the calendar, as in logs that count otherwise."""
     text = iso_time(seconds)
     return f"{seconds:g} s" if text is None else f"{text[:10]} {text[11:16]} UTC"

@@ -1,4 +1,4 @@
-"""A log in memory becomes a part of a replay: the probabilities of every candidate on its rows."""
+"""Prepares a log in memory for a replay: computes the probabilities of every candidate on its rows."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -47,8 +47,8 @@ MakeEncoder = Callable[[], Encoder]
 
 
 def logged_policies(ledger: Ledger) -> LoggedPolicies:
-    """The policies that the ledger's store records. Raises StoreError if it cannot be read."""
-    known: dict[str, frozenset[LoggedPolicy]] = {}
+    """The policies that the ledger's store records, by version and label. Raises StoreError."""
+    by_name: dict[str, frozenset[LoggedPolicy]] = {}
     with ledger.database.read() as connection:
         recorded = connection.execute(
             select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
@@ -57,17 +57,17 @@ def logged_policies(ledger: Ledger) -> LoggedPolicies:
             select(policies.c.label, policies.c.label, policies.c.algorithm, policies.c.params)
         )
         for label, version, algorithm, params in [*recorded, *registered]:
-            made = frozenset({LoggedPolicy.of(algorithm, params=json.loads(params))})
-            known[label] = known.get(label, frozenset()) | made
-            known[version] = known[label] if version == label else made
-    return known
+            policy = frozenset({LoggedPolicy.of(algorithm, params=json.loads(params))})
+            by_name[label] = by_name.get(label, frozenset()) | policy
+            by_name[version] = by_name[label] if version == label else policy
+    return by_name
 
 
 def serving_settings(ledger: Ledger, *, settings: Settings) -> Settings | None:
-    """The settings that a store serves by: the configuration, with the changes of a version that was promoted.
+    """The settings that the service uses now: the configuration with the changes of a promoted version.
 
-    None where no service wrote the ledger: imports did. Raises StoreError where it cannot be read, ConfigError for a
-    version that the configuration no longer allows.
+    None if only imports wrote the ledger. Raises StoreError if the store cannot be read, ConfigError for a version
+    that the configuration no longer allows.
     """
     registered = ledger.registered()
     if registered is None or registered["algorithm"] == IMPORTED:
@@ -80,7 +80,7 @@ def serving_settings(ledger: Ledger, *, settings: Settings) -> Settings | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedLog:
-    """The rows that can be judged, and what each candidate would do on them."""
+    """The rows that can be judged, with the probabilities of each candidate."""
 
     log: MemoryLog
     candidate_pmfs: Sequence[CandidatePmf]
@@ -89,8 +89,8 @@ class PreparedLog:
     early: int = 0
 
     def part(self) -> LogPart:
-        """The rows with what each candidate does on them, for `estimate_candidates`."""
-        log = replace(self.log.log, candidates=tuple(one.pmf for one in self.candidate_pmfs))
+        """The rows with the candidates' probabilities, for `estimate_candidates`."""
+        log = replace(self.log.log, candidates=tuple(candidate.pmf for candidate in self.candidate_pmfs))
         return memory_part(log, undrawn=self.log.undrawn, early=self.early)
 
 
@@ -103,52 +103,46 @@ def prepare(
     encoder: MakeEncoder | None = None,
     progress: Progress = no_progress,
 ) -> PreparedLog:
-    """All of `replay` but the judging: probabilities of every candidate on every row that is judged.
+    """Compute the probabilities of every candidate on every row that is judged.
 
-    Raises as `replay` does.
+    The parameters and errors are those of `replay`.
     """
     settings = settings_in_force(settings, arms=log.log.arms, floor=plan.floor)
-    by, served = dict[str, Settings](), dict[str, Policy]()
+    settings_by_name, served = dict[str, Settings](), dict[str, Policy]()
     for spec in candidates:
         if spec.learns:
             check_candidate(spec, arms=log.log.arms)
-            by[spec.name] = settings_in_force(spec.current or settings, arms=log.log.arms, floor=plan.floor)
-            served[spec.name] = served_policy(spec, settings=by[spec.name])
+            in_force = settings_in_force(spec.current or settings, arms=log.log.arms, floor=plan.floor)
+            settings_by_name[spec.name] = in_force
+            served[spec.name] = served_policy(spec, settings=in_force)
     files = SnapshotFiles(settings.snapshot_root)
     snapshots = {spec.name: load(spec, files=files) for spec in candidates if spec.kind == "snapshot"}
     judged, notes = judged_rows(log, snapshots=[info for _, info in snapshots.values()])
     early = certain_start([[log.log.part(judged)]])[0]
     judged[np.flatnonzero(judged)[:early]] = False
-    own = [spec.what for spec in candidates if spec.kind == "column"]
-    log = log.with_columns(fields=plan.segments, own=own)
+    pmf_columns = [spec.what for spec in candidates if spec.kind == "column"]
+    log = log.with_columns(fields=plan.segments, own=pmf_columns)
     log = replace(log, log=plan.read_at_weight(log.log))
-    preparation = Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
+    preparation = _Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
     log = preparation.with_features(log, needed=any("features" in policy.needs for policy in served.values()))
     pmfs = []
     for spec in candidates:
-        own_settings = replace(preparation, settings=by.get(spec.name, settings))
-        pmf = own_settings.candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name)).part(judged)
+        with_settings = replace(preparation, settings=settings_by_name.get(spec.name, settings))
+        pmf = with_settings.candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name)).part(judged)
         policy = served.get(spec.name)
-        if policy is not None and (plan.learn or not spec.current):  # otherwise its name includes what it learned
-            made = LoggedPolicy.of(policy.algorithm, params=policy.params)
-            pmf = replace(pmf, learned="along" if plan.learn else "folds", policy=made)
+        if policy is not None and (plan.learn or not spec.current):  # the name of a current policy says the same
+            served_as = LoggedPolicy.of(policy.algorithm, params=policy.params)
+            pmf = replace(pmf, learned="along" if plan.learn else "folds", policy=served_as)
         pmfs.append(pmf)
     if served or snapshots:
         notes.append(service_note(settings))
     rows = [log.rows[int(index)] for index in np.flatnonzero(judged)]
-    arrays = log.log.part(judged)
-    return PreparedLog(
-        log=replace(log, rows=rows, log=arrays),
-        candidate_pmfs=pmfs,
-        notes=notes,
-        early=early,
-    )
+    judged_log = replace(log, rows=rows, log=log.log.part(judged))
+    return PreparedLog(log=judged_log, candidate_pmfs=pmfs, notes=notes, early=early)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation:
-    """What candidates need of a log before they can be judged."""
-
+class _Preparation:
     plan: Plan
     #: with the floors in force
     settings: Settings
@@ -156,17 +150,15 @@ class Preparation:
     progress: Progress
 
     def with_features(self, log: MemoryLog, *, needed: bool) -> MemoryLog:
-        """The rows' features; where they are missing or of several encoders and a policy needs them, encoded again."""
+        """The log with features of one encoder. Questions are encoded only if `needed`, else features may be None."""
         hashes = {row.decision.encoder_hash for row in log.rows}
         if log.log.features is not None and len(hashes) == 1:
             return log
-        if not needed:
-            # Features of several encoders are not of one kind: a model of rewards must not mix them.
-            return replace(log, log=replace(log.log, features=None))
-        return replace(log, log=replace(log.log, features=self.encoded(log)[0]))
+        # A reward model must not mix the features of several encoders.
+        return replace(log, log=replace(log.log, features=self.encoded(log)[0] if needed else None))
 
     def encoded(self, log: MemoryLog) -> tuple[FeatureRows, str]:
-        """The questions by the configured encoder, and its hash."""
+        """Encode the questions. Returns (features, hash of the configured encoder)."""
         for row in log.rows:
             if not row.decision.query.text.strip():
                 raise InvalidInput(
@@ -186,7 +178,10 @@ class Preparation:
     def candidate_pmf(
         self, spec: CandidateSpec, *, log: MemoryLog, judged: Flags, snapshot: tuple[Policy, SnapshotInfo] | None
     ) -> CandidatePmf:
-        """This candidate on the rows that are judged, shape (n,); a policy learns the others too."""
+        """Probabilities of a candidate, 0 outside of the judged rows. A policy learns the other rows too.
+
+        judged: shape (n,). snapshot: the candidate's policy if it is a snapshot, else None.
+        """
         if not spec.needs_rows:
             pmf = array_pmf(spec, log=log.log, named=lambda row: row_name(log.rows[row]))
             return CandidatePmf(described=described(spec), pmf=pmf)
@@ -201,8 +196,8 @@ class Preparation:
             frozen = self._candidate_policy(policy, log=log, features=self._features_for(policy, info, log=log))
             pmf = np.zeros(log.log.pmf.shape)
             pmf[judged] = frozen.ask(np.flatnonzero(judged))
-            words = f"{info.algorithm} after {info.last_seq} updates of {info.policy}"
-            return CandidatePmf(described=words, pmf=pmf, notes=notes_of(frozen), learned="before")
+            description = f"{info.algorithm} after {info.last_seq} updates of {info.policy}"
+            return CandidatePmf(described=description, pmf=pmf, notes=notes_of(frozen), learned="before")
 
         def make() -> CandidatePolicy:
             policy = served_policy(spec, settings=self.settings)
@@ -219,19 +214,18 @@ class Preparation:
             progress=self.progress,
             judged=judged,
         )
-        words = f"{spec.what}, each of {self.plan.folds} folds judged by what the others taught"
-        return CandidatePmf(described=words, pmf=pmf, notes=notes)
+        description = f"{spec.what}, each of {self.plan.folds} folds judged by what the others taught"
+        return CandidatePmf(described=description, pmf=pmf, notes=notes)
 
     def _features_for(self, policy: Policy, info: SnapshotInfo, *, log: MemoryLog) -> FeatureRows | None:
-        """As the snapshot's encoder makes them."""
         if "features" not in policy.needs:
             return None
         if log.log.features is not None and {row.decision.encoder_hash for row in log.rows} == {info.encoder_hash}:
             return log.log.features
-        features, made_by = self.encoded(log)
-        if made_by != info.encoder_hash:
+        features, encoder_hash = self.encoded(log)
+        if encoder_hash != info.encoder_hash:
             raise InvalidInput(
-                f"{info.version} was made with encoder {info.encoder_hash[:12]}, not {made_by[:12]}",
+                f"{info.version} was made with encoder {info.encoder_hash[:12]}, not {encoder_hash[:12]}",
                 field="encoder",
                 remedy="configure the encoder that the snapshot was made with",
             )

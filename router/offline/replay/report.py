@@ -24,20 +24,20 @@ _SOURCES = {
     "default": "default rewards (no feedback)",
     "late": "with later feedback that came after they were learned",
 }
-#: what a candidate had learned when it was asked
+#: description of what a candidate has learned; keys as in `Learned`
 _LEARNED = {"folds": "learned from this log", "along": "learning along this log", "before": "as it was then"}
-#: no more decimals than this, however narrow the interval
+#: most decimals, however narrow the interval is
 _DIGITS = 6
 #: size of a screen
 _COLUMNS, _LINES = 80, 24
-#: from here on a possible weight is printed as unbounded
+#: a possible weight of at least this is printed as unbounded
 _UNBOUNDED = 1e6
-#: a difference that takes more than this many times the log counts as close to zero
+#: a difference counts as close to zero if a verdict needs more rows than this many times the log
 _HOPELESS = 100
 
 
 def alarm(replayed: ReplayResult) -> list[str]:
-    """Warnings that come before any number; empty where the log passes its checks."""
+    """Warnings to print before any number; empty if the log passes its checks."""
     if not replayed.faults:
         return []
     wrong = [f"This log is wrong: {one_line(fault)}" for fault in replayed.faults]
@@ -46,7 +46,7 @@ def alarm(replayed: ReplayResult) -> list[str]:
 
 def headline(replayed: ReplayResult) -> list[str]:
     """One plain sentence per candidate of `compared`, in that order."""
-    # A sentence that is quoted alone keeps its caveat.
+    # Every sentence has the caveat, since it may be quoted without the others.
     sample = ""
     if replayed.sampled_from is not None:
         sample = f" (on {replayed.rows:,} of {replayed.sampled_from:,} rows, drawn by id)"
@@ -71,50 +71,47 @@ def _sentence(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     assert candidate.difference is not None
     name, difference = one_line(candidate.name), candidate.difference
     if candidate.verdict == "cannot be judged":
-        return f"{name} cannot be judged: {_unsupported(candidate, are=' are')}{_open(candidate, replayed=replayed)}"
+        return f"{name} cannot be judged: {_unsupported(candidate, are=' are')}{_bounds(candidate, replayed=replayed)}"
     if candidate.same_policy and difference.low == difference.high:
-        return f"{side(candidate)} against {_other_side(replayed)}: the same policy, so there is no difference"
+        return f"{side(candidate)} against {_baseline_side(replayed)}: the same policy, so there is no difference"
     if candidate.missing is not None:
-        return f"{side(candidate)} against {_other_side(replayed)}: {candidate.missing}"
+        return f"{side(candidate)} against {_baseline_side(replayed)}: {candidate.missing}"
     ends = interval(difference, sign="+")
     between = f"between {ends[0]} and {ends[1]}" if ends else "no interval can be computed"
     gain = f"{estimate(difference, sign='+')} reward per question ({between})"
-    return f"{side(candidate)} against {_other_side(replayed)}: {gain}: {_verdict(candidate, replayed=replayed)}"
+    return f"{side(candidate)} against {_baseline_side(replayed)}: {gain}: {_verdict(candidate, replayed=replayed)}"
 
 
 def side(candidate: CandidateResult) -> str:
-    """A candidate with what it had learned, as the side of a comparison."""
+    """Name of a candidate in a comparison, with what it has learned."""
     name = one_line(candidate.name)
     return name if candidate.learned is None else f"{name}, {_LEARNED[candidate.learned]},"
 
 
-def _other_side(replayed: ReplayResult) -> str:
-    """The baseline in the same way."""
+def _baseline_side(replayed: ReplayResult) -> str:
     for candidate in replayed.candidates:
         if candidate.verdict == "baseline":
             return side(candidate).removesuffix(",")
     names = sorted({one_line(policy.name) for policy in replayed.logged})
     who = " and ".join(names) or one_line(replayed.baseline)
     they = "they" if len(names) > 1 else "it"
-    learning = f" while {they} learned" if len(replayed.versions) > 1 else ""  # what logged was still learning
+    learning = f" while {they} learned" if len(replayed.versions) > 1 else ""
     return f"{who} as {they} served{learning}"
 
 
 def _verdict(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
-    """The verdict, and what it does not say."""
     assert candidate.difference is not None
     if candidate.difference.low is None:
         return f"cannot tell: {candidate.estimator} is biased"
     if candidate.same_policy:
-        return _of_itself(candidate)
+        return _same_policy(candidate)
     if candidate.verdict == "cannot tell":
         return f"cannot tell yet{_forecast(candidate, rows=replayed.rows)}"
     spite = f", whatever the reward of the {_unsupported(candidate)}" if candidate.unsupported else ""
-    return f"{candidate.verdict}{spite}{_made_of(candidate)}"
+    return f"{candidate.verdict}{spite}{_quality_and_cost(candidate)}"
 
 
-def _of_itself(candidate: CandidateResult) -> str:
-    """The verdict of a candidate that is the policy of the log."""
+def _same_policy(candidate: CandidateResult) -> str:
     assert candidate.difference is not None
     if candidate.verdict == "cannot tell":
         return "cannot tell, as it should be: it is the same policy"
@@ -125,8 +122,7 @@ def _of_itself(candidate: CandidateResult) -> str:
     return "the same policy: this is what not having seen these questions costs, not a worse policy"
 
 
-def _made_of(candidate: CandidateResult) -> str:
-    """The difference, split into quality and cost."""
+def _quality_and_cost(candidate: CandidateResult) -> str:
     if candidate.quality_difference is None or candidate.cost_difference is None:
         return ""
     quality, cost = estimate(candidate.quality_difference, sign="+"), estimate(candidate.cost_difference, sign="+")
@@ -139,8 +135,7 @@ def _unsupported(candidate: CandidateResult, *, are: str = "") -> str:
     return f"{share} of its decisions{are} for arms that the log never tried there ({arms})"
 
 
-def _open(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
-    """The worst and best reward per question that unsupported decisions allow."""
+def _bounds(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     if candidate.bounds is None:
         return ""
     low, high = (estimate(EstimateWithInterval(value=bound)) for bound in candidate.bounds)
@@ -149,7 +144,7 @@ def _open(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
 
 
 def _forecast(candidate: CandidateResult, *, rows: int) -> str:
-    """Rows needed to detect a difference as large as the estimate with 50 % power, where a forecast is possible."""
+    """Rows needed to detect a difference as large as the estimate with 50 % power; "" if no forecast is possible."""
     if candidate.rows_needed is None:
         return ""
     if candidate.rows_needed > _HOPELESS * rows:
@@ -161,18 +156,17 @@ def _forecast(candidate: CandidateResult, *, rows: int) -> str:
 
 
 def about_the_log(replayed: ReplayResult) -> list[str]:
-    """The log and the comparison, one line each."""
+    """Lines on the log and on how it was judged."""
     plan, baseline = replayed.plan, one_line(replayed.baseline)
     parts = {"reward": replayed.baseline_reward, "quality": replayed.baseline_quality, "cost": replayed.baseline_cost}
     values = ", ".join(f"{name} {cell(part)}" for name, part in parts.items())
-    every = "are valid for one look, fixed in advance"
     shared = f", and {replayed.comparisons} comparisons share the error" if replayed.comparisons > 1 else ""
     weight = "as logged" if plan.weight is None else f"{plan.weight:g} for all rows"
     sentences = [
         f"Log: {number(replayed.rows)} questions from {one_line(replayed.log)} ({_times(replayed)})",
         f"Compared with {baseline}: {values}",
         f"Estimated by {one_line(plan.estimator)}; reward model {one_line(plan.reward_model)}, {plan.folds} folds",
-        f"Intervals: {percent(plan.confidence)} confidence; they {every}{shared}",
+        f"Intervals: {percent(plan.confidence)} confidence; they are valid for one look, fixed in advance{shared}",
         f"Cost weight: {weight}",
         _listed("Rewards", {_SOURCES.get(source, source): rows for source, rows in replayed.sources.items()}),
         _listed("Policy versions in the log", replayed.versions),
@@ -193,17 +187,16 @@ def _times(replayed: ReplayResult) -> str:
 
 def footnotes(replayed: ReplayResult) -> list[str]:
     """Notes below the tables of estimates."""
-    notes = []
     shown = {c.estimator for c in judged(replayed)} | {name for c in judged(replayed) for name in c.others}
-    twins = [f"{one} and {other}" for one, other in (("snips", "ips"), ("sndr", "dr")) if {one, other} <= shown]
-    if twins:
-        more = f", so do {twins[1]}" if twins[1:] else ""
-        notes.append(f"{twins[0]} share an interval (empirical likelihood){more}")
-    return notes
+    pairs = [" and ".join(pair) for pair in (("snips", "ips"), ("sndr", "dr")) if shown.issuperset(pair)]
+    if not pairs:
+        return []
+    second = f", so do {pairs[1]}" if pairs[1:] else ""
+    return [f"{pairs[0]} share an interval (empirical likelihood){second}"]
 
 
 def values_of(candidate: CandidateResult) -> tuple[str, str, str, str]:
-    """Reward, difference, quality and cost; only the bounds where unsupported decisions prevent a verdict."""
+    """Reward, difference, quality and cost; only the bounds if unsupported decisions prevent a verdict."""
     if candidate.verdict == "cannot be judged":
         assert candidate.difference is not None
         reward = " to ".join(estimate(EstimateWithInterval(value=bound)) for bound in candidate.bounds or ())
@@ -216,7 +209,7 @@ def values_of(candidate: CandidateResult) -> tuple[str, str, str, str]:
 
 
 def interval(measured: EstimateWithInterval, *, sign: str = "") -> tuple[str, str] | None:
-    """Both ends, None where no finite interval is known."""
+    """Both ends as text; None without a finite interval."""
     ends = _ends(measured)
     return ends and (_decimal(measured, ends[0], sign=sign), _decimal(measured, ends[1], sign=sign))
 
@@ -228,7 +221,7 @@ def cell(measured: EstimateWithInterval, *, sign: str = "") -> str:
 
 
 def estimate(measured: EstimateWithInterval, *, sign: str = "") -> str:
-    """The number alone: three decimals, more where they would hide the interval, fewer for large numbers."""
+    """The number with three decimals; more if three would hide the interval, fewer for a large number."""
     return _decimal(measured, measured.value, sign=sign)
 
 
@@ -246,7 +239,7 @@ def _digits(measured: EstimateWithInterval) -> int:
     # An end of +0.0004 shown as +0.000 would hide the verdict.
     seen = [size for size in (abs(low), abs(high), (high - low) / 10.0) if size > 10.0**-_DIGITS]
     digits = 3
-    while digits < _DIGITS and any(round(each, digits) == 0.0 for each in seen):
+    while digits < _DIGITS and any(round(size, digits) == 0.0 for size in seen):
         digits += 1
     return digits
 
@@ -256,7 +249,8 @@ def _ends(measured: EstimateWithInterval) -> tuple[float, float] | None:
 
 
 def _listed(title: str, rows: Mapping[str, int]) -> str:
-    return f"{title}: " + "; ".join(f"{number(n)} {one_line(name)}" for name, n in rows.items()) if rows else ""
+    counts = "; ".join(f"{number(count)} {one_line(name)}" for name, count in rows.items())
+    return f"{title}: {counts}" if rows else ""
 
 
 _STYLES = {
@@ -270,28 +264,29 @@ _STYLES = {
 }
 
 
-#: title, names of the columns, rows of cells; the first cell of a row is its heading
+#: title, names of the columns, rows of cells
 _Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
 
 def _estimates(replayed: ReplayResult) -> Iterator[_Table]:
-    """Candidates, weights, arms and other estimators."""
     names: Sequence[str] = ("candidate", "reward", "difference", "quality", "cost", "estimator", "verdict")
-    yield "The candidates", names, [_candidate(each) for each in replayed.candidates]
+    yield "The candidates", names, [_candidate(candidate) for candidate in replayed.candidates]
     names = ("candidate", "effective rows", "largest weight", "largest possible", "mean weight (right: 1)")
-    weights = [_weights(each, rows=replayed.rows) for each in compared(replayed)]
+    weights = [_weights(candidate, rows=replayed.rows) for candidate in compared(replayed)]
     yield "How far each candidate is from the log", names, weights
     yield _arms(replayed)
     yield _others(replayed)
 
 
 def _comparisons(replayed: ReplayResult) -> Iterator[_Table]:
-    """Candidates against each other, and by segment."""
-    pairs = [(f"{each.first} - {each.second}", cell(each.difference, sign="+")) for each in replayed.pairs]
+    pairs = [(f"{pair.first} - {pair.second}", cell(pair.difference, sign="+")) for pair in replayed.pairs]
     yield "The candidates against each other", ("first - second", "difference"), pairs
     names = ("group", "candidate", "questions", "effective rows", "baseline", "reward", "difference")
-    for field in dict.fromkeys(field for candidate in judged(replayed) for field in candidate.segments):
-        rows = [_segment(part, of=each) for each in judged(replayed) for part in each.segments.get(field, ())]
+    candidates = judged(replayed)
+    for field in dict.fromkeys(field for candidate in candidates for field in candidate.segments):
+        rows = [
+            _segment(segment, of=candidate) for candidate in candidates for segment in candidate.segments.get(field, ())
+        ]
         yield f"By {field}", names, rows
 
 
@@ -329,8 +324,8 @@ def _others(replayed: ReplayResult) -> _Table:
     candidates = [candidate for candidate in replayed.candidates if candidate.verdict != "cannot be judged"]
     names = list(dict.fromkeys(name for candidate in candidates for name in candidate.others))
     rows = [
-        (each.name, *("" if (estimated := each.others.get(name)) is None else cell(estimated) for name in names))
-        for each in candidates
+        (candidate.name, *(cell(candidate.others[name]) if name in candidate.others else "" for name in names))
+        for candidate in candidates
         if names
     ]
     return "The reward by other estimators", ("candidate", *names), rows
@@ -349,10 +344,10 @@ def _segment(segment: SegmentResult, *, of: CandidateResult) -> Sequence[str]:
 
 
 def print_summary(replayed: ReplayResult, console: Console) -> None:
-    """Sentences, notes and the log in at most 80 columns and 24 lines; what does not fit is counted."""
+    """Print sentences, notes and the log in at most 80 columns and 24 lines, and the number of lines left out."""
     about = about_the_log(replayed)
-    more = "--all prints the tables and notes, --report FILE.html writes them as a page"
-    ends = [part for line in [*about[:2], more] for part in wrap(line, _COLUMNS)]
+    hint = "--all prints the tables and notes, --report FILE.html writes them as a page"
+    ends = [part for line in [*about[:2], hint] for part in wrap(line, _COLUMNS)]
     room = _LINES - len(ends) - 1
     left_out = 0
     notes = [(line, "") for line in about if line.startswith(("Left out", "Note:"))]
@@ -369,13 +364,12 @@ def print_summary(replayed: ReplayResult, console: Console) -> None:
 
 
 def _sentences(replayed: ReplayResult) -> list[tuple[str, str]]:
-    """Warnings, then a sentence per candidate, each with its style."""
     styles = [_STYLES[candidate.verdict] for candidate in compared(replayed)]
     return [*((line, "bold red") for line in alarm(replayed)), *zip(headline(replayed), styles, strict=True)]
 
 
 def print_replay(replayed: ReplayResult, console: Console) -> None:
-    """The sentences, then the tables, each wide enough to be whole in a file or a pipe. Empty tables are left out."""
+    """Print the sentences and the tables; in a file or pipe, each table gets its full width. Empty ones are omitted."""
     for line, style in _sentences(replayed):
         console.print(Text(line, style=style), soft_wrap=True)
     _print_tables(_estimates(replayed), console=console)

@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ragbandit.router.offline.estimation.bandit_log import keys_of_bytes
-from ragbandit.router.offline.logs import OURS, Defaults, Logged, record_of
+from ragbandit.router.offline.logs import Defaults, Logged
 from ragbandit.router.offline.logs.batches import BatchSpec, arms_of, decoded, drawn_rows
+from ragbandit.router.offline.logs.jsonl import KEYS, record_of
 from ragbandit.router.offline.logs.parquet import ParquetSource
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.shared.types import Budget, Decision, Query, Reward
@@ -91,7 +92,7 @@ def logs(draw, *, most=4):
     """One to four rows of one file."""
     keys = draw(st.lists(NAMES, min_size=1, max_size=most, unique=True))
     width = draw(st.integers(1, 3))
-    unknown = TEXTS.filter(lambda key: key not in OURS)
+    unknown = TEXTS.filter(lambda key: key not in KEYS)
     numbers = st.lists(st.floats(0, 1), min_size=1, max_size=3)
     return [
         Logged(

@@ -129,13 +129,13 @@ def test_both_readers_refuse_it(tmp_path, case):
 
 @pytest.mark.parametrize("inner", [False, True])
 def test_names_that_stand_twice(tmp_path, inner):
-    """A column, or a part of one, that stands twice is refused by its name before any row is read."""
+    """A column, or a part of one, that occurs twice is refused by its name before any row is read."""
     parts = pa.StructArray.from_arrays([PLAIN["reward"]] * 2, names=["value", "value"])
     columns = [*PLAIN.items(), ("reward", PLAIN["reward"])] if not inner else [*(PLAIN | {"reward": parts}).items()]
     table = pa.table([column for _, column in columns], names=[name for name, _ in columns])
     pq.write_table(table, tmp_path / "log.parquet")
     for reader in (read_rows, read_log):
-        with pytest.raises(InvalidInput, match="stands twice") as caught:
+        with pytest.raises(InvalidInput, match="occurs twice") as caught:
             list(reader(tmp_path / "log.parquet"))
         assert caught.value.field.endswith(" reward.value" if inner else " reward")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ragbandit.router.offline.logs import OURS, BadRow, Logged, read_rows, write_rows
+from ragbandit.router.offline.logs import BadRow, Logged, read_rows, write_rows
+from ragbandit.router.offline.logs.jsonl import KEYS
 from ragbandit.shared.types import Reward
 from tests.support.logs.log_rows import JSON, LEAST, plain_rows, same, write_json
 
@@ -48,12 +49,12 @@ WRONG = {
     "id missing": ({"id": None}, "id", "missing"),
     "id too long": ({"id": "x" * 65}, "id", "64 characters"),
     "id true": ({"id": True}, "id", "Give a text"),
-    "id twice": ({"id": "first"}, "id", "stands on line 1"),
+    "id twice": ({"id": "first"}, "id", "is on line 1"),
     "text NUL": ({"text": "a\x00b"}, "text", "NUL"),
     "text half": ({"text": "\ud800"}, "text", "half"),
     "context no object": ({"context": [1]}, "context", "Give an object"),
-    "context half": ({"context": {"a": "\udfff"}}, "context", "what JSON can"),
-    "extra half": ({"candidate": "\udfff"}, "extra", "what JSON can"),
+    "context half": ({"context": {"a": "\udfff"}}, "context", "values that JSON can"),
+    "extra half": ({"candidate": "\udfff"}, "extra", "values that JSON can"),
     "scores too few": ({"scores": [1.0]}, "scores", "1 numbers for 2 arms"),
     "budget unknown": ({"budget": {"hours": 1}}, "budget.hours", "not permitted"),
     "budget negative": ({"budget": {"rounds": -1}}, "budget.rounds", "greater than 0"),
@@ -122,7 +123,7 @@ def test_bad_row_of_parquet(tmp_path):
     assert [(row.line, row.field) for row in bad] == [(2500, "pmf")]
 
 
-KEYS = st.sampled_from([*OURS, "extra"])
+KEYS = st.sampled_from([*KEYS, "extra"])
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.parquet"])

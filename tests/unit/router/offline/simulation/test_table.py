@@ -62,7 +62,7 @@ def test_a_row_may_have_a_context(written):
         (line(id="q2", steps={"a": -1, "b": 0}), "steps.a", "greater than or equal to 0"),
         (line(id="q2", steps={"a": 10**400, "b": 0}), "steps.a", "number"),
         (line(id="q2", steps={"a": True, "b": 0}), "steps.a", "valid number"),
-        (line(), "id", "stands on line 1 too"),
+        (line(), "id", "is on line 1 too"),
         (line(id=" "), "id", "should match"),
         (line(id=7), "id", "valid string"),
         (line(id="q2", question=None), "question", "missing"),

@@ -27,7 +27,7 @@ from swagger_ui_bundle import swagger_ui_path
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ragbandit.router.api import mcp as mcp
-from ragbandit.router.api.dependencies import CallerGone, Reads, has_path
+from ragbandit.router.api.dependencies import CallerGone, Reads
 from ragbandit.router.api.edge import Edge, reply_to
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies
 from ragbandit.router.api.metrics import Metrics
@@ -37,6 +37,7 @@ from ragbandit.router.api.schemas.responses import JsonReply, add_limits, descri
 from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.api.security.gate import PEER, Gate, KeyRing, PageSessions
 from ragbandit.router.api.security.rate_limiter import RateLimiter
+from ragbandit.router.api.security.rules import has_path
 from ragbandit.router.api.ui import DASHBOARD
 from ragbandit.router.api.ui.rendering import HEADERS
 from ragbandit.router.config.settings import ServerSettings

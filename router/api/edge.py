@@ -18,12 +18,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragbandit.router.api.dependencies import MCP, OPERATOR_PATHS, PART, CallerGone, Rule, has_path, is_page, rule_of
+from ragbandit.router.api.dependencies import PART, CallerGone
 from ragbandit.router.api.openai.replies import is_openai_path, openai_error
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, mcp_error, refusal
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
+from ragbandit.router.api.security.rules import MCP_PATH, OPERATOR_PATHS, Rule, has_path, is_page, rule_of
 from ragbandit.router.api.ui.rendering import page_error, page_headers
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
@@ -137,7 +138,7 @@ class _Exchange:
         self.scope, self._receive, self._send, self._state = scope, receive, send, state
         self.path = path = scope["path"]
         self.rule: Rule = rule_of(scope["method"], path)
-        self.limit: int = getattr(state.router.settings.server, self.rule.largest)
+        self.limit: int = getattr(state.router.settings.server, self.rule.size_limit)
         self._seen = 0
         self._read: list[bytes] = []
         #: status of the reply; 0 until it begins
@@ -148,7 +149,7 @@ class _Exchange:
         self.route: str | None = None
         if is_openai_path(path):
             scope[SHAPE] = openai_error
-        elif path == MCP:
+        elif path == MCP_PATH:
             scope[SHAPE] = mcp_error
         elif is_page(path) and has_path(path, state=state):
             scope[SHAPE] = page_error
@@ -235,7 +236,7 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     """The reply to an error of the framework."""
     method, path, headers = scope["method"], scope["path"], error.headers  # with Allow, at 405
     allowed = (headers or {}).get("Allow") or "a method that /docs lists"
-    less = f"send less, or raise server.{rule_of(method, path).largest}"
+    less = f"send less, or raise server.{rule_of(method, path).size_limit}"
     faults = {
         400: ("INVALID_JSON", "the body is not JSON", "send a JSON object in UTF-8"),
         404: ("NOT_FOUND", f"there is no endpoint {path}", "/docs lists the endpoints"),

@@ -12,7 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ragbandit.client.exchange import ReceivedReply, encoded, object_of, quoted, refused
 from ragbandit.client.transport import EventReader
-from ragbandit.router.api.dependencies import MCP, PART
+from ragbandit.router.api.dependencies import PART
+from ragbandit.router.api.security.rules import MCP_PATH
 from ragbandit.router.telemetry.tracing import SCOPE_ID
 from ragbandit.shared.errors import ConfigError, NotFound, required_module
 
@@ -45,7 +46,7 @@ class _Endpoint:
 
 
 #: MCP server of the app
-ROUTE: Final = Route(MCP, _Endpoint(), methods=["POST"])
+ROUTE: Final = Route(MCP_PATH, _Endpoint(), methods=["POST"])
 
 
 async def _server_of(app: Any) -> Any:

@@ -29,8 +29,8 @@ from mcp.types.version import LATEST_MODERN_VERSION
 
 import ragbandit
 from ragbandit.client.exchange import Call, Connection, away
-from ragbandit.router.api.dependencies import MCP
 from ragbandit.router.api.schemas.responses import error_json
+from ragbandit.router.api.security.rules import MCP_PATH
 from ragbandit.shared.errors import RagBanditError, root_cause
 from ragbandit.shared.formats import did_you_mean
 
@@ -176,7 +176,7 @@ def _plain(schema: Schema, *, api: Mapping[str, Any], depth: int) -> Schema:
 
 
 _Reply = TypeVar("_Reply", bound=Result)
-_CALL: Final = Call(method="POST", path=MCP)
+_CALL: Final = Call(method="POST", path=MCP_PATH)
 
 
 async def serve_pipes(connection: Connection) -> None:
@@ -187,7 +187,7 @@ async def serve_pipes(connection: Connection) -> None:
 
         async def ask(request: Request[Any, Any], kind: type[_Reply], *, progress: Any = None) -> _Reply:
             # A client of its own: one whose connection broke is of no more use. Without the version it would ask first.
-            transport = streamable_http_client(f"{connection.url}{MCP}", http_client=http)
+            transport = streamable_http_client(f"{connection.url}{MCP_PATH}", http_client=http)
             try:
                 async with Client(transport, mode=LATEST_MODERN_VERSION) as client:
                     return await client.session.send_request(request, kind, progress_callback=progress)

@@ -12,9 +12,10 @@ from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from ragbandit.router.api.dependencies import caller_of, documented, is_page, reads_of, router_of
+from ragbandit.router.api.dependencies import caller_of, documented, reads_of, router_of
 from ragbandit.router.api.schemas.requests import RequestBody, example
 from ragbandit.router.api.schemas.responses import JsonReply, described
+from ragbandit.router.api.security.rules import is_page
 from ragbandit.router.learning.monitoring.arm_changes import ArmChange, declare_change
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, overview

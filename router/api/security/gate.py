@@ -24,7 +24,8 @@ from starlette.requests import cookie_parser
 from starlette.routing import Match
 from starlette.types import Scope
 
-from ragbandit.router.api.dependencies import Rule, SharedRead, is_page
+from ragbandit.router.api.dependencies import SharedRead
+from ragbandit.router.api.security.rules import Rule, is_page
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback
 from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, KeyStore, is_known

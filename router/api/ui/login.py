@@ -6,8 +6,8 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ragbandit.router.api.dependencies import rule_of
 from ragbandit.router.api.security.gate import SESSION, Gate, PageSessions, caller_with, needs_session
+from ragbandit.router.api.security.rules import rule_of
 from ragbandit.router.api.ui.rendering import PAGES, form_of, may_see, onward, page
 from ragbandit.shared.errors import Forbidden, RagBanditError, Unauthorized
 from ragbandit.shared.types import Caller

@@ -16,9 +16,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail
-from ragbandit.router.api.dependencies import caller_of, rule_of
+from ragbandit.router.api.dependencies import caller_of
 from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.security.gate import check_form, needs_session
+from ragbandit.router.api.security.rules import rule_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, number, percent, printable
 from ragbandit.shared.types import Caller

@@ -1,4 +1,4 @@
-"""Dependencies of the endpoints: the router in use, shared parameters, and waiting without blocking the event loop."""
+"""What endpoints share: the router, parameters, and ways to wait that do not block the event loop."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ IdempotencyKey = Annotated[
 
 
 def caller_of(request: Request) -> Caller:
-    """Who sends this request, as the edge knows by its key."""
+    """The caller that the edge recognised by the request's key; a caller without a key if it checked none."""
     caller: Caller | None = request.scope.get("state", {}).get("caller")
     return caller or Caller()
 
@@ -56,32 +56,34 @@ def tracing_of(request: Request) -> Tracing:
 async def known_parameters(request: Request) -> None:
     """Raises InvalidInput for a query parameter that the endpoint does not have.
 
-    Probes and scrapers add parameters of their own: what operators ask for takes any.
+    Paths of probes and scrapers take any parameter, because these clients add parameters of their own.
     """
     if not request.scope["query_string"] or request.scope["path"] in OPERATOR_PATHS:
         return
     route = request.scope["route"]
     if not route.include_in_schema:
         return
-    known = sorted(param.alias for param in route.dependant.query_params)
+    parameters = sorted(param.alias for param in route.dependant.query_params)
     for name in request.query_params:
-        if name not in known:
-            has = f"use {', '.join(known)}" if known else f"send what {route.path} takes in the path or the body"
+        if name not in parameters:
+            remedy = f"send what {route.path} takes in the path or the body"
+            if parameters:
+                remedy = f"use {', '.join(parameters)}"
             message = f'"{name[:80]}" is not a query parameter of {route.path}'
-            raise InvalidInput(message, field=name[:80], remedy=has)
+            raise InvalidInput(message, field=name[:80], remedy=remedy)
 
 
 def documented(tag: str, *, any_parameter: bool = False) -> APIRouter:
-    """A router for endpoints of this tag in /docs, which describe their errors.
+    """A FastAPI router for endpoints that have this tag in /docs, and the error replies of every endpoint.
 
-    They refuse unknown query parameters, unless their clients add some of their own (any_parameter).
+    any_parameter: accept unknown query parameters, for clients that add their own; else they are refused.
     """
     checks = [] if any_parameter else [Depends(known_parameters)]
     return APIRouter(tags=[tag], dependencies=checks, responses=ERRORS)
 
 
 class Reads:
-    """A few threads for blocking calls of requests. most: calls that may run or wait at a time; more are refused."""
+    """Threads for the blocking calls of requests. most: largest number of calls that run or wait; more are refused."""
 
     def __init__(self, *, threads: int, most: int, limit_s: float) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="ragbandit-reads")
@@ -89,27 +91,26 @@ class Reads:
         self._open = 0
 
     async def run(self, work: Callable[[], Value]) -> Value:
-        """What `work` returns. Raises Overloaded, and NotReady when it takes too long."""
+        """Call `work` on a thread and return its result. Raises Overloaded; NotReady after `limit_s` seconds."""
         if self._open >= self._most:
             raise Overloaded(
                 f"{self._open} reads are waiting already, so this one was refused", remedy="try again in a second"
             )
         self._open += 1
         try:
-            future = self._executor.submit(work)
-            return await _within(future, limit_s=self._limit_s)
+            return await _within(self._executor.submit(work), limit_s=self._limit_s)
         finally:
             self._open -= 1
 
     def close(self) -> None:
-        """Take no more calls; what runs ends by itself."""
+        """Take no more calls. Calls that run already finish in the background."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class SharedRead(Generic[Value]):
-    """A blocking read on a thread of its own, for probes: requests that come before it begins share its value.
+    """A blocking read on its own thread, for probes. Requests that come before the read begins share its value.
 
-    So at most one runs and one waits, however many probes come and however long the database takes.
+    So at most one read runs and one waits, however many probes come and however slow the database is.
     """
 
     def __init__(self, read: Callable[[], Value], *, name: str, limit_s: float) -> None:
@@ -119,21 +120,21 @@ class SharedRead(Generic[Value]):
         self._lock = threading.Lock()
 
     async def value(self) -> Value:
-        """A value that was read after this call. Raises NotReady when it takes too long, and what `read` raises."""
+        """A value whose read begins after this call. Raises NotReady if it takes too long, and what `read` raises."""
         with self._lock:
-            # One that runs may have read before the caller's last write.
+            # A read that runs already may miss the caller's last write.
             if self._next is None or self._next.running() or self._next.done():
                 self._next = self._executor.submit(self._read)
             shared = self._next
         return await _within(shared, limit_s=self._limit_s, shared=True)
 
     def close(self) -> None:
-        """Read no more; what runs ends by itself."""
+        """Begin no more reads. A read that runs already finishes in the background."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 async def _within(future: "Future[Value]", *, limit_s: float, shared: bool = False) -> Value:
-    """The Future's value. shared: others wait for it too, so it goes on when this caller gives up."""
+    """The Future's value. shared: other callers wait for it too, so it is not cancelled if this caller gives up."""
     wrapped = asyncio.wrap_future(future)
     try:
         return await asyncio.wait_for(asyncio.shield(wrapped) if shared else wrapped, limit_s)
@@ -158,10 +159,10 @@ class CallerGone(Exception):
 
 
 class Waiter:
-    """Waits for news, and for the end of a request's connection. The body has been read.
+    """Waits for a notification or for the end of the caller's connection. Read the request's body before.
 
-    One wait in the own task of the request, ended by a timeout of asyncio: separate tasks for the connection and the
-    work cost as much as deciding.
+    It waits in the request's own task, and a notification ends the wait by expiring an asyncio timeout. Separate tasks
+    for the connection and the work would take as long as deciding.
     """
 
     def __init__(self, request: Request) -> None:
@@ -170,24 +171,24 @@ class Waiter:
         self._block: asyncio.Timeout | None = None
 
     def note(self) -> None:
-        """There is news. Called from any thread."""
+        """Notify the waiting request. May be called from any thread."""
         if self._is_waking:
             return
         self._is_waking = True
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the service has ended
+        with contextlib.suppress(RuntimeError):  # raised if the service has ended, and its loop is closed
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         self._noted, self._is_waking = True, False
-        with contextlib.suppress(RuntimeError):  # the block is over
+        with contextlib.suppress(RuntimeError):  # raised if the wait has ended meanwhile
             if self._block is not None:
                 self._block.reschedule(0.0)
 
     async def wait(self, *, until: float) -> bool:
-        """True once there is news, False at that time of the loop. Raises CallerGone."""
+        """True after a notification, False if none came until this time of the event loop. Raises CallerGone."""
         try:
             async with asyncio.timeout_at(0.0 if self._noted else until) as self._block:
-                # All that can still come is the end of the connection.
+                # The body was read, so only the end of the connection can come.
                 while (await self._request.receive())["type"] != "http.disconnect":
                     pass
         except TimeoutError:
@@ -197,16 +198,17 @@ class Waiter:
 
 
 async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_s: float) -> bool:
-    """Wait for the work of a request; False if it is not done after `limit_s` seconds. The body has been read.
+    """Wait for all Futures; False if one is not done after `limit_s` seconds. Read the request's body before.
 
-    Raises CallerGone when the caller closes the connection: what has not begun is cancelled, the rest is counted as
-    unseen.
+    Raises CallerGone if the caller closes the connection: work that has not begun is cancelled, and the work that
+    still succeeds is counted as unseen.
     """
     if all(future.done() for future in futures):
         return True
-    waiter, left = Waiter(request), itertools.count(len(futures) - 1, -1)  # next() of it is atomic
+    waiter = Waiter(request)
+    countdown = itertools.count(len(futures) - 1, -1)  # next(countdown) is atomic
     for future in futures:
-        future.add_done_callback(lambda _: waiter.note() if next(left) == 0 else None)
+        future.add_done_callback(lambda _: waiter.note() if next(countdown) == 0 else None)
     try:
         await waiter.wait(until=asyncio.get_running_loop().time() + limit_s)
         return all(future.done() for future in futures)
@@ -215,17 +217,17 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
             future.cancel()
         raise
     except CallerGone:
-        begun = [asyncio.wrap_future(future) for future in futures if not future.cancel()]
-        if begun:
-            done, _ = await asyncio.wait(begun, timeout=limit_s)
+        running = [asyncio.wrap_future(future) for future in futures if not future.cancel()]
+        if running:
+            done, _ = await asyncio.wait(running, timeout=limit_s)
             request.app.state.metrics.unseen.inc(sum(future.exception() is None for future in done))
         raise
 
 
 async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Reply:
-    """The Future's result. Once the caller has gone, work that has not begun is dropped.
+    """The Future's result. what: name of the id that a caller repeats to find work that is done later.
 
-    Raises CallerGone, and NotReady after SERVE_S seconds: the work may still be done, and the same id finds it.
+    Raises CallerGone if the caller closes the connection, NotReady after SERVE_S seconds, and the Future's exception.
     """
     (result,) = await awaited_all(request, [future], what=what)
     if isinstance(result, BaseException):
@@ -236,9 +238,9 @@ async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Re
 async def awaited_all(
     request: Request, futures: "Sequence[Future[Reply]]", *, what: str
 ) -> list[Reply | BaseException]:
-    """The result or the exception of each Future, in order; NotReady for one that is not done after SERVE_S seconds.
+    """The result or the exception of each Future, in order; NotReady if it is not done after SERVE_S seconds.
 
-    Raises CallerGone.
+    Raises CallerGone. what: as for `awaited`.
     """
     await all_done(request, futures, limit_s=SERVE_S)
     results: list[Reply | BaseException] = []

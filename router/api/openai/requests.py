@@ -15,19 +15,33 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict
 
 from ragbandit.router.api.dependencies import caller_of, router_of
-from ragbandit.router.api.openai.chats import MESSAGE, Chat
+from ragbandit.router.api.openai.chats import MESSAGE, Chat, read_chat
 from ragbandit.router.api.openai.replies import Model, ModelList, ModelNotFound, Unsupported
-from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, TEXT, Aim, Price, limits
+from ragbandit.router.api.openai.tool_loops import hashed
+from ragbandit.router.api.schemas.requests import (
+    ANY_TEXT,
+    KEY_HEADER,
+    ONE_WISH,
+    STORABLE,
+    TEXT,
+    Aim,
+    Price,
+    identity,
+    limits,
+    plain_decision_id,
+)
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.deciding.question import price_terms
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
+from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.failures import FAILOVER
 from ragbandit.shared.openai_client import PASSED_PARAMETERS
-from ragbandit.shared.types import ArmName, Caller, DecisionId, Json, Query
+from ragbandit.shared.types import ArmName, Caller, DecisionId, Json, Message, Query
 
 #: the model that lets the policy choose
 AUTO: Final = "auto"
@@ -176,24 +190,75 @@ class ChatBody(OpenAIBody):
         return bool((self.stream_options or {}).get("include_usage"))
 
 
-def query_of(
-    request: Request, body: OpenAIBody, *, chat: Chat, key: str | None, session: str | None, facts: Mapping[str, Json]
-) -> Query:
-    """The query of a request, still without its question and what was said before.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatQuestion:
+    """A chat that was read as a question."""
 
-    chat: what it asks for. key: the id that its decision is to have. session: its conversation if no header names one.
-    facts: what else is kept of it; they replace the names of ignored parameters, the user and metadata. Raises
-    InvalidInput naming the parameter, as the request has it, ModelNotFound, Forbidden.
+    #: its query; the text is empty until the turns are rewritten to one question
+    query: Query
+    #: the conversation as texts; the last one is the question
+    turns: tuple[Message, ...]
+    #: key of the tool calls whose results the chat brings; None if it brings none
+    calls: str | None
+    #: whether the reply is sent in pieces
+    streamed: bool
+
+
+def completion_question(request: Request, body: ChatBody, *, key: str | None) -> ChatQuestion:
+    """Read a chat completion. key: the header Idempotency-Key. Raises as `chat_question`, and Unsupported."""
+    decision_id = id_in_header(key)
+    chat = read_chat(dict(body), passed=bool(router_of(request).service.passing))
+    if body.n is not None and body.n != 1:
+        raise Unsupported(f"{body.n} answers were asked for, and there is one", field="n", remedy="leave n out")
+    if body.audio is not None or any(kind != "text" for kind in body.modalities or ()):
+        name = "audio" if body.audio is not None else "modalities"
+        raise Unsupported("answers are text only", field=name, remedy=f"leave {name} out")
+    return chat_question(request, body, chat=chat, decision_id=decision_id)
+
+
+def id_in_header(key: str | None) -> str | None:
+    """The decision id that a header Idempotency-Key gives; None without the header. Raises InvalidInput."""
+    return identity(None, key=key and plain_decision_id(key), field=KEY_HEADER)
+
+
+def chat_question(
+    request: Request,
+    body: OpenAIBody,
+    *,
+    chat: Chat,
+    decision_id: str | None,
+    session: str | None = None,
+    earlier: tuple[str, int] | None = None,
+    facts: Mapping[str, Json] | None = None,
+) -> ChatQuestion:
+    """Make the question of a body.
+
+    chat: the messages and parameters of the body.
+    decision_id: id that the decision gets; None if the service chooses it.
+    session: id of the conversation if no header names one.
+    earlier: (hash, number) of the chat's first messages if they are stored already.
+    facts: more entries of the query's `request`. They replace the names of ignored parameters, the user and metadata.
+
+    Raises InvalidInput that names the parameter as the body does, ModelNotFound, Forbidden.
     """
     router, caller = router_of(request), caller_of(request)
     model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
-    named = None if model.arm is None else (model.arm,)
-    arms = permitted_arms(named, tenant=tenant, request=request, run_by="worker")
+    forced_arm = None if model.arm is None else (model.arm,)
+    arms = permitted_arms(forced_arm, tenant=tenant, request=request, run_by="worker")
+    prices = noted_prices(request, tenant=tenant)
     context, metadata = _context_of(body.metadata or {}, schema=router.settings.context)
-    kept = {**_facts(body, chat=chat), "metadata": dict(metadata), **noted_prices(request, tenant=tenant), **facts}
-    named_in = (request.headers.get(name, "").strip() for name in _SESSIONS)
-    return Query(
-        id=None if key is None else DecisionId(key),
+    headers = (request.headers.get(name, "").strip() for name in _SESSIONS)
+    # A template that the client did not fill in names no conversation.
+    named_session = next((name for name in headers if name and "{{" not in name), session)
+    origin = [tenant, caller.key, None if named_session == session else named_session]
+    begin, start = earlier or (body_hash(origin), 0)
+    conversation, calls = hashed(chat.sent["messages"], begin=begin, start=start)
+    entries = {**_facts(body, chat=chat), "metadata": dict(metadata), **prices, **(facts or {})}
+    entries = {name: value for name, value in entries.items() if value not in (None, [], {})}
+    if CHAT_HASH in entries:
+        entries[CONVERSATION] = conversation
+    query = Query(
+        id=None if decision_id is None else DecisionId(decision_id),
         text="",
         context=context,
         arms=arms,
@@ -201,12 +266,12 @@ def query_of(
         cost_weight=_price(body, model=model),
         aim=body.aim or {},
         tenant=tenant,
-        # A template that the client did not fill in names no conversation.
-        session=next((name for name in named_in if name and "{{" not in name), session),
+        session=named_session,
         api_key=caller.key,
-        request={name: value for name, value in kept.items() if value not in (None, [], {})},
+        request=entries,
         chat=chat.sent,
     )
+    return ChatQuestion(query=query, turns=chat.turns, calls=calls, streamed=bool(body.stream))
 
 
 def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
@@ -231,15 +296,6 @@ def _facts(body: OpenAIBody, *, chat: Chat) -> dict[str, Json]:
         "user": user[:_LONGEST_USER] if user else None,
         **chat.facts,
     }
-
-
-def check_supported(body: ChatBody) -> None:
-    """Raises Unsupported for a parameter that asks for another answer than any arm can give."""
-    if body.n is not None and body.n != 1:
-        raise Unsupported(f"{body.n} answers were asked for, and there is one", field="n", remedy="leave n out")
-    if body.audio is not None or any(kind != "text" for kind in body.modalities or ()):
-        name = "audio" if body.audio is not None else "modalities"
-        raise Unsupported("answers are text alone", field=name, remedy=f"leave {name} out")
 
 
 def _context_of(metadata: Mapping[str, str], *, schema: ContextSchema) -> tuple[dict[str, Json], dict[str, str]]:

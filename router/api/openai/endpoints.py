@@ -34,8 +34,8 @@ endpoints = documented("OpenAI", any_parameter=True)
 
 @endpoints.get("/v1/models", summary="List the models", responses={**ERRORS, 200: described("All models.", ModelList)})
 async def models(request: Request) -> Response:
-    """List the models: `auto`, by which the policy chooses; `auto:<price>`, at each of the setting `cost_weights`; and
-    `arm/<name>`, each arm that our workers run.
+    """List the models: `auto` lets the policy choose the arm, `auto:<price>` does so at a price of the setting
+    `cost_weights`, and `arm/<name>` is an arm that our workers run.
     """
     return JsonReply(model_list(router_of(request), caller=caller_of(request)))
 
@@ -47,7 +47,7 @@ async def model(
     model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
     request: Request,
 ) -> Response:
-    """Tell whether there is a model of this name; 404 with the code `model_not_found` if not."""
+    """Read the model of this name; 404 with the code `model_not_found` if there is none."""
     choice_of(model, router=router_of(request), field=None)
     return JsonReply(named_model(model))
 
@@ -62,10 +62,10 @@ async def model(
     },
 )
 async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
-    """Answer the last message of a conversation: an arm is drawn, a worker runs it.
+    """Answer the last message of a conversation: an arm is drawn, and a worker runs it.
 
-    Made for clients of OpenAI's interface; docs/openai.md shows them. The reply's `id` is "chatcmpl-" and the id of
-    the decision, which feedback may be sent for.
+    Made for clients of OpenAI's interface (docs/openai.md). The reply's `id` is "chatcmpl-" and the id of the decision;
+    use that id to send feedback.
     """
     question = completion_question(request, body, key=idempotency_key)
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
@@ -109,10 +109,10 @@ ResponsePath = Annotated[DecisionIdText, PathParameter(description="Id of the re
     },
 )
 async def create(body: ResponseBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
-    """Answer the last message of a conversation: an arm is drawn, a worker runs it.
+    """Answer the last message of a conversation: an arm is drawn, and a worker runs it.
 
-    Made for clients of Open Responses; docs/openai.md shows them. The id of the response is that of the decision, which
-    feedback may be sent for.
+    Made for clients of Open Responses (docs/openai.md). The id of the response is the id of the decision; use it to
+    send feedback.
     """
     question = await response_question(request, body, key=idempotency_key)
     return await ChatExchange(request, question, whole=response, stream=ResponseStream).reply()
@@ -122,10 +122,10 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     _RESPONSE, summary="Read a response", responses={**ERRORS, 200: described("The response.", ResponseReply)}
 )
 async def read(response_id: ResponsePath, request: Request) -> Response:
-    """Read a response, whether there is an answer yet or not.
+    """Read a response, with or without its answer.
 
-    404 for one that was never made, that is another tenant's, or that was made with `store: false`. A decision that
-    another endpoint made is shown as a response too.
+    404 if there is no such response, if it belongs to another tenant, or if it was made with `store: false`. Decisions
+    of other endpoints are shown as responses too.
     """
     record = await record_of(request, response_id)
     return JsonReply(stored_response(request, record), headers=headers(record.decision))
@@ -139,7 +139,7 @@ async def read(response_id: ResponsePath, request: Request) -> Response:
 async def cancel(response_id: ResponsePath, request: Request) -> Response:
     """Cancel a response, whether or not its answer has begun.
 
-    The response is `in_progress` while a worker has still to end it. If it has ended, it does not change.
+    The response stays `in_progress` until its worker stops. A response that has ended does not change.
     """
     await record_of(request, response_id)
     router = router_of(request)

@@ -5,26 +5,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 import httpx2
-from mcp import Client, MCPError
+from mcp import Client, MCPError, types
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from mcp.types import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    CallToolRequest,
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsRequest,
-    ListToolsResult,
-    PaginatedRequestParams,
-    Request,
-    Result,
-    TextContent,
-    Tool,
-    ToolAnnotations,
-)
 from mcp.types.version import LATEST_MODERN_VERSION
 
 import ragbandit
@@ -92,14 +77,14 @@ _DEPTH: Final = 2
 def make_server(document: Callable[[], Mapping[str, Any]], *, call: ToolCall) -> "Server[Any]":
     """The MCP server. document: returns the OpenAPI document of the service, with the arms that it has now."""
 
-    async def list_tools(_context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
+    async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         api = document()
-        return ListToolsResult(tools=[_tool(name, api=api) for name in TOOLS])
+        return types.ListToolsResult(tools=[_tool(name, api=api) for name in TOOLS])
 
-    async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
+    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         if params.name not in TOOLS:
             known = f"{did_you_mean(params.name, TOOLS)}tools: {', '.join(TOOLS)}"
-            raise MCPError(INVALID_PARAMS, f"no tool is called {params.name!r:.80} ({known})")
+            raise MCPError(types.INVALID_PARAMS, f"no tool is called {params.name!r:.80} ({known})")
         try:
             reply = await call(context, TOOLS[params.name].endpoint, params.arguments or {})
         except RagBanditError as error:
@@ -115,22 +100,22 @@ def new_server(**handlers: Any) -> "Server[Any]":
     return Server("ragbandit", title="RagBandit", version=version, instructions=_INSTRUCTIONS, **handlers)
 
 
-def result(text: str, structured: dict[str, Any] | None = None, *, is_error: bool = False) -> CallToolResult:
+def result(text: str, structured: dict[str, Any] | None = None, *, is_error: bool = False) -> types.CallToolResult:
     """The result of a tool."""
-    content = [TextContent(type="text", text=text)]
-    return CallToolResult(content=[*content], structured_content=structured, is_error=is_error)
+    content = [types.TextContent(type="text", text=text)]
+    return types.CallToolResult(content=[*content], structured_content=structured, is_error=is_error)
 
 
-def _tool(name: str, *, api: Mapping[str, Any]) -> Tool:
+def _tool(name: str, *, api: Mapping[str, Any]) -> types.Tool:
     method, path = TOOLS[name].endpoint.split(" ")
     endpoint, reads = api["paths"][path][method.lower()], method == "GET"
-    return Tool(
+    return types.Tool(
         name=name,
         title=endpoint["summary"],
         description=TOOLS[name].description,
         input_schema=_input(endpoint, api=api),
         output_schema=_output(endpoint, api=api),
-        annotations=ToolAnnotations(
+        annotations=types.ToolAnnotations(
             read_only_hint=reads, destructive_hint=False, idempotent_hint=reads, open_world_hint=False
         ),
     )
@@ -175,7 +160,7 @@ def _plain(schema: Schema, *, api: Mapping[str, Any], depth: int) -> Schema:
     return plain
 
 
-_Reply = TypeVar("_Reply", bound=Result)
+_Reply = TypeVar("_Reply", bound=types.Result)
 _CALL: Final = Call(method="POST", path=MCP_PATH)
 
 
@@ -185,7 +170,7 @@ async def serve_pipes(connection: Connection) -> None:
     timeout = httpx2.Timeout(connection.timeout_s, connect=connection.connect_timeout_s)
     async with httpx2.AsyncClient(headers=connection.pool()["headers"], timeout=timeout) as http:
 
-        async def ask(request: Request[Any, Any], kind: type[_Reply], *, progress: Any = None) -> _Reply:
+        async def ask(request: types.Request[Any, Any], kind: type[_Reply], *, progress: Any = None) -> _Reply:
             # A client of its own: one whose connection broke is of no more use. Without the version it would ask first.
             transport = streamable_http_client(f"{connection.url}{MCP_PATH}", http_client=http)
             try:
@@ -195,16 +180,16 @@ async def serve_pipes(connection: Connection) -> None:
                 cause = root_cause(error)
                 if isinstance(cause, MCPError):
                     raise cause from None
-                raise MCPError(INTERNAL_ERROR, str(away(cause, call=_CALL, connection=connection))) from error
+                raise MCPError(types.INTERNAL_ERROR, str(away(cause, call=_CALL, connection=connection))) from error
 
-        async def list_tools(_context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
-            return await ask(ListToolsRequest(), ListToolsResult)
+        async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+            return await ask(types.ListToolsRequest(), types.ListToolsResult)
 
-        async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
+        async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
             progress = context.session.report_progress if "progress_token" in (context.meta or {}) else None
-            request = CallToolRequest(params=params.model_copy(update={"meta": None}))
+            request = types.CallToolRequest(params=params.model_copy(update={"meta": None}))
             try:
-                return await ask(request, CallToolResult, progress=progress)
+                return await ask(request, types.CallToolResult, progress=progress)
             except MCPError as error:
                 return result(str(error), is_error=True)
 

@@ -8,18 +8,8 @@ from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, documented, reads_of, router_of
 from ragbandit.router.api.endpoints.decisions import plain_body
+from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.exchange import ChatExchange
-from ragbandit.router.api.openai.replies import (
-    ERRORS,
-    RESPONSES,
-    STREAM,
-    ChatCompletion,
-    ChatStream,
-    Model,
-    ModelList,
-    OpenAIErrorReply,
-    completion,
-)
 from ragbandit.router.api.openai.requests import ChatBody, choice_of, completion_question, model_list, named_model
 from ragbandit.router.api.openai.response_stream import ResponseStream
 from ragbandit.router.api.openai.responses import ResponseBody, ResponseReply, response
@@ -32,7 +22,11 @@ from ragbandit.shared.errors import NotFound
 endpoints = documented("OpenAI", any_parameter=True)
 
 
-@endpoints.get("/v1/models", summary="List the models", responses={**ERRORS, 200: described("All models.", ModelList)})
+@endpoints.get(
+    "/v1/models",
+    summary="List the models",
+    responses={**replies.ERRORS, 200: described("All models.", replies.ModelList)},
+)
 async def models(request: Request) -> Response:
     """List the models: `auto` lets the policy choose the arm, `auto:<price>` does so at a price of the setting
     `cost_weights`, and `arm/<name>` is an arm that our workers run.
@@ -41,7 +35,9 @@ async def models(request: Request) -> Response:
 
 
 @endpoints.get(
-    "/v1/models/{model:path}", summary="Read one model", responses={**ERRORS, 200: described("The model.", Model)}
+    "/v1/models/{model:path}",
+    summary="Read one model",
+    responses={**replies.ERRORS, 200: described("The model.", replies.Model)},
 )
 async def model(
     model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
@@ -56,9 +52,9 @@ async def model(
     "/v1/chat/completions",
     summary="Answer a chat message",
     responses={
-        **ERRORS,
-        200: described("The answer; with `stream` in pieces.", ChatCompletion) | {"content": STREAM},
-        504: {"model": OpenAIErrorReply},
+        **replies.ERRORS,
+        200: described("The answer; with `stream` in pieces.", replies.ChatCompletion) | {"content": replies.STREAM},
+        504: {"model": replies.OpenAIErrorReply},
     },
 )
 async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
@@ -69,8 +65,8 @@ async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey
     """
     question = completion_question(request, body, key=idempotency_key)
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
-    stream = partial(ChatStream, include_usage=body.include_usage, open_webui=open_webui)
-    return await ChatExchange(request, question, whole=completion, stream=stream).reply()
+    stream = partial(replies.ChatStream, include_usage=body.include_usage, open_webui=open_webui)
+    return await ChatExchange(request, question, whole=replies.completion, stream=stream).reply()
 
 
 async def chat_directly(request: Request) -> Response | None:
@@ -94,18 +90,18 @@ async def completions(_request: Request) -> Response:
     )
 
 
-_RESPONSE: Final = f"{RESPONSES}/{{response_id}}"
+_RESPONSE: Final = f"{replies.RESPONSES}/{{response_id}}"
 
 ResponsePath = Annotated[DecisionIdText, PathParameter(description="Id of the response.", json_schema_extra=ID)]
 
 
 @endpoints.post(
-    RESPONSES,
+    replies.RESPONSES,
     summary="Create a response",
     responses={
-        **ERRORS,
-        200: described("The response; with `stream` its events.", ResponseReply) | {"content": STREAM},
-        504: {"model": OpenAIErrorReply},
+        **replies.ERRORS,
+        200: described("The response; with `stream` its events.", ResponseReply) | {"content": replies.STREAM},
+        504: {"model": replies.OpenAIErrorReply},
     },
 )
 async def create(body: ResponseBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
@@ -119,7 +115,7 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
 
 
 @endpoints.get(
-    _RESPONSE, summary="Read a response", responses={**ERRORS, 200: described("The response.", ResponseReply)}
+    _RESPONSE, summary="Read a response", responses={**replies.ERRORS, 200: described("The response.", ResponseReply)}
 )
 async def read(response_id: ResponsePath, request: Request) -> Response:
     """Read a response, with or without its answer.
@@ -134,7 +130,7 @@ async def read(response_id: ResponsePath, request: Request) -> Response:
 @endpoints.post(
     f"{_RESPONSE}/cancel",
     summary="Cancel a response",
-    responses={**ERRORS, 200: described("The response as it is now.", ResponseReply)},
+    responses={**replies.ERRORS, 200: described("The response as it is now.", ResponseReply)},
 )
 async def cancel(response_id: ResponsePath, request: Request) -> Response:
     """Cancel a response, whether or not its answer has begun.

@@ -18,18 +18,7 @@ from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.openai.chats import MESSAGE, Chat, read_chat
 from ragbandit.router.api.openai.replies import Model, ModelList, ModelNotFound, Unsupported
 from ragbandit.router.api.openai.tool_loops import hashed
-from ragbandit.router.api.schemas.requests import (
-    ANY_TEXT,
-    KEY_HEADER,
-    ONE_WISH,
-    STORABLE,
-    TEXT,
-    Aim,
-    Price,
-    identity,
-    limits,
-    plain_decision_id,
-)
+from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, TEXT, Aim, Price, id_in_header, limits
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.policies.base import serves_prices
@@ -224,11 +213,6 @@ def completion_question(request: Request, body: ChatBody, *, key: str | None) ->
         name = "audio" if body.audio is not None else "modalities"
         raise Unsupported("answers are text only", field=name, remedy=f"leave {name} out")
     return chat_question(request, body, chat=chat, decision_id=decision_id)
-
-
-def id_in_header(key: str | None) -> str | None:
-    """The decision id that a header Idempotency-Key gives; None without the header. Raises InvalidInput."""
-    return identity(None, key=key and plain_decision_id(key), field=KEY_HEADER)
 
 
 def chat_question(

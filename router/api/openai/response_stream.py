@@ -5,17 +5,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ragbandit.router.api.endpoints.streaming import PING, event_of
+from ragbandit.router.api.openai import responses
 from ragbandit.router.api.openai.chats import CALL
 from ragbandit.router.api.openai.replies import DONE
-from ragbandit.router.api.openai.responses import (
-    call_item,
-    item_id,
-    item_part,
-    message,
-    reasoning_item,
-    reasoning_of,
-    response,
-)
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
 
@@ -41,7 +33,7 @@ class ResponseStream:
         """The first events of the stream, which name the decision; [] if they were sent already."""
         if self._number:
             return []
-        reply = response(self.decision, None, base=self._base)
+        reply = responses.response(self.decision, None, base=self._base)
         return [self._event("created", response=reply), self._event("in_progress", response=reply)]
 
     def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
@@ -52,7 +44,7 @@ class ResponseStream:
             return []
         if isinstance(event, TextPiece):
             return self._text_delta("output_text", event.text)
-        thoughts, refusal = reasoning_of(event.delta), event.delta.get("refusal")
+        thoughts, refusal = responses.reasoning_of(event.delta), event.delta.get("refusal")
         events: list[bytes] = []
         if thoughts:
             events += self._text_delta("reasoning_text", thoughts)
@@ -70,7 +62,7 @@ class ResponseStream:
         # The items of calls, refusals and thoughts have begun by now. An answer without calls and refusal has a text.
         if outcome.answer or not (self._calls or "refusal" in self._texts):
             events += self._begin_part("output_text")
-        reply = response(self.decision, outcome, base=self._base, saved=saved)
+        reply = responses.response(self.decision, outcome, base=self._base, saved=saved)
         for item in reply["output"]:
             where = self._where(item["id"])
             if item["type"] == CALL:
@@ -100,7 +92,7 @@ class ResponseStream:
         function = call.get("function") or {}
         if index not in self._calls:
             first = {**call, "function": {**function, "arguments": ""}}
-            item = call_item(self.decision, first, place=index, status="in_progress")
+            item = responses.call_item(self.decision, first, place=index, status="in_progress")
             self._calls[index] = item["id"]
             events += self._begin_item(item)
         if function.get("arguments"):
@@ -118,7 +110,7 @@ class ResponseStream:
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
         """The last events of an answer that failed."""
-        return [*self._created(), *self._last(response(self.decision, None, base=self._base, error=error))]
+        return [*self._created(), *self._last(responses.response(self.decision, None, base=self._base, error=error))]
 
     def _text_delta(self, kind: str, text: str) -> list[bytes]:
         """The events of a piece of a text; its first piece begins its part."""
@@ -133,22 +125,26 @@ class ResponseStream:
             return []
         self._texts[kind] = ""
         events = []
-        if item_id(self.decision, part=kind) not in self._items:
+        if responses.item_id(self.decision, part=kind) not in self._items:
             is_thought = kind == "reasoning_text"
-            item = reasoning_item(self.decision) if is_thought else message(self.decision, None, base=self._base)
+            item = (
+                responses.reasoning_item(self.decision)
+                if is_thought
+                else responses.message(self.decision, None, base=self._base)
+            )
             events += self._begin_item(item)
-        return [*events, self._in_part("content_part.added", of=kind, part=item_part(kind, ""))]
+        return [*events, self._in_part("content_part.added", of=kind, part=responses.item_part(kind, ""))]
 
     def _content_index(self, kind: str) -> int:
         """The place of a part in its item; parts are in the order in which they began."""
-        item = item_id(self.decision, part=kind)
-        return [part for part in self._texts if item_id(self.decision, part=part) == item].index(kind)
+        item = responses.item_id(self.decision, part=kind)
+        return [part for part in self._texts if responses.item_id(self.decision, part=part) == item].index(kind)
 
     def _last(self, reply: Mapping[str, Any]) -> list[bytes]:
         return [self._event(reply["status"], response=reply), DONE]
 
     def _in_part(self, event: str, *, of: str, **fields: Any) -> bytes:
-        where = self._where(item_id(self.decision, part=of))
+        where = self._where(responses.item_id(self.decision, part=of))
         return self._event(event, **where, content_index=self._content_index(of), **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:

@@ -6,19 +6,8 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, format_of, in_namespace, storable, tools_of
-from ragbandit.router.api.openai.replies import (
-    Facts,
-    Unsupported,
-    annotations_of,
-    error_in_reply,
-    facts_of,
-    fault_of,
-    finish_of,
-    message_of,
-    model_name,
-    usage_of,
-)
 from ragbandit.router.api.openai.requests import SHORT_NAME, OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.shared.message_parts import LOGPROBS
@@ -68,7 +57,7 @@ class ResponseReply(TypedDict):
     """false: this response cannot be read by its id."""
     safety_identifier: str | None
     """`safety_identifier` or `user` of the request."""
-    ragbandit: NotRequired[Facts]
+    ragbandit: NotRequired[replies.Facts]
     """The decision behind the answer; missing without an answer."""
 
 
@@ -136,10 +125,10 @@ def response(
     saved: dollars that the answer saved; None if unknown.
     error: why there will be no answer, in OpenAI's form.
     """
-    fault = None if outcome is None else fault_of(decision, outcome)
-    error = error if fault is None else error_in_reply(fault)
+    fault = None if outcome is None else replies.fault_of(decision, outcome)
+    error = error if fault is None else replies.error_in_reply(fault)
     status, request = _status(outcome, failed=error is not None), decision.query.request
-    reason = None if outcome is None else _INCOMPLETE.get(finish_of(outcome))
+    reason = None if outcome is None else _INCOMPLETE.get(replies.finish_of(outcome))
     system = [message.text for message in decision.query.messages if message.role == "system"]
     reply: dict[str, Any] = {
         "id": decision.id,
@@ -149,7 +138,7 @@ def response(
         "status": status,
         "incomplete_details": {"reason": reason} if status == "incomplete" else None,
         "error": None if error is None else {"code": error["code"], "message": error["message"]},
-        "model": model_name(decision),
+        "model": replies.model_name(decision),
         "previous_response_id": request.get("previous_response_id"),
         "instructions": next(iter(system), None) if request.get("instructions") else None,
         "output": [],
@@ -166,13 +155,13 @@ def response(
         if not fault:
             reply["output"] = output_of(decision, outcome, base=base)
         reply["usage"] = _usage(outcome, saved=saved)
-        reply["ragbandit"] = facts_of(decision, outcome, base=base)
+        reply["ragbandit"] = replies.facts_of(decision, outcome, base=base)
     return reply
 
 
 def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     """The items of an answer: reasoning, its text or a refusal, and the calls of tools."""
-    passed = message_of(outcome)
+    passed = replies.message_of(outcome)
     called = enumerate(passed.get("tool_calls", ()))
     calls = [call_item(decision, call, place=place, status="completed") for place, call in called]
     items = []
@@ -213,11 +202,11 @@ def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[s
     item: dict[str, Any] = {"type": "message", "id": item_id(decision, part="output_text"), "role": "assistant"}
     if outcome is None:
         return item | {"status": "in_progress", "content": []}
-    passed, content = message_of(outcome), []
+    passed, content = replies.message_of(outcome), []
     if passed.get("refusal"):
         content.append(item_part("refusal", passed["refusal"]))
     if outcome.answer or not content:
-        cited = [annotation["url_citation"] for annotation in annotations_of(outcome, base=base)]
+        cited = [annotation["url_citation"] for annotation in replies.annotations_of(outcome, base=base)]
         part = item_part("output_text", outcome.answer or "")
         part["annotations"] = [{"type": "url_citation", **citation} for citation in cited]
         part["logprobs"] = (passed.get(LOGPROBS) or {}).get("content") or []
@@ -262,11 +251,11 @@ def _status(outcome: Outcome | None, *, failed: bool) -> ResponseStatus:
         return "failed" if failed else "in_progress"
     if failed:
         return "cancelled" if outcome.stop_reason == CANCELLED else "failed"
-    return "incomplete" if finish_of(outcome) in _INCOMPLETE else "completed"
+    return "incomplete" if replies.finish_of(outcome) in _INCOMPLETE else "completed"
 
 
 def _usage(outcome: Outcome, *, saved: float | None) -> dict[str, Any]:
-    usage = dict(usage_of(outcome.cost, saved=saved))
+    usage = dict(replies.usage_of(outcome.cost, saved=saved))
     for chat_name, name in (("prompt", "input"), ("completion", "output")):
         usage[f"{name}_tokens"] = usage.pop(f"{chat_name}_tokens")
         usage[f"{name}_tokens_details"] = usage.pop(f"{chat_name}_tokens_details")
@@ -363,4 +352,4 @@ def check_response(body: ResponseBody) -> None:
     }
     for field, (sent, message, remedy) in wrong.items():
         if sent:
-            raise Unsupported(message, field=field, remedy=remedy)
+            raise replies.Unsupported(message, field=field, remedy=remedy)

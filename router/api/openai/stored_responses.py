@@ -8,8 +8,9 @@ from fastapi import Request
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.openai.chats import MOST_SAID, SAID, is_reference, read_chat, said_of
 from ragbandit.router.api.openai.replies import Unsupported, message_of
-from ragbandit.router.api.openai.requests import ChatQuestion, chat_question, id_in_header
+from ragbandit.router.api.openai.requests import ChatQuestion, chat_question
 from ragbandit.router.api.openai.responses import ID_PREFIX, ResponseBody, check_response, decisions_of_item, response
+from ragbandit.router.api.schemas.requests import id_in_header
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
 from ragbandit.router.storage.decisions.store import DecisionRecord

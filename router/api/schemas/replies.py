@@ -11,18 +11,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 from pydantic_core import to_json, to_jsonable_python
 from typing_extensions import is_typeddict
 
-from ragbandit.client.replies.decisions import (
-    AnswerReply,
-    DecisionFields,
-    KeptFeedback,
-    KeptOutcome,
-    LabelTask,
-    OutcomeFields,
-    PendingReply,
-    RecordReply,
-    RouteReply,
-    SavedFields,
-)
+from ragbandit.client.replies import decisions as reply_types
 from ragbandit.client.replies.status import ArmReply, LedgerReply, StatusReply
 from ragbandit.router.learning.status import Status
 from ragbandit.router.serving.deciding.question import price_name
@@ -79,17 +68,17 @@ def headers(decision: Decision) -> dict[str, str]:
     }
 
 
-def decision_json(decision: Decision) -> DecisionFields:
+def decision_json(decision: Decision) -> reply_types.DecisionFields:
     """A decision without what its query was."""
     pmf = dict(zip(decision.arms, decision.pmf, strict=True))
     scores = None if decision.scores is None else dict(zip(decision.arms, decision.scores, strict=True))
     own = {"decision_id": decision.id, "pmf": pmf, "scores": scores, "price": price_name(decision.query)}
-    return filled(DecisionFields, decision, **own)
+    return filled(reply_types.DecisionFields, decision, **own)
 
 
-def route_json(decision: Decision, *, seconds: float) -> RouteReply:
+def route_json(decision: Decision, *, seconds: float) -> reply_types.RouteReply:
     """A decision that was just made. seconds: from request to committed decision."""
-    reply = cast(RouteReply, {"route_ms": round(seconds * 1000, 3), **decision_json(decision)})
+    reply = cast(reply_types.RouteReply, {"route_ms": round(seconds * 1000, 3), **decision_json(decision)})
     if decision.query.asked is not None:
         reply["question"] = decision.query.text
     if (trace := trace_id_of(decision.query.request)) is not None:
@@ -99,32 +88,38 @@ def route_json(decision: Decision, *, seconds: float) -> RouteReply:
     return reply
 
 
-def answer_json(decision: Decision, outcome: Outcome, *, seconds: float, saved: float | None = None) -> AnswerReply:
+def answer_json(
+    decision: Decision, outcome: Outcome, *, seconds: float, saved: float | None = None
+) -> reply_types.AnswerReply:
     """A new decision and its outcome. saved: savings in dollars; None if unknown."""
-    known: SavedFields = {} if saved is None else {"saved": saved}
-    return {**route_json(decision, seconds=seconds), **filled(OutcomeFields, outcome), **known}
+    known: reply_types.SavedFields = {} if saved is None else {"saved": saved}
+    return {**route_json(decision, seconds=seconds), **filled(reply_types.OutcomeFields, outcome), **known}
 
 
-def pending_json(decision: Decision, *, seconds: float) -> PendingReply:
+def pending_json(decision: Decision, *, seconds: float) -> reply_types.PendingReply:
     """A decision that was just made, and has no outcome yet."""
     return {**route_json(decision, seconds=seconds), "status": "pending", "answer": None}
 
 
-def record_json(record: DecisionRecord) -> RecordReply:
+def record_json(record: DecisionRecord) -> reply_types.RecordReply:
     """All that is stored about a decision."""
     decision = record.decision
     of_decision = {name: getattr(decision, name) for name in ("floor", "encoder_hash", "run_by", "made_at")}
     own: dict[str, Any] = {**decision_json(decision), **_asked(decision.query), **of_decision}
-    feedback = [filled(KeptFeedback, item, late=item.id in record.late) for item in record.feedback]
+    feedback = [filled(reply_types.KeptFeedback, item, late=item.id in record.late) for item in record.feedback]
     if record.outcome is not None:
-        own["outcome"] = filled(KeptOutcome, record.outcome, trace=trace_json(record.outcome.trace))
-    return filled(RecordReply, record, **own, seed=str(decision.seed), facts=dict(decision.facts), feedback=feedback)
+        own["outcome"] = filled(reply_types.KeptOutcome, record.outcome, trace=trace_json(record.outcome.trace))
+    return filled(
+        reply_types.RecordReply, record, **own, seed=str(decision.seed), facts=dict(decision.facts), feedback=feedback
+    )
 
 
-def label_json(record: DecisionRecord) -> LabelTask:
+def label_json(record: DecisionRecord) -> reply_types.LabelTask:
     """An answer that waits for a label."""
     assert record.outcome is not None
-    return filled(LabelTask, record.outcome, question=record.decision.query.text, made_at=record.decision.made_at)
+    return filled(
+        reply_types.LabelTask, record.outcome, question=record.decision.query.text, made_at=record.decision.made_at
+    )
 
 
 def _asked(query: Query) -> dict[str, Any]:

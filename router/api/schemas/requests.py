@@ -384,3 +384,8 @@ def identity(given: str | None, *, key: str | None, field: str) -> str | None:
         return checked_id(key, field=KEY_HEADER)
     remedy = f"send the id once, as {field} or in the header, or the same in both"
     raise InvalidInput(f"{key!r:.80} is not the body's {field}, {given!r:.80}", field=KEY_HEADER, remedy=remedy)
+
+
+def id_in_header(key: str | None) -> str | None:
+    """The decision id that a header Idempotency-Key gives; None without the header. Raises InvalidInput."""
+    return None if key is None else checked_id(plain_decision_id(key), field=KEY_HEADER)

@@ -67,12 +67,12 @@ def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> N
             remedy="leave arms out, name all of them, or use the model auto; under a dollar budget "
             "choosing requires a key with scope forced=true",
         )
-    longest = max(1, sticky_turns)  # 0 and 1 both mean that every turn is drawn
-    if turns is not None and turns > longest:
+    limit = max(1, sticky_turns)  # 0 and 1 both mean that every turn is drawn
+    if turns is not None and turns > limit:
         raise Forbidden(
             f"this caller leaves the choice to the policy, and may not stay on an arm for {turns} turns",
             field="sticky_turns",
-            remedy=f"leave sticky_turns out, or send at most {longest} (conversation.sticky_turns); under a dollar budget "
+            remedy=f"leave sticky_turns out, or send at most {limit} (conversation.sticky_turns); with dollar budgets "
             "more requires a key with scope forced=true",
         )
 

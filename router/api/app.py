@@ -133,7 +133,6 @@ def operators_app(app: FastAPI) -> FastAPI:
 
 @asynccontextmanager
 async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
-    """Make, and at the end close, the parts of an app that belong to its event loop."""
     state, router = app.state, app.state.router
     server = router.settings.server
     state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
@@ -188,7 +187,6 @@ _pages = APIRouter(include_in_schema=False)
 
 @_pages.get("/")
 async def _root(request: Request) -> Response:
-    """Redirect a browser to the pages; return links to other clients."""
     pages = "/ui" if has_path("/ui", state=request.app.state) else "/docs"
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse(pages, status_code=307)
@@ -214,7 +212,6 @@ async def _docs() -> Response:
     return page
 
 
-#: shared by all apps of this process
 _ROUTES: Final[tuple[BaseRoute, ...]] = (
     *(route for module in (decisions, openai, feedback, policies, operations) for route in module.endpoints.routes),
     mcp.ROUTE,

@@ -1,14 +1,10 @@
 """Edge: the one layer between the server and the endpoints.
 
-For every request, in this order:
-
-1. It gets an id and a span.
-2. Before its body is read it is refused if this port does not serve its path, if it would wait too long for its turn,
-   or if it announces too large a body.
-3. The gate finds the caller by the key, and checks the role.
-4. The rate limiter counts the request for this key.
-5. The endpoint replies. Every exception becomes an error reply here, in the format of the path: ours, OpenAI's, MCP's
-   or a page. Every reply is counted.
+1. A request gets an id and a span. Before its body is read, it is refused if this port does not serve its path, if it
+   would wait too long for its turn, or if it announces too large a body.
+2. The gate finds the caller by the key, and checks the role. The rate limiter counts the request for this key.
+3. The endpoint replies. Every exception becomes an error reply in the format of the path (ours, OpenAI's, MCP's or a
+   page), and every reply is counted.
 """
 
 import asyncio
@@ -59,11 +55,10 @@ class Malformed(InvalidInput):
     status = 400
 
 
-class NoUpgrade(InvalidInput):
+class NoUpgrade(Malformed):
     """The request asks to change the protocol; the service speaks only HTTP/1.1."""
 
     code = "UPGRADE"
-    status = 400
 
 
 class Edge:
@@ -241,7 +236,6 @@ def reply_to(error: Exception, *, scope: Scope) -> Response:
 
 
 def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
-    """The reply to an error of the framework."""
     method, path = scope["method"], scope["path"]
     allowed = (error.headers or {}).get("Allow") or "a method that /docs lists"  # a 405 has Allow
     smaller = f"send less, or raise server.{rule_of(method, path).size_limit}"

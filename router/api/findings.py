@@ -40,7 +40,6 @@ WRONG_S: Final = 60.0
 #: free bytes of a disk below which there is a warning, and a problem
 LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
-#: longest wait for Redis, seconds
 REPLY_S: Final = 3.0
 #: price factor of a dollar budget from which it is a finding; smaller factors hardly change the choices
 NOTICED: Final = 1.5
@@ -170,12 +169,7 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
 
 
 def of_store(
-    database: "Database",
-    *,
-    settings: "Settings",
-    now: float,
-    weigh: bool = True,
-    month: "Report | None" = None,
+    database: "Database", *, settings: "Settings", now: float, weigh: bool = True, month: "Report | None" = None
 ) -> list[Finding]:
     """Findings of the newest rows. weigh: whether to compare reward.weight with labels, and routing with single arms.
 
@@ -276,7 +270,6 @@ def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator
 
 
 def _failing(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    """Findings of arms whose servers failed in the last hour, by the kind of failure."""
     from sqlalchemy import select
 
     from ragbandit.router.storage.rows.conversion import json_object
@@ -361,7 +354,6 @@ def _of_redis(settings: "Settings") -> Iterator[Finding]:
 
 
 def _missing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterator[Finding]:
-    """Findings if no service, learner, answer worker or judge runs, as far as the settings need them."""
     judged = settings.judge.generator is not None and settings.judge.share > 0
     served = {queue for card in cards for queue in card.queues}
     if not any(card.role == "service" for card in cards):
@@ -374,7 +366,6 @@ def _missing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterato
 
 
 def _differing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterator[Finding]:
-    """Findings if versions, clocks, indexes or snapshots of the hosts differ."""
     for part in ("ragbandit", "python", "numpy", "torch"):
         hosts_by = _hosts(cards, lambda card: card.version if part == "ragbandit" else card.packages.get(part))  # noqa: B023
         if len(hosts_by) > 1:

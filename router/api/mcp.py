@@ -26,8 +26,6 @@ _HEADERS: Final = ("authorization", "traceparent", "tracestate")
 
 
 class _Endpoint:
-    """Hands requests to the SDK; the first request imports it."""
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["route"] = ROUTE  # the metrics count the request by its route
         server = await _server_of(scope["app"])
@@ -45,7 +43,6 @@ class _Endpoint:
             await exchange.handle_request(scope, whole, send)
 
 
-#: MCP server of the app
 ROUTE: Final = Route(MCP_PATH, _Endpoint(), methods=["POST"])
 
 

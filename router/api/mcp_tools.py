@@ -133,14 +133,12 @@ def _input(endpoint: Schema, *, api: Mapping[str, Any]) -> Schema:
 
 
 def _output(endpoint: Schema, *, api: Mapping[str, Any]) -> Schema:
-    """The schema of a tool's successful replies."""
     replies = [reply for status, reply in endpoint["responses"].items() if status.startswith("2")]
     shapes = [_plain(reply["content"]["application/json"]["schema"], api=api, depth=_DEPTH) for reply in replies]
     return shapes[0] if all(shape == shapes[0] for shape in shapes) else {"type": "object", "anyOf": shapes}
 
 
 def _resolved(schema: Schema, *, api: Mapping[str, Any]) -> Schema:
-    """The schema, with the fields of the schema that it refers to."""
     name = schema.get("$ref") or schema.get("allOf", [{}])[0].get("$ref")
     return schema if name is None else {**api["components"]["schemas"][name.rpartition("/")[2]], **schema}
 

@@ -206,7 +206,6 @@ def _rates(limiters: Sequence[RateLimiter]) -> Iterator[Metric]:
 
 
 def _process(router: Router) -> Iterator[Metric]:
-    """Counters and queues of this process, except its requests; reads nothing outside of it."""
     yield from _policy(router)
     encoder, rewriter = router.encoder, router.conversations.rewriter
     if isinstance(encoder, CachingEncoder):
@@ -254,7 +253,6 @@ def _policy(router: Router) -> Iterator[Metric]:
 
 
 def _shared(state: RouterState) -> Iterator[Metric]:
-    """Metrics of the store, which are the same in all processes."""
     ledger = state.ledger
     text = "Seconds for which the oldest feedback that can be learned has been waiting."
     yield gauge("ragbandit_lag_seconds", text, ledger.lag_s)

@@ -27,15 +27,7 @@ from ragbandit.router.api.dependencies import (
     tracing_of,
 )
 from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, asked, events_of
-from ragbandit.router.api.schemas.replies import (
-    answer_json,
-    explanation_json,
-    filled,
-    headers,
-    pending_json,
-    record_json,
-    route_json,
-)
+from ragbandit.router.api.schemas import replies
 from ragbandit.router.api.schemas.requests import (
     ID,
     DecisionIdText,
@@ -65,8 +57,7 @@ _JSON_TYPES: Final = (["application/json"], ["application/json; charset=utf-8"])
 MAX_WAIT_S = 600
 
 DecisionPath = Annotated[
-    DecisionIdText,
-    PathParameter(description="Id of the decision, or of its chat completion.", json_schema_extra=ID),
+    DecisionIdText, PathParameter(description="Id of the decision, or of its chat completion.", json_schema_extra=ID)
 ]
 WaitParameter = Annotated[
     float | None,
@@ -134,29 +125,20 @@ async def _decided(
     began = time.perf_counter()
     submitted = router_of(request).submit_many(traced) if traced else ()
     results = await awaited_all(request, submitted, what="decision_id")
+    seconds = time.perf_counter() - began
     for span, result in zip(spans, results, strict=True):
-        _end_span(span, result)
-    seconds, decided, replies = (
-        time.perf_counter() - began,
-        iter(results),
-        list[reply_types.RouteReply | reply_types.ErrorReply](),
-    )
-    for question in questions:
-        result = next(decided) if isinstance(question, Query) else question
         if isinstance(result, Decision):
+            span.set(_decision_attributes(result))
             metrics.decided(result, seconds=seconds)
-            replies.append(route_json(result, seconds=seconds))
         else:
-            replies.append(error_item(result))
-    return replies
-
-
-def _end_span(span: Span, result: Decision | BaseException) -> None:
-    if isinstance(result, Decision):
-        span.set(_decision_attributes(result))
-    else:
-        span.fail(type(result).__name__)
-    span.end()
+            span.fail(type(result).__name__)
+        span.end()
+    decided = iter(results)
+    entries = [next(decided) if isinstance(question, Query) else question for question in questions]
+    return [
+        replies.route_json(entry, seconds=seconds) if isinstance(entry, Decision) else error_item(entry)
+        for entry in entries
+    ]
 
 
 async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Query] | RagBanditError":
@@ -191,7 +173,7 @@ async def plain_body(request: Request, model: type[Body]) -> Body | None:
 async def _routed(request: Request, body: RouteBody, *, key: str | None) -> Response:
     query = await whole_query(request, body, key=key, run_by="caller")
     decision, seconds = await decide(request, query, run_by="caller")
-    return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
+    return JsonReply(replies.route_json(decision, seconds=seconds), headers=replies.headers(decision))
 
 
 def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
@@ -318,10 +300,14 @@ async def answer(
     finally:
         pending.forget()
     if outcome is None:
-        return JsonReply(pending_json(decision, seconds=seconds), status_code=202, headers=headers(decision))
+        return JsonReply(
+            replies.pending_json(decision, seconds=seconds), status_code=202, headers=replies.headers(decision)
+        )
     await pending.follow(outcome.decision_id)
     decision, saved = pending.decision, router.savings.of(outcome.cost)
-    return JsonReply(answer_json(decision, outcome, seconds=seconds, saved=saved), headers=headers(decision))
+    return JsonReply(
+        replies.answer_json(decision, outcome, seconds=seconds, saved=saved), headers=replies.headers(decision)
+    )
 
 
 @endpoints.post(
@@ -360,7 +346,7 @@ async def decision(decision_id: DecisionPath, request: Request) -> Response:
     router = router_of(request)
     await check_owner(request, decision_id)
     record = await reads_of(request).run(lambda: router.decision(decision_id))
-    return JsonReply(record_json(record), headers=headers(record.decision))
+    return JsonReply(replies.record_json(record), headers=replies.headers(record.decision))
 
 
 @endpoints.get(
@@ -371,7 +357,7 @@ async def decision(decision_id: DecisionPath, request: Request) -> Response:
 async def explanation(decision_id: DecisionPath, request: Request) -> Response:
     """Explain a decision: its draw with reasons, the steps of the answer, feedback, reward, and what it waits for."""
     explained = await explained_for(request, decision_id)
-    return JsonReply(explanation_json(explained), headers=headers(explained.record.decision))
+    return JsonReply(replies.explanation_json(explained), headers=replies.headers(explained.record.decision))
 
 
 async def explained_for(request: Request, decision_id: str) -> Explanation:
@@ -397,5 +383,5 @@ async def cancel(decision_id: DecisionPath, request: Request) -> Response:
     router = router_of(request)
     await check_owner(request, decision_id)
     state = await reads_of(request).run(lambda: router.cancel(decision_id))
-    reply = filled(reply_types.CancellationReply, state, status=state.status or "pending")
+    reply = replies.filled(reply_types.CancellationReply, state, status=state.status or "pending")
     return JsonReply(reply, status_code=202 if state.status is None else 200)

@@ -37,7 +37,6 @@ STORED: Final[dict[int | str, dict[str, Any]]] = {
     200: described("This feedback was stored before.", ReceiptReply),
     202: described("Stored.", ReceiptReply),
 }
-#: most items in one /v1/feedback/batch
 MAX_BATCH = 1000
 
 endpoints = documented("Feedback")
@@ -111,7 +110,6 @@ async def _stored(request: Request, items: Sequence[Feedback]) -> list[Receipt |
 
 
 async def _owned(request: Request, items: Sequence[Feedback | RagBanditError]) -> list[Feedback | RagBanditError]:
-    """The items; NotFound in place of an item whose decision belongs to another tenant."""
     unknown = await strangers(request, (item.decision_id for item in items if isinstance(item, Feedback)))
     return [
         unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in items

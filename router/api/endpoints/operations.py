@@ -24,7 +24,6 @@ from ragbandit.router.serving.overview import HOUR_S, Overview, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import NotReady, StoreError
 
-#: most budgets in one scrape
 MOST_BUDGETS: Final = 100
 #: longest wait of a probe for the router's state, seconds
 PROBE_S = 4.0
@@ -132,8 +131,7 @@ _TIME: Final[dict[str, Any]] = {"ge": 0, "le": 1e11, "allow_inf_nan": False}
 SinceQuery = Annotated[float | None, Query(**_TIME, description="Seconds since 1970; default: a day before.")]
 UntilQuery = Annotated[float | None, Query(**_TIME, description="Seconds since 1970; default: now.")]
 StepQuery = Annotated[
-    int,
-    Query(ge=HOUR_S, le=400 * 86_400, multiple_of=HOUR_S, description="Seconds of a step; a multiple of 3600."),
+    int, Query(ge=HOUR_S, le=400 * 86_400, multiple_of=HOUR_S, description="Seconds of a step; a multiple of 3600.")
 ]
 
 
@@ -163,9 +161,7 @@ async def read_overview(
 
 
 @endpoints.get(
-    "/v1/report",
-    summary="Read what the router earned",
-    responses={200: described("The report of that time.", Report)},
+    "/v1/report", summary="Read what the router earned", responses={200: described("The report of that time.", Report)}
 )
 async def read_report(
     request: Request,

@@ -156,7 +156,6 @@ def base_of(router: Router) -> PolicyLabel:
 
 
 def _actor(request: Request) -> str:
-    """The caller's name in the audit log."""
     caller, client = caller_of(request), request.client
     if caller.key is not None:
         return caller.key if caller.is_person else f"key:{caller.key}"
@@ -166,7 +165,6 @@ def _actor(request: Request) -> str:
 
 
 async def _done(request: Request, act: Callable[..., Any], body: ReasonBody) -> Any:
-    """Act on the versions on a thread; the entry in the audit log names the caller."""
     router, actor = router_of(request), _actor(request)
     entry = {"base": base_of(router), "actor": actor, "reason": body.reason, "now": time.time()}
     return await reads_of(request).run(lambda: act(router.database, **entry))

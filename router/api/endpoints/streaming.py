@@ -106,7 +106,6 @@ class PendingAnswer:
                 _abandon(self)
 
     async def _stream(self, *, wake: Callable[[], None]) -> ReadStream | None:
-        """The pieces of the answer, from this process or from Redis; None if it comes whole."""
         streams = router_of(self.request).streams
         if self.local is not None:
             self.local.attach(wake)
@@ -214,7 +213,6 @@ class _Sent:
 
 
 def _abandon(answer: PendingAnswer) -> None:
-    """Give up an answer whose caller has gone: cancel it, unless another request may ask for it."""
     request, decision, router = answer.request, answer.decision, router_of(answer.request)
     request.app.state.metrics.unseen.inc()
     answer.forget()

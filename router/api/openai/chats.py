@@ -109,10 +109,7 @@ def read_chat(
 
 
 def _to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
-    """The texts up to the question, which is the last text of a user, or else the last text.
-
-    Returns (texts, whether a user wrote the question and only system messages follow it).
-    """
+    """Returns (texts up to the question, whether a user wrote the question and only system messages follow it)."""
     last = max((place for place, turn in enumerate(texts) if turn.role == "user"), default=None)
     if last is None:
         return list(texts[:-1]) + [replace(turn, role="user") for turn in texts[-1:]], False
@@ -265,7 +262,6 @@ _PARTS: Final = {
     "input_image": "image_url",
     "input_file": "file",
 }
-#: types of items
 CALL, _REASONING = "function_call", "reasoning"
 _PART_TEXTS: Final = ("input_text", "output_text")
 ITEM: Final[dict[str, Any]] = {

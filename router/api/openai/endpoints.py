@@ -1,23 +1,41 @@
-"""OpenAI's endpoints: models, chat completions, Open Responses."""
+"""OpenAI's endpoints: models, chat completions, Open Responses; and ChatExchange, which takes a chat to its reply."""
 
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
 
-from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, documented, reads_of, router_of
-from ragbandit.router.api.endpoints.decisions import plain_body
-from ragbandit.router.api.openai import replies
-from ragbandit.router.api.openai.exchange import ChatExchange
-from ragbandit.router.api.openai.requests import ChatBody, choice_of, completion_question, model_list, named_model
+from ragbandit.router.api.dependencies import (
+    CallerGone,
+    IdempotencyKey,
+    awaited,
+    caller_of,
+    documented,
+    reads_of,
+    router_of,
+)
+from ragbandit.router.api.endpoints.decisions import decide, paced, plain_body
+from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, AnswerEvent, EventStream, PendingAnswer, asked
+from ragbandit.router.api.openai import replies, requests
 from ragbandit.router.api.openai.response_stream import ResponseStream
 from ragbandit.router.api.openai.responses import ResponseBody, ResponseReply, response
 from ragbandit.router.api.openai.stored_responses import record_of, response_question, stored_response
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, KEY_HEADER, DecisionIdText
-from ragbandit.router.api.schemas.responses import JsonReply, described
-from ragbandit.shared.errors import NotFound
+from ragbandit.router.api.schemas.responses import JsonReply, described, refusal
+from ragbandit.router.serving.deciding.needs import lacks_of
+from ragbandit.router.serving.overview import Savings
+from ragbandit.router.storage.decisions.tool_turns import RESULTS, TOOL_TURN, ToolTurn, next_turn
+from ragbandit.shared.errors import Conflict, NotFound, NotReady, RagBanditError
+from ragbandit.shared.types import NAMED_ID, Decision, Outcome, Query
+
+log = logging.getLogger("ragbandit.api")
 
 endpoints = documented("OpenAI", any_parameter=True)
 
@@ -31,7 +49,7 @@ async def models(request: Request) -> Response:
     """List the models: `auto` lets the policy choose the arm, `auto:<price>` does so at a price of the setting
     `cost_weights`, and `arm/<name>` is an arm that our workers run.
     """
-    return JsonReply(model_list(router_of(request), caller=caller_of(request)))
+    return JsonReply(requests.model_list(router_of(request), caller=caller_of(request)))
 
 
 @endpoints.get(
@@ -44,8 +62,8 @@ async def model(
     request: Request,
 ) -> Response:
     """Read the model of this name; 404 with the code `model_not_found` if there is none."""
-    choice_of(model, router=router_of(request), field=None)
-    return JsonReply(named_model(model))
+    requests.choice_of(model, router=router_of(request), field=None)
+    return JsonReply(requests.named_model(model))
 
 
 @endpoints.post(
@@ -57,21 +75,22 @@ async def model(
         504: {"model": replies.OpenAIErrorReply},
     },
 )
-async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+async def chat(body: requests.ChatBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
     """Answer the last message of a conversation: an arm is drawn, and a worker runs it.
 
     Made for clients of OpenAI's interface (docs/openai.md). The reply's `id` is "chatcmpl-" and the id of the decision;
     use that id to send feedback.
     """
-    question = completion_question(request, body, key=idempotency_key)
+    question = requests.completion_question(request, body, key=idempotency_key)
+    include_usage = bool((body.stream_options or {}).get("include_usage"))
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
-    stream = partial(replies.ChatStream, include_usage=body.include_usage, open_webui=open_webui)
+    stream = partial(replies.ChatStream, include_usage=include_usage, open_webui=open_webui)
     return await ChatExchange(request, question, whole=replies.completion, stream=stream).reply()
 
 
 async def chat_directly(request: Request) -> Response | None:
     """The reply to a simple chat completion; None to hand the request to FastAPI (see `route_directly`)."""
-    body = await plain_body(request, ChatBody)
+    body = await plain_body(request, requests.ChatBody)
     return None if body is None else await chat(body, request, request.headers.get(KEY_HEADER))
 
 
@@ -141,3 +160,173 @@ async def cancel(response_id: ResponsePath, request: Request) -> Response:
     router = router_of(request)
     await reads_of(request).run(lambda: router.cancel(response_id))
     return JsonReply(stored_response(request, await record_of(request, response_id)))
+
+
+#: longest delay of the beginning of a stream, seconds: it waits for the first content, and proxies close silent
+#: connections
+HOLD_S: Final = 30.0
+
+#: makes the events of a reply in pieces, each as its bytes
+ReplyStream = replies.ChatStream | ResponseStream
+
+
+@dataclass(frozen=True, slots=True)
+class ChatExchange:
+    """A chat, and the format of its reply."""
+
+    request: Request
+    question: requests.ChatQuestion
+    _: KW_ONLY
+    #: writes the whole reply from (decision, outcome, base=URL of this service, saved=dollars or None)
+    whole: Callable[..., Mapping[str, Any]]
+    #: makes the ReplyStream of (decision, base=URL of this service)
+    stream: Callable[..., ReplyStream]
+
+    async def reply(self) -> Response:
+        """Decide the question, have a worker answer it, and return the reply.
+
+        Raises errors that come before the decision. Later errors become replies that ask clients not to repeat the
+        request, since a repeated request would make another decision.
+        """
+        request, query = self.request, self.question.query
+        router = router_of(request)
+        server, budget = router.settings.server, router.settings.budget
+        limit_s = max(server.answer_wait_s, budget.seconds + STREAM_WAIT_S)
+        live = self.question.streamed
+        with router.answers.place(query):
+            decision, is_own = await self._decide()
+            try:
+                answer = await asked(request, decision, live=live, limit_s=limit_s, is_own=is_own)
+            except RagBanditError as error:
+                return self._failure(decision, error)
+        if live:
+
+            def refused(error: RagBanditError) -> Response:
+                return self._failure(answer.decision, error)  # by now another arm may answer
+
+            return EventStream(self._pieces(answer), answer=answer, refused=refused)
+        try:
+            (outcome,) = [event async for group in _events(answer) for event in group if isinstance(event, Outcome)]
+        except RagBanditError as error:
+            return self._failure(answer.decision, error)
+        finally:
+            answer.forget()
+        saved = router.savings.of(outcome.cost)
+        body = self.whole(answer.decision, outcome, base=str(request.base_url), saved=saved)
+        return JsonReply(body, headers=headers(answer.decision))
+
+    async def _decide(self) -> tuple[Decision, bool]:
+        """Decide and commit the question. Returns (decision, whether only this request may ask for its answer)."""
+        request, query = self.request, self.question.query
+        turn = await self._next_turn()
+        if isinstance(turn, Decision):
+            return turn, False
+        query = await paced(request, turn or query)
+        rewrite = router_of(request).conversations.submit(self.question.turns, query=query)
+        query = await awaited(request, rewrite, what="Idempotency-Key")
+        try:
+            decision, _ = await decide(request, query, run_by="worker")
+        except Conflict as error:
+            if error.field != RESULTS:
+                raise
+            return await self._decide()  # another request has used the results of the tools meanwhile
+        return decision, query.id is None or query.request.get(NAMED_ID) is False
+
+    async def _next_turn(self) -> Query | Decision | None:
+        """The query as the next turn of the tool loop whose results it brings, for the arm that called the tools.
+
+        Returns the decision of that turn if the same request came before. Returns None, so that an arm is drawn, if no
+        loop is found, the loop has had too many turns or took too long, its arm cannot answer, or the caller may not
+        use that arm. Raises StoreError.
+        """
+        query, calls = self.question.query, self.question.calls
+        if calls is None:
+            return None
+        router, reads = router_of(self.request), reads_of(self.request)
+        settings, passing = router.settings.conversation, router.service.passing
+        previous, since = query.request.get("previous_response_id"), time.time() - settings.tool_turns_s
+        find = partial(next_turn, router.database, calls, query=query, since=since, previous=previous)
+        turn = await reads.run(find)
+        if turn is None:
+            return None
+        if not isinstance(turn, ToolTurn):
+            decision_id = turn
+            decision = (await reads.run(lambda: router.decision(decision_id))).decision
+            return decision if query.arms is None or decision.arm in query.arms else None
+        if query.arms is not None and turn.arm not in query.arms:
+            return None
+        if turn.number > settings.tool_turns or turn.arm not in passing:
+            return None
+        if lacks_of(query, arms=(turn.arm,), passing=passing):
+            return None
+        return replace(query, arms=(turn.arm,), forced=True, request={**query.request, TOOL_TURN: turn.facts})
+
+    def _failure(self, decision: Decision, error: RagBanditError) -> Response:
+        reply = refusal(error, scope=self.request.scope)
+        reply.headers.update(headers(decision))
+        if isinstance(error, replies.ServerFault):
+            reply.status_code = error.status  # `refusal` replies 400 to a 422 of the model's server
+        if error.status != 429:  # after a 429 a client may ask again, when the time in the reply is over
+            reply.headers["x-should-retry"] = "false"
+        return reply
+
+    async def _pieces(self, answer: PendingAnswer) -> AsyncIterator[bytes]:
+        """The events of the reply. Raises CallerGone, and the error of an answer that fails before any event."""
+        savings, begin_at = router_of(self.request).savings, time.monotonic() + HOLD_S
+        stream = partial(self.stream, base=str(self.request.base_url))
+        reply, has_begun = stream(answer.decision), False
+        try:
+            async with aclosing(_events(answer)) as events:  # type: ignore[type-var] # a generator
+                async for group in events:
+                    if reply.decision is not answer.decision:
+                        reply = stream(answer.decision)
+                    if not group and not has_begun and time.monotonic() < begin_at:
+                        continue
+                    data = b"".join(_parts(reply, group, savings=savings))
+                    if data:
+                        has_begun = True
+                        yield data
+        except CallerGone:
+            raise
+        except Exception as error:
+            if not has_begun:
+                raise
+            for part in reply.failure(_error_in_stream(error, has_content=reply.has_begun)):
+                yield part
+
+
+async def _events(answer: PendingAnswer) -> AsyncIterator[list[AnswerEvent]]:
+    """The events of an answer, with its outcome last. Raises CallerGone, and the error of a failed or late answer."""
+    group = list[AnswerEvent]()
+    try:
+        async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
+            async for group in events:
+                fault = (
+                    replies.fault_of(answer.decision, group[-1]) if group and isinstance(group[-1], Outcome) else None
+                )
+                if fault is not None:
+                    raise fault
+                yield group
+    except TimeoutError:
+        remedy = f"ask for the answer in a while: GET /v1/decisions/{answer.decision.id}"
+        raise NotReady("the service is shutting down; the decision stands", remedy=remedy) from None
+    if not group or not isinstance(group[-1], Outcome):
+        message = f"no answer within {answer.limit_s:g} s; the decision stands, and its answer may come"
+        raise replies.AnswerTimeout(message, remedy=f"ask for it: GET /v1/decisions/{answer.decision.id}")
+
+
+def _parts(reply: ReplyStream, group: Sequence[AnswerEvent], *, savings: Savings) -> Iterator[bytes]:
+    for event in group or (None,):
+        yield from reply.end(event, saved=savings.of(event.cost)) if isinstance(event, Outcome) else reply.of(event)
+
+
+def _error_in_stream(error: Exception, *, has_content: bool) -> dict[str, Any]:
+    """The error for a stream that has begun: its status is sent already, so only an event can report the failure."""
+    fault = error if isinstance(error, RagBanditError) else None
+    if fault is None:
+        log.error("unexpected error in a stream", extra={"action": "error"}, exc_info=error)
+        fault = RagBanditError("the service failed; its log has the traceback")
+    shown = replies.error_in_reply(fault)
+    if has_content and isinstance(fault, replies.ServerFault):
+        shown["message"] += ". A part of the answer had been sent, so no other arm was asked"
+    return shown

@@ -268,7 +268,6 @@ def model_name(decision: Decision) -> str:
 
 
 def _head(decision: Decision) -> dict[str, Any]:
-    """Fields of a completion and of its chunks."""
     return {
         "id": f"{COMPLETION_PREFIX}{decision.id}",
         "created": int(decision.made_at),
@@ -356,7 +355,6 @@ def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float 
     return cast(ChatCompletion, reply)
 
 
-#: the last event of every stream
 DONE: Final = b"data: [DONE]\n\n"
 
 
@@ -421,7 +419,6 @@ class ChatStream:
         return events
 
     def _status(self, text: str, *, done: bool) -> bytes:
-        """A status that Open WebUI shows above the answer; other clients read an empty chunk."""
         status = {"type": "status", "data": {"description": text, "done": done}}
         return self._event(event=status)
 
@@ -437,7 +434,6 @@ class ChatStream:
 
 
 def _sources(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
-    """The passages that the arm saw, in the form in which Open WebUI lists them with their text."""
     sources = list[dict[str, Any]]()
     for source, url in _cited(outcome, base=base):
         name = source.title or source.id

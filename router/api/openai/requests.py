@@ -32,7 +32,6 @@ from ragbandit.shared.failures import FAILOVER
 from ragbandit.shared.openai_client import PASSED_PARAMETERS
 from ragbandit.shared.types import ArmName, Caller, DecisionId, Json, Message, Query
 
-#: model that lets the policy choose the arm
 AUTO: Final = "auto"
 _OWNER: Final = "ragbandit"
 #: prefixes of models that are an arm
@@ -183,11 +182,6 @@ class ChatBody(OpenAIBody):
     audio: Annotated[dict[str, Any] | None, limits(enum=[None])] = None
     """Only null is supported."""
 
-    @property
-    def include_usage(self) -> bool:
-        """Whether a stream ends with a chunk that has the usage."""
-        return bool((self.stream_options or {}).get("include_usage"))
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatQuestion:
@@ -277,7 +271,6 @@ def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
 
 
 def _facts(body: OpenAIBody, *, chat: Chat) -> dict[str, Json]:
-    """Entries of the query's `request`, among them the names of ignored parameters, tools and items."""
     user = body.safety_identifier or body.user
     if user:
         checked_text(user, field="user")
@@ -317,7 +310,6 @@ def _context_of(metadata: Mapping[str, str], *, schema: ContextSchema) -> tuple[
 
 
 def _value(text: str, *, declared: ContextKey, field: str) -> Json:
-    """The value that a text stands for, by the type that the setting `context` declares. Raises InvalidInput."""
     match declared.type:
         case "number":
             try:

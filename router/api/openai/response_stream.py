@@ -30,7 +30,6 @@ class ResponseStream:
         return bool(self._items)
 
     def _created(self) -> list[bytes]:
-        """The first events of the stream, which name the decision; [] if they were sent already."""
         if self._number:
             return []
         reply = responses.response(self.decision, None, base=self._base)

@@ -93,7 +93,6 @@ _CREDENTIALS: Final = frozenset({"authorization", "headers"})
 
 
 def _repeated(sent: Mapping[str, Any]) -> dict[str, Json]:
-    """The parameters that a response repeats, without values whose type is not OpenAI's."""
     repeated: dict[str, Json] = {}
     for name, (_, kinds) in _REPEATED.items():
         value = sent.get(name)
@@ -232,7 +231,6 @@ def decisions_of_item(key: str) -> list[str]:
     return [f"{ID_PREFIX}{decision_key}", decision_key]
 
 
-#: type of a part of an item -> its field with the text
 _PARTS: Final = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
 
 

@@ -146,7 +146,6 @@ async def _insert_items(request: Request, body: ResponseBody) -> None:
 
 
 async def _stored_item(request: Request, item_id: str) -> dict[str, Any] | None:
-    """The item with this id of a stored response; None if there is none, or its texts were erased."""
     tenant = caller_of(request).tenant or "default"
     item = None
     for decision_id in decisions_of_item(item_id):

@@ -50,7 +50,6 @@ def _folded(messages: Sequence[Mapping[str, Any]], *, state: str) -> str:
 
 
 def _comparable(message: Mapping[str, Any]) -> list[str]:
-    """The parts of a message that are compared: role, name or ids, and content without whitespace."""
     role, content = str(message.get("role")), _without_space(message.get("content"))
     calls = _call_ids(message)
     if role == "assistant" and calls:

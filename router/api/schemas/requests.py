@@ -14,14 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSc
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
-from ragbandit.router.serving.checks.questions import (
-    AIMS,
-    ID_PATTERN,
-    MAX_SESSION,
-    MAX_STICKY_TURNS,
-    MAX_WORDS,
-    checked_id,
-)
+from ragbandit.router.serving.checks import questions
 from ragbandit.router.serving.checks.reports import MAX_ANSWERS, MAX_RATER
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, Cost, OutcomeStatus
@@ -106,7 +99,7 @@ def limits(*schemas: dict[str, Any], **keywords: Any) -> FieldInfo:
 _VISIBLE: Final = r"[^\u0000\u0009-\u000d\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 _NO_NUL: Final = r"[^\u0000]*"
 
-ID: Final[dict[str, Any]] = {"pattern": f"^{ID_PATTERN.pattern}$"}
+ID: Final[dict[str, Any]] = {"pattern": f"^{questions.ID_PATTERN.pattern}$"}
 NAME: Final[dict[str, Any]] = {"pattern": "^[A-Za-z0-9_.-]{1,64}$"}
 #: a text that is not blank
 TEXT: Final[dict[str, Any]] = {"minLength": 1, "maxLength": MAX_TEXT, "pattern": f"^{_NO_NUL}{_VISIBLE}{_NO_NUL}$"}
@@ -114,7 +107,7 @@ TEXT: Final[dict[str, Any]] = {"minLength": 1, "maxLength": MAX_TEXT, "pattern":
 ANY_TEXT: Final[dict[str, Any]] = {"maxLength": MAX_TEXT, "pattern": f"^({_NO_NUL}{_VISIBLE}{_NO_NUL})?$"}
 #: any text that can be stored
 STORABLE: Final[dict[str, Any]] = {"pattern": f"^{_NO_NUL}$"}
-SESSION: Final[dict[str, Any]] = TEXT | {"maxLength": MAX_SESSION}
+SESSION: Final[dict[str, Any]] = TEXT | {"maxLength": questions.MAX_SESSION}
 
 #: header that may be sent in place of decision_id or feedback_id
 KEY_HEADER: Final = "Idempotency-Key"
@@ -149,7 +142,7 @@ Fact = Annotated[
     | int
     | float
     | bool
-    | Annotated[list[NotBlank], limits(maxItems=MAX_WORDS)]
+    | Annotated[list[NotBlank], limits(maxItems=questions.MAX_WORDS)]
     | None,
     wanted("text, a finite number, true, false, a list of texts or null"),
 ]
@@ -162,7 +155,9 @@ Aim = Annotated[
     Annotated[dict[str, Annotated[int | float, wanted("a finite number")]], Field(min_length=1, max_length=1)] | None,
     wanted("an object of one number (quality, steps or dollars), or null"),
     limits(
-        properties={name: {"type": "number", "minimum": 1e-9, "maximum": int(most)} for name, most in AIMS.items()},
+        properties={
+            name: {"type": "number", "minimum": 1e-9, "maximum": int(most)} for name, most in questions.AIMS.items()
+        },
         additionalProperties=False,
     ),
 ]
@@ -262,7 +257,7 @@ class RouteBody(RequestBody):
     messages: list[MessageBody] = Field(default_factory=list)
     """The conversation before the question, oldest message first. If the service has a model for it, the question is
     rewritten to be understood without them. The arm sees the last messages."""
-    sticky_turns: Annotated[Count, limits(minimum=0, maximum=MAX_STICKY_TURNS)] = None
+    sticky_turns: Annotated[Count, limits(minimum=0, maximum=questions.MAX_STICKY_TURNS)] = None
     """Number of turns for which the session keeps a drawn arm, including the turn of the draw; 0: this turn is drawn.
     Default: the setting `conversation.sticky_turns`. At most `conversation.max_sticky_turns`; for keys with the scope
     forced=false at most `conversation.sticky_turns`."""
@@ -377,11 +372,11 @@ def identity(body_id: str | None, *, key: str | None, field: str) -> str | None:
     if key is None or key == body_id:
         return body_id
     if body_id is None:
-        return checked_id(key, field=KEY_HEADER)
+        return questions.checked_id(key, field=KEY_HEADER)
     remedy = f"send the id once, as {field} or in the header, or the same in both"
     raise InvalidInput(f"{key!r:.80} is not the body's {field}, {body_id!r:.80}", field=KEY_HEADER, remedy=remedy)
 
 
 def id_in_header(key: str | None) -> str | None:
     """The decision id that a header Idempotency-Key gives; None without the header. Raises InvalidInput."""
-    return None if key is None else checked_id(plain_decision_id(key), field=KEY_HEADER)
+    return None if key is None else questions.checked_id(plain_decision_id(key), field=KEY_HEADER)

@@ -102,9 +102,7 @@ class KeyRing:
             log.warning("the use of an API key is not noted", extra={"action": "keys", "reason": error.message})
 
 
-#: name of the login cookie
 SESSION: Final = "ragbandit_session"
-#: longest duration of a login, seconds
 SESSION_S: Final = 12 * 3600.0
 #: most characters of a header Cookie that is read
 _LONGEST_COOKIES: Final = 8192
@@ -159,7 +157,6 @@ def cookies_of(headers: Headers) -> dict[str, str]:
 
 #: names of this machine in a Host header
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-#: methods that change nothing
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 #: a Host header: a name, or an IPv6 address in brackets, and perhaps a port
 _HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(?::[0-9]+)?")
@@ -211,7 +208,6 @@ def _foreign(message: str, *, field: str) -> Forbidden:
 
 
 def _address(origin: str) -> str:
-    """Host and port of an Origin; "" for "null" and invalid URLs."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:

@@ -24,7 +24,6 @@ from ragbandit.shared.types import Caller
 
 log = logging.getLogger("ragbandit.api")
 
-#: longest wait for Redis, seconds
 WAIT_S: Final = 0.5
 #: time between two attempts to reach a lost Redis, seconds
 LOOK_S: Final = 2.0

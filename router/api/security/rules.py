@@ -1,7 +1,4 @@
-"""Access rules: for every endpoint, who may call it, how large its body may be, and in which queue its requests wait.
-
-A test compares RULES with the endpoints of the app, another one with the table in docs/security.md.
-"""
+"""Access rules of the endpoints: the roles that may call one, the limit of its body, the queue of its requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +29,6 @@ def _roles(*roles: Role) -> frozenset[Role]:
     return frozenset({*roles, "admin"})  # admin may call everything
 
 
-#: path of the MCP endpoint
 MCP_PATH: Final = "/mcp"
 #: paths that probes and scrapers poll: without a rate limit, and with any query parameter
 OPERATOR_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})

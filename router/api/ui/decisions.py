@@ -24,9 +24,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.types import DecisionState
 
-#: decisions on a page of results
 PAGE: Final = 50
-#: most steps of an answer on a page
 MOST_STEPS: Final = 300
 _STATES: Final[tuple[DecisionState, ...]] = get_args(DecisionState)
 _FIELDS: Final = ("id", "session", "arm", "state", "since", "until")
@@ -146,7 +144,6 @@ def _search(request: Request, form: Mapping[str, str]) -> Search:
 
 
 def _seconds(text: str, *, field: str) -> float | None:
-    """Parse a time in UTC. Returns seconds since the epoch; None for ""."""
     if not text:
         return None
     try:
@@ -157,7 +154,6 @@ def _seconds(text: str, *, field: str) -> float | None:
 
 
 def _page_end(text: str | None) -> PageEnd | None:
-    """The end of the previous page, from the link to the next one."""
     if not text:
         return None
     made_at, _, named = text.partition(",")

@@ -30,7 +30,6 @@ from ragbandit.shared.types import ArmTotals
 
 #: most judged decisions whose sources are counted, newest first
 LATELY: Final = 500
-#: most rejected decisions in the list
 LISTED: Final = 50
 #: most updates, and closed decisions, that are searched for them, newest first
 LOOKED_AT: Final = 5_000
@@ -113,11 +112,7 @@ def report_file(result: Report, *, mapped: PolicyMap | None) -> str:
 #: most arms in a chart; the arms with most decisions are shown
 MOST_LINES: Final = 8
 #: unit -> function that formats a value; the script of the page formats the axes alike
-_WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {
-    "number": number,
-    "percent": percent,
-    "seconds": duration,
-}
+_WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {"number": number, "percent": percent, "seconds": duration}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

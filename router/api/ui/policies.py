@@ -34,9 +34,7 @@ VERBS: Final[dict[str, str]] = {
 _DESTRUCTIVE: Final = ("rollback", "retire")
 #: order of the states in the list of versions
 _ORDER: Final = ("champion", "canary", "shadow", "paused", "draft", "rolled_back", "retired")
-#: most versions in the list
 MOST_VERSIONS: Final = 100
-#: most rows of verdicts on a page
 LISTED: Final = 30
 
 pages = APIRouter(include_in_schema=False)

@@ -24,10 +24,8 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, number, percent, printable
 from ragbandit.shared.types import Caller
 
-#: scripts, styles and pictures of the pages
 STATIC: Final = Path(__file__).parent / "static"
 _DASH: Final = Markup(NOTHING)  # noqa: S704 - a constant
-#: path of a page -> its title
 PAGES: Final = {
     "/ui": "Overview",
     "/ui/arms": "Arms",
@@ -37,7 +35,6 @@ PAGES: Final = {
     "/ui/labels": "Labels",
     "/ui/queues": "Queues",
 }
-#: number of colours and of shapes that mark arms
 COLOURS, SHAPES = 8, 8
 
 
@@ -130,7 +127,6 @@ def _plain(value: object) -> object:
 
 
 def _query(values: dict[str, Any]) -> str:
-    """Values as the query of a URL, without empty values."""
     return urlencode({name: value for name, value in values.items() if value not in (None, "")})
 
 
@@ -159,7 +155,6 @@ def may_see(caller: Caller, path: str) -> bool:
     return caller.role in (None, *(rule.roles or ())) and not (rule.all_tenants and caller.tenant is not None)
 
 
-#: headers of every reply under /ui
 HEADERS: Final = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
@@ -190,7 +185,6 @@ def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[s
     return HTMLResponse(shown, status_code=status, headers=headers)
 
 
-#: most fields of a form, and most bytes
 MAX_FIELDS: Final = 20
 MAX_BYTES: Final = 16_384
 _TYPE: Final = "application/x-www-form-urlencoded"

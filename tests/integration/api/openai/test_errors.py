@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from ragbandit.router.api.endpoints import streaming
-from ragbandit.router.api.openai import endpoints, exchange
+from ragbandit.router.api.openai import endpoints
 from ragbandit.router.storage.access.api_keys import KeyStore
 from tests.integration.api.openai.conftest import outcome_of
 from tests.support.servers.http_service import QUESTION
@@ -133,8 +133,8 @@ def test_failures_after_the_decision(service, answers, outcome, status, code):
 
 def test_no_answer_in_time(service, monkeypatch):
     """Without an answer in time the reply is a 504 that says where it will be; the same key gets it later."""
-    asked = exchange.asked
-    monkeypatch.setattr(exchange, "asked", lambda *given, **more: asked(*given, **more | {"limit_s": 0.1}))
+    asked = endpoints.asked
+    monkeypatch.setattr(endpoints, "asked", lambda *given, **more: asked(*given, **more | {"limit_s": 0.1}))
     error, times = raised(service, extra_headers={"Idempotency-Key": "mine-1"})
     assert (error.status_code, error.code, times) == (504, "answer_timeout", 1)
     assert "/v1/decisions/mine-1" in error.message
@@ -159,7 +159,7 @@ def test_a_fault_of_ours(service, monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(endpoints, "completion_question", broken)
+    monkeypatch.setattr(endpoints.requests, "completion_question", broken)
     error, _ = raised(service)
     assert (error.status_code, error.code, error.type) == (500, "internal", "server_error")
     assert error.response.headers["x-should-retry"] == "false"

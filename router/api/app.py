@@ -88,7 +88,7 @@ class _Service(FastAPI):
 
 
 def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], object] | None = None) -> FastAPI:
-    """Make the app. It opens its Router when it starts, and closes it when it stops.
+    """Make the app, which opens its Router at startup and closes the Router at shutdown.
 
     begin: called once on the app's event loop, before the first request.
     """

@@ -148,7 +148,7 @@ class _Exchange:
         self.status = 0
         #: headers added to the reply
         self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
-        #: path of the route; None if it is not known yet, or there is none
+        #: path of the route; None before the app has found the route, and for unknown paths
         self.route: str | None = None
         if is_openai_path(path):
             scope[SHAPE] = openai_error

@@ -173,7 +173,7 @@ def of_store(
 ) -> list[Finding]:
     """Findings of the newest rows. weigh: whether to compare reward.weight with labels, and routing with single arms.
 
-    month: the report of the last 30 days; None to make it if it is needed.
+    month: the report of the last 30 days; if it is None, this function makes the report.
     """
     checks = [_schema, _costs, _uneven, _budgets, _failing]
     if weigh:

@@ -179,8 +179,8 @@ async def read_report(
 ) -> Response:
     """Compare dollars and quality with always using one arm, with intervals and a verdict; by arm, tenant, price, week.
 
-    Estimated from the logged decisions. Of more than 30,000 questions a uniform sample is read (`sample`), with exact
-    totals (`asked`), so a report takes at most seconds in a store of any size.
+    Estimated from the logged decisions. If the time has more than 30,000 questions, a uniform sample of them is read
+    (`sample`); totals (`asked`) are exact. A report therefore takes at most seconds in a store of any size.
     """
     router, now = router_of(request), time.time()
     end = now if until is None else until

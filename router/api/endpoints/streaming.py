@@ -114,7 +114,7 @@ class PendingAnswer:
         return self.local
 
     async def follow(self, decision_id: DecisionId) -> None:
-        """Continue with another decision if that one answers in place of this one."""
+        """Continue with this decision, which may be that of another arm after a failure."""
         if decision_id == self.decision.id:
             return
         router = router_of(self.request)

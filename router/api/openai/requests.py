@@ -42,7 +42,7 @@ _STARTED: Final = int(time.time())
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelChoice:
-    """What the name of a model means."""
+    """Meaning of the name of a model."""
 
     #: the arm to use; None if the policy chooses
     arm: ArmName | None = None
@@ -76,7 +76,7 @@ def _policy_models(router: Router, *, caller: Caller | None = None) -> list[str]
 
 
 def choice_of(name: str, *, router: Router, field: str | None = "model") -> ModelChoice:
-    """What the name of a model means. field: the parameter that has the name. Raises ModelNotFound."""
+    """Look up the name of a model. field: the parameter that has the name. Raises ModelNotFound."""
     if name in (AUTO, _OWNER, f"{_OWNER}/{AUTO}"):
         return ModelChoice()
     models = _policy_models(router)
@@ -151,7 +151,7 @@ class OpenAIBody(BaseModel):
     tools: list[dict[str, Any]] | None = None
     """Functions that the model may call, for arms that pass them on (docs/gateway.md)."""
     tool_choice: str | dict[str, Any] | None = None
-    """Which function the model calls. `none`: it calls none, and any arm may answer."""
+    """Which function the model calls. `none`: no function is called, and any arm may answer."""
     top_logprobs: Annotated[int | None, limits(minimum=0, maximum=20)] = None
     """Number of tokens at each place that get log-probabilities."""
 

@@ -283,8 +283,8 @@ class ResponseBody(OpenAIBody):
     """Functions that the model may call, for arms that pass chats on. Tools that OpenAI runs itself are left out and
     named in `request.ignored`."""
     previous_response_id: Annotated[str | None, limits(ID)] = None
-    """The response that this one continues: its conversation and its answer come before `input`. 404 if the caller may
-    not read it, or if it was made with `store: false`."""
+    """Id of an earlier response: its conversation and answer come before `input`. 404 if the caller may not read that
+    response, or if it was made with `store: false`."""
     store: bool | None = None
     """false: the response cannot be read by its id or continued. The decision is stored all the same."""
     conversation: Annotated[str | dict[str, Any] | None, limits(enum=[None])] = None

@@ -382,7 +382,7 @@ def _differing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Itera
         yield Finding("problem", "indexes", f"one question gets other passages elsewhere: {_listed(hosts_by)}", remedy)
     hosts = {card.host for card in cards}
     if len(hosts) > 1 and "://" not in settings.snapshot_root and settings.snapshots is None:
-        what = f"{settings.snapshot_root} is on one of {len(hosts)} hosts: on the others an old policy decides"
+        what = f"{len(hosts)} hosts, but only one has {settings.snapshot_root}: an old policy decides on the others"
         remedy = "set `snapshots` to a shared folder or an fsspec URL that every host reaches"
         yield Finding("problem", "snapshots", what, remedy)
 

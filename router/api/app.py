@@ -1,4 +1,4 @@
-"""HTTP application and its server: endpoints, error replies and the documentation page around one Router."""
+"""The HTTP application around one Router, and its server."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ from swagger_ui_bundle import swagger_ui_path
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ragbandit.router.api import mcp as mcp
-from ragbandit.router.api.dependencies import CallerGone, Reads, has_path
+from ragbandit.router.api.dependencies import CallerGone, Reads
 from ragbandit.router.api.edge import Edge, reply_to
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies
 from ragbandit.router.api.metrics import Metrics
@@ -37,6 +37,7 @@ from ragbandit.router.api.schemas.responses import JsonReply, add_limits, descri
 from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.api.security.gate import PEER, Gate, KeyRing, PageSessions
 from ragbandit.router.api.security.rate_limiter import RateLimiter
+from ragbandit.router.api.security.rules import has_path
 from ragbandit.router.api.ui import DASHBOARD
 from ragbandit.router.api.ui.rendering import HEADERS
 from ragbandit.router.config.settings import ServerSettings
@@ -72,17 +73,22 @@ READ_THREADS, MAX_READS = 8, 256
 
 class _Service(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        """The document behind /docs, with descriptions of reply fields, and with the limits of this service's input."""
-        api, router = describe(super().openapi()), getattr(self.state, "router", None)
+        """The document behind /docs, with descriptions of the reply's fields and the limits of this service's input."""
+        api = describe(super().openapi())
+        router = getattr(self.state, "router", None)
         if router is None:
             return api
-        arms, has_dial = router.service.arms, serves_prices(router.service.serving.policy)
-        most_items = feedback.MAX_BATCH
-        return add_limits(api, settings=router.settings, arms=arms, most_items=most_items, has_dial=has_dial)
+        return add_limits(
+            api,
+            settings=router.settings,
+            arms=router.service.arms,
+            most_items=feedback.MAX_BATCH,
+            has_dial=serves_prices(router.service.serving.policy),
+        )
 
 
 def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], object] | None = None) -> FastAPI:
-    """The app; the Router is opened when it starts and closed when it stops.
+    """Make the app, which opens its Router at startup and closes the Router at shutdown.
 
     begin: called once on the app's event loop, before the first request.
     """
@@ -111,7 +117,7 @@ def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], 
 
 
 def operators_app(app: FastAPI) -> FastAPI:
-    """The app of server.admin_port, for an event loop of its own; it is around the Router that `app` has opened."""
+    """Make the app of server.admin_port, which runs on its own event loop with the Router that `app` opened."""
 
     @asynccontextmanager
     async def lifespan(operators: FastAPI) -> AsyncIterator[None]:
@@ -127,15 +133,14 @@ def operators_app(app: FastAPI) -> FastAPI:
 
 @asynccontextmanager
 async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
-    """Objects of an app that belong to its event loop."""
     state, router = app.state, app.state.router
     server = router.settings.server
     state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
-    # One by one: each takes memory that the C library keeps for its thread, and would keep short reads waiting.
+    # One thread: the C library keeps the memory of a report for its thread, and short reads must not wait for reports.
     state.reports = Reads(threads=1, most=MAX_READS, limit_s=SERVE_S)
     state.page_sessions = PageSessions(router.database)
     state.gate = Gate(KeyRing(KeyStore(router.database)), server=server, sessions=state.page_sessions)
-    with contextlib.suppress(NotReady):  # looked at once, so that an outage finds a service that knows its keys
+    with contextlib.suppress(NotReady):  # read the keys now, so that they are known if the database fails later
         await state.gate.ring.in_force()
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits)
     state.budgets = Budgets(router, reads=state.reads)
@@ -159,8 +164,8 @@ def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> Fa
         docs_url=None,
         redoc_url=None,
     )
-    app.state.port = "all"  # a server with a port for operators has one app for each port: "public", "operators"
-    app.openapi_version = "3.0.3"  # what the bundled Swagger UI reads
+    app.state.port = "all"  # with server.admin_port there are two apps: "public" and "operators"
+    app.openapi_version = "3.0.3"  # the newest version that the bundled Swagger UI reads
     app.router.routes.extend(_ROUTES)
     for kind in (RagBanditError, CallerGone, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _reply_to)
@@ -182,7 +187,6 @@ _pages = APIRouter(include_in_schema=False)
 
 @_pages.get("/")
 async def _root(request: Request) -> Response:
-    """The way to the pages for a browser, and for programs where to read on."""
     pages = "/ui" if has_path("/ui", state=request.app.state) else "/docs"
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse(pages, status_code=307)
@@ -191,7 +195,7 @@ async def _root(request: Request) -> Response:
 
 @_pages.get("/docs")
 async def _docs() -> Response:
-    """/docs from files on this machine: FastAPI's own page loads its script from the internet."""
+    """The page /docs from local files; FastAPI's own page loads its script from the internet."""
     page = get_swagger_ui_html(
         openapi_url="/openapi.json",
         title="RagBandit",
@@ -199,16 +203,15 @@ async def _docs() -> Response:
         swagger_css_url="/docs/assets/swagger-ui.css",
         swagger_favicon_url="/docs/assets/favicon-32x32.png",
     )
-    # The page may not be framed: on an open service another site could trick a reader into "Try it out". Swagger UI
-    # needs an inline script and inline styles.
+    # Other sites may not frame the page: on an open service they could trick a reader into "Try it out". Swagger UI
+    # needs one inline script and inline styles.
     (script,) = re.findall(rb"<script>(.*?)</script>", bytes(page.body), flags=re.DOTALL)
     hashed = base64.b64encode(hashlib.sha256(script).digest()).decode()
-    own = f"script-src 'self' 'sha256-{hashed}'; style-src 'self' 'unsafe-inline'; "
-    page.headers.update(HEADERS | {"content-security-policy": own + HEADERS["content-security-policy"]})
+    inline = f"script-src 'self' 'sha256-{hashed}'; style-src 'self' 'unsafe-inline'; "
+    page.headers.update(HEADERS | {"content-security-policy": inline + HEADERS["content-security-policy"]})
     return page
 
 
-#: shared by all apps of this process
 _ROUTES: Final[tuple[BaseRoute, ...]] = (
     *(route for module in (decisions, openai, feedback, policies, operations) for route in module.endpoints.routes),
     mcp.ROUTE,
@@ -222,8 +225,8 @@ log = logging.getLogger("ragbandit.server")
 
 
 def _with_peer(app: FastAPI) -> ASGIApp:
-    """The app; scope[PEER] is the connected address, before uvicorn puts a proxy's client in its place."""
-    behind = ProxyHeadersMiddleware(app, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))  # type: ignore[arg-type] # of ASGI, too
+    """The app behind uvicorn's proxy headers. scope[PEER] keeps the address that is connected, perhaps a proxy's."""
+    behind = ProxyHeadersMiddleware(app, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))  # type: ignore[arg-type] # another ASGI type
 
     async def app_with_peer(scope: Scope, receive: Receive, send: Send) -> None:
         scope[PEER] = scope.get("client")
@@ -233,10 +236,10 @@ def _with_peer(app: FastAPI) -> ASGIApp:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server.
+    """The uvicorn server.
 
-    operators: the server on server.admin_port, which runs on its own thread and event loop as long as this one.
-    listener: socket of this server.
+    operators: the server on server.admin_port; it runs on its own thread and event loop for as long as this one.
+    listener: the socket of `operators`.
     """
 
     def __init__(
@@ -271,18 +274,18 @@ class HttpServer(uvicorn.Server):
             self._thread = threading.Thread(target=run, name="ragbandit-operators", daemon=True)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections; the address is logged."""
+        """Begin to accept connections, and log the address."""
         await super().startup(sockets)
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             host = f"[{host}]" if ":" in host else host
-            what = "operators:" if self._app.state.port == "operators" else "listening on"
-            log.info("%s http://%s:%d", what, host, port, extra={"action": "serve"})
+            label = "operators:" if self._app.state.port == "operators" else "listening on"
+            log.info("%s http://%s:%d", label, host, port, extra={"action": "serve"})
         if self.started and self._thread is not None:
             self._thread.start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End: requests that wait for an answer get "pending"; the others are finished, if they are in time."""
+        """Stop. Requests that wait for an answer get "pending"; the others may finish within `shutdown_s` seconds."""
         self._app.state.router.answers.end_waits()
         if self._operators is not None and self._thread is not None:
             self._operators.should_exit = True
@@ -291,9 +294,9 @@ class HttpServer(uvicorn.Server):
 
 
 def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto") -> HttpServer:
-    """The server of this app, not yet running. loop: of uvicorn, "auto", "asyncio" or "uvloop".
+    """The server of this app, not yet running. loop: uvicorn's setting, "auto", "asyncio" or "uvloop".
 
-    Raises OSError where server.admin_port is taken.
+    Raises OSError if server.admin_port is in use.
     """
     operators, listener = None, None
     if settings.admin_port is not None:

@@ -1,165 +1,26 @@
-"""Dependencies of the endpoints: the router in use, shared parameters, and waiting without blocking the event loop."""
+"""What endpoints share: the router, parameters, and ways to wait that do not block the event loop."""
 
 import asyncio
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Request
-from starlette.datastructures import State
-from starlette.routing import compile_path
 
 from ragbandit.router.api.schemas.requests import ID
 from ragbandit.router.api.schemas.responses import ERRORS
+from ragbandit.router.api.security.rules import OPERATOR_PATHS
 from ragbandit.router.serving.batching import SERVE_S
-from ragbandit.router.serving.router import Queue, Router
+from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded
-from ragbandit.shared.types import Caller, Role
+from ragbandit.shared.types import Caller
 
-#: no key is needed
-EVERYBODY: Final = "everybody"
-#: what probes and scrapers ask all the time
-OPERATOR_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
-#: who only operates the service, and neither asks nor judges
-_OPERATORS: Final = frozenset({"reader", "operator", "admin"})
-#: where tools are called
-MCP: Final = "/mcp"
-#: key of an ASGI scope: this request is a part of another one, which was counted; its value is the surface
+#: ASGI scope key of a request made on behalf of another one that was counted already; the value is its surface
 PART: Final = "ragbandit.part"
-#: on both ports
-_DOCS: Final = ("/docs", "/openapi.json")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What holds for an endpoint before it runs."""
-
-    #: names of the roles that may call it (a test reads them), or EVERYBODY; admin may call everything
-    text: str
-    #: shows data of all tenants, so keys of a single tenant are refused whatever their role
-    all_tenants: bool = False
-    #: in which its requests wait
-    queue: Queue | None = None
-    #: the setting of `server` that says how large a body may be
-    largest: Literal["max_body_bytes", "max_batch_bytes", "max_chat_bytes"] = "max_body_bytes"
-
-    @property
-    def roles(self) -> frozenset[Role] | None:
-        """The roles that may call it; empty: nobody, it is in no line; None: everybody, also without a key."""
-        return _ROLES[self.text]
-
-
-_ALL: Final = "reader app rater worker operator"
-_OPERATE: Final = Rule("reader operator", all_tenants=True)
-_COMMAND: Final = Rule("operator", all_tenants=True)
-_READ: Final = Rule("reader operator")
-_LABEL: Final = Rule("rater operator")
-
-#: method and path, as the app has them -> the rule
-RULES: Final[Mapping[str, Rule]] = {
-    "GET /": Rule(EVERYBODY),
-    "GET /health": Rule(EVERYBODY),
-    "GET /ready": Rule(EVERYBODY),
-    "POST /v1/route": Rule("app", queue="questions"),
-    "POST /v1/route/batch": Rule("app", queue="questions", largest="max_batch_bytes"),
-    "POST /v1/answer": Rule("app", queue="questions"),
-    "POST /v1/chat/completions": Rule("app", queue="questions", largest="max_chat_bytes"),
-    "POST /v1/responses": Rule("app", queue="questions", largest="max_chat_bytes"),
-    "GET /v1/responses/{response_id}": Rule("app"),
-    "POST /v1/responses/{response_id}/cancel": Rule("app"),
-    "POST /v1/completions": Rule("app"),
-    f"POST {MCP}": Rule(_ALL),
-    "GET /v1/models": Rule("app"),
-    "GET /v1/models/{model:path}": Rule("app"),
-    "POST /v1/outcomes": Rule("app worker", queue="outcomes"),
-    "GET /v1/decisions/{decision_id}": Rule(_ALL),
-    "GET /v1/decisions/{decision_id}/explanation": Rule(_ALL),
-    "POST /v1/decisions/{decision_id}/cancel": Rule("app operator"),
-    "GET /v1/label-queue": _LABEL,
-    "POST /v1/feedback": Rule("app rater", queue="feedback"),
-    "POST /v1/feedback/batch": Rule("app rater", queue="feedback", largest="max_batch_bytes"),
-    "GET /v1/policies": _OPERATE,
-    "GET /v1/policies/{name}": _OPERATE,
-    "POST /v1/policies/kill": _COMMAND,
-    "POST /v1/policies/unkill": _COMMAND,
-    "POST /v1/policies/{name}/{verb}": _COMMAND,
-    "POST /v1/arms/{arm}/changed": _COMMAND,
-    "GET /v1/status": _OPERATE,
-    "GET /v1/overview": _OPERATE,
-    "GET /v1/report": _OPERATE,
-    "GET /metrics": _OPERATE,
-    "GET /ui": _OPERATE,
-    "GET /ui/arms": _OPERATE,
-    "GET /ui/decisions": _READ,
-    "GET /ui/decisions/{decision_id}": _READ,
-    "POST /ui/decisions/{decision_id}/cancel": Rule("operator"),
-    "POST /ui/decisions/{decision_id}/rating": _LABEL,
-    "GET /ui/policies": _OPERATE,
-    "GET /ui/policies/{name}": _OPERATE,
-    "POST /ui/policies/{name}/{verb}": _COMMAND,
-    "POST /ui/switch": _COMMAND,
-    "GET /ui/feedback": _OPERATE,
-    "GET /ui/labels": Rule("reader rater operator"),
-    "POST /ui/labels": _LABEL,
-    "GET /ui/queues": _OPERATE,
-    "GET /ui/login": Rule(EVERYBODY),
-    "POST /ui/login": Rule(EVERYBODY),
-    "POST /ui/logout": Rule("reader rater operator"),
-    "GET /ui/static/{path:path}": Rule(EVERYBODY),
-    "HEAD /ui/static/{path:path}": Rule(EVERYBODY),
-    "GET /docs": Rule(_ALL),
-    "GET /openapi.json": Rule(_ALL),
-    "HEAD /openapi.json": Rule(_ALL),
-    "GET /docs/assets/{path:path}": Rule(_ALL),
-    "HEAD /docs/assets/{path:path}": Rule(_ALL),
-}
-#: rule of requests that match no entry of RULES: nobody may call them
-NOBODY: Final = Rule("")
-_ROLES: Final[Mapping[str, frozenset[Role] | None]] = {
-    **{rule.text: frozenset({*cast(list[Role], rule.text.split()), "admin"}) for rule in RULES.values()},
-    NOBODY.text: frozenset(),
-    EVERYBODY: None,
-}
-_PATTERNS: Final = [
-    (method, compile_path(path)[0], RULES[f"{method} {path}"])
-    for method, path in (endpoint.split(" ", 1) for endpoint in RULES if "{" in endpoint)
-]
-
-
-def rule_of(method: str, path: str) -> Rule:
-    """The rule of a request; NOBODY where no line has it."""
-    rule = RULES.get(f"{method} {path}")
-    if rule is not None:
-        return rule
-    return next((rule for of, pattern, rule in _PATTERNS if of == method and pattern.match(path)), NOBODY)
-
-
-def is_page(path: str) -> bool:
-    """Whether a path is one of the dashboard's."""
-    return path == "/ui" or path.startswith("/ui/")
-
-
-def is_for_operators(path: str) -> bool:
-    """Whether this path is served on server.admin_port: probes, metrics, pages, and what only operators may call."""
-    if path in OPERATOR_PATHS or is_page(path):
-        return True
-    known = [roles for method in ("GET", "POST", "PUT", "DELETE") if (roles := rule_of(method, path).roles)]
-    return bool(known) and all(roles <= _OPERATORS for roles in known)
-
-
-def has_path(path: str, *, state: State) -> bool:
-    """Whether the app has this path: on the port that it serves, and pages only where they are wanted."""
-    if path == "/":
-        return True
-    if state.port != "all" and not path.startswith(_DOCS) and (state.port == "operators") != is_for_operators(path):
-        return False
-    return not is_page(path) or state.router.settings.server.dashboard
-
 
 Reply = TypeVar("Reply")
 Value = TypeVar("Value")
@@ -175,7 +36,7 @@ IdempotencyKey = Annotated[
 
 
 def caller_of(request: Request) -> Caller:
-    """Who sends this request, as the edge knows by its key."""
+    """The caller that the edge recognised by the request's key; a caller without a key if it checked none."""
     caller: Caller | None = request.scope.get("state", {}).get("caller")
     return caller or Caller()
 
@@ -195,32 +56,34 @@ def tracing_of(request: Request) -> Tracing:
 async def known_parameters(request: Request) -> None:
     """Raises InvalidInput for a query parameter that the endpoint does not have.
 
-    Probes and scrapers add parameters of their own: what operators ask for takes any.
+    Paths of probes and scrapers take any parameter, because these clients add parameters of their own.
     """
     if not request.scope["query_string"] or request.scope["path"] in OPERATOR_PATHS:
         return
     route = request.scope["route"]
     if not route.include_in_schema:
         return
-    known = sorted(param.alias for param in route.dependant.query_params)
+    parameters = sorted(param.alias for param in route.dependant.query_params)
     for name in request.query_params:
-        if name not in known:
-            has = f"use {', '.join(known)}" if known else f"send what {route.path} takes in the path or the body"
+        if name not in parameters:
+            remedy = f"send what {route.path} takes in the path or the body"
+            if parameters:
+                remedy = f"use {', '.join(parameters)}"
             message = f'"{name[:80]}" is not a query parameter of {route.path}'
-            raise InvalidInput(message, field=name[:80], remedy=has)
+            raise InvalidInput(message, field=name[:80], remedy=remedy)
 
 
 def documented(tag: str, *, any_parameter: bool = False) -> APIRouter:
-    """A router for endpoints of this tag in /docs, which describe their errors.
+    """A FastAPI router for endpoints that have this tag in /docs, and the error replies of every endpoint.
 
-    They refuse unknown query parameters, unless their clients add some of their own (any_parameter).
+    any_parameter: accept unknown query parameters, for clients that add their own; else they are refused.
     """
     checks = [] if any_parameter else [Depends(known_parameters)]
     return APIRouter(tags=[tag], dependencies=checks, responses=ERRORS)
 
 
 class Reads:
-    """A few threads for blocking calls of requests. most: calls that may run or wait at a time; more are refused."""
+    """Threads for the blocking calls of requests. most: largest number of calls that run or wait; more are refused."""
 
     def __init__(self, *, threads: int, most: int, limit_s: float) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="ragbandit-reads")
@@ -228,27 +91,26 @@ class Reads:
         self._open = 0
 
     async def run(self, work: Callable[[], Value]) -> Value:
-        """What `work` returns. Raises Overloaded, and NotReady when it takes too long."""
+        """Call `work` on a thread and return its result. Raises Overloaded; NotReady after `limit_s` seconds."""
         if self._open >= self._most:
             raise Overloaded(
                 f"{self._open} reads are waiting already, so this one was refused", remedy="try again in a second"
             )
         self._open += 1
         try:
-            future = self._executor.submit(work)
-            return await _within(future, limit_s=self._limit_s)
+            return await _within(self._executor.submit(work), limit_s=self._limit_s)
         finally:
             self._open -= 1
 
     def close(self) -> None:
-        """Take no more calls; what runs ends by itself."""
+        """Take no more calls. Calls that run already finish in the background."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class SharedRead(Generic[Value]):
-    """A blocking read on a thread of its own, for probes: requests that come before it begins share its value.
+    """A blocking read on its own thread, for probes. Requests that come before the read begins share its value.
 
-    So at most one runs and one waits, however many probes come and however long the database takes.
+    So at most one read runs and one waits, however many probes come and however slow the database is.
     """
 
     def __init__(self, read: Callable[[], Value], *, name: str, limit_s: float) -> None:
@@ -258,21 +120,21 @@ class SharedRead(Generic[Value]):
         self._lock = threading.Lock()
 
     async def value(self) -> Value:
-        """A value that was read after this call. Raises NotReady when it takes too long, and what `read` raises."""
+        """A value whose read begins after this call. Raises NotReady if it takes too long, and what `read` raises."""
         with self._lock:
-            # One that runs may have read before the caller's last write.
+            # A read that runs already may miss the caller's last write.
             if self._next is None or self._next.running() or self._next.done():
                 self._next = self._executor.submit(self._read)
             shared = self._next
         return await _within(shared, limit_s=self._limit_s, shared=True)
 
     def close(self) -> None:
-        """Read no more; what runs ends by itself."""
+        """Begin no more reads. A read that runs already finishes in the background."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 async def _within(future: "Future[Value]", *, limit_s: float, shared: bool = False) -> Value:
-    """The Future's value. shared: others wait for it too, so it goes on when this caller gives up."""
+    """The Future's value. shared: other callers wait for it too, so it is not cancelled if this caller gives up."""
     wrapped = asyncio.wrap_future(future)
     try:
         return await asyncio.wait_for(asyncio.shield(wrapped) if shared else wrapped, limit_s)
@@ -297,10 +159,10 @@ class CallerGone(Exception):
 
 
 class Waiter:
-    """Waits for news, and for the end of a request's connection. The body has been read.
+    """Waits for a notification or for the end of the caller's connection. Read the request's body before.
 
-    One wait in the own task of the request, ended by a timeout of asyncio: separate tasks for the connection and the
-    work cost as much as deciding.
+    It waits in the request's own task, and a notification ends the wait by expiring an asyncio timeout. Separate tasks
+    for the connection and the work would take as long as deciding.
     """
 
     def __init__(self, request: Request) -> None:
@@ -309,24 +171,24 @@ class Waiter:
         self._block: asyncio.Timeout | None = None
 
     def note(self) -> None:
-        """There is news. Called from any thread."""
+        """Notify the waiting request. May be called from any thread."""
         if self._is_waking:
             return
         self._is_waking = True
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the service has ended
+        with contextlib.suppress(RuntimeError):  # raised if the service has ended, and its loop is closed
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         self._noted, self._is_waking = True, False
-        with contextlib.suppress(RuntimeError):  # the block is over
+        with contextlib.suppress(RuntimeError):  # raised if the wait has ended meanwhile
             if self._block is not None:
                 self._block.reschedule(0.0)
 
     async def wait(self, *, until: float) -> bool:
-        """True once there is news, False at that time of the loop. Raises CallerGone."""
+        """True after a notification, False if none came until this time of the event loop. Raises CallerGone."""
         try:
             async with asyncio.timeout_at(0.0 if self._noted else until) as self._block:
-                # All that can still come is the end of the connection.
+                # The body was read, so only the end of the connection can come.
                 while (await self._request.receive())["type"] != "http.disconnect":
                     pass
         except TimeoutError:
@@ -336,16 +198,17 @@ class Waiter:
 
 
 async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_s: float) -> bool:
-    """Wait for the work of a request; False if it is not done after `limit_s` seconds. The body has been read.
+    """Wait for all Futures; False if one is not done after `limit_s` seconds. Read the request's body before.
 
-    Raises CallerGone when the caller closes the connection: what has not begun is cancelled, the rest is counted as
-    unseen.
+    Raises CallerGone if the caller closes the connection: work that has not begun is cancelled, and the work that
+    still succeeds is counted as unseen.
     """
     if all(future.done() for future in futures):
         return True
-    waiter, left = Waiter(request), itertools.count(len(futures) - 1, -1)  # next() of it is atomic
+    waiter = Waiter(request)
+    countdown = itertools.count(len(futures) - 1, -1)  # next(countdown) is atomic
     for future in futures:
-        future.add_done_callback(lambda _: waiter.note() if next(left) == 0 else None)
+        future.add_done_callback(lambda _: waiter.note() if next(countdown) == 0 else None)
     try:
         await waiter.wait(until=asyncio.get_running_loop().time() + limit_s)
         return all(future.done() for future in futures)
@@ -354,17 +217,17 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
             future.cancel()
         raise
     except CallerGone:
-        begun = [asyncio.wrap_future(future) for future in futures if not future.cancel()]
-        if begun:
-            done, _ = await asyncio.wait(begun, timeout=limit_s)
+        running = [asyncio.wrap_future(future) for future in futures if not future.cancel()]
+        if running:
+            done, _ = await asyncio.wait(running, timeout=limit_s)
             request.app.state.metrics.unseen.inc(sum(future.exception() is None for future in done))
         raise
 
 
 async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Reply:
-    """The Future's result. Once the caller has gone, work that has not begun is dropped.
+    """The Future's result. what: name of the id that a caller repeats to find work that is done later.
 
-    Raises CallerGone, and NotReady after SERVE_S seconds: the work may still be done, and the same id finds it.
+    Raises CallerGone if the caller closes the connection, NotReady after SERVE_S seconds, and the Future's exception.
     """
     (result,) = await awaited_all(request, [future], what=what)
     if isinstance(result, BaseException):
@@ -375,9 +238,9 @@ async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Re
 async def awaited_all(
     request: Request, futures: "Sequence[Future[Reply]]", *, what: str
 ) -> list[Reply | BaseException]:
-    """The result or the exception of each Future, in order; NotReady for one that is not done after SERVE_S seconds.
+    """The result or the exception of each Future, in order; NotReady if it is not done after SERVE_S seconds.
 
-    Raises CallerGone.
+    Raises CallerGone. what: as for `awaited`.
     """
     await all_done(request, futures, limit_s=SERVE_S)
     results: list[Reply | BaseException] = []

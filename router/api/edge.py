@@ -1,8 +1,10 @@
 """Edge: the one layer between the server and the endpoints.
 
-In this order: the request gets its id and its span; what this port does not have, what would wait too long and what is
-too large is refused before its body is read; then who sends it, by the key; then how often this key may. Every error,
-wherever it was raised, becomes a reply here, in the words of who asked; and every reply is counted.
+1. A request gets an id and a span. Before its body is read, it is refused if this port does not serve its path, if it
+   would wait too long for its turn, or if it announces too large a body.
+2. The gate finds the caller by the key, and checks the role. The rate limiter counts the request for this key.
+3. The endpoint replies. Every exception becomes an error reply in the format of the path (ours, OpenAI's, MCP's or a
+   page), and every reply is counted.
 """
 
 import asyncio
@@ -18,12 +20,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragbandit.router.api.dependencies import MCP, OPERATOR_PATHS, PART, CallerGone, Rule, has_path, is_page, rule_of
+from ragbandit.router.api.dependencies import PART, CallerGone
 from ragbandit.router.api.openai.replies import is_openai_path, openai_error
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, mcp_error, refusal
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
+from ragbandit.router.api.security.rules import MCP_PATH, OPERATOR_PATHS, Rule, has_path, is_page, rule_of
 from ragbandit.router.api.ui.rendering import page_error, page_headers
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
@@ -36,7 +39,7 @@ log = logging.getLogger("ragbandit.api")
 #: fast path for simple requests; returns None to hand the request to FastAPI, which also reports what is wrong with it
 Direct = Callable[[Request], Awaitable[Response | None]]
 
-#: paths that are asked all the time and are no traffic
+#: beginnings of paths that get no span: they are polled, or serve no questions and feedback
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
 #: status of a request whose caller closed the connection before the reply, as nginx counts it
 _CLIENT_CLOSED: Final = 499
@@ -46,17 +49,16 @@ _ENDING: Final = NotReady(
 
 
 class Malformed(InvalidInput):
-    """The head of the request is not one of HTTP/1.1 as it is spoken here."""
+    """The head of the request is not valid HTTP/1.1, or uses a feature that the service refuses."""
 
     code = "BAD_REQUEST"
     status = 400
 
 
-class NoUpgrade(InvalidInput):
-    """Only HTTP/1.1 is spoken here."""
+class NoUpgrade(Malformed):
+    """The request asks to change the protocol; the service speaks only HTTP/1.1."""
 
     code = "UPGRADE"
-    status = 400
 
 
 class Edge:
@@ -72,20 +74,20 @@ class Edge:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":  # the service has no websockets; what has no rule is refused
+        if scope["type"] != "http":  # a websocket; the service has none
             await send({"type": "websocket.close", "code": 1008})
             return
         scope[SCOPE_ID] = request_id = request_id_of(scope["headers"])
         exchange = _Exchange(scope, receive, send, state=self.state)
         tracing: Tracing = OFF if exchange.path.startswith(_UNTRACED) else getattr(self.state, "tracing", OFF)
         with bound(request=request_id):
-            # No path: it may hold an id of a person's session. The route is added at the end.
-            facts = {
+            # The path is left out because it may contain a session id. The route is added at the end.
+            attributes = {
                 names.HTTP_METHOD: scope["method"],
                 names.URL_SCHEME: scope["scheme"],
                 names.REQUEST_ID: request_id,
             }
-            with tracing.span(scope["method"], kind="server", attributes=facts, parent=_sent_trace(scope)) as span:
+            with tracing.span(scope["method"], kind="server", attributes=attributes, parent=_sent_trace(scope)) as span:
                 with bound(trace=trace_id_of(span.carrier)):
                     await self._answer(exchange)
                 _end(span, exchange)
@@ -104,7 +106,7 @@ class Edge:
                     return
                 exchange.read_again(await request.body())
             await self.app(scope, exchange.receive, exchange.send)
-        except asyncio.CancelledError:  # by the server, which ends and has given its requests their time
+        except asyncio.CancelledError:  # the server shuts down, and the time for open requests is over
             if exchange.status:
                 raise
             await refusal(_ENDING, scope=scope)(scope, exchange.receive, exchange.send)
@@ -114,7 +116,7 @@ class Edge:
             await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send)
 
     async def _admit(self, exchange: "_Exchange") -> None:
-        """Put the caller at `request.state.caller`. Raises what Gate and RateLimiter raise."""
+        """Store the caller as `request.state.caller`, and count the request. Raises what Gate and RateLimiter raise."""
         gate: Gate = self.state.gate
         caller = await gate.caller(exchange.scope, rule=exchange.rule, path=exchange.path)
         exchange.scope.setdefault("state", {})["caller"] = caller
@@ -131,31 +133,33 @@ class Edge:
 
 
 class _Exchange:
-    """A request and its reply: no more of the body is read than its rule takes; the reply is counted as it begins."""
+    """A request and its reply. Reads no more of the body than its rule allows, and counts the reply as it begins."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, state: State) -> None:
-        self.scope, self._receive, self._send, self._state = scope, receive, send, state
+        self.scope = scope
+        self._receive, self._send = receive, send
+        self._state = state
         self.path = path = scope["path"]
         self.rule: Rule = rule_of(scope["method"], path)
-        self.limit: int = getattr(state.router.settings.server, self.rule.largest)
+        self.limit: int = getattr(state.router.settings.server, self.rule.size_limit)
         self._seen = 0
         self._read: list[bytes] = []
         #: status of the reply; 0 until it begins
         self.status = 0
         #: headers added to the reply
         self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
-        #: path of the route, if it is known before the app has matched it; else None
+        #: path of the route; None before the app has found the route, and for unknown paths
         self.route: str | None = None
         if is_openai_path(path):
             scope[SHAPE] = openai_error
-        elif path == MCP:
+        elif path == MCP_PATH:
             scope[SHAPE] = mcp_error
         elif is_page(path) and has_path(path, state=state):
             scope[SHAPE] = page_error
             self.headers += page_headers(path)
 
     async def receive(self) -> Message:
-        """The next part of the request. Raises HTTPException where it is too large."""
+        """The next part of the request. Raises HTTPException (413) if the body is too large."""
         if self._read:
             return {"type": "http.request", "body": self._read.pop(), "more_body": False}
         message = await self._receive()
@@ -165,47 +169,47 @@ class _Exchange:
         return message
 
     def read_again(self, body: bytes) -> None:
-        """Give out the whole body once more, which was read already."""
+        """Let the next `receive` return the whole body again."""
         self._read = [body]
 
     async def send(self, message: Message) -> None:
-        """The next part of the reply."""
+        """Send a part of the reply; its first part also gets the headers of this request."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.route = getattr(self.scope.get("route"), "path", self.route)
             self._state.metrics.requests.labels(self.route or "unknown", self.status).inc()
-            message["headers"] = [*message.get("headers", ()), *self.headers]
+            message["headers"] = list(message.get("headers", ())) + self.headers
         await self._send(message)
 
 
 def _check(exchange: _Exchange, *, state: State) -> None:
-    """Raise what is wrong with a request before its body is read: under overload that must cost next to nothing."""
+    """Raises the error of a request that is refused before its body is read, which must be cheap under overload."""
     if not has_path(exchange.path, state=state):
         raise HTTPException(404)
     _check_head(exchange.scope)
     router: Router = state.router
     if exchange.rule.queue is not None:
-        exchange.route = exchange.path  # a rule with a queue has no pattern
+        exchange.route = exchange.path  # endpoints with a queue have no parameters in their path
         router.batchers[exchange.rule.queue].check_admission()
     headers = Headers(scope=exchange.scope)
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > exchange.limit:
         raise HTTPException(413)
-    if "upgrade" in headers:  # the parser takes what follows for the offered protocol
+    if "upgrade" in headers:  # the parser reads all that follows as the offered protocol, so no body can be read
         exchange.headers.append((b"connection", b"close"))
         if announced not in ("", "0") or "transfer-encoding" in headers:
             raise NoUpgrade(remedy="send no header Upgrade: speak HTTP/1.1 from the start, or come through a proxy")
 
 
 def _check_head(scope: Scope) -> None:
-    """Refuse a head that a proxy may read otherwise."""
+    """Raises Malformed for a head that a proxy in front of the service may read differently."""
     hosts = 0
     for name, value in scope["headers"]:
         hosts += name == b"host"
         if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-            raise Malformed("a body comes plain or chunked", field="Transfer-Encoding", remedy="send it plain")
+            raise Malformed("a body must be sent plain or chunked", field="Transfer-Encoding", remedy="send it plain")
         if name == b"content-encoding" and value.strip().lower() != b"identity":
-            raise Malformed("a body is not unpacked here", field="Content-Encoding", remedy="send it plain")
+            raise Malformed("compressed bodies are not supported", field="Content-Encoding", remedy="send it plain")
     if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
         raise Malformed(f"{hosts} Host headers were sent", field="Host", remedy="send one")
 
@@ -213,7 +217,7 @@ def _check_head(scope: Scope) -> None:
 def reply_to(error: Exception, *, scope: Scope) -> Response:
     """The reply to a request that ended with this exception."""
     if isinstance(error, HTTPException) and isinstance(error.__cause__, RagBanditError | ClientDisconnect):
-        error = error.__cause__  # FastAPI had it for a body that cannot be read
+        error = error.__cause__  # FastAPI wraps errors that reading the body raises
     if isinstance(error, CallerGone | ClientDisconnect):
         return Response(status_code=_CLIENT_CLOSED)
     if isinstance(error, RequestValidationError):
@@ -226,28 +230,27 @@ def reply_to(error: Exception, *, scope: Scope) -> Response:
         return _http_reply(error, scope=scope)
     if not isinstance(error, RagBanditError):
         log.error("unexpected error in a request", extra={"action": "error", "path": scope["path"]}, exc_info=error)
-        remedy = "try again; if it stays, read the log of the service"
+        remedy = "try again; if it fails again, read the log of the service"
         error = RagBanditError("the service failed; its log has the traceback", remedy=remedy)
     return refusal(error, scope=scope)
 
 
 def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
-    """The reply to an error of the framework."""
-    method, path, headers = scope["method"], scope["path"], error.headers  # with Allow, at 405
-    allowed = (headers or {}).get("Allow") or "a method that /docs lists"
-    less = f"send less, or raise server.{rule_of(method, path).largest}"
+    method, path = scope["method"], scope["path"]
+    allowed = (error.headers or {}).get("Allow") or "a method that /docs lists"  # a 405 has Allow
+    smaller = f"send less, or raise server.{rule_of(method, path).size_limit}"
     faults = {
         400: ("INVALID_JSON", "the body is not JSON", "send a JSON object in UTF-8"),
         404: ("NOT_FOUND", f"there is no endpoint {path}", "/docs lists the endpoints"),
         405: ("METHOD_NOT_ALLOWED", f"{path} does not take {method}", f"send {allowed}"),
-        413: ("BODY_TOO_LARGE", "the body is larger than the service takes", less),
+        413: ("BODY_TOO_LARGE", "the body is larger than the service takes", smaller),
     }
     code, message, remedy = faults.get(error.status_code, ("HTTP_ERROR", str(error.detail), "see /docs"))
-    return error_reply(scope, error.status_code, error_body(code, message, remedy=remedy), headers=headers)
+    return error_reply(scope, error.status_code, error_body(code, message, remedy=remedy), headers=error.headers)
 
 
 def _sent_trace(scope: Scope) -> Mapping[str, str]:
-    """The caller's W3C headers; a repeated header is ignored."""
+    """The W3C trace headers of the caller, without those that were sent more than once."""
     sent = {name: Headers(scope=scope).getlist(name) for name in ("traceparent", "tracestate")}
     return {name: values[0] for name, values in sent.items() if len(values) == 1}
 

@@ -1,7 +1,7 @@
 """Findings: faults of an installation, each with its remedy.
 
-`validate`, `status`, /ready and the overview page print them. Every look only reads. `validate` loads no database
-engine or Redis client unless one is configured, so their imports stand in the functions.
+`validate`, `status`, /ready and the overview page print them. Checks only read. Functions import database engines and
+Redis clients themselves, so that `validate` loads them only if they are configured.
 """
 
 import contextlib
@@ -27,72 +27,72 @@ if TYPE_CHECKING:
     from ragbandit.router.reporting.reading import Report
     from ragbandit.router.storage.sql.database import Database
 
-#: problem: something does not work or is lost; warning: it works, and may not for long, or not as expected
+#: problem: something fails or is lost; warning: it works, but perhaps not for long, or not as expected
 Severity = Literal["warning", "problem"]
-#: parts of /ready without which requests are served: answers and learning are late
+#: parts of /ready that requests do not need; if they fail, answers and learning are late
 DELAYED: Final = frozenset({"redis", "policy", "learner"})
-#: age of waiting feedback that is a warning, and a problem, seconds
+#: ages of waiting feedback that are a warning, and a problem, seconds
 LATE_S: Final = 60.0
 STUCK_S: Final = 600.0
-#: difference of clocks that is a warning, and a problem, seconds
+#: differences of clocks that are a warning, and a problem, seconds
 APART_S: Final = 1.0
 WRONG_S: Final = 60.0
-#: free bytes of a disk below which it is a warning, and a problem
+#: free bytes of a disk below which there is a warning, and a problem
 LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
-#: time limit of a reply of Redis, seconds
 REPLY_S: Final = 3.0
-#: factor of a dollar budget from which it is a finding: below it hardly a choice changes
+#: price factor of a dollar budget from which it is a finding; smaller factors hardly change the choices
 NOTICED: Final = 1.5
-#: newest rows of the ledger whose costs are looked at
+#: most rows of the ledger whose costs are compared, newest first
 MOST_ROWS: Final = 20_000
-#: newest outcomes that are searched for failures of servers
+#: most outcomes that are searched for failures of servers, newest first
 MOST_OUTCOMES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be."""
+    """A fault, with its remedy."""
 
     severity: Severity
-    #: the part or the setting that it is about
+    #: the part or the setting that has the fault
     about: str
     #: the fault, and its consequence
     what: str
-    #: what to do about it; empty where `what` says it
+    #: what to do; empty if `what` includes it
     remedy: str = ""
 
     @property
     def line(self) -> str:
-        """All but the severity, in one line."""
+        """The finding without its severity, in one line."""
         return f"{self.about}: {self.what.rstrip('.')}" + (f"; do: {self.remedy}" if self.remedy else "")
 
 
-def tried(about: str, look: Callable[[], Iterable[Finding] | None], *, means: str = "") -> list[Finding]:
-    """The findings of a look; an error of it is a problem. means: what that leads to."""
+def tried(about: str, check: Callable[[], Iterable[Finding] | None], *, means: str = "") -> list[Finding]:
+    """The findings of a check. An error of the check is a problem; `means` is its consequence."""
     try:
-        return list(look() or ())
+        return list(check() or ())
     except (RagBanditError, OSError, ValueError) as error:
         what = "; ".join(filter(None, (getattr(error, "message", str(error)).rstrip("."), means)))
         return [Finding("problem", about, what, getattr(error, "remedy", None) or "start it, or correct its address")]
 
 
 def is_problem(findings: Iterable[Finding]) -> bool:
-    """Whether one of them is a problem."""
-    return any(one.severity == "problem" for one in findings)
+    """Whether a finding is a problem."""
+    return any(finding.severity == "problem" for finding in findings)
 
 
 def of_parts(parts: Mapping[str, str]) -> list[Finding]:
-    """Those parts of a service that do not work. parts: as `Readiness.states` has them."""
+    """Findings of parts that do not work. parts: the result of `Readiness.states`."""
     broken = ((name, state) for name, state in sorted(parts.items()) if state != "ok")
     return [Finding("warning" if name in DELAYED else "problem", name, state) for name, state in broken]
 
 
 def of_settings(settings: "Settings") -> Iterator[Finding]:
-    """Settings that are each allowed, and together do not do what they seem to."""
+    """Findings of settings that are valid, but do not work together as it seems."""
     from ragbandit.router.learning.monitoring.price import budget_warnings
 
-    sqlite, redis_url, server = settings.database.startswith("sqlite"), settings.redis_url, settings.server
+    sqlite, redis_url = settings.database.startswith("sqlite"), settings.redis_url
+    server = settings.server
     if len(settings.arms) == 1:
         remedy = "add an arm; `ragbandit init --force --documents DIR` makes arms that search"
         yield Finding("warning", "arms", f"{next(iter(settings.arms))} is the only arm: nothing to route", remedy)
@@ -113,7 +113,7 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
 
     host = urlsplit(redis_url or "").hostname
     if sqlite and host and not is_loopback(host):
-        what = "it is on another host, and the database a SQLite file of this one: workers there find no decisions"
+        what = "it is on another host, but the database is a SQLite file here: workers there find no decisions"
         remedy = "run every worker here, or set DATABASE_URL to a PostgreSQL database"
         yield Finding("warning", "redis_url", what, remedy)
     if server.open_metrics and not is_loopback(server.host if server.admin_port is None else server.admin_host):
@@ -123,25 +123,25 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
 
 
 def of_disk(settings: "Settings") -> Iterator[Finding]:
-    """Room where the database, snapshots and logs of this host are written."""
+    """Findings of disks that hold the database, snapshots and logs of this host."""
     database = settings.database.removeprefix("sqlite:///")
     devices = {}
     for place in (settings.data_dir, settings.snapshot_root, database):
         if "://" not in place:
             path = Path(place).absolute()
-            there = next(each for each in (path, *path.parents) if each.exists())
-            devices[there.stat().st_dev] = there
-    for there in devices.values():
-        usage = shutil.disk_usage(there)
+            folder = next(parent for parent in (path, *path.parents) if parent.exists())
+            devices[folder.stat().st_dev] = folder
+    for folder in devices.values():
+        usage = shutil.disk_usage(folder)
         free = usage.free
-        if usage.total and free < LITTLE:  # a total of 0: a file system that holds no files, as /proc
-            what = f"{free / 1e9:.1f} GB are free at {there}: when it is full the service replies 503"
+        if usage.total and free < LITTLE:  # the total is 0 for file systems without files, such as /proc
+            what = f"{free / 1e9:.1f} GB are free at {folder}: when it is full the service replies 503"
             remedy = "make room: remove what is not RagBandit's, or give it a larger disk"
             yield Finding("problem" if free < NEARLY_NONE else "warning", "disk", what, remedy)
 
 
 def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]:
-    """Findings of a ledger's status. rebuilding: its policy is being learned again."""
+    """Findings of a ledger's status. rebuilding: whether its policy is being learned again."""
     counts, today = state.counters, state.judge.today
     if not counts.balanced:
         remedy = "run `ragbandit verify`; `ragbandit verify --recount` corrects them"
@@ -154,8 +154,8 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
         remedy = "check that a learner runs (`ragbandit worker --queue learn`), then its log"
         yield Finding(severity, "learner", f"feedback has waited for {duration(state.lag_s)}", remedy)
     if rebuilding:
-        what = "it is being learned again, and another one decides meanwhile"
-        yield Finding("warning", "policy", what, "see that a learner runs, no more")
+        what = "it is being learned again, and another policy decides meanwhile"
+        yield Finding("warning", "policy", what, "check that a learner runs; nothing else to do")
     for count, about, what, remedy in (
         (state.missing_outcome, "outcomes", "decisions have feedback and no outcome: unlearned", "report each outcome"),
         (counts.quarantined, "learner", "decisions could not be learned", "`ragbandit feedback rejected` says why"),
@@ -169,20 +169,16 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
 
 
 def of_store(
-    database: "Database",
-    *,
-    settings: "Settings",
-    now: float,
-    weigh: bool = True,
-    month: "Report | None" = None,
+    database: "Database", *, settings: "Settings", now: float, weigh: bool = True, month: "Report | None" = None
 ) -> list[Finding]:
-    """Findings of the newest rows. weigh: also compare reward.weight with labels, and routing with single arms.
+    """Findings of the newest rows. weigh: whether to compare reward.weight with labels, and routing with single arms.
 
-    month: the report of the last 30 days if it was made already.
+    month: the report of the last 30 days; if it is None, this function makes the report.
     """
-    fix = partial(_fix, month=month)
-    looks = (_schema, *((_weight, fix) if weigh else ()), _costs, _uneven, _budgets, _failing)
-    return tried("database", lambda: chain.from_iterable(look(database, settings, now) for look in looks))
+    checks = [_schema, _costs, _uneven, _budgets, _failing]
+    if weigh:
+        checks[1:1] = [_weight, partial(_fix, month=month)]
+    return tried("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
 
 
 def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]:
@@ -192,33 +188,36 @@ def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]
     with database.read() as connection:
         current = revision_of(connection)
     if current != SCHEMA_REVISION:
-        what = f"it is {current}, and this version was written for {SCHEMA_REVISION}, which works beside it"
+        what = f"it is {current}, and this version was written for {SCHEMA_REVISION}, which can use it as well"
         remedy = "complete the upgrade: one version on every host, then `ragbandit migrate`"
         yield Finding("warning", "schema", what, remedy)
 
 
 def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
-    """The weight against half the slope from the cheapest to the most expensive arm, of those with LEAST_LABELS."""
+    """Compare reward.weight with half the slope from the cheapest to the most expensive arm with enough labels."""
     from sqlalchemy import select
 
     from ragbandit.router.learning.monitoring.price import LEAST_LABELS, means_of, price_of, proposal, remedy
     from ragbandit.router.storage.rows.conversion import canonical
     from ragbandit.router.storage.sql.tables import updates
 
-    of = updates.c
-    rows = select(of.arm, of.quality, of.cost, of.sample_weight, of.propensity).where(
-        of.policy == settings.policy.label,
-        of.arm.in_(settings.arms),
-        of.source == "explicit",
-        of.preset != "reward",  # whose cost is inside
-        of.terms == canonical(dict(settings.reward.cost)),  # other prices are another unit of cost
-        of.propensity < 1.0,  # where no other arm was there the question may be of a kind of its own
+    column = updates.c
+    rows = select(column.arm, column.quality, column.cost, column.sample_weight, column.propensity).where(
+        column.policy == settings.policy.label,
+        column.arm.in_(settings.arms),
+        column.source == "explicit",
+        column.preset != "reward",  # these rewards include the cost
+        column.terms == canonical(dict(settings.reward.cost)),  # with other prices, costs have another unit
+        column.propensity < 1.0,  # questions with only one possible arm may be of a special kind
     )
     with database.read() as connection:
-        means = means_of(map(tuple, connection.execute(rows.order_by(of.seq.desc()).limit(MOST_ROWS))))
-    known = [one for one in means if one.labels >= LEAST_LABELS]
-    if len(known) > 1 and (price := price_of(known, weight=settings.reward.weight)).verdict is not None:
-        what = proposal(price, reward=settings.reward).split("; ")[0]  # the remedy has the weight to begin with
+        means = means_of(map(tuple, connection.execute(rows.order_by(column.seq.desc()).limit(MOST_ROWS))))
+    labelled = [mean for mean in means if mean.labels >= LEAST_LABELS]
+    if len(labelled) < 2:
+        return
+    price = price_of(labelled, weight=settings.reward.weight)
+    if price.verdict is not None:
+        what = proposal(price, reward=settings.reward).split("; ")[0]  # the remedy has the proposed weight
         yield Finding("warning", "reward.weight", what, remedy(price))
 
 
@@ -233,7 +232,6 @@ def month_report(database: "Database", *, settings: "Settings", now: float) -> "
 
 
 def _fix(database: "Database", settings: "Settings", now: float, *, month: "Report | None" = None) -> Iterator[Finding]:
-    """The verdict "fix" of the last 30 days."""
     from ragbandit.router.reporting.report import FIX
 
     for note in (month or month_report(database, settings=settings, now=now)).notes:
@@ -262,15 +260,16 @@ def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator
 
     for budget, sums in budget_states(database, settings=settings, now=now):
         if budget.spent_of(sums) >= budget.dollars:
-            then, end = "are refused (429)" if budget.stop else "go to the cheapest arm", bounds(budget.period, now=now)
-            what = f"{state_in_words(budget, sums, now=now)}: its questions {then} until {moment(end[1])}"
+            effect = "are refused (429)" if budget.stop else "go to the cheapest arm"
+            _, end = bounds(budget.period, now=now)
+            what = f"{state_in_words(budget, sums, now=now)}: its questions {effect} until {moment(end)}"
+        else:
+            what = raised_in_words(budget, sums, database=database, settings=settings, now=now, least=NOTICED)
+        if what:
             yield Finding("warning", "dollar budgets", what, f"wait, or raise {budget.setting}")
-        elif raised := raised_in_words(budget, sums, database=database, settings=settings, now=now, least=NOTICED):
-            yield Finding("warning", "dollar budgets", raised, f"wait, or raise {budget.setting}")
 
 
 def _failing(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    """Arms whose servers failed in the last hour, by how, among the newest outcomes."""
     from sqlalchemy import select
 
     from ragbandit.router.storage.rows.conversion import json_object
@@ -288,7 +287,8 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
     with database.read() as connection:
         for arm, text in connection.execute(rows):
             made_by = json_object(text)
-            if (failure := failure_of(made_by)) is not None and failure.kind != "refused":
+            failure = failure_of(made_by)
+            if failure is not None and failure.kind != "refused":
                 counts[arm, failure.kind].append(successor_of(made_by) is not None)
     for (arm, kind), handed_over in counts.items():
         what = f"{len(handed_over)} answers failed in the last hour ({kind}); another arm took over {sum(handed_over)}"
@@ -299,7 +299,7 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
 
 @contextlib.contextmanager
 def _connected(settings: "Settings") -> "Iterator[Redis]":
-    """A client of the configured Redis, or of the private one. Raises QueueError."""
+    """A client of the configured Redis, or of the Redis of `ragbandit up`. Raises QueueError."""
     from redis.exceptions import RedisError
 
     from ragbandit.router.queue.jobs import connect
@@ -310,14 +310,14 @@ def _connected(settings: "Settings") -> "Iterator[Redis]":
         client.ping()
         yield client
     except (RedisError, OSError) as error:
-        remedy = "start it (`ragbandit up` has its own), or correct REDIS_URL; answers are late until then, not lost"
+        remedy = "start it (`ragbandit up` has its own), or correct REDIS_URL; until then answers are late, not lost"
         raise QueueError(f"Redis is not reachable: {str(error)[:200]}", field="redis_url", remedy=remedy) from error
     finally:
         client.close()
 
 
 def ping(settings: "Settings") -> None:
-    """Raises QueueError where Redis does not reply."""
+    """Raises QueueError if Redis does not reply."""
     with _connected(settings):
         pass
 
@@ -337,13 +337,13 @@ def _of_redis(settings: "Settings") -> Iterator[Finding]:
     memory: Any = {}
     try:
         with _connected(settings) as client:
-            with contextlib.suppress(RedisError):  # this user may not ask
+            with contextlib.suppress(RedisError):  # raised if this user may not read it
                 memory = client.info("memory")
             cards = present(client)
     except QueueError:
         if settings.redis_url is not None:
             raise
-        what = "the one of `ragbandit up` does not run: no process answers or learns"
+        what = "the Redis of `ragbandit up` does not run: no process answers or learns"
         yield Finding("warning", "Redis", what, "start it")
         return
     if int(memory.get("maxmemory", 0)) and memory.get("maxmemory_policy", "noeviction") != "noeviction":
@@ -354,49 +354,48 @@ def _of_redis(settings: "Settings") -> Iterator[Finding]:
 
 
 def _missing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterator[Finding]:
-    """A service, a learner, an answer worker and a judge, as far as they are needed."""
     judged = settings.judge.generator is not None and settings.judge.share > 0
     served = {queue for card in cards for queue in card.queues}
     if not any(card.role == "service" for card in cards):
-        what = "no service is there; a library that decides in its own process is not listed"
+        what = "no service runs; a library that decides in its own process is not listed"
         yield Finding("warning", "processes", what, "start `ragbandit up`; it is listed within seconds")
-    for queue, wanted in {"learn": True, "answer": bool(settings.worker_arms), "judge": judged}.items():
-        if wanted and queue not in served:
+    for queue, is_needed in {"learn": True, "answer": bool(settings.worker_arms), "judge": judged}.items():
+        if is_needed and queue not in served:
             remedy = f"start `ragbandit worker --queue {queue}`, or see the log of the one that should run"
-            yield Finding("problem", "processes", f"no worker for the queue {queue} is there", remedy)
+            yield Finding("problem", "processes", f"no worker for the queue {queue} runs", remedy)
 
 
 def _differing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterator[Finding]:
-    """Processes of several hosts that are not of one kind."""
     for part in ("ragbandit", "python", "numpy", "torch"):
-        by = _hosts(cards, lambda card: card.version if part == "ragbandit" else card.packages.get(part))  # noqa: B023
-        if len(by) > 1:
+        hosts_by = _hosts(cards, lambda card: card.version if part == "ragbandit" else card.packages.get(part))  # noqa: B023
+        if len(hosts_by) > 1:
             remedy = "install the same versions on every host; docs/machines.md says where it counts"
-            yield Finding("warning", "versions", f"{part}: {_listed(by)}", remedy)
+            yield Finding("warning", "versions", f"{part}: {_listed(hosts_by)}", remedy)
     for host, ahead in {card.host: card.ahead_s for card in cards}.items():
         if abs(ahead) >= APART_S:
-            what = f"that of {host} is {abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'} of Redis"
+            what = f"the clock of {host} is {abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'} of Redis"
             remedy = "let NTP or chrony set the clocks of all hosts (timedatectl)"
             yield Finding("warning" if abs(ahead) < WRONG_S else "problem", "clocks", what, remedy)
-    by = _hosts(cards, lambda card: card.retriever if "answer" in card.queues else None)
-    if len(by) > 1:
+    hosts_by = _hosts(cards, lambda card: card.retriever if "answer" in card.queues else None)
+    if len(hosts_by) > 1:
         remedy = "copy one index to every host, or build it again from the same corpus; then restart the workers"
-        yield Finding("problem", "indexes", f"one question gets other passages elsewhere: {_listed(by)}", remedy)
+        yield Finding("problem", "indexes", f"one question gets other passages elsewhere: {_listed(hosts_by)}", remedy)
     hosts = {card.host for card in cards}
     if len(hosts) > 1 and "://" not in settings.snapshot_root and settings.snapshots is None:
-        what = f"{len(hosts)} hosts, and {settings.snapshot_root} is of one: elsewhere an old policy decides"
+        what = f"{len(hosts)} hosts, but only one has {settings.snapshot_root}: an old policy decides on the others"
         remedy = "set `snapshots` to a shared folder or an fsspec URL that every host reaches"
         yield Finding("problem", "snapshots", what, remedy)
 
 
 def _hosts(cards: "Sequence[ProcessCard]", value: "Callable[[ProcessCard], str | None]") -> dict[str, set[str]]:
-    """Value -> the hosts of the processes that have it; without those that have none."""
-    by: dict[str, set[str]] = defaultdict(set)
+    """Value -> hosts of the processes that have this value; processes without a value are skipped."""
+    hosts: dict[str, set[str]] = defaultdict(set)
     for card in cards:
-        if given := value(card):
-            by[given].add(card.host)
-    return dict(by)
+        card_value = value(card)
+        if card_value:
+            hosts[card_value].add(card.host)
+    return dict(hosts)
 
 
-def _listed(by: Mapping[str, set[str]]) -> str:
-    return "; ".join(f"{value} on {', '.join(sorted(hosts))}" for value, hosts in by.items())
+def _listed(hosts_by: Mapping[str, set[str]]) -> str:
+    return "; ".join(f"{value} on {', '.join(sorted(hosts))}" for value, hosts in hosts_by.items())

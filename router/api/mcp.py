@@ -12,7 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ragbandit.client.exchange import ReceivedReply, encoded, object_of, quoted, refused
 from ragbandit.client.transport import EventReader
-from ragbandit.router.api.dependencies import MCP, PART
+from ragbandit.router.api.dependencies import PART
+from ragbandit.router.api.security.rules import MCP_PATH
 from ragbandit.router.telemetry.tracing import SCOPE_ID
 from ragbandit.shared.errors import ConfigError, NotFound, required_module
 
@@ -20,18 +21,16 @@ if TYPE_CHECKING:
     from ragbandit.router.api.mcp_tools import Context
 
 
-#: headers that a part has from the whole: who calls, and in which trace
-_KEPT: Final = ("authorization", "traceparent", "tracestate")
+#: headers that a tool's own request takes over: the key, and the trace
+_HEADERS: Final = ("authorization", "traceparent", "tracestate")
 
 
 class _Endpoint:
-    """Hands a request on to the SDK, which the first request loads."""
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["route"] = ROUTE  # by which the request is counted
+        scope["route"] = ROUTE  # the metrics count the request by its route
         server = await _server_of(scope["app"])
-        # Read here: a body that is too large is refused in our words. The SDK's own checks of hosts and origins stay
-        # off: the gate has made ours.
+        # The body is read here, so that a body that is too large gets our error. The SDK's checks of hosts and origins
+        # stay off, because the gate has checked them.
         bodies = [{"type": "http.request", "body": await Request(scope, receive).body(), "more_body": False}]
 
         async def whole() -> Message:
@@ -44,42 +43,41 @@ class _Endpoint:
             await exchange.handle_request(scope, whole, send)
 
 
-#: MCP server of the app
-ROUTE: Final = Route(MCP, _Endpoint(), methods=["POST"])
+ROUTE: Final = Route(MCP_PATH, _Endpoint(), methods=["POST"])
 
 
 async def _server_of(app: Any) -> Any:
-    """The app's MCP server. Raises NotFound where the SDK is not installed."""
+    """The app's MCP server. Raises NotFound if the SDK is not installed."""
     if getattr(app.state, "mcp", None) is None:
         try:
             await asyncio.to_thread(required_module, "mcp", extra="mcp")
         except ConfigError as error:
-            raise NotFound("this service speaks no MCP: its host lacks a package", remedy=error.remedy) from error
+            raise NotFound("this service has no MCP: a package is not installed", remedy=error.remedy) from error
         from ragbandit.router.api.mcp_tools import make_server
 
-        logging.getLogger("mcp").setLevel(logging.WARNING)  # else two lines for every request
+        logging.getLogger("mcp").setLevel(logging.WARNING)  # the SDK logs two lines for every request
         app.state.mcp = make_server(app.openapi, call=_called)
     return app.state.mcp
 
 
 async def _called(context: "Context", endpoint: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What an endpoint of the app replies to the caller of a tool.
+    """Call an endpoint for the caller of a tool. Returns its reply; raises its error.
 
-    It is a request of its own, in this process, which goes through all that the edge checks. Raises what is refused.
+    The call is a request of its own in this process, and the edge checks it as any other request.
     """
-    assert context.request is not None  # the SDK hands every request over HTTP on
+    assert context.request is not None  # the SDK sets it for every request over HTTP
     outer, progress = context.request.scope, _Progress(context)
     streams = endpoint == "POST /v1/answer" and "progress_token" in (context.meta or {})
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         async def tapped(message: Message) -> None:
             if streams:
-                await progress.tell(message.get("body", b""))
+                await progress.report(message.get("body", b""))
             await send(message)
 
         await outer["app"]({**scope, PART: "mcp"}, receive, tapped)
 
-    headers = {name: value for name, value in context.request.headers.items() if name in _KEPT}
+    headers = {name: value for name, value in context.request.headers.items() if name in _HEADERS}
     request = _request(endpoint, arguments, streams=streams, headers={**headers, "x-request-id": outer[SCOPE_ID]})
     response = await httpx.ASGITransport(app).handle_async_request(request)
     received = ReceivedReply(status=response.status_code, headers=response.headers, body=await response.aread())
@@ -91,12 +89,13 @@ async def _called(context: "Context", endpoint: str, arguments: Mapping[str, Any
 def _request(
     endpoint: str, arguments: Mapping[str, Any], *, streams: bool, headers: Mapping[str, str]
 ) -> httpx.Request:
-    """The request that is a tool's call."""
     method, path = endpoint.split(" ")
     if "{decision_id}" in path:
         path = path.format(decision_id=quoted(arguments.get("decision_id")))
-    wait_s = arguments.get("wait_s")  # it belongs to the call, not to what its id identifies
-    params = {**({"stream": "true"} if streams else {}), **({} if wait_s is None else {"wait_s": wait_s})}
+    wait_s = arguments.get("wait_s")  # a query parameter, since it belongs to the call
+    params = {"stream": "true"} if streams else {}
+    if wait_s is not None:
+        params["wait_s"] = wait_s
     body = encoded({name: value for name, value in arguments.items() if name != "wait_s"})
     headers = {**headers, "content-type": "application/json"}
     content = body if method == "POST" else b""
@@ -104,15 +103,16 @@ def _request(
 
 
 class _Progress:
-    """Tells a caller what the arm does, by the events of a streamed answer."""
+    """Reports the progress of a streamed answer to the caller of a tool."""
 
     def __init__(self, context: "Context") -> None:
-        self._context, self._events, self._count = context, EventReader(), 0
-        #: headers of the stream; {} until it begins
+        self._context, self._events = context, EventReader()
+        self._count = 0
+        #: the event `outcome`; {} until it comes
         self.outcome: dict[str, Any] = {}
 
-    async def tell(self, body: bytes) -> None:
-        """The next bytes of the stream. Raises what its event `error` says."""
+    async def report(self, body: bytes) -> None:
+        """Read the next bytes of the stream. Raises the error of its event `error`."""
         for event in self._events.read(body):
             if event.event == "outcome":
                 self.outcome = dict(event.data)

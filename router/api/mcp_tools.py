@@ -1,53 +1,38 @@
-"""MCP tools: the endpoints for agents, described as in the OpenAPI document, over HTTP and on pipes."""
+"""MCP tools: endpoints of the service for agents, over HTTP and on pipes, with schemas from the OpenAPI document."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 import httpx2
-from mcp import Client, MCPError
+from mcp import Client, MCPError, types
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from mcp.types import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    CallToolRequest,
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsRequest,
-    ListToolsResult,
-    PaginatedRequestParams,
-    Request,
-    Result,
-    TextContent,
-    Tool,
-    ToolAnnotations,
-)
 from mcp.types.version import LATEST_MODERN_VERSION
 
 import ragbandit
 from ragbandit.client.exchange import Call, Connection, away
-from ragbandit.router.api.dependencies import MCP
 from ragbandit.router.api.schemas.responses import error_json
+from ragbandit.router.api.security.rules import MCP_PATH
 from ragbandit.shared.errors import RagBanditError, root_cause
 from ragbandit.shared.formats import did_you_mean
 
 Context = ServerRequestContext[Any, Any]
 Schema = dict[str, Any]
-#: what "METHOD /path" replies to these arguments. Raises what it refuses.
+#: calls "METHOD /path" with these arguments; returns the reply, raises its error
 ToolCall = Callable[[Context, str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 _INSTRUCTIONS: Final = """\
 RagBandit answers questions over a corpus. For every question it chooses the answering pipeline ("arm") that is worth \
 its cost, and it learns from what you report. Ask with `answer`. Or: `route` names an arm, you run it yourself, and \
-`report_outcome` says what it took. In both cases tell by `feedback` whether the answer was right: that is what it \
+`report_outcome` reports its cost. In both cases send `feedback` on whether the answer was right: it is what RagBandit \
 learns from."""
 
 
 class Row(NamedTuple):
-    """A tool: its endpoint, and what an agent should know of it."""
+    """A tool: its endpoint, and its description for agents."""
 
     endpoint: str
     description: str
@@ -57,7 +42,7 @@ TOOLS: Final[Mapping[str, Row]] = {
     "answer": Row(
         "POST /v1/answer",
         "Answer a question from the corpus, with sources. A pipeline is chosen and run by the service. Keep "
-        "`decision_id` for `feedback`. Where `status` is pending the answer takes longer than `wait_s`: call again "
+        "`decision_id` for `feedback`. If `status` is pending, the answer takes longer than `wait_s`: call again "
         "with the same arguments and that `decision_id`. Ask one self-contained question.",
     ),
     "route": Row(
@@ -72,139 +57,137 @@ TOOLS: Final[Mapping[str, Row]] = {
     ),
     "feedback": Row(
         "POST /v1/feedback",
-        "Say how good the answer of a decision was: exactly one of `rating` (true, false, or a number on `scale`), "
-        "`label` (the right answers) and `reward`. Judge only what you or your user checked, and say by `source` who "
-        "did: human, judge (a model) or code.",
+        "Judge the answer of a decision: exactly one of `rating` (true, false, or a number on `scale`), "
+        "`label` (the right answers) and `reward`. Judge only what you or your user checked; `source` is who "
+        "checked: human, judge (a model) or code.",
     ),
     "explain": Row(
         "GET /v1/decisions/{decision_id}/explanation",
-        "Why an arm was chosen for a question, with what probability, what the answer took, and what was learned.",
+        "Explain why an arm was chosen, with its probability, the steps and cost of the answer, and what was learned.",
     ),
 }
-#: keys for programs; agents pay for every word of a schema in every call
+#: parameters that only programs need; agents pay for every word of a schema in every call
 _LEFT_OUT: Final = ("idempotency-key", "sticky_turns", "stream")
-#: keywords that an agent needs; what does not fit a pattern is refused in our words
-_KEPT: Final = ("type", "description", "enum", "const", "default", "minimum", "maximum")
-#: levels of objects whose fields are in a schema
+#: keywords of JSON Schema that an agent needs; the service checks the others itself
+_KEYWORDS: Final = ("type", "description", "enum", "const", "default", "minimum", "maximum")
+#: depth to which a schema lists the fields of objects
 _DEPTH: Final = 2
 
 
 def make_server(document: Callable[[], Mapping[str, Any]], *, call: ToolCall) -> "Server[Any]":
-    """The MCP server. document: returns the OpenAPI document of the service, with the arms that it has now."""
+    """The MCP server. document: returns the OpenAPI document of the service with its present arms."""
 
-    async def list_tools(_context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
+    async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         api = document()
-        return ListToolsResult(tools=[_tool(name, api=api) for name in TOOLS])
+        return types.ListToolsResult(tools=[_tool(name, api=api) for name in TOOLS])
 
-    async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
+    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         if params.name not in TOOLS:
             known = f"{did_you_mean(params.name, TOOLS)}tools: {', '.join(TOOLS)}"
-            raise MCPError(INVALID_PARAMS, f"no tool is called {params.name!r:.80} ({known})")
+            raise MCPError(types.INVALID_PARAMS, f"no tool is called {params.name!r:.80} ({known})")
         try:
             reply = await call(context, TOOLS[params.name].endpoint, params.arguments or {})
         except RagBanditError as error:
             return result(str(error), {**error_json(error)}, is_error=True)
-        return result(json.dumps(reply, ensure_ascii=False), reply)  # the text for who reads no structured content
+        return result(json.dumps(reply, ensure_ascii=False), reply)  # text for older clients
 
     return new_server(on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 def new_server(**handlers: Any) -> "Server[Any]":
-    """A server that introduces itself as ours. handlers: as the SDK's Server takes them."""
+    """A server with RagBandit's name and instructions. handlers: arguments of the SDK's Server."""
     version = ragbandit.__version__
     return Server("ragbandit", title="RagBandit", version=version, instructions=_INSTRUCTIONS, **handlers)
 
 
-def result(text: str, structured: dict[str, Any] | None = None, *, is_error: bool = False) -> CallToolResult:
+def result(text: str, structured: dict[str, Any] | None = None, *, is_error: bool = False) -> types.CallToolResult:
     """The result of a tool."""
-    content = [TextContent(type="text", text=text)]
-    return CallToolResult(content=[*content], structured_content=structured, is_error=is_error)
+    content = [types.TextContent(type="text", text=text)]
+    return types.CallToolResult(content=[*content], structured_content=structured, is_error=is_error)
 
 
-def _tool(name: str, *, api: Mapping[str, Any]) -> Tool:
+def _tool(name: str, *, api: Mapping[str, Any]) -> types.Tool:
     method, path = TOOLS[name].endpoint.split(" ")
     endpoint, reads = api["paths"][path][method.lower()], method == "GET"
-    return Tool(
+    return types.Tool(
         name=name,
         title=endpoint["summary"],
         description=TOOLS[name].description,
         input_schema=_input(endpoint, api=api),
         output_schema=_output(endpoint, api=api),
-        annotations=ToolAnnotations(
+        annotations=types.ToolAnnotations(
             read_only_hint=reads, destructive_hint=False, idempotent_hint=reads, open_world_hint=False
         ),
     )
 
 
 def _input(endpoint: Schema, *, api: Mapping[str, Any]) -> Schema:
-    """The schema of a tool's arguments. No combination is at its root, which some models' interfaces refuse."""
+    """The schema of a tool's arguments, without combinations at its root: some models' interfaces refuse them."""
     parameters = endpoint.get("parameters", [])
     sent = endpoint.get("requestBody", {"content": {"application/json": {"schema": {}}}})
     body = _resolved(sent["content"]["application/json"]["schema"], api=api)
-    fields = body.get("properties", {}) | {each["name"]: each["schema"] for each in parameters}
-    required = body.get("required", []) + [each["name"] for each in parameters if each["required"]]
-    shown = {name: _plain(each, api=api, depth=_DEPTH) for name, each in fields.items() if name not in _LEFT_OUT}
+    fields = body.get("properties", {}) | {parameter["name"]: parameter["schema"] for parameter in parameters}
+    required = body.get("required", []) + [parameter["name"] for parameter in parameters if parameter["required"]]
+    shown = {name: _plain(field, api=api, depth=_DEPTH) for name, field in fields.items() if name not in _LEFT_OUT}
     return {"type": "object", "properties": shown, "required": required, "additionalProperties": False}
 
 
 def _output(endpoint: Schema, *, api: Mapping[str, Any]) -> Schema:
-    """The schema of a tool's reply: of every good one."""
-    good = [reply for status, reply in endpoint["responses"].items() if status.startswith("2")]
-    shapes = [_plain(each["content"]["application/json"]["schema"], api=api, depth=_DEPTH) for each in good]
+    replies = [reply for status, reply in endpoint["responses"].items() if status.startswith("2")]
+    shapes = [_plain(reply["content"]["application/json"]["schema"], api=api, depth=_DEPTH) for reply in replies]
     return shapes[0] if all(shape == shapes[0] for shape in shapes) else {"type": "object", "anyOf": shapes}
 
 
 def _resolved(schema: Schema, *, api: Mapping[str, Any]) -> Schema:
-    """The schema with what it refers to."""
     name = schema.get("$ref") or schema.get("allOf", [{}])[0].get("$ref")
     return schema if name is None else {**api["components"]["schemas"][name.rpartition("/")[2]], **schema}
 
 
 def _plain(schema: Schema, *, api: Mapping[str, Any], depth: int) -> Schema:
-    """The schema by itself: references replaced, what only validators read left out, and only so deep."""
+    """The schema without references and other keywords than _KEYWORDS. depth: levels of objects that are listed."""
     schema = _resolved(schema, api=api)
-    plain: Schema = {key: schema[key] for key in _KEPT if key in schema}
+    plain: Schema = {key: schema[key] for key in _KEYWORDS if key in schema}
     if "anyOf" in schema:
-        plain["anyOf"] = [_plain(each, api=api, depth=depth) for each in schema["anyOf"]]
+        plain["anyOf"] = [_plain(option, api=api, depth=depth) for option in schema["anyOf"]]
     if "items" in schema:
         plain["items"] = _plain(schema["items"], api=api, depth=depth)
     if "properties" in schema and depth:
         fields = schema["properties"].items()
-        plain["properties"] = {name: _plain(each, api=api, depth=depth - 1) for name, each in fields}
+        plain["properties"] = {name: _plain(field, api=api, depth=depth - 1) for name, field in fields}
         plain["required"] = schema.get("required", [])
     return plain
 
 
-_Reply = TypeVar("_Reply", bound=Result)
-_CALL: Final = Call(method="POST", path=MCP)
+_Reply = TypeVar("_Reply", bound=types.Result)
+_CALL: Final = Call(method="POST", path=MCP_PATH)
 
 
 async def serve_pipes(connection: Connection) -> None:
-    """Hand every call on to the service's own /mcp, until the agent closes the pipe."""
-    # timeout of silence: in a long call the service sends a comment every 15 seconds
+    """Forward every call on stdin to the service's /mcp, until the agent closes the pipe."""
+    # A timeout of silence: during a long call the service sends a comment every 15 seconds.
     timeout = httpx2.Timeout(connection.timeout_s, connect=connection.connect_timeout_s)
     async with httpx2.AsyncClient(headers=connection.pool()["headers"], timeout=timeout) as http:
 
-        async def ask(request: Request[Any, Any], kind: type[_Reply], *, progress: Any = None) -> _Reply:
-            # A client of its own: one whose connection broke is of no more use. Without the version it would ask first.
-            transport = streamable_http_client(f"{connection.url}{MCP}", http_client=http)
+        async def ask(request: types.Request[Any, Any], kind: type[_Reply], *, progress: Any = None) -> _Reply:
+            # One client a call, since a client is useless after its connection broke. The version saves a handshake.
+            transport = streamable_http_client(f"{connection.url}{MCP_PATH}", http_client=http)
             try:
                 async with Client(transport, mode=LATEST_MODERN_VERSION) as client:
                     return await client.session.send_request(request, kind, progress_callback=progress)
-            except Exception as error:  # in groups, as the SDK's tasks raise it
+            except Exception as error:  # perhaps an exception group of the SDK's tasks
                 cause = root_cause(error)
                 if isinstance(cause, MCPError):
                     raise cause from None
-                raise MCPError(INTERNAL_ERROR, str(away(cause, call=_CALL, connection=connection))) from error
+                raise MCPError(types.INTERNAL_ERROR, str(away(cause, call=_CALL, connection=connection))) from error
 
-        async def list_tools(_context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
-            return await ask(ListToolsRequest(), ListToolsResult)
+        async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+            return await ask(types.ListToolsRequest(), types.ListToolsResult)
 
-        async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
+        async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
             progress = context.session.report_progress if "progress_token" in (context.meta or {}) else None
-            request = CallToolRequest(params=params.model_copy(update={"meta": None}))
+            request = types.CallToolRequest(params=params.model_copy(update={"meta": None}))
             try:
-                return await ask(request, CallToolResult, progress=progress)
+                return await ask(request, types.CallToolResult, progress=progress)
             except MCPError as error:
                 return result(str(error), is_error=True)
 

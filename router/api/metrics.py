@@ -1,7 +1,7 @@
-"""Prometheus metrics: what this process counts, and what all processes of a store see alike.
+"""Prometheus metrics: counters of this process, and counters of the store that all processes export alike.
 
-Counters of a store come from SQL, where they never fall: every process exports the same value, and restarts move none
-back. Sums of rewards may fall and are gauges: `delta()` of them over `increase()` of the updates is a mean.
+Counters of the store are read from SQL, so a restart does not reset them. Sums of rewards may fall, so they are gauges:
+their `delta()` divided by `increase()` of the updates is a mean.
 """
 
 from collections import Counter as Counts
@@ -23,7 +23,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals, Decision, SampleStage
 
 _Family = TypeVar("_Family", CounterMetricFamily, GaugeMetricFamily)
-#: one value, or one for each label: a text, or a tuple of texts where there are several
+#: one value; or label -> value, where several labels are a tuple
 Values = float | Mapping[Any, float]
 
 
@@ -51,13 +51,13 @@ _STATES: Final = ("idle", "busy")
 
 
 def earned_metrics(earned: Earned) -> Iterator[Metric]:
-    """What the arms did and earned since the store began, how far that is counted, and the policy's versions."""
+    """Totals of the arms since the store was made, the delay of these totals, and the versions of the policy."""
     yield from _traffic(earned.arms)
     yield from _rewards(earned.arms)
     yield from _latency(earned.arms)
-    text = "1 where draws, outcomes or ratings favour an arm beyond chance, by what is counted: comparisons wait."
-    found = earned.uneven and earned.uneven.stage
-    uneven = {stage: stage == found for stage in get_args(SampleStage)}
+    text = "1 if draws, outcomes or ratings favour an arm beyond chance, by stage; comparisons then wait."
+    uneven_stage = earned.uneven and earned.uneven.stage
+    uneven = {stage: stage == uneven_stage for stage in get_args(SampleStage)}
     yield gauge("ragbandit_sample_ratio_uneven", text, uneven, labels=["stage"])
     progress, versions = earned.progress, earned.versions
     text = "Seconds from the last decision in the totals of the arms to the newest one."
@@ -80,18 +80,18 @@ def _traffic(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
     ended = {(arm, status): getattr(totals, status) for arm, totals in arms.items() for status in statuses}
     text = "Outcomes: answered, failed, or cancelled by the caller."
     yield counter("ragbandit_arm_outcomes", text, ended, labels=["arm", "status"])
-    text = "Price of the tokens that outcomes took, where there are prices."
-    yield counter("ragbandit_arm_dollars", text, {arm: one.dollars for arm, one in arms.items()}, labels=["arm"])
+    text = "Price of the tokens that outcomes used, if they have a price."
+    yield counter("ragbandit_arm_dollars", text, {arm: totals.dollars for arm, totals in arms.items()}, labels=["arm"])
     prompts = {(arm, "prompt"): totals.prompt_tokens for arm, totals in arms.items()}
     completions = {(arm, "completion"): totals.completion_tokens for arm, totals in arms.items()}
-    text = "Tokens that outcomes took: prompt or completion."
+    text = "Tokens that outcomes used: prompt or completion."
     yield counter("ragbandit_arm_tokens", text, prompts | completions, labels=["arm", "kind"])
 
 
 def _rewards(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
     updates = {(arm, "feedback"): totals.learned for arm, totals in arms.items()}
     updates |= {(arm, "default"): totals.defaulted for arm, totals in arms.items()}
-    text = "Updates of the ledger: of feedback, or by default."
+    text = "Updates of the ledger, by source: feedback or the default reward."
     yield counter("ragbandit_arm_updates", text, updates, labels=["arm", "source"])
     for kind, name, text, field in (
         (gauge, "ragbandit_arm_reward", "Sum of the rewards of the updates.", "reward"),
@@ -110,35 +110,37 @@ def _latency(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
         buckets = list(zip(edges, map(float, accumulate(totals.latency)), strict=True))
         seconds.add_metric([arm], buckets=buckets, sum_value=totals.seconds)
     yield seconds
-    text = "Largest wall clock of them; no percentile is above it."
-    slowest = {arm: one.latency_range[1] for arm, one in arms.items() if one.latency_range is not None}
+    text = "Largest wall clock of these outcomes."
+    slowest = {arm: totals.latency_range[1] for arm, totals in arms.items() if totals.latency_range is not None}
     yield gauge("ragbandit_arm_answer_slowest_seconds", text, slowest, labels=["arm"])
 
 
 def worker_metrics(state: RouterState) -> Iterator[Metric]:
-    """The learner's ledger, and the workers that are registered in Redis; these are absent while Redis is down."""
+    """Metrics of the ledger, and of the workers registered in Redis; the workers are missing while Redis is down."""
     ledger, work = state.ledger, state.work or {}
     yield counter("ragbandit_updates", "Updates of the ledger.", ledger.last_seq)
     yield gauge("ragbandit_updates_behind", "Updates that the newest snapshot does not have.", ledger.behind)
     if ledger.learning is not None:
-        text = "1 for how far an arm is learned: steady, learning, held back, stuck or drifting."
-        states = {(arm, one.state): 1.0 for arm, one in ledger.learning.arms.items()}
+        text = "1 for the state of an arm: steady, learning, held back, stuck or drifting."
+        states = {(name, arm.state): 1.0 for name, arm in ledger.learning.arms.items()}
         yield gauge("ragbandit_arm_learning", text, states, labels=["arm", "state"])
-        text = "1 for how far the policy has learned: as of an arm, or starved."
+        text = "1 for the state of the policy: a state of an arm, or starved."
         yield gauge("ragbandit_learning", text, {(ledger.learning.state,): 1.0}, labels=["state"])
     if state.workers is not None:
-        counts = Counts((one.queue, one.state if one.state in _STATES else "other") for one in state.workers)
+        counts = Counts(
+            (worker.queue, worker.state if worker.state in _STATES else "other") for worker in state.workers
+        )
         keys = sorted({(queue, name) for queue in _QUEUES for name in _STATES} | counts.keys())
         text = "Threads that take jobs of a queue: idle, busy or other."
         yield gauge("ragbandit_workers", text, {key: counts[key] for key in keys}, labels=["queue", "state"])
-    jobs = {(queue, result): getattr(one, result) for queue, one in work.items() for result in ("done", "failed")}
+    jobs = {(queue, result): getattr(done, result) for queue, done in work.items() for result in ("done", "failed")}
     yield counter("ragbandit_worker_jobs", "Jobs that workers did, or failed at.", jobs, labels=["queue", "result"])
-    busy = {queue: one.seconds for queue, one in work.items()}
-    yield counter("ragbandit_worker_busy_seconds", "Seconds that workers were at work.", busy, labels=["queue"])
+    busy = {queue: done.seconds for queue, done in work.items()}
+    yield counter("ragbandit_worker_busy_seconds", "Seconds that workers were busy.", busy, labels=["queue"])
 
 
 class Metrics:
-    """The Prometheus side of one app, with a registry of its own."""
+    """The metrics of one app, with their own registry."""
 
     def __init__(self, router: Router) -> None:
         self.registry = CollectorRegistry()
@@ -161,7 +163,7 @@ class Metrics:
         self.unseen = count("ragbandit_replies_unseen", text)
         text = "Answers by another arm in place of one that failed, by that arm and how it failed."
         self.failovers = count("ragbandit_failovers", text, ["arm", "reason"])
-        #: metrics of the event loops of this process, which are shown too
+        #: rate limiters of the event loops of this process
         self.limiters: list[RateLimiter] = []
         self._router = router
 
@@ -173,7 +175,7 @@ class Metrics:
             self.faults.inc()
 
     def collect(self) -> Iterator[Metric]:
-        """What this process counts."""
+        """The metrics of this process."""
         yield from self.registry.collect()
         yield from _process(self._router)
         yield from _rates(self.limiters)
@@ -181,8 +183,8 @@ class Metrics:
     def text(self, state: RouterState | None, *, budgets: Mapping[tuple[str, str, str], float] | None) -> bytes:
         """Prometheus text of this process, the ledger, the queues in Redis, and budgets.
 
-        state: None if it could not be read. budgets: kind and name of the spender, and period -> share of the dollars
-        that is spent; None if they could not be read.
+        state: None if it could not be read. budgets: (kind of spender, its name, period) -> spent share; None if they
+        could not be read.
         """
         text = "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing."
         read = chain(self.collect(), [gauge("ragbandit_ledger_readable", text, state is not None)])
@@ -196,7 +198,6 @@ class Metrics:
 
 
 def _rates(limiters: Sequence[RateLimiter]) -> Iterator[Metric]:
-    """Requests over a rate, and those counted without Redis."""
     refused: Counts[str] = sum((Counts(limiter.refused) for limiter in limiters), Counts())
     text = "Requests refused with 429: over the rate of their API key."
     yield counter("ragbandit_rate_limited", text, dict(sorted(refused.items())), labels=["role"])
@@ -205,16 +206,16 @@ def _rates(limiters: Sequence[RateLimiter]) -> Iterator[Metric]:
 
 
 def _process(router: Router) -> Iterator[Metric]:
-    """Counters of this process other than requests, and its queues; read without calls to other systems."""
     yield from _policy(router)
-    if isinstance(encoder := router.encoder, CachingEncoder):
+    encoder, rewriter = router.encoder, router.conversations.rewriter
+    if isinstance(encoder, CachingEncoder):
         yield counter("ragbandit_feature_cache_hits", "Questions whose features were in memory.", encoder.hits)
         yield counter("ragbandit_feature_cache_misses", "Questions whose features were computed.", encoder.misses)
         yield gauge("ragbandit_feature_cache_entries", "Questions whose features are in memory.", len(encoder))
-    if (rewriter := router.conversations.rewriter) is not None:
+    if rewriter is not None:
         text = "Questions of conversations by the result of their rewrite: rewritten, unchanged, or why it failed."
         yield counter("ragbandit_rewrites", text, dict(rewriter.results), labels=["result"])
-        yield counter("ragbandit_rewrite_tokens", "Tokens that rewrites took.", dict(rewriter.tokens), labels=["kind"])
+        yield counter("ragbandit_rewrite_tokens", "Tokens that rewrites used.", dict(rewriter.tokens), labels=["kind"])
     text = "1 if notifications of workers and learner arrive in this process; 0 if not: answers are up to 1 s late."
     yield gauge("ragbandit_listener_up", text, router.listener is None or router.listener.fault() is None)
     queues = router.queues()
@@ -227,8 +228,8 @@ def _process(router: Router) -> Iterator[Metric]:
         for kind in ("refused", "dropped")
     )
     text = (
-        "Items refused when they came: expected to wait too long (wait), too many waiting (count), too many of one "
-        "tenant (tenant)."
+        "Items refused on arrival: their expected wait was too long (wait), or too many waited (count), or too many of "
+        "one tenant (tenant)."
     )
     yield counter("ragbandit_requests_refused", text, refused, labels=["queue", "reason"])
     text = "Items dropped before any work: their caller left (gone), or they had waited too long (expired)."
@@ -252,17 +253,16 @@ def _policy(router: Router) -> Iterator[Metric]:
 
 
 def _shared(state: RouterState) -> Iterator[Metric]:
-    """What all processes of the store see alike."""
     ledger = state.ledger
     text = "Seconds for which the oldest feedback that can be learned has been waiting."
     yield gauge("ragbandit_lag_seconds", text, ledger.lag_s)
     text = "Decisions and feedback in the ledger, by state."
     yield gauge("ragbandit_ledger", text, asdict(ledger.counters), labels=["place"])
     yield gauge("ragbandit_judge_waiting", "Answers that wait for the judge.", ledger.judge.waiting)
-    text = "What the judge did and took in the present day (UTC), over all processes of the store."
+    text = "What the judge did and used today (UTC), over all processes of the store."
     yield gauge("ragbandit_judge_today", text, dict(ledger.judge.today), labels=["what"])
     yield gauge("ragbandit_check_waiting", "Answers that wait for the check of reward.check.", ledger.unchecked)
-    offered = {one.arm: one.offered for one in state.arms}
+    offered = {health.arm: health.offered for health in state.arms}
     yield gauge("ragbandit_arm_offered", "1 if the arm is offered, 0 if it is suspended.", offered, labels=["arm"])
     yield from worker_metrics(state)
     yield from earned_metrics(state.earned)

@@ -1,4 +1,4 @@
-"""Decision endpoints: route and answer a question, report its outcome, cancel it, and read the record of a decision."""
+"""Decision endpoints: route or answer a question, report an outcome, cancel an answer, read a decision."""
 
 import json
 import time
@@ -12,16 +12,7 @@ from fastapi import Path as PathParameter, Query as QueryParameter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from ragbandit.client.replies.decisions import (
-    AnswerReply,
-    CancellationReply,
-    ErrorReply,
-    OutcomeReply,
-    PendingReply,
-    RecordReply,
-    RouteBatchReply,
-    RouteReply,
-)
+from ragbandit.client.replies import decisions as reply_types
 from ragbandit.router.api.dependencies import (
     PART,
     IdempotencyKey,
@@ -36,15 +27,7 @@ from ragbandit.router.api.dependencies import (
     tracing_of,
 )
 from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, asked, events_of
-from ragbandit.router.api.schemas.replies import (
-    answer_json,
-    explanation_json,
-    filled,
-    headers,
-    pending_json,
-    record_json,
-    route_json,
-)
+from ragbandit.router.api.schemas import replies
 from ragbandit.router.api.schemas.requests import (
     ID,
     DecisionIdText,
@@ -68,25 +51,20 @@ from ragbandit.shared.failures import FAILOVER
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy
 
 ROUTE: Final = "/v1/route"
-#: what FastAPI reads as JSON; it takes more, which goes its way
+#: content types of the fast path; FastAPI accepts more
 _JSON_TYPES: Final = (["application/json"], ["application/json; charset=utf-8"])
 #: longest wait_s of /v1/answer, seconds
 MAX_WAIT_S = 600
 
 DecisionPath = Annotated[
-    DecisionIdText,
-    PathParameter(
-        description="The id that the decision was made with, or that of its chat completion.", json_schema_extra=ID
-    ),
+    DecisionIdText, PathParameter(description="Id of the decision, or of its chat completion.", json_schema_extra=ID)
 ]
 WaitParameter = Annotated[
     float | None,
     QueryParameter(
-        description="Seconds to wait for the answer, 0 to 600. Left out: the setting `server.answer_wait_s`; with "
-        "`stream` the setting `budget.seconds` and half a minute. "
-        'After that the reply is 202 with status "pending". '
-        "It is a query parameter, not a field of the body: it belongs to this call, "
-        "not to the request that `decision_id` identifies.",
+        description="Seconds to wait for the answer, 0 to 600. Default: the setting `server.answer_wait_s`; with "
+        "`stream` the setting `budget.seconds` plus 30 s. After that time the reply is 202 with status "
+        '"pending". It is a query parameter because it belongs to this call, and the body to the decision.',
         openapi_examples={"ten seconds": {"value": 10}},
         json_schema_extra={"minimum": 0, "maximum": MAX_WAIT_S},
     ),
@@ -95,7 +73,7 @@ StreamParameter = Annotated[
     bool,
     QueryParameter(
         description="Reply with server-sent events while the arm writes: `decision`, `status` (what the arm does), "
-        "`text` (the next piece of the answer), and last `outcome` (what the reply is without `stream`) or `error`. "
+        "`text` (the next piece of the answer), and at the end `outcome` (the reply without `stream`) or `error`. "
         "See docs/streaming.md."
     ),
 ]
@@ -104,10 +82,12 @@ endpoints = documented("Decisions")
 
 
 @endpoints.post(
-    ROUTE, summary="Choose an arm for your own pipeline", responses={200: described("The arm to run.", RouteReply)}
+    ROUTE,
+    summary="Choose an arm for your own pipeline",
+    responses={200: described("The arm to run.", reply_types.RouteReply)},
 )
 async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
-    """Draw an arm for a question. Your own pipeline runs it and reports what happened to /v1/outcomes.
+    """Draw an arm for a question. Your own pipeline runs the arm and reports the outcome to /v1/outcomes.
 
     The decision is stored, with the probability of every arm, before the reply is sent.
     """
@@ -117,50 +97,48 @@ async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyK
 @endpoints.post(
     "/v1/route/batch",
     summary="Choose arms for many questions",
-    responses={200: described("A decision or an error for each item.", RouteBatchReply)},
+    responses={200: described("A decision or an error for each item.", reply_types.RouteBatchReply)},
 )
 async def batch(body: RouteBatchBody, request: Request) -> Response:
-    """Draw an arm for each of up to `server.max_batch_items` questions, 512 unless the service says otherwise.
+    """Draw an arm for each of up to `server.max_batch_items` questions (default 512).
 
-    Each is decided, stored and refused on its own. The reply has one entry per item, in order: a decision or an
-    error. 503 if the service is too busy for all of them.
+    Each question is decided and stored, or refused, on its own. The reply has one entry per item, in order: a decision
+    or an error. 503 if the service is too busy for all of them.
     """
     check_count(body.items, most=router_of(request).settings.server.max_batch_items)
-    reply: RouteBatchReply = {"items": await _decided(request, body.items)}
+    reply: reply_types.RouteBatchReply = {"items": await _decided(request, body.items)}
     return JsonReply(reply)
 
 
-async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list[RouteReply | ErrorReply]:
-    """A reply for each item, in order; all rewrites, and then all decisions, are waited for at once."""
-    router, tracing, metrics = router_of(request), tracing_of(request), request.app.state.metrics
+async def _decided(
+    request: Request, items: Sequence[Mapping[str, Any]]
+) -> list[reply_types.RouteReply | reply_types.ErrorReply]:
+    """A reply for each item, in order. Waits for all rewrites together, and then for all decisions together."""
+    tracing, metrics = tracing_of(request), request.app.state.metrics
     read = [await _item_query(request, item) for item in items]
-    rewrites = await awaited_all(request, [one for one in read if isinstance(one, Future)], what="decision_id")
+    rewrites = await awaited_all(request, [entry for entry in read if isinstance(entry, Future)], what="decision_id")
     rewritten = iter(rewrites)
-    questions = [next(rewritten) if isinstance(one, Future) else one for one in read]
+    questions = [next(rewritten) if isinstance(entry, Future) else entry for entry in read]
     queries = [question for question in questions if isinstance(question, Query)]
-    spans = [tracing.begin(names.DECIDE, attributes=_asked_attributes(query)) for query in queries]
+    spans = [tracing.begin(names.DECIDE, attributes=_query_attributes(query)) for query in queries]
     traced = [_in_trace(request, query, span=span) for query, span in zip(queries, spans, strict=True)]
     began = time.perf_counter()
-    results = await awaited_all(request, router.submit_many(traced) if traced else [], what="decision_id")
+    submitted = router_of(request).submit_many(traced) if traced else ()
+    results = await awaited_all(request, submitted, what="decision_id")
+    seconds = time.perf_counter() - began
     for span, result in zip(spans, results, strict=True):
-        _end_span(span, result)
-    seconds, decided, replies = time.perf_counter() - began, iter(results), list[RouteReply | ErrorReply]()
-    for question in questions:
-        result = next(decided) if isinstance(question, Query) else question
         if isinstance(result, Decision):
+            span.set(_decision_attributes(result))
             metrics.decided(result, seconds=seconds)
-            replies.append(route_json(result, seconds=seconds))
         else:
-            replies.append(error_item(result))
-    return replies
-
-
-def _end_span(span: Span, result: Decision | BaseException) -> None:
-    if isinstance(result, Decision):
-        span.set(_decided_attributes(result))
-    else:
-        span.fail(type(result).__name__)
-    span.end()
+            span.fail(type(result).__name__)
+        span.end()
+    decided = iter(results)
+    entries = [next(decided) if isinstance(question, Query) else question for question in questions]
+    return [
+        replies.route_json(entry, seconds=seconds) if isinstance(entry, Decision) else error_item(entry)
+        for entry in entries
+    ]
 
 
 async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Query] | RagBanditError":
@@ -174,16 +152,16 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 async def route_directly(request: Request) -> Response | None:
-    """The reply to a plain POST /v1/route; None for one that FastAPI is to look at.
+    """The reply to a simple POST /v1/route; None to hand the request to FastAPI.
 
-    What FastAPI does between a request and an endpoint costs more than the decision.
+    The work of FastAPI between a request and an endpoint takes longer than the decision.
     """
     body = None if request.scope["query_string"] else await plain_body(request, RouteBody)
     return None if body is None else await _routed(request, body, key=request.headers.get("idempotency-key"))
 
 
 async def plain_body(request: Request, model: type[Body]) -> Body | None:
-    """The JSON body of a request, read by its model; None if it is not valid, or of another content type."""
+    """The JSON body of a request as this model; None if it is invalid, or has another content type."""
     if request.headers.getlist("content-type") not in _JSON_TYPES:
         return None
     try:
@@ -195,28 +173,26 @@ async def plain_body(request: Request, model: type[Body]) -> Body | None:
 async def _routed(request: Request, body: RouteBody, *, key: str | None) -> Response:
     query = await whole_query(request, body, key=key, run_by="caller")
     decision, seconds = await decide(request, query, run_by="caller")
-    return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
+    return JsonReply(replies.route_json(decision, seconds=seconds), headers=replies.headers(decision))
 
 
 def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
-    """The query with the place in the trace, and the id of the request, that its decision is kept with.
+    """The query with the trace that its decision belongs to.
 
-    The id is kept where the caller chose it, or where traces or JSON logs are made: those who read them look for it.
+    The request's id is added if the caller chose it, or if traces or JSON logs are on: their readers search by it.
     """
     tracing, settings = tracing_of(request), router_of(request).settings
-    more: dict[str, object] = dict(span.carrier)
+    entries: dict[str, object] = dict(span.carrier)
     if tracing.enabled or settings.log.format == "json" or "x-request-id" in request.headers:
-        more[REQUEST_ID] = request.scope.get(SCOPE_ID)
-    return replace(query, request={**query.request, **more}) if more else query
+        entries[REQUEST_ID] = request.scope.get(SCOPE_ID)
+    return replace(query, request={**query.request, **entries}) if entries else query
 
 
-def _asked_attributes(query: Query) -> dict[str, Attribute | None]:
-    """Facts from before the draw."""
+def _query_attributes(query: Query) -> dict[str, Attribute | None]:
     return {names.SPAN_KIND: "DECISION", names.CONVERSATION: query.session}
 
 
-def _decided_attributes(decision: Decision) -> dict[str, Attribute | None]:
-    """Facts from after the draw."""
+def _decision_attributes(decision: Decision) -> dict[str, Attribute | None]:
     return {
         names.DECISION_ID: decision.id,
         names.DECISION_ARM: decision.arm,
@@ -229,35 +205,34 @@ def _decided_attributes(decision: Decision) -> dict[str, Attribute | None]:
 
 
 async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
-    """The decision, committed, and the seconds it took; it is counted."""
+    """Decide and commit a question, and count it. Returns (decision, seconds that it took)."""
     router, began = router_of(request), time.perf_counter()
-    tracing = tracing_of(request)
-    with tracing.span(names.DECIDE, attributes=_asked_attributes(query)) as span:
+    with tracing_of(request).span(names.DECIDE, attributes=_query_attributes(query)) as span:
         query = _in_trace(request, query, span=span)
         decision = await awaited(request, router.submit(query, run_by=run_by), what="decision_id")
-        span.set(_decided_attributes(decision))
+        span.set(_decision_attributes(decision))
     seconds = time.perf_counter() - began
     request.app.state.metrics.decided(decision, seconds=seconds)
     return decision, seconds
 
 
 async def whole_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
-    """The query of a body and of the header Idempotency-Key; one with messages is rewritten first, if it can be.
+    """The query of a body. A question with messages is rewritten first. key: the header Idempotency-Key.
 
-    Raises InvalidInput, Forbidden for a tenant or an arm that is not the caller's, BudgetSpent, and CallerGone.
+    Raises InvalidInput, Forbidden if the caller may not use the tenant or an arm, BudgetSpent, and CallerGone.
     """
     query = await _query(request, body, key=key, run_by=run_by)
     return query if isinstance(query, Query) else await awaited(request, query, what="decision_id")
 
 
 async def paced(request: Request, query: Query) -> Query:
-    """The query as its dollar budgets leave it: before anything is paid for. Raises BudgetSpent, StoreError."""
+    """Apply dollar budgets to a query; call it before anything is paid for. Raises BudgetSpent, StoreError."""
     budgets: Budgets = request.app.state.budgets
     return await budgets.paced(query, caller=caller_of(request))
 
 
 async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> "Query | Future[Query]":
-    """The query, or where it has messages a Future of it. Raises InvalidInput, Forbidden, BudgetSpent."""
+    """The query, or a Future of it if the body has messages. Raises InvalidInput, Forbidden, BudgetSpent."""
     decision_id, caller = identity(body.decision_id, key=key, field="decision_id"), caller_of(request)
     tenant = tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None)
     arms = None if body.arms is None else tuple(ArmName(arm) for arm in body.arms)
@@ -289,9 +264,9 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
     "/v1/answer",
     summary="Answer a question",
     responses={
-        200: described("The outcome; with `stream` events.", AnswerReply)
+        200: described("The outcome; with `stream` events.", reply_types.AnswerReply)
         | {"content": {"text/event-stream": {"schema": {"description": "server-sent events"}}}},
-        202: described("The outcome is not there yet.", PendingReply),
+        202: described("There is no outcome yet.", reply_types.PendingReply),
     },
 )
 async def answer(
@@ -303,8 +278,8 @@ async def answer(
 ) -> Response:
     """Draw an arm for a question and have a worker run it.
 
-    202 with status "pending" if the answer takes longer than `wait_s`; send the same request again with the same
-    id, or ask /v1/decisions/{decision_id}.
+    202 with status "pending" if the answer takes longer than `wait_s`. To get it later, send the same request with the
+    same id, or read /v1/decisions/{decision_id}.
     """
     router = router_of(request)
     if wait_s is not None and not 0 <= wait_s <= MAX_WAIT_S:
@@ -320,15 +295,19 @@ async def answer(
         return EventStream(events_of(pending, seconds=seconds), answer=pending)
     try:
         outcome = pending.waiting.result() if await all_done(request, [pending.waiting], limit_s=wait_s) else None
-    except TimeoutError:  # the service is about to end
+    except TimeoutError:  # the service is shutting down
         outcome = None
     finally:
         pending.forget()
     if outcome is None:
-        return JsonReply(pending_json(decision, seconds=seconds), status_code=202, headers=headers(decision))
+        return JsonReply(
+            replies.pending_json(decision, seconds=seconds), status_code=202, headers=replies.headers(decision)
+        )
     await pending.follow(outcome.decision_id)
     decision, saved = pending.decision, router.savings.of(outcome.cost)
-    return JsonReply(answer_json(decision, outcome, seconds=seconds, saved=saved), headers=headers(decision))
+    return JsonReply(
+        replies.answer_json(decision, outcome, seconds=seconds, saved=saved), headers=replies.headers(decision)
+    )
 
 
 @endpoints.post(
@@ -336,8 +315,8 @@ async def answer(
     status_code=202,
     summary="Report what your own pipeline did",
     responses={
-        200: described("This very outcome was stored before.", OutcomeReply),
-        202: described("Stored.", OutcomeReply),
+        200: described("This outcome was stored before.", reply_types.OutcomeReply),
+        202: described("Stored.", reply_types.OutcomeReply),
     },
 )
 async def outcomes(body: OutcomeBody, request: Request) -> Response:
@@ -350,8 +329,9 @@ async def outcomes(body: OutcomeBody, request: Request) -> Response:
         charged = partial(check_charged, outcome, cost=body.cost, reward=reward, is_stored=is_stored)
         await reads_of(request).run(charged)
     new = await awaited(request, router.submit_outcome(outcome), what="decision_id")
-    reply: OutcomeReply = {"decision_id": body.decision_id, "duplicate": not new}
-    if (saved := router.savings.of(outcome.cost)) is not None:
+    reply: reply_types.OutcomeReply = {"decision_id": body.decision_id, "duplicate": not new}
+    saved = router.savings.of(outcome.cost)
+    if saved is not None:
         reply["saved"] = saved
     return JsonReply(reply, status_code=202 if new else 200)
 
@@ -359,14 +339,14 @@ async def outcomes(body: OutcomeBody, request: Request) -> Response:
 @endpoints.get(
     "/v1/decisions/{decision_id}",
     summary="Read a decision",
-    responses={200: described("All that is stored about the decision.", RecordReply)},
+    responses={200: described("All that is stored about the decision.", reply_types.RecordReply)},
 )
 async def decision(decision_id: DecisionPath, request: Request) -> Response:
-    """All that is stored about a decision: question, probabilities, outcome, feedback, reward, state."""
+    """Read all that is stored about a decision: question, probabilities, outcome, feedback, reward, state."""
     router = router_of(request)
     await check_owner(request, decision_id)
     record = await reads_of(request).run(lambda: router.decision(decision_id))
-    return JsonReply(record_json(record), headers=headers(record.decision))
+    return JsonReply(replies.record_json(record), headers=replies.headers(record.decision))
 
 
 @endpoints.get(
@@ -375,20 +355,18 @@ async def decision(decision_id: DecisionPath, request: Request) -> Response:
     responses={200: described("The decision explained.", Explanation)},
 )
 async def explanation(decision_id: DecisionPath, request: Request) -> Response:
-    """Why a decision was made and what came of it.
-
-    The draw, its reasons in plain sentences, the steps of the answer, feedback, reward, and why it waits.
-    """
+    """Explain a decision: its draw with reasons, the steps of the answer, feedback, reward, and what it waits for."""
     explained = await explained_for(request, decision_id)
-    return JsonReply(explanation_json(explained), headers=headers(explained.record.decision))
+    return JsonReply(replies.explanation_json(explained), headers=replies.headers(explained.record.decision))
 
 
 async def explained_for(request: Request, decision_id: str) -> Explanation:
-    """The decision explained, for who may see it. Raises NotFound, InvalidInput."""
+    """Explain a decision that the caller may see. Raises NotFound, InvalidInput."""
     router = router_of(request)
     await check_owner(request, decision_id)
-    rule, known = closing_rule(router.settings.learning), router.service.arms
-    return await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule, known=known))
+    rule = closing_rule(router.settings.learning)
+    read = partial(explain, router.store, decision_id, rule=rule, known=router.service.arms)
+    return await reads_of(request).run(read)
 
 
 @endpoints.post(
@@ -396,17 +374,14 @@ async def explained_for(request: Request, decision_id: str) -> Explanation:
     status_code=202,
     summary="Cancel an answer",
     responses={
-        200: described("The decision has an outcome: how it ended.", CancellationReply),
-        202: described("A worker has still to end it.", CancellationReply),
+        200: described("The answer has ended; the reply says how.", reply_types.CancellationReply),
+        202: described("A worker still has to stop.", reply_types.CancellationReply),
     },
 )
 async def cancel(decision_id: DecisionPath, request: Request) -> Response:
-    """Ask the workers not to answer a decision, or to stop.
-
-    202 while a worker has still to end it, 200 with how it ended.
-    """
+    """Cancel the answer to a decision: 202 while a worker still has to stop, 200 if the answer has ended."""
     router = router_of(request)
     await check_owner(request, decision_id)
     state = await reads_of(request).run(lambda: router.cancel(decision_id))
-    reply = filled(CancellationReply, state, status=state.status or "pending")
+    reply = replies.filled(reply_types.CancellationReply, state, status=state.status or "pending")
     return JsonReply(reply, status_code=202 if state.status is None else 200)

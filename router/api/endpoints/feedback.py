@@ -32,12 +32,11 @@ from ragbandit.router.telemetry.tracing import carrier_of, record_evaluation
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Feedback, Receipt
 
-#: the replies to a judgement
+#: replies of the feedback endpoint, for the OpenAPI document
 STORED: Final[dict[int | str, dict[str, Any]]] = {
-    200: described("This very feedback was stored before.", ReceiptReply),
+    200: described("This feedback was stored before.", ReceiptReply),
     202: described("Stored.", ReceiptReply),
 }
-#: most items in one /v1/feedback/batch
 MAX_BATCH = 1000
 
 endpoints = documented("Feedback")
@@ -47,7 +46,7 @@ endpoints = documented("Feedback")
 async def feedback(body: FeedbackBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
     """Store one judgement of a decision: a label (gold answers), a rating or a reward.
 
-    The judgement is durable when the reply comes. The policy learns from it in the background.
+    The reply comes after the judgement is committed. The policy learns from it in the background.
     """
     item = _feedback(request, body, key=idempotency_key)
     await check_owner(request, item.decision_id)
@@ -60,19 +59,17 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
 @endpoints.get(
     "/v1/label-queue",
     summary="Read what to label",
-    responses={
-        200: described("Answers that wait for a label, the newest first; of several tenants in turn.", LabelQueueReply)
-    },
+    responses={200: described("Answers that wait for a label, newest first; tenants take turns.", LabelQueueReply)},
 )
 async def label_queue(
-    request: Request, n: Annotated[int, QueryParameter(ge=1, le=100, description="Answers at most.")] = 20
+    request: Request, n: Annotated[int, QueryParameter(ge=1, le=100, description="Largest number of answers.")] = 20
 ) -> Response:
-    """Answers whose labels teach most, chosen by `learning.labels_per_day`. Judge each by `POST /v1/feedback` with
+    """Read the answers whose labels teach most (`learning.labels_per_day`). Judge them by `POST /v1/feedback` with
     `"source": "label"`. The arm is not shown, so that it cannot influence the judgement.
     """
     router, tenant = router_of(request), caller_of(request).tenant
     records = await reads_of(request).run(lambda: router.store.label_queue(tenant=tenant, limit=n))
-    return JsonReply({"items": [label_json(one) for one in records]})
+    return JsonReply({"items": [label_json(record) for record in records]})
 
 
 @endpoints.post(
@@ -82,7 +79,7 @@ async def label_queue(
     responses={202: described("A receipt or an error for each item.", BatchReply)},
 )
 async def batch(body: FeedbackBatchBody, request: Request) -> Response:
-    """Store up to 1,000 judgements. Each is accepted or refused on its own.
+    """Store up to 1,000 judgements. Each is stored or refused on its own.
 
     The reply has one entry per item, in order: a receipt or an error.
     """
@@ -90,30 +87,29 @@ async def batch(body: FeedbackBatchBody, request: Request) -> Response:
     items = await _owned(request, [_checked_item(request, item) for item in body.items])
     stored = iter(await _stored(request, [item for item in items if isinstance(item, Feedback)]))
     results = [next(stored) if isinstance(item, Feedback) else item for item in items]
-    of_items = [filled(ReceiptReply, one) if isinstance(one, Receipt) else error_item(one) for one in results]
-    reply: BatchReply = {"items": of_items}
+    reply: BatchReply = {
+        "items": [filled(ReceiptReply, item) if isinstance(item, Receipt) else error_item(item) for item in results]
+    }
     return JsonReply(reply, status_code=202)
 
 
 async def _stored(request: Request, items: Sequence[Feedback]) -> list[Receipt | BaseException]:
-    """The receipt of each judgement, or why it is not stored; they are counted and told. All are taken, or none.
-
-    Raises Overloaded, CallerGone.
-    """
+    """Store and count judgements. Returns a receipt or an error for each. Raises Overloaded for all, CallerGone."""
     receipts = await awaited_all(request, router_of(request).submit_feedback_batch(items), what="feedback_id")
-    taken = [(item, one) for item, one in zip(items, receipts, strict=True) if isinstance(one, Receipt)]
+    stored = [(item, receipt) for item, receipt in zip(items, receipts, strict=True) if isinstance(receipt, Receipt)]
     metrics: Metrics = request.app.state.metrics
-    for item, receipt in taken:
-        result = "duplicate" if receipt.duplicate else "late" if receipt.late else "kept"
+    for item, receipt in stored:
+        result = "late" if receipt.late else "kept"
+        if receipt.duplicate:
+            result = "duplicate"
         metrics.feedback.labels(item.kind, result).inc()
         if item.event is not None:
             metrics.events.labels(item.event, result).inc()
-    await _tell_feedback(request, taken)
+    await _trace_feedback(request, stored)
     return receipts
 
 
 async def _owned(request: Request, items: Sequence[Feedback | RagBanditError]) -> list[Feedback | RagBanditError]:
-    """The items, with NotFound for those whose decision the caller may not know of."""
     unknown = await strangers(request, (item.decision_id for item in items if isinstance(item, Feedback)))
     return [
         unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in items
@@ -128,15 +124,15 @@ def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBandi
 
 
 def _feedback(request: Request, body: FeedbackBody, *, key: str | None) -> Feedback:
-    given = body.model_dump() | {"feedback_id": identity(body.feedback_id, key=key, field="feedback_id")}
-    item = made_feedback(settings=router_of(request).settings, now=time.time(), **given)
+    fields = body.model_dump() | {"feedback_id": identity(body.feedback_id, key=key, field="feedback_id")}
+    item = made_feedback(settings=router_of(request).settings, now=time.time(), **fields)
     return replace(item, api_key=caller_of(request).key)
 
 
-async def _tell_feedback(request: Request, taken: Sequence[tuple[Feedback, Receipt]]) -> None:
-    """Tell of the judgements that are new, each in the trace of its decision. Never a reason to refuse one."""
+async def _trace_feedback(request: Request, stored: Sequence[tuple[Feedback, Receipt]]) -> None:
+    """Record new judgements in the traces of their decisions; failures are ignored."""
     tracing = tracing_of(request)
-    new = [(feedback, receipt) for feedback, receipt in taken if not receipt.duplicate]
+    new = [(feedback, receipt) for feedback, receipt in stored if not receipt.duplicate]
     if not tracing.enabled or not new:
         return
     database = router_of(request).database

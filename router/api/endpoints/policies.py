@@ -1,6 +1,6 @@
 """Endpoints of policy versions: their states and verdicts, the verbs that move them, and the kill switch.
 
-Versions are added by `ragbandit policy add`, on the host: a policy may be any class, and no request may name one.
+Versions can only be added on the host, by `ragbandit policy add`: a policy may be any class, which no request may name.
 """
 
 import time
@@ -12,9 +12,10 @@ from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from ragbandit.router.api.dependencies import caller_of, documented, is_page, reads_of, router_of
+from ragbandit.router.api.dependencies import caller_of, documented, reads_of, router_of
 from ragbandit.router.api.schemas.requests import RequestBody, example
 from ragbandit.router.api.schemas.responses import JsonReply, described
+from ragbandit.router.api.security.rules import is_page
 from ragbandit.router.learning.monitoring.arm_changes import ArmChange, declare_change
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, overview
@@ -32,35 +33,35 @@ endpoints = documented("Policies")
 
 
 class ReasonBody(RequestBody):
-    """Why it is done."""
+    """The reason of an action."""
 
     model_config = example(reason="the provider replaced the model")
 
-    # It says something; the character class names ASCII, so that every engine reads it alike.
+    # At least one visible character; the class is ASCII, so that all regex engines agree on it.
     reason: Annotated[str, Field(min_length=1, max_length=verbs.MAX_REASON, pattern="[!-~]")]
-    """Why; it stands in the audit log."""
+    """Reason of the action; the audit log stores it."""
 
 
 class KillBody(ReasonBody):
-    """What the switch is to do, and why."""
+    """What the kill switch does, and the reason."""
 
     model_config = example(reason="the canary answers nonsense")
 
     arm: str | None = Field(default=None, max_length=64)
-    """The arm for every question; null: the champion alone."""
+    """The arm that gets every question; null if the champion decides."""
 
 
 class VerbBody(ReasonBody):
-    """Why a version is moved, and how it was when that was decided."""
+    """Parameters and reason of a move of a version."""
 
     model_config = example(reason="it looked well in shadow")
 
     revision: int | None = Field(default=None, ge=1, le=10**15)
-    """The revision that was seen: 409 if it was changed meanwhile."""
+    """The revision that you saw: 409 if the version has changed since."""
     weight: float | None = Field(default=None, gt=0, le=0.5)
-    """`canary`: share of its pmf in the served pmf; null: the first of `rollout.steps`."""
+    """For `canary`: share of its pmf in the served pmf; null for the first of `rollout.steps`."""
     force: bool = False
-    """`promote`: promote against the evidence; noted in the reason and in the audit log."""
+    """For `promote`: promote without proof by the evidence; the audit log notes it with the reason."""
 
 
 @endpoints.get(
@@ -69,7 +70,7 @@ class VerbBody(ReasonBody):
     responses={200: described("The versions, and the kill switch.", PolicyList)},
 )
 async def listed(request: Request) -> Response:
-    """All versions of the policy, the oldest first: their states, and what each waits for; and the kill switch."""
+    """List all versions of the policy, oldest first, with their states and what they wait for, and the kill switch."""
     router = router_of(request)
     return JsonReply(await reads_of(request).run(lambda: overview(router.database, base=base_of(router))))
 
@@ -80,7 +81,7 @@ async def listed(request: Request) -> Response:
     responses={200: described("The version with its verdicts.", VersionDetail)},
 )
 async def shown(name: _NamePath, request: Request) -> Response:
-    """One version with its newest verdicts, why it waits, and what can be done to it now."""
+    """Read one version: its newest verdicts, why it waits, and the verbs that are possible now."""
     router = router_of(request)
     read = partial(detail, router.database, name, base=base_of(router), settings=router.settings.rollout)
     return JsonReply(await reads_of(request).run(read))
@@ -91,9 +92,9 @@ _SWITCHED: dict[int | str, dict[str, Any]] = {200: described("The switch as it i
 
 @endpoints.post("/v1/policies/kill", summary="Activate the kill switch", responses=_SWITCHED)
 async def kill(body: KillBody, request: Request) -> Response:
-    """Stop all candidates, and with `arm` the champion too: that arm is played from the next decision on.
+    """Stop all candidates; with `arm` also the champion, and that arm gets every question.
 
-    It holds for the next decision of every process on this database.
+    Every process on this database obeys from its next decision on.
     """
     router = router_of(request)
     if body.arm is not None:
@@ -116,13 +117,13 @@ async def unkill(body: ReasonBody, request: Request) -> Response:
 async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Request) -> Response:
     """Move a version to another state: shadow, canary, step, promote, pause, resume, rollback, retire.
 
-    With `revision` only if that is how it still is: of two operators who race one gets 409.
+    With `revision` the version moves only if it has not changed since: if two operators act at once, one gets 409.
     """
     settings = router_of(request).settings.rollout
 
     def perform(database: Database, **entry: Any) -> PolicyVersion:
-        more: dict[str, Any] = {"weight": body.weight, "force": body.force, "revision": body.revision}
-        return verbs.perform(database, verbs.Act(verb=verb, name=name, **entry, **more), settings=settings)
+        parameters: dict[str, Any] = {"weight": body.weight, "force": body.force, "revision": body.revision}
+        return verbs.perform(database, verbs.Act(verb=verb, name=name, **entry, **parameters), settings=settings)
 
     return JsonReply(await _done(request, perform, body))
 
@@ -133,9 +134,9 @@ async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Reques
     responses={200: described("The change.", ArmChange)},
 )
 async def arm_changed(arm: _ArmPath, body: ReasonBody, request: Request) -> Response:
-    """Reset what is learned of an arm whose implementation changed.
+    """Forget what was learned about an arm whose implementation has changed.
 
-    Every ledger does so before it learns the first decision of after this moment.
+    Every ledger resets the arm before it learns the first decision that is made after this moment.
     """
     router = router_of(request)
     _check_offered(router, arm)
@@ -150,12 +151,11 @@ def _check_offered(router: Router, arm: str) -> None:
 
 
 def base_of(router: Router) -> PolicyLabel:
-    """The label of the configured policy, which names its versions."""
+    """The label of the configured policy, which is the base of its versions' labels."""
     return PolicyLabel(router.settings.policy.label)
 
 
 def _actor(request: Request) -> str:
-    """Who asks, for the audit log."""
     caller, client = caller_of(request), request.client
     if caller.key is not None:
         return caller.key if caller.is_person else f"key:{caller.key}"
@@ -165,7 +165,6 @@ def _actor(request: Request) -> str:
 
 
 async def _done(request: Request, act: Callable[..., Any], body: ReasonBody) -> Any:
-    """What an act on the versions returns; its entry in the audit log names the caller."""
     router, actor = router_of(request), _actor(request)
     entry = {"base": base_of(router), "actor": actor, "reason": body.reason, "now": time.time()}
     return await reads_of(request).run(lambda: act(router.database, **entry))

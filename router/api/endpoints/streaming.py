@@ -1,4 +1,4 @@
-"""Server-sent events: a reply that ends when its events end, with comments while there is nothing to say."""
+"""Answers as server-sent events, with comments while there is nothing to send."""
 
 import asyncio
 import logging
@@ -27,18 +27,18 @@ AnswerEvent = TextPiece | DeltaPiece | StatusNote | Outcome
 
 log = logging.getLogger("ragbandit.api")
 
-#: A comment goes out after that long without anything else, seconds. Proxies close connections that are silent; and a
-#: client that has hung up looks like one that has only closed its sending side, until two writes to it have failed.
+#: seconds without an event after which a comment is sent: proxies close silent connections, and only failed writes
+#: show that a client has hung up
 PING_S: float = 2.0
 PING: Final = b": ping\n\n"
-#: a stream waits that much longer than an arm may take, unless told otherwise: the question waits for a worker, seconds
+#: seconds that a stream waits in addition to `budget.seconds` by default, since the question may wait for a worker
 STREAM_WAIT_S: Final = 30.0
-#: cancellations under way: asyncio itself does not keep a task alive
+#: cancellations that run; asyncio itself does not keep a task alive
 _cancelling: set["asyncio.Task[None]"] = set()
 
 
 class AnswerChanged(RagBanditError):
-    """The answer is not the one of which a part was given out."""
+    """The answer differs from the part that was sent already."""
 
     code = "ANSWER_CHANGED"
     status = 500
@@ -46,37 +46,36 @@ class AnswerChanged(RagBanditError):
 
 @dataclass(kw_only=True, slots=True)
 class PendingAnswer:
-    """A decision whose answer a worker has been asked for, and the request that waits for it."""
+    """A decision whose answer a worker writes, and the request that waits for the answer."""
 
     request: Request
-    #: the one that answers: another arm's if the drawn arm failed before its first content
+    #: the decision that answers; another arm's decision if the drawn arm failed before its first content
     decision: Decision
     #: completed with the outcome
     waiting: "Future[Outcome]"
-    #: how long the outcome is waited for
+    #: longest wait for the outcome
     limit_s: float
-    #: the worker gives the answer out while it writes
+    #: whether the worker sends the answer while it writes
     live: bool
-    #: the request had the decision made, under an id of ours: nobody else can ask for its answer
+    #: whether this request made the decision under an id that the service chose, so nobody else can ask for the answer
     is_own: bool
-    #: pieces of an answer that this process writes itself
+    #: pieces of the answer if this process writes it; else None
     local: ReadStream | None = None
 
     async def events(self) -> AsyncIterator[list[AnswerEvent]]:
-        """The events of the answer, those together that have come together; [] if none has come for PING_S seconds.
+        """The events of the answer in groups that came together; an empty group if none came for PING_S seconds.
 
-        The last is the Outcome, unless limit_s seconds pass without one.
+        The last event is the Outcome, unless limit_s seconds pass without one. The pieces together are its answer. If
+        the answer is `live`, they come while the arm writes; otherwise, or if the arm sends no pieces, there is one.
 
-        The pieces together are the outcome's answer. They come while the arm writes if it is `live`; else, and where
-        Redis or the arm has no pieces to give, the answer is one piece. A caller that goes away cancels the answer if
-        it is its own (`is_own`), and no other request of this process waits for it. Close the iterator
-        (contextlib.aclosing) when you stop before its end: that counts as going away.
+        If the caller goes away, the answer is cancelled if it is the caller's own (`is_own`) and no other request of
+        this process waits for it. Stopping early counts as going away; close the iterator then (contextlib.aclosing).
 
-        Raises CallerGone when the caller closes the connection, AnswerChanged when what was given out is not a
-        beginning of the answer (its worker died, and the arm wrote something else when it was run again), TimeoutError
-        when the service ends.
+        Raises CallerGone if the caller closes the connection, TimeoutError if the service shuts down, and AnswerChanged
+        if the worker died and the arm wrote another answer in its second run.
         """
-        router, sent, stream = router_of(self.request), _Sent(self), None
+        router, sent = router_of(self.request), _Sent(self)
+        stream: ReadStream | None = None
         changed, done = Waiter(self.request), False
         self.waiting.add_done_callback(lambda _: changed.note())
         try:
@@ -84,10 +83,11 @@ class PendingAnswer:
             loop = asyncio.get_running_loop()
             give_up = loop.time() + self.limit_s
             while not self.waiting.done():
-                if news := sent.news(stream):
+                events = sent.read(stream)
+                if events:
                     if stream is not None and stream.linked is not None:
                         await self.follow(stream.linked)
-                    yield news
+                    yield events
                 if await changed.wait(until=min(give_up, loop.time() + PING_S)):
                     continue
                 if loop.time() >= give_up:
@@ -96,7 +96,7 @@ class PendingAnswer:
                 yield []
             outcome = self.waiting.result()
             await self.follow(outcome.decision_id)
-            for event in sent.rest(outcome):
+            for event in sent.finish(outcome):
                 yield [event]
             done = True
         finally:
@@ -106,7 +106,6 @@ class PendingAnswer:
                 _abandon(self)
 
     async def _stream(self, *, wake: Callable[[], None]) -> ReadStream | None:
-        """The pieces of the answer, of this process or through Redis; None if it comes whole."""
         streams = router_of(self.request).streams
         if self.local is not None:
             self.local.attach(wake)
@@ -115,12 +114,12 @@ class PendingAnswer:
         return self.local
 
     async def follow(self, decision_id: DecisionId) -> None:
-        """Go on with the decision that answers in place of this one, if it is another."""
+        """Continue with this decision, which may be that of another arm after a failure."""
         if decision_id == self.decision.id:
             return
         router = router_of(self.request)
-        known = await reads_of(self.request).run(lambda: router.store.decisions_by_id([decision_id]))
-        decision, _ = known[decision_id]
+        stored = await reads_of(self.request).run(lambda: router.store.decisions_by_id([decision_id]))
+        decision, _ = stored[decision_id]
         if isinstance(decision, StoreError):
             raise decision
         self.decision = decision
@@ -133,74 +132,77 @@ class PendingAnswer:
 
 
 async def asked(request: Request, decision: Decision, *, live: bool, limit_s: float, is_own: bool) -> PendingAnswer:
-    """The answer to a decision, which a worker is asked for. Call `forget` at the end. is_own: as in PendingAnswer.
+    """Ask a worker, or this process, for the answer to a decision. Call `forget` at the end.
 
-    It is asked for also when the caller has gone: the decision is stored, and the recovery loop would ask for it.
-    Raises StoreError, Overloaded, NotReady.
+    live, limit_s, is_own: fields of PendingAnswer. A worker is asked even if the caller has gone: the decision is
+    stored, so the recovery loop would ask for the answer anyway. Raises StoreError, Overloaded, NotReady.
     """
     router = router_of(request)
-    begun = None if router.inline is None else router.inline.begin(decision, live=live)
-    if begun is not None:
-        waiting, local = begun
-        return PendingAnswer(
-            request=request, decision=decision, waiting=waiting, limit_s=limit_s, live=live, is_own=is_own, local=local
-        )
-    if live and (streams := router.streams) is not None:
+    answer = partial(PendingAnswer, request=request, decision=decision, limit_s=limit_s, live=live, is_own=is_own)
+    inline = None if router.inline is None else router.inline.begin(decision, live=live)
+    if inline is not None:
+        waiting, local = inline
+        return answer(waiting=waiting, local=local)
+    streams = router.streams
+    if live and streams is not None:
         await reads_of(request).run(partial(streams.want, decision.id))
     try:
         waiting = await asyncio.wait_for(asyncio.wrap_future(router.answers.submit(decision)), SERVE_S)
     except TimeoutError as error:
         message = f"no worker could be asked within {SERVE_S:g} s; the decision {decision.id} stands"
         raise NotReady(message, remedy="send the same request with this id to get its answer") from error
-    return PendingAnswer(request=request, decision=decision, waiting=waiting, limit_s=limit_s, live=live, is_own=is_own)
+    return answer(waiting=waiting)
 
 
 class _Sent:
-    """What of an answer was given out, and what may follow it."""
+    """The part of an answer that was sent. Checks that all that follows continues it."""
 
     def __init__(self, pending: PendingAnswer) -> None:
         self._pending = pending
         self._text = ""
-        #: message fields that were given out, without the text
+        #: message fields that were sent, without the text
         self._message = MessageParts()
-        #: number of the run that is given out, and its whole text so far
-        self._attempt, self._said = 0, ""
+        #: number of the run whose events are read, and its whole text so far
+        self._attempt, self._attempt_text = 0, ""
 
-    def news(self, stream: ReadStream | None) -> list[AnswerEvent]:
-        """What has come since. Raises AnswerChanged."""
+    def read(self, stream: ReadStream | None) -> list[AnswerEvent]:
+        """Take the new events of the stream. Raises AnswerChanged."""
         events: list[AnswerEvent] = []
-        while stream is not None and (entry := stream.take()) is not None:
-            attempt, event = entry
+        for attempt, event in () if stream is None else iter(stream.take, None):
             if attempt != self._attempt:
                 if self._message.whole:
                     raise self._changed()
-                self._attempt, self._said = attempt, ""
+                self._attempt, self._attempt_text = attempt, ""
             if isinstance(event, DeltaPiece):
                 self._message.add(event.delta)
             if isinstance(event, TextPiece):
-                self._said += event.text
-                if self._text.startswith(self._said):
-                    continue  # a second run, which repeats the text of the first one
-                event = TextPiece(text=self._beyond(self._said))
+                self._attempt_text += event.text
+                if self._text.startswith(self._attempt_text):
+                    continue  # a second run repeats the text of the first run
+                event = TextPiece(text=self._continue_to(self._attempt_text))
             events.append(event)
         return events
 
-    def rest(self, outcome: Outcome) -> list[AnswerEvent]:
-        """What is still to come, the outcome last. Raises AnswerChanged."""
+    def finish(self, outcome: Outcome) -> list[AnswerEvent]:
+        """The events that are not sent yet; the outcome is the last. Raises AnswerChanged."""
         events: list[AnswerEvent] = []
-        if outcome.answer is not None and (rest := self._beyond(outcome.answer)):
-            events.append(TextPiece(text=rest))
+        unsent = "" if outcome.answer is None else self._continue_to(outcome.answer)
+        if unsent:
+            events.append(TextPiece(text=unsent))
         message = outcome.reply.get("message")
         delta = self._message.rest(message if isinstance(message, Mapping) else {})
         if delta is None:
             raise self._changed()
-        return [*events, *([DeltaPiece(delta=delta)] if delta else []), outcome]
+        if delta:
+            events.append(DeltaPiece(delta=delta))
+        return [*events, outcome]
 
-    def _beyond(self, text: str) -> str:
+    def _continue_to(self, text: str) -> str:
+        """The end of a text whose beginning was sent; all of the text counts as sent. Raises AnswerChanged."""
         if not text.startswith(self._text):
             raise self._changed()
-        rest, self._text = text[len(self._text) :], text
-        return rest
+        unsent, self._text = text[len(self._text) :], text
+        return unsent
 
     def _changed(self) -> AnswerChanged:
         return AnswerChanged(
@@ -211,7 +213,6 @@ class _Sent:
 
 
 def _abandon(answer: PendingAnswer) -> None:
-    """The caller has gone: cancel the answer, unless it may still be asked for."""
     request, decision, router = answer.request, answer.decision, router_of(answer.request)
     request.app.state.metrics.unseen.inc()
     answer.forget()
@@ -221,9 +222,9 @@ def _abandon(answer: PendingAnswer) -> None:
     async def cancel() -> None:
         try:
             await reads_of(request).run(lambda: router.cancel(decision.id))
-        except RagBanditError as error:  # the answer comes and is stored, too
-            facts = {"action": "cancel", "decision": decision.id, "reason": str(error)}
-            log.info("an answer that no client waits for could not be cancelled", extra=facts)
+        except RagBanditError as error:  # harmless: the answer will be stored
+            extra = {"action": "cancel", "decision": decision.id, "reason": str(error)}
+            log.info("an answer that no client waits for could not be cancelled", extra=extra)
 
     task = asyncio.get_running_loop().create_task(cancel())
     _cancelling.add(task)
@@ -231,13 +232,12 @@ def _abandon(answer: PendingAnswer) -> None:
 
 
 class EventStream(StreamingResponse):
-    """The reply to a decision in server-sent events; it ends when they end. answer: its events are sent.
+    """A reply in server-sent events. Status and headers are sent with the first event, so they name the right decision.
 
-    Its status and headers go out with its first event, so that they name the decision that answers. refused: makes the
-    reply of an error that comes before any event.
-
-    Starlette's StreamingResponse watches for the end of the connection while it sends. Only one reader may wait for it:
-    here it is the source of the events, which raises CallerGone.
+    events: the events as bytes. They raise CallerGone, so this class does not wait for the end of the connection, as
+        Starlette's StreamingResponse does: only one reader may wait for it.
+    answer: the answer that is sent.
+    refused: makes the reply to an error that comes before the first event; None if the edge makes it.
     """
 
     media_type = "text/event-stream"
@@ -250,15 +250,16 @@ class EventStream(StreamingResponse):
         refused: Callable[[RagBanditError], Response] | None = None,
     ) -> None:
         super().__init__(events, headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
-        self.events, self.answer, self.refused = events, answer, refused
+        self.events, self.answer = events, answer
+        self.refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all of it."""
+        """Send the reply."""
         try:
             async with aclosing(self.events):  # type: ignore[type-var] # a generator
                 first = await anext(self.events, b"")
                 self.headers.update(headers(self.answer.decision))
-                self.body_iterator = _after(first, self.events)
+                self.body_iterator = _chained(first, self.events)
                 await self.stream_response(send)
         except CallerGone:
             return
@@ -270,24 +271,23 @@ class EventStream(StreamingResponse):
             self.answer.forget()
 
 
-async def _after(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _chained(first: bytes, following: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
-    async for event in rest:
+    async for event in following:
         yield event
 
 
 def event_of(value: Any, *, name: str | None) -> bytes:
-    """An event of this name (None: of no name) with a value as JSON."""
+    """An event with a value as JSON. name: None for an event without a name."""
     head = "" if name is None else f"event: {name}\n"
     return b"%bdata: %b\n\n" % (head.encode(), json_of(value))
 
 
 async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[bytes]:
-    """The events of an answer. After its limit_s without an outcome the last says "pending".
+    """The events of an answer for /v1/answer. The last one is "pending" if no outcome comes within limit_s seconds.
 
-    If the arm failed and another one answers, the event `decision` comes again, with that decision.
-
-    seconds: from the request to the decision.
+    If another arm answers because the drawn arm failed, a second event `decision` names it. seconds: time from the
+    request to the decision.
     """
     decision = answer.decision
     pending = pending_json(decision, seconds=seconds)
@@ -309,10 +309,10 @@ async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[b
                             yield event_of(name="status", value={"text": text})
                         case Outcome():
                             saved = router_of(answer.request).savings.of(event.cost)
-                            whole = answer_json(decision, event, seconds=seconds, saved=saved)
-                            last = event_of(name="outcome", value=whole)
+                            reply = answer_json(decision, event, seconds=seconds, saved=saved)
+                            last = event_of(name="outcome", value=reply)
         yield last
-    except TimeoutError:  # the service is about to end
+    except TimeoutError:  # the service is shutting down
         yield event_of(name="outcome", value=pending)
     except RagBanditError as error:
         yield event_of(name="error", value={"decision_id": decision.id, **error_json(error)})

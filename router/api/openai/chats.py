@@ -1,4 +1,4 @@
-"""Chats: what a chat completion says and asks for, and the items of a response as its messages."""
+"""Chats: read the messages and parameters of a chat completion, and convert the items of a response to messages."""
 
 import json
 import re
@@ -15,21 +15,21 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.openai_client import PASSED_PARAMETERS
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
-#: parameter with tools -> parameter with the choice among them
+#: parameter with tools -> parameter that chooses one of them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
-#: characters of a usual text per token
+#: characters per token of ordinary text
 _CHARS_PER_TOKEN: Final = 4
 
 
 def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -> dict[str, Any]:
-    """A message as OpenAI's clients send it, as JSON Schema. texts: types of the parts that every arm reads."""
+    """JSON Schema of a message. texts: types of the parts that every arm reads. more: schemas of more properties."""
     text = {"type": {"enum": list(texts)}, "text": {"type": "string"}}
     parts = {"type": "array", "items": {"type": "object", "required": list(text), "properties": text}}
     content = {"anyOf": [{"type": "null"}, {"type": "string"}, parts]}
     return {"required": ["role"], "properties": {"role": {"enum": list(roles)}, "content": content, **more}}
 
 
-#: roles of OpenAI's messages -> ours; None: only a model reads it
+#: role in OpenAI's messages -> our role; None if only a model reads such messages
 _ROLES: Final[Mapping[str, Literal["system", "user", "assistant"] | None]] = {
     "system": "system",
     "developer": "system",
@@ -38,35 +38,39 @@ _ROLES: Final[Mapping[str, Literal["system", "user", "assistant"] | None]] = {
     "tool": None,
     "function": None,
 }
-#: types of parts with text, which have it under the same name
+#: types of text parts; each has its text in the field of the same name
 _TEXTS: Final = ("text", "refusal")
-#: types of other parts -> text of the question in their place, and what an arm must take for them
+#: type of another part -> (text that stands for it in the question, need of an arm that reads it)
 _OTHERS: Final = {"image_url": ("[image]", "images"), "input_audio": ("[audio]", "audio"), "file": ("[file]", "files")}
 MESSAGE: Final = message_schema(roles=list(_ROLES), texts=["text"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chat:
-    """What a request says and asks for."""
+    """The messages and parameters of a request."""
 
-    #: the conversation as texts, the last of it the question
+    #: the conversation as texts; the last one is the question
     turns: tuple[Message, ...]
-    #: messages and parameters as they came, by the names of chat completions
+    #: messages and parameters as the caller sent them, by the names of chat completions
     sent: Mapping[str, Any]
     #: entries of the query's `request`
     facts: Mapping[str, Json]
-    #: tools and items that were left out, by their types
+    #: types of the tools and items that were left out
     ignored: tuple[str, ...] = ()
 
 
 def read_chat(
     sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, passed: bool, ignored: Sequence[str] = ()
 ) -> Chat:
-    """What a chat completion with these messages and parameters says and asks for.
+    """Read the messages and parameters of a chat completion.
 
-    at: the parameter that has the messages, for errors. skip: messages before those of this parameter. passed: an arm
-    passes chats on. Then what only a model can read, and a chat that does not end with a question, is a need (CHAT),
-    and long texts of `turns` are shortened. Raises InvalidInput, Unsupported naming the message.
+    at: name of the parameter that has the messages, for errors.
+    skip: number of messages that come before the messages of this parameter.
+    passed: whether an arm passes chats on. If so, a chat that only a model can read, or that does not end with a
+        question, needs such an arm (CHAT), and long texts of `turns` are shortened. If not, it is refused.
+    ignored: types of tools and items that were left out.
+
+    Raises InvalidInput and Unsupported, which name the message.
     """
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
@@ -74,27 +78,30 @@ def read_chat(
     values = {name: (_limit if name in _LIMITS else storable)(sent[name], field=name) for name in names}
     params = {name: value for name, value in values.items() if value is not None}
     messages = storable(sent["messages"], field=at)
-    needs, faults = _needs(params), list[InvalidInput]()
+    needs = _needs(params)
+    faults: list[InvalidInput] = []
     reader = _Reader(needs=needs, faults=faults)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
     if faults and not passed:
         raise faults[0]
     results = results_of(messages)
     texts = [turn for turn in turns if turn is not None and turn.text.strip()]
-    cut, asks = _to_question(texts)
-    texts = cut if passed or results else texts  # a chat that ends with no question is refused
+    to_question, is_last = _to_question(texts)
+    if passed or results:
+        texts = to_question
     question = next((turn.text for turn in reversed(texts) if turn.role == "user"), "")
-    if passed and (faults or len(question) > MAX_TEXT or not (asks or results)):
+    if passed and (faults or len(question) > MAX_TEXT or not (is_last or results)):
         needs.add(CHAT)
     clipped = sum(len(turn.text) > MAX_TEXT for turn in texts if passed)
     if clipped:
         texts = [replace(turn, text=without_middle(turn.text, most=MAX_TEXT)) for turn in texts]
     offered = any(params.get(tools) and params.get(choice) != "none" for tools, choice in _TOOLS.items())
-    optional: list[Json] = ["tools"] if offered and "tools" not in needs else []
-    facts: dict[str, Json] = {NEEDS: [*sorted(needs)], OPTIONAL: optional, "clipped": clipped or None}
+    facts: dict[str, Json] = {NEEDS: list[Json](sorted(needs)), OPTIONAL: [], "clipped": clipped or None}
+    if offered and "tools" not in needs:
+        facts[OPTIONAL] = ["tools"]
     whole = {"messages": messages, **params}
     if passed:
-        shown = {**whole, "messages": [_without_data(each) for each in messages]}
+        shown = {**whole, "messages": [_without_data(message) for message in messages]}
         facts[TOKENS] = len(json.dumps(shown, ensure_ascii=False)) // _CHARS_PER_TOKEN
     if passed and (params or needs or results):
         facts[CHAT_HASH] = body_hash(whole)  # the same question with other parameters is another request
@@ -102,13 +109,13 @@ def read_chat(
 
 
 def _to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
-    """The texts up to the question, a user's last or else the last of all; whether only the system spoke after it."""
+    """Returns (texts up to the question, whether a user wrote the question and only system messages follow it)."""
     last = max((place for place, turn in enumerate(texts) if turn.role == "user"), default=None)
     if last is None:
-        return [*texts[:-1], *(replace(turn, role="user") for turn in texts[-1:])], False
-    after = texts[last + 1 :]
-    system = [turn for turn in after if turn.role == "system"]
-    return [*texts[: last + 1], *system], after == system
+        return list(texts[:-1]) + [replace(turn, role="user") for turn in texts[-1:]], False
+    following = texts[last + 1 :]
+    system = [turn for turn in following if turn.role == "system"]
+    return list(texts[: last + 1]) + system, following == system
 
 
 #: parameters that limit the tokens of an answer
@@ -116,29 +123,32 @@ _LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens"})
 
 
 def _limit(value: object, *, field: str) -> int | None:
-    """The limit of an answer's tokens; None for -1, by which clients mean no limit. Raises InvalidInput."""
+    """The limit of an answer's tokens; None for -1, which clients send for "no limit". Raises InvalidInput."""
     if value == -1 and not isinstance(value, bool):
         return None
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     if isinstance(whole, bool) or not isinstance(whole, int) or not 0 < whole < 2**53:
-        remedy = "send a whole number from 1 on; leave it out, or send -1, for no limit"
+        remedy = "send a whole number of at least 1; leave it out, or send -1, for no limit"
         raise InvalidInput(f'"{field}" is {value!r:.40}', field=field, remedy=remedy)
     return whole
 
 
-#: the key of a query's `request` with the messages of a chat that is more than texts, or their size if too large
+#: key of a query's `request`: the messages of a chat with more than texts, or their size if they are too large
 SAID: Final = "said"
-#: characters of them that are kept
+#: most characters of messages that are stored under SAID
 MOST_SAID: Final = 262_144
 
 
 def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
-    """The messages as they came if tools, images or other parts are in them."""
-    plain = {"role", "content"}
-    if all(each.keys() <= plain and _ROLES.get(each["role"]) and _is_text(each["content"]) for each in messages):
+    """Entry SAID of the query's `request` if the messages contain tools, images or other parts; else {}."""
+    if all(
+        message.keys() <= {"role", "content"} and _ROLES.get(message["role"]) and _is_text(message["content"])
+        for message in messages
+    ):
         return {}
-    said = [dict(each) for each in messages]
-    return {SAID: said if (size := len(json.dumps(said, ensure_ascii=False))) <= MOST_SAID else size}
+    said = [dict(message) for message in messages]
+    size = len(json.dumps(said, ensure_ascii=False))
+    return {SAID: said if size <= MOST_SAID else size}
 
 
 def _is_text(content: object) -> bool:
@@ -148,25 +158,25 @@ def _is_text(content: object) -> bool:
 
 
 def _needs(passed: Mapping[str, Any]) -> set[str]:
-    """What the parameters of a request need. Tools that may be called are no need: a model, too, may pass them over."""
+    """Abilities that the parameters need. Optional tools need nothing, since a model may ignore them as well."""
     form = passed.get("response_format")
-    wanted = {
+    needs = {
         "tools": any(passed.get(choice) not in (None, "none", "auto") for choice in _TOOLS.values()),
         "json": isinstance(form, Mapping) and form.get("type") != "text",
         "logprobs": passed.get("logprobs") or passed.get("top_logprobs"),
     }
-    return {name for name, needed in wanted.items() if needed}
+    return {name for name, needed in needs.items() if needed}
 
 
-#: halves of surrogate pairs and NUL, which no database takes
+#: halves of surrogate pairs, and NUL: databases refuse them
 _BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 def storable(value: Any, *, field: str) -> Any:
-    """The value with U+FFFD for characters that no store takes. Raises InvalidInput for other values than JSON's."""
+    """Replace characters that no database takes by U+FFFD. Raises InvalidInput if the value is not valid JSON."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        return _whole(value) if "\\u0000" in text or _BROKEN.search(text) else value
+        return _repaired(value) if "\\u0000" in text or _BROKEN.search(text) else value
     except RecursionError:
         raise InvalidInput(f'"{field}" is nested too deep', field=field, remedy="send less of it") from None
     except ValueError:
@@ -174,64 +184,67 @@ def storable(value: Any, *, field: str) -> Any:
         raise InvalidInput(message, field=field, remedy="send finite numbers") from None
 
 
-def _whole(value: Any) -> Any:
+def _repaired(value: Any) -> Any:
     if isinstance(value, str):
         return _BROKEN.sub("\ufffd", value)
     if isinstance(value, list):
-        return [_whole(each) for each in value]
-    return {_whole(name): _whole(each) for name, each in value.items()} if isinstance(value, dict) else value
+        return [_repaired(item) for item in value]
+    if isinstance(value, dict):
+        return {_repaired(name): _repaired(item) for name, item in value.items()}
+    return value
 
 
 class _Reader:
-    """Reads messages as texts; collects in `needs` and `faults` what an arm must do and what only a model can read."""
+    """Reads messages as texts. Adds what an arm must be able to do to `needs`, and parts without a text to `faults`."""
 
     def __init__(self, *, needs: set[str], faults: list[InvalidInput]) -> None:
         self._needs, self._faults = needs, faults
 
     def turn(self, message: Mapping[str, Any], *, at: str) -> Message | None:
-        """The message as text; None if only a model reads its role."""
-        role, content, text = message.get("role"), message.get("content"), ""
+        """The message as text; None if only a model reads messages of its role."""
+        role, content = message.get("role"), message.get("content")
         if not isinstance(role, str) or role not in _ROLES:
             fault, remedy = f"{role!r:.80} is no role of a message", f"use {', '.join(_ROLES)}"
             self._faults.append(InvalidInput(fault, field=f"{at}.role", remedy=remedy))
             return None
-        known = _ROLES[role]
+        our_role, text = _ROLES[role], ""
         if isinstance(content, str):
             text = content
         elif isinstance(content, list):
             parts = enumerate(content)
-            text = "\n".join(self._part(part, at=f"{at}.content.{n}", asks=known == "user") for n, part in parts)
-        elif content is not None:  # null: an assistant that called a tool
+            text = "\n".join(self._part(part, at=f"{at}.content.{n}", asks=our_role == "user") for n, part in parts)
+        elif content is not None:  # an assistant that called a tool sends null
             fault = f'"{at}.content" must be text or a list of parts'
             self._faults.append(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
-        return None if known is None else Message(role=known, text=text)
+        return None if our_role is None else Message(role=our_role, text=text)
 
     def _part(self, part: object, *, at: str, asks: bool) -> str:
-        """The part as text. asks: it is a user's; of others, as a model's thoughts, only texts are read."""
+        """The part as text. asks: whether a user sent it; in other messages parts without text are skipped."""
         if not isinstance(part, dict):
             part = {"type": "text", "text": part}
         kind = part.get("type") or next((name for name in _OTHERS if name in part), "text")
         kind = _PARTS.get(kind, kind) if isinstance(kind, str) else repr(kind)
         if kind in _OTHERS:
-            shown, need = _OTHERS[kind]
+            placeholder, need = _OTHERS[kind]
             self._needs.add(need)
-            return shown
+            return placeholder
         key = kind if kind in _TEXTS else "text"
-        if isinstance(text := part.get(key), str):
+        text = part.get(key)
+        if isinstance(text, str):
             return text
         if not asks:
             return ""
         error = InvalidInput(f'"{at}.{key}" must be text', field=f"{at}.{key}", remedy="send a string")
         if kind not in _TEXTS:
-            message = f"parts of messages are {', '.join((*_TEXTS, *_OTHERS))}, not {kind:.40}"
-            remedy = "send the text of it, as a part of the type text"
+            message = f"parts of messages are {', '.join([*_TEXTS, *_OTHERS])}, not {kind:.40}"
+            remedy = "send its text as a part of the type text"
             error = Unsupported(message, field=f"{at}.type", remedy=remedy)
         self._faults.append(error)
         return f"[{kind:.40}]"
 
 
 def _without_data(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message without parts that have no text: their sizes tell nothing about tokens."""
+    """The message without parts that have no text, because their size does not predict their tokens."""
     content = message.get("content")
     if not isinstance(content, list):
         return dict(message)
@@ -240,8 +253,8 @@ def _without_data(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "content": [part for part in dicts if any(isinstance(part.get(key), str) for key in texts)]}
 
 
-_RESPONSE_ITEMS_ROLES: Final = ("user", "assistant", "system", "developer")
-#: types of parts of responses -> those of chat completions
+_ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
+#: type of a part in responses -> its type in chat completions
 _PARTS: Final = {
     "input_text": "text",
     "output_text": "text",
@@ -249,39 +262,38 @@ _PARTS: Final = {
     "input_image": "image_url",
     "input_file": "file",
 }
-#: items of a conversation with tools
 CALL, _REASONING = "function_call", "reasoning"
 _PART_TEXTS: Final = ("input_text", "output_text")
 ITEM: Final[dict[str, Any]] = {
     "anyOf": [
-        message_schema(roles=_RESPONSE_ITEMS_ROLES, texts=_PART_TEXTS, type={"const": "message"}),
+        message_schema(roles=_ITEM_ROLES, texts=_PART_TEXTS, type={"const": "message"}),
         {"required": ["type"], "properties": {"type": {"enum": [CALL, f"{CALL}_output", _REASONING]}}},
     ]
 }
-#: fields of an item that belong neither to the arguments of a call nor to its result
+#: fields of an item that are not part of the arguments of a call or of its result
 _HEAD: Final = frozenset({"type", "id", "call_id", "status", "name", "namespace", "arguments"})
 
 
 def is_reference(item: Mapping[str, Any]) -> bool:
-    """Whether the item stands for one of an earlier response."""
+    """Whether the item refers to an item of an earlier response."""
     return item.get("type") == "item_reference" or ("id" in item and not item.keys() & {"type", "role"})
 
 
 def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str) -> str | None:
-    """Add an item of a conversation to the messages of a chat, in which calls of every tool are calls of functions.
+    """Add an item of a response to the messages of a chat. Calls of any tool become calls of functions.
 
-    Returns the type of an item that no chat model can read, which is left out.
+    Returns the type of the item if no chat model can read it, and it was left out; else None.
     """
     kind, role = str(item.get("type") or "message"), item.get("role")
     call_id = item.get("call_id") or (item.get("id") if kind == CALL or kind.endswith("_output") else None)
     if kind == "message":
-        if role not in _RESPONSE_ITEMS_ROLES:
-            remedy = f"use {', '.join(_RESPONSE_ITEMS_ROLES)}"
+        if role not in _ITEM_ROLES:
+            remedy = f"use {', '.join(_ITEM_ROLES)}"
             raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
         content = item.get("content")
         if isinstance(content, list):
             content = [_item_part(part, at=f"{at}.content.{place}") for place, part in enumerate(content)]
-            if role == "assistant" and _is_text(content):  # few servers take parts of an assistant
+            if role == "assistant" and _is_text(content):  # few servers accept parts in an assistant's message
                 content = "".join(str(part["text"]) for part in content)
         messages.append({"role": role, "content": content})
     elif kind.endswith("_call") and call_id:
@@ -306,24 +318,24 @@ def _function_called(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
 
 
 def _result(output: object, *, at: str) -> object:
-    """The output of a tool as the content of a message: text, or parts if it has any that a chat has too."""
+    """The output of a tool as the content of a message: its parts if a chat has parts of these types, else text."""
     if isinstance(output, str) or output is None:
         return output or ""
-    parts = [output] if isinstance(output, Mapping) else output
-    known = [_item_part(part, at=at) for part in parts] if isinstance(parts, list) else [parts]
-    kinds = [str(part.get("type")) for part in known if isinstance(part, Mapping)]
-    return known if len(kinds) == len(known) and {*kinds} <= {*_TEXTS, *_OTHERS} else json.dumps(output)
+    outputs = output if isinstance(output, list) else [output]
+    parts = [_item_part(part, at=at) for part in outputs]
+    is_readable = all(isinstance(part, Mapping) and str(part.get("type")) in (*_TEXTS, *_OTHERS) for part in parts)
+    return parts if is_readable else json.dumps(output)
 
 
 def _item_part(part: object, *, at: str) -> object:
-    """A part of an item as that of a chat completion; one of another type as it came."""
+    """A part of an item as a part of a chat completion; parts of unknown types are returned unchanged."""
     if not isinstance(part, Mapping):
         return part
     kind, url, text = str(part.get("type")), part.get("image_url"), part.get("text", part.get("refusal"))
     if kind == "input_file":
         return {"type": "file", "file": {name: value for name, value in part.items() if name != "type"}}
     if kind == "input_image" and url is None:
-        raise InvalidInput("files of images are not kept here", field=f"{at}.image_url", remedy="send the image's URL")
+        raise InvalidInput("image files are not stored here", field=f"{at}.image_url", remedy="send the image's URL")
     if isinstance(url, str):
         detail = {"detail": part["detail"]} if part.get("detail") else {}
         return {"type": "image_url", "image_url": {"url": url, **detail}}
@@ -333,59 +345,61 @@ def _item_part(part: object, *, at: str) -> object:
 
 
 def in_namespace(name: str, space: object) -> str:
-    """The name that chat completions have for a function of a namespace."""
+    """The name of a function of a namespace in chat completions, which have no namespaces."""
     return f"{space}__{name}" if space else name
 
 
 def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[str, Any], list[str]]:
-    """The parameters of chat completions for the tools and the choice among them, and the types of ignored tools.
+    """Convert the tools of a response to functions. Returns (parameters of chat completions, types of ignored tools).
 
-    Ignored are tools that OpenAI runs itself, and others than functions. Raises Unsupported if one must be called.
+    Tools that OpenAI runs itself, and others that are not functions, are ignored. Raises Unsupported if the choice
+    demands a call of an ignored tool.
     """
-    functions, ignored = list[dict[str, Any]](), list[str]()
+    functions: list[dict[str, Any]] = []
+    ignored: list[str] = []
     for tool in tools:
-        inner = tool.get("tools") if tool.get("type") == "namespace" else None
-        for each in inner if isinstance(inner, list) else [tool]:
-            if isinstance(each, Mapping) and (each.get("type") or "function") == "function":
-                functions.append(_function(each, space=None if each is tool else tool.get("name")))
+        members = tool.get("tools") if tool.get("type") == "namespace" else None
+        for member in members if isinstance(members, list) else (tool,):
+            if isinstance(member, Mapping) and (member.get("type") or "function") == "function":
+                functions.append(_function(member, space=None if member is tool else tool.get("name")))
             else:
-                ignored.append(f"tools.{each.get('type') if isinstance(each, Mapping) else each}")
-    name, wanted = None, choice
+                ignored.append(f"tools.{member.get('type') if isinstance(member, Mapping) else member}")
+    name, mode = None, choice
     if isinstance(choice, Mapping):
-        name, wanted = _called_name(choice), choice.get("type")
-        if wanted == "allowed_tools":
+        name, mode = _called_name(choice), choice.get("type")
+        if mode == "allowed_tools":
             allowed = choice.get("tools")
-            known = allowed if isinstance(allowed, list) else []
-            names = [_called_name(each) for each in known if isinstance(each, Mapping)]
-            functions = [each for each in functions if each["function"].get("name") in names]
-            name, wanted = None, choice.get("mode") or "auto"
-    runs_itself = wanted not in ("none", "auto", "required", "function", None)
-    if runs_itself or (wanted in ("required", "function") and ignored and not functions):
-        message = f"tool_choice demands a call of a tool that is not run here ({', '.join(ignored) or wanted!s:.80})"
+            if not isinstance(allowed, list):
+                allowed = ()
+            names = [_called_name(tool) for tool in allowed if isinstance(tool, Mapping)]
+            functions = [tool for tool in functions if tool["function"].get("name") in names]
+            name, mode = None, choice.get("mode") or "auto"
+    is_foreign = mode not in ("none", "auto", "required", "function", None)
+    if is_foreign or (mode in ("required", "function") and ignored and not functions):
+        message = f"tool_choice demands a call of a tool that is not run here ({', '.join(ignored) or mode!s:.80})"
         raise Unsupported(message, field="tool_choice", remedy="send functions of your own, or tool_choice: auto")
     if name is not None:
-        wanted = {"type": "function", "function": {"name": name}}
-    if not functions and wanted in (None, "auto", "none"):  # servers refuse a choice without tools
+        mode = {"type": "function", "function": {"name": name}}
+    if not functions and mode in (None, "auto", "none"):  # servers refuse a choice without tools
         return dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls")), ignored
-    return {"tools": functions or None, "tool_choice": wanted}, ignored
+    return {"tools": functions or None, "tool_choice": mode}, ignored
 
 
 def _called_name(tool: Mapping[str, Any]) -> str | None:
-    inner = tool.get("function")
-    name = inner.get("name") if isinstance(inner, Mapping) else tool.get("name")
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
     return None if name is None else in_namespace(str(name), tool.get("namespace"))
 
 
 def _function(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
-    """A function as chat completions have it; a client may send it so."""
-    if isinstance(tool.get("function"), Mapping):
+    if isinstance(tool.get("function"), Mapping):  # it has the form of chat completions already
         return dict(tool)
     function = {name: value for name, value in tool.items() if name != "type" and value is not None}
     return {"type": "function", "function": function | {"name": in_namespace(tool.get("name", ""), space)}}
 
 
 def format_of(form: object) -> dict[str, Any] | None:
-    """The form of the answer as chat completions have it; None: text."""
+    """The form of the answer as chat completions have it; None for text."""
     if not isinstance(form, Mapping) or form.get("type", "text") == "text":
         return None
     schema = {name: value for name, value in form.items() if name != "type" and value is not None}

@@ -1,7 +1,6 @@
-"""Replies of OpenAI's interface: a decision and its outcome as a chat completion, and errors as its clients read them.
+"""Replies of OpenAI's interface: chat completions, and errors as {"error": {"message", "type", "param", "code"}}.
 
-Errors are {"error": {"message", "type", "param", "code"}} on every path that is theirs. The endpoints here, and what
-runs before them, raise as the rest of the service does: `edge` has the reply written here.
+Endpoints raise RagBanditError as in the rest of the service; the edge calls `openai_error` to make the reply.
 """
 
 import re
@@ -34,17 +33,17 @@ from ragbandit.shared.types import (
 )
 
 RESPONSES: Final = "/v1/responses"
-#: paths of OpenAI's interface, of which we serve some: all of them answer in its shape
+#: paths of OpenAI's interface; on all of them, served or not, errors have OpenAI's shape
 _PATHS: Final = ("/v1/models", "/v1/chat", "/v1/completions", RESPONSES, "/v1/embeddings")
 _BELOW: Final = tuple(f"{path}/" for path in _PATHS)
-#: our names of fields -> those of a chat completion
+#: our name of a field -> its name in a chat completion
 _PARAMS: Final[Mapping[str, str | None]] = {
     "question": "messages",
     "arms": "model",
     "decision_id": "Idempotency-Key",
     "tenant": None,
 }
-#: our names of fields -> those of a response
+#: our name of a field -> its name in a response
 _RESPONSE_PARAMS: Final = {
     **_PARAMS,
     "question": "input",
@@ -68,13 +67,13 @@ class ModelNotFound(NotFound):
 
 
 class Unsupported(InvalidInput):
-    """A parameter asks for what the service does not do."""
+    """A parameter asks for something that the service does not support."""
 
     code = "UNSUPPORTED_PARAMETER"
 
 
 class AnswerTimeout(NotReady):
-    """The answer is not there in time."""
+    """The answer did not come in time."""
 
     code = "ANSWER_TIMEOUT"
     status = 504
@@ -87,7 +86,7 @@ class Cancelled(Conflict):
 
 
 class ServerFault(RagBanditError):
-    """The server of an arm gave no answer: its failure as callers see it."""
+    """A model's server failed or refused; status and code tell the caller how."""
 
     def __init__(self, message: str, *, failure: Failure, remedy: str | None) -> None:
         super().__init__(message, remedy=remedy)
@@ -98,7 +97,7 @@ class ServerFault(RagBanditError):
         self.retry_after_s = (failure.retry_after_s or 1.0) if failure.kind == "limited" else failure.retry_after_s
 
 
-#: kind of a failure -> status and code of the reply; any other is a 502
+#: kind of a failure -> (status, code) of the reply; other kinds are a 502
 _FAULTS: Final[Mapping[FailureKind, tuple[int, str]]] = {
     "limited": (429, "RATE_LIMITED"),
     "timeout": (504, "UPSTREAM_TIMEOUT"),
@@ -107,9 +106,9 @@ _FAULTS: Final[Mapping[FailureKind, tuple[int, str]]] = {
 
 
 def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
-    """The error of an outcome without an answer, in the class of its cause; None if there is an answer."""
+    """The error of an outcome without an answer; its class depends on the cause. None if there is an answer."""
     arm, failure = f"the arm {decision.arm!r}", failure_of(outcome.made_by)
-    remedy = f"GET /v1/decisions/{decision.id} has what it did"
+    remedy = f"GET /v1/decisions/{decision.id} shows what it did"
     is_late = outcome.status == "exhausted" and outcome.stop_reason == OUT_OF_SECONDS
     if is_late and not (outcome.answer or message_of(outcome)):
         message = f"{arm} wrote nothing within its time limit"
@@ -135,43 +134,42 @@ def is_openai_path(path: str) -> bool:
 
 
 def error_in_reply(error: RagBanditError) -> dict[str, Any]:
-    """An error of ours as a reply that has begun shows it: {"message", "type", "param", "code"}."""
+    """A RagBanditError as {"message", "type", "param", "code"}, for a reply that has begun."""
     body: dict[str, Any] = as_openai_error(error.status, error_json(error)["error"])[1]["error"]
     return body
 
 
 def as_openai_error(status: int, error: ErrorDetail, *, path: str = "") -> tuple[int, dict[str, Any]]:
-    """The status and the body that OpenAI has for an error of ours. path: of the request, for names of parameters."""
+    """Convert an error to OpenAI's shape. Returns (status, body). path: of the request, for names of parameters."""
     status = 400 if status == 422 else status
-    field, remedy, message = error["field"], error["remedy"], error["message"]
     params = _RESPONSE_PARAMS if path.startswith(RESPONSES) else _PARAMS
-    param = None if field is None else params.get(field, field)
+    param = None if error["field"] is None else params.get(error["field"], error["field"])
     if param is not None:
         param = re.sub(r"\.(\d+)", r"[\1]", param)
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     code = _CODES.get(error["code"], error["code"].lower())
-    whole = f"{message} ({remedy})" if remedy else message
-    return status, {"error": {"message": whole, "type": kind, "param": param, "code": code}}
+    message = f"{error['message']} ({error['remedy']})" if error["remedy"] else error["message"]
+    return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def openai_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    """The reply to an error on a path of OpenAI's. After a fault of ours clients must not repeat the request."""
+    """The reply to an error on a path of OpenAI. It asks clients not to repeat a request that failed with 500."""
     status, body = as_openai_error(status, error, path=scope["path"])
-    more = {"x-should-retry": "false"} if status == 500 else {}
-    return JsonReply(body, status, {**more, **(headers or {})})
+    retry = {"x-should-retry": "false"} if status == 500 else {}
+    return JsonReply(body, status, {**retry, **(headers or {})})
 
 
 FinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
 
 
 class OpenAIErrorReply(TypedDict):
-    """Every error on OpenAI's paths has this shape."""
+    """The shape of every error on OpenAI's paths."""
 
     error: dict[str, str | None]
-    """`message` (what is wrong, and what to do), `type`, `param` and `code`, as OpenAI has them."""
+    """`message` (what is wrong, and what to do), `type`, `param` and `code`, as in OpenAI's errors."""
 
 
-# As `ErrorReply`: read for the OpenAPI document alone.
+# Used only for the OpenAPI document, as `ErrorReply` is.
 OpenAIErrorReply.__pydantic_config__ = {"defer_build": True}  # type: ignore[attr-defined] # pydantic's own name
 
 
@@ -181,28 +179,28 @@ STREAM: Final = {"text/event-stream": {"schema": {"description": "server-sent ev
 
 
 class Facts(TypedDict):
-    """The decision behind a completion, and what its answer cost."""
+    """The decision behind a chat completion, and the cost of its answer."""
 
     decision_id: str
     """Id of the decision."""
     arm: str
     """The arm that was drawn."""
     propensity: float
-    """Probability with which it was drawn."""
+    """Probability with which the arm was drawn."""
     explored: bool
-    """Whether another arm was at least as likely as the one drawn."""
+    """Whether another arm was at least as likely as the drawn arm."""
     forced: bool
-    """Whether the request chose the arm; nothing is then learned from it."""
+    """Whether the request chose the arm; if so, nothing is learned from it."""
     cost_weight: float | None
-    """Weight of cost that it was served at; null: the setting `reward.weight`."""
+    """Weight of cost for this question; null if it was the setting `reward.weight`."""
     price: str | None
-    """Name of that price (setting `cost_weights`): the one that was wanted, or the default of the key or tenant."""
+    """Name of the price (setting `cost_weights`): from the request, or the default of the key or tenant."""
     policy: str
     """Label of the ledger that the policy learns from (setting `policy.label`)."""
     policy_version: str
-    """Snapshot of the policy that decided."""
+    """Version of the policy that decided."""
     status: str
-    """How the arm ended: `answered`, or `exhausted` (its budget was spent)."""
+    """How the arm ended: `answered`, or `exhausted` if its budget was spent."""
     stop_reason: str
     """Why the arm stopped, for example `answered`, `budget_seconds`."""
     abstained: bool
@@ -212,10 +210,10 @@ class Facts(TypedDict):
     cost: CostReply
     """What the answer used."""
     passages: list[dict[str, Any]]
-    """The passages that the answer saw: `id`, `title`, `url` and `score` in the search that found it."""
+    """The passages that the arm saw: `id`, `title`, `url`, and `score` in the search that found the passage."""
     failover: dict[str, Any] | None
-    """Present if another arm answered because the drawn one failed: `first`, the decision that was drawn; `arm`, which
-    failed; `reason`; `attempt`, from 2. null: the drawn arm answered."""
+    """Set if another arm answered because the drawn arm failed: `first` (id of the first decision), `arm` (the arm that
+    failed), `reason`, and `attempt` (from 2). null if the drawn arm answered."""
 
 
 class ChatCompletion(TypedDict):
@@ -226,18 +224,18 @@ class ChatCompletion(TypedDict):
     object: Literal["chat.completion"]
     """Kind of object."""
     created: int
-    """When it was made, seconds since 1970."""
+    """When the decision was made, seconds since 1970."""
     model: str
     """The arm that answered: `ragbandit/<arm>`."""
     choices: list[dict[str, Any]]
-    """The answer, as OpenAI has it; there is one, with calls of tools and all else that a model replied to a chat which
-    was passed on. `finish_reason` is `length` where the budget ended the arm, and then the answer is a draft, or
-    nothing. `annotations` of its message are the passages that the answer saw, each over the whole answer."""
+    """One answer in OpenAI's form. If the chat was passed on to a model, it has the tool calls and all other fields of
+    the model's reply. `finish_reason` is `length` if the budget ended the arm; the answer is then a draft, or empty.
+    The `annotations` of its message are the passages that the arm saw, each a citation of the whole answer."""
     usage: dict[str, Any]
-    """Tokens over all of the arm's calls, and `saved`, an estimate: mean dollars of an answer by the arm of
-    `policy.holdback` so far, less this answer's; missing where it is not known."""
+    """Tokens of all calls of the arm, and `saved`, an estimate in dollars: mean price of an answer by the arm of
+    `policy.holdback` so far, minus the price of this answer. `saved` is missing if it is not known."""
     system_fingerprint: str
-    """What decided: label of the ledger and snapshot."""
+    """The policy that decided: label of its ledger, and its version."""
     ragbandit: Facts
     """The decision behind the answer."""
 
@@ -246,13 +244,13 @@ class Model(TypedDict):
     """A model that a request may name."""
 
     id: str
-    """Its name, as a request sends it."""
+    """Name of the model, as a request sends it."""
     object: Literal["model"]
     """Kind of object."""
     created: int
     """When this service started, seconds since 1970."""
     owned_by: str
-    """This service."""
+    """Always `ragbandit`."""
 
 
 class ModelList(TypedDict):
@@ -265,12 +263,11 @@ class ModelList(TypedDict):
 
 
 def model_name(decision: Decision) -> str:
-    """The model of a reply: the arm that answered."""
+    """The model that a reply names: the arm that answered."""
     return f"ragbandit/{decision.arm}"
 
 
 def _head(decision: Decision) -> dict[str, Any]:
-    """The fields that a completion and its chunks have in common."""
     return {
         "id": f"{COMPLETION_PREFIX}{decision.id}",
         "created": int(decision.made_at),
@@ -280,7 +277,7 @@ def _head(decision: Decision) -> dict[str, Any]:
 
 
 def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
-    """The tokens of an answer, and what it saved, in dollars."""
+    """The `usage` of a completion. saved: dollars that the answer saved; None if unknown."""
     usage: dict[str, Any] = {
         "prompt_tokens": cost.prompt_tokens,
         "completion_tokens": cost.completion_tokens,
@@ -292,37 +289,39 @@ def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
 
 
 def finish_of(outcome: Outcome) -> FinishReason:
-    """Why the answer ends: the reason of the model's server, if the chat was passed on to one."""
-    passed = outcome.reply.get("finish_reason")
-    if outcome.status == "answered" and passed in get_args(FinishReason):
-        return cast(FinishReason, passed)
+    """Why the answer ends. If the chat was passed on to a model, it is the reason that its server gave."""
+    reason = outcome.reply.get("finish_reason")
+    if outcome.status == "answered" and reason in get_args(FinishReason):
+        return cast(FinishReason, reason)
     return "length" if outcome.status == "exhausted" else "stop"
 
 
 def message_of(outcome: Outcome) -> dict[str, Any]:
-    """The fields of a model's message without the text, and its `logprobs`; {} if the arm passes no chats on."""
+    """The fields of a model's message except the text, and its `logprobs`; {} if the arm does not pass chats on."""
     message = outcome.reply.get("message")
     return dict(message) if isinstance(message, Mapping) else {}
 
 
 def _cited(outcome: Outcome, *, base: str) -> Iterator[tuple[Source, str]]:
-    """Each passage and its URL, else that of its place in the decision's record: clients drop citations without one."""
+    """Each passage and its URL. Without one it gets a URL in the decision's record: clients drop citations without."""
     record = f"{base.rstrip('/')}/v1/decisions/{outcome.decision_id}"
     for number, source in enumerate(outcome.sources, start=1):
         yield source, source.url or f"{record}#{number}"
 
 
 def annotations_of(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
-    """The passages as OpenAI's citations. Which words rest on which of them is not known: each spans the answer."""
+    """The passages as OpenAI's citations. Each spans the answer, since it is unknown which part a passage supports."""
     span = {"start_index": 0, "end_index": len(outcome.answer or "")}
     cited = [{"url": url, "title": source.title or source.id, **span} for source, url in _cited(outcome, base=base)]
-    return [{"type": "url_citation", "url_citation": each} for each in cited]
+    return [{"type": "url_citation", "url_citation": citation} for citation in cited]
 
 
 def facts_of(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
-    """What a completion has of its decision."""
-    cited = _cited(outcome, base=base)
-    passages = [{"id": one.id, "title": one.title, "url": url, "score": one.score} for one, url in cited]
+    """Facts about the decision and its outcome for the reply. base: URL of this service."""
+    passages = [
+        {"id": source.id, "title": source.title, "url": url, "score": source.score}
+        for source, url in _cited(outcome, base=base)
+    ]
     return filled(
         Facts,
         outcome,
@@ -336,99 +335,105 @@ def facts_of(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
 
 
 def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float | None = None) -> ChatCompletion:
-    """The whole reply to a decision that was answered. base: URL of this service."""
-    passed = message_of(outcome)
-    logprobs = passed.pop(LOGPROBS, None)
+    """The whole reply to a chat. base: URL of this service. saved: dollars that the answer saved; None if unknown."""
+    fields = message_of(outcome)
+    logprobs = fields.pop(LOGPROBS, None)
     message = {
         "role": "assistant",
-        "content": outcome.answer or (None if passed else ""),
+        "content": outcome.answer or (None if fields else ""),
         "refusal": None,
         "annotations": annotations_of(outcome, base=base),
-        **passed,
+        **fields,
     }
-    whole: Any = {
+    reply: Any = {
         **_head(decision),
         "object": "chat.completion",
         "choices": [{"index": 0, "message": message, "finish_reason": finish_of(outcome), "logprobs": logprobs}],
         "usage": usage_of(outcome.cost, saved=saved),
         "ragbandit": facts_of(decision, outcome, base=base),
     }
-    return cast(ChatCompletion, whole)
+    return cast(ChatCompletion, reply)
 
 
-#: the last event of every stream
 DONE: Final = b"data: [DONE]\n\n"
 
 
 class ChatStream:
-    """The chunks of the answer to a decision, each as the bytes of an event. base: URL of this service.
+    """A chat completion in pieces: the chunks of an answer, each as the bytes of an event.
 
-    include_usage: the last chunk has the usage, every other one a null. open_webui: the client shows what the arm does,
-    and gets the sources with their texts instead of citations.
+    include_usage: whether the last chunk has the usage, and all others a null.
+    base: URL of this service.
+    open_webui: whether the client is Open WebUI, which shows what the arm does, and sources with their texts.
     """
 
     def __init__(self, decision: Decision, *, include_usage: bool, base: str, open_webui: bool) -> None:
         self._head = {**_head(decision), "object": "chat.completion.chunk"}
         self._include_usage = include_usage
-        self.decision, self._base, self._open_webui = decision, base, open_webui
-        self._shown: str | None = None
+        self.decision = decision
+        self._base = base
+        self._open_webui = open_webui
+        #: status that Open WebUI shows now; None if it shows none
+        self._shown_status: str | None = None
         #: whether a piece of the answer was sent
         self.has_begun = False
 
     def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
-        """The events for this one of the answer; None: nothing has come for a while."""
+        """The events for an event of the answer. event: None if nothing has come for a while."""
         if event is None:
             return [PING]
         if isinstance(event, TextPiece):
-            return [*self._begun(), self._chunk({"content": event.text})]
+            return [*self._before_piece(), self._chunk({"content": event.text})]
         if isinstance(event, DeltaPiece):
             delta = {name: value for name, value in event.delta.items() if name != LOGPROBS}
-            return [*self._begun(), self._chunk(delta, logprobs=event.delta.get(LOGPROBS))]
+            return [*self._before_piece(), self._chunk(delta, logprobs=event.delta.get(LOGPROBS))]
         if not self._open_webui:
             return []
-        self._shown = event.text
+        self._shown_status = event.text
         return [self._status(event.text, done=False)]
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
-        """The last events of an answer that came."""
-        sources = _sources(outcome, base=self._base) if self._open_webui else []
-        cited = outcome.sources and not self._open_webui
-        delta = {"annotations": annotations_of(outcome, base=self._base)} if cited else {}
+        """The last events of an answer. saved: dollars that it saved; None if unknown."""
+        events, delta = self._before_piece(), {}
+        if self._open_webui:
+            events += [self._event(event=source) for source in _sources(outcome, base=self._base)]
+        elif outcome.sources:
+            delta = {"annotations": annotations_of(outcome, base=self._base)}
         facts = facts_of(self.decision, outcome, base=self._base)
-        ends = [self._chunk(delta, finish=finish_of(outcome), ragbandit=facts)]
+        events.append(self._chunk(delta, finish=finish_of(outcome), ragbandit=facts))
         if self._include_usage:
-            ends.append(self._event(usage=usage_of(outcome.cost, saved=saved)))
-        return [*self._begun(), *(self._event(event=each) for each in sources), *ends, DONE]
+            events.append(self._event(usage=usage_of(outcome.cost, saved=saved)))
+        return [*events, DONE]
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
-        """The last events of an answer that failed: clients raise what `error` says."""
+        """The last events of an answer that failed; clients raise `error`."""
         return [event_of({"error": error}, name=None), DONE]
 
-    def _begun(self) -> list[bytes]:
-        """The events before a piece of the answer: the status that was shown last is over; the role, once."""
-        shown, self._shown = self._shown, None
-        role = [] if self.has_begun else [self._chunk({"role": "assistant", "content": ""})]
-        self.has_begun = True
-        return role if shown is None else [*role, self._status(shown, done=True)]
+    def _before_piece(self) -> list[bytes]:
+        """The events before a piece of the answer: the role if it is the first, and the end of a shown status."""
+        events = []
+        if not self.has_begun:
+            events.append(self._chunk({"role": "assistant", "content": ""}))
+        if self._shown_status is not None:
+            events.append(self._status(self._shown_status, done=True))
+        self.has_begun, self._shown_status = True, None
+        return events
 
     def _status(self, text: str, *, done: bool) -> bytes:
-        """What Open WebUI shows above the answer while it is made; other clients take it for an empty chunk."""
         status = {"type": "status", "data": {"description": text, "done": done}}
         return self._event(event=status)
 
     def _chunk(
-        self, delta: Mapping[str, Any], *, finish: str | None = None, logprobs: object = None, **more: Any
+        self, delta: Mapping[str, Any], *, finish: str | None = None, logprobs: object = None, **fields: Any
     ) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
-        return self._event(choices=[choice], **more)
+        return self._event(choices=[choice], **fields)
 
-    def _event(self, **more: Any) -> bytes:
+    def _event(self, **fields: Any) -> bytes:
         usage = {"usage": None} if self._include_usage else {}
-        return event_of({**self._head, "choices": [], **usage, **more}, name=None)
+        return event_of({**self._head, "choices": [], **usage, **fields}, name=None)
 
 
 def _sources(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
-    """The passages that the answer saw, as Open WebUI lists them with their text."""
     sources = list[dict[str, Any]]()
     for source, url in _cited(outcome, base=base):
         name = source.title or source.id

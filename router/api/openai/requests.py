@@ -1,7 +1,7 @@
-"""Requests for an answer: what of them becomes a query, and what is refused.
+"""Requests for an answer: the models that a request may name, the body, and the question that is made of the body.
 
-What a chat asks for is read in `chats`. Parameters that neither this service nor a model reads are ignored, and their
-names are kept with the decision.
+`chats` reads the messages. Parameters that neither this service nor a model reads are ignored; the decision stores
+their names.
 """
 
 import math
@@ -15,89 +15,101 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict
 
 from ragbandit.router.api.dependencies import caller_of, router_of
-from ragbandit.router.api.openai.chats import MESSAGE, Chat
+from ragbandit.router.api.openai.chats import MESSAGE, Chat, read_chat
 from ragbandit.router.api.openai.replies import Model, ModelList, ModelNotFound, Unsupported
-from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, TEXT, Aim, Price, limits
+from ragbandit.router.api.openai.tool_loops import hashed
+from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, TEXT, Aim, Price, id_in_header, limits
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.deciding.prices import price_terms
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
+from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.failures import FAILOVER
 from ragbandit.shared.openai_client import PASSED_PARAMETERS
-from ragbandit.shared.types import ArmName, Caller, DecisionId, Json, Query
+from ragbandit.shared.types import ArmName, Caller, DecisionId, Json, Message, Query
 
-#: the model that lets the policy choose
 AUTO: Final = "auto"
-_OWN: Final = "ragbandit"
-_FORCING: Final = ("arm/", f"{_OWN}/")
-#: models have no age of their own: the start of this process
+_OWNER: Final = "ragbandit"
+#: prefixes of models that are an arm
+_ARM_PREFIXES: Final = ("arm/", f"{_OWNER}/")
+#: `created` of every model: the start of this process, seconds since 1970
 _STARTED: Final = int(time.time())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelChoice:
-    """What a request asks for by the name of its model: an arm, or the policy's choice, at a named price or not."""
+    """Meaning of the name of a model."""
 
+    #: the arm to use; None if the policy chooses
     arm: ArmName | None = None
+    #: name of the price at which the policy chooses; None for the default
     price: str | None = None
 
 
 def model_list(router: Router, *, caller: Caller) -> ModelList:
-    """`auto`, `auto:<price>` for each price and one model for each arm that this caller may choose; or none."""
+    """`auto`, `auto:<price>` for each price, and one model for each arm that this caller may choose.
+
+    Empty if the caller may not use any arm.
+    """
     allowed = caller.scopes.get("arms")
     arms = [arm for arm in router.service.worker_arms if not isinstance(allowed, list) or arm in allowed]
-    tenant = caller.tenant or "default"
-    forced = arms if may_force(caller, tenant=tenant, tenants=router.settings.tenants) else []
-    names = [*_chosen_by_policy(router, caller=caller), *(f"arm/{arm}" for arm in forced)] if arms else []
+    names = _policy_models(router, caller=caller) if arms else []
+    if may_force(caller, tenant=caller.tenant or "default", tenants=router.settings.tenants):
+        names += [f"arm/{arm}" for arm in arms]
     return {"object": "list", "data": [named_model(name) for name in names]}
 
 
-def _chosen_by_policy(router: Router, *, caller: Caller | None = None) -> list[str]:
-    """`auto`, and the prices that the policy can serve and the caller may have; None: any caller."""
-    settings, least, largest = router.settings, 0.0, math.inf
+def _policy_models(router: Router, *, caller: Caller | None = None) -> list[str]:
+    """`auto`, and `auto:<price>` for each price that the policy serves and the caller may use. None: any caller."""
+    settings = router.settings
     prices = settings.cost_weights if serves_prices(router.service.serving.policy) else {}
+    lowest, highest = 0.0, math.inf
     if caller is not None:
-        among = price_terms(caller.scopes, tenant=caller.tenant or "default", settings=settings).get("cost_weights")
-        least, largest = among if isinstance(among, list) else (least, largest)
-    return [AUTO, *(f"{AUTO}:{name}" for name, weight in prices.items() if least <= weight <= largest)]
+        bounds = price_terms(caller.scopes, tenant=caller.tenant or "default", settings=settings).get("cost_weights")
+        if isinstance(bounds, list):
+            lowest, highest = bounds
+    return [AUTO, *(f"{AUTO}:{name}" for name, weight in prices.items() if lowest <= weight <= highest)]
 
 
 def choice_of(name: str, *, router: Router, field: str | None = "model") -> ModelChoice:
-    """What this model is. Raises ModelNotFound. field: the parameter that named it."""
-    if name in (AUTO, _OWN, f"{_OWN}/{AUTO}"):
+    """Look up the name of a model. field: the parameter that has the name. Raises ModelNotFound."""
+    if name in (AUTO, _OWNER, f"{_OWNER}/{AUTO}"):
         return ModelChoice()
-    known = _chosen_by_policy(router)
-    if name.removeprefix(f"{_OWN}/") in known:
+    models = _policy_models(router)
+    if name.removeprefix(f"{_OWNER}/") in models:
         return ModelChoice(price=name.rpartition(":")[2])
     arms = router.service.worker_arms
-    for prefix in _FORCING:
+    for prefix in _ARM_PREFIXES:
         arm = ArmName(name.removeprefix(prefix))
         if name.startswith(prefix) and arm in arms:
             return ModelChoice(arm=arm)
         if name.startswith(prefix) and arm in router.service.arms:
-            message = f"the arm {arm!r:.80} is run by your own stack (run_by: caller), so there is no answer of it here"
+            message = f"the arm {arm!r:.80} is run by your own stack (run_by: caller), so it answers nothing here"
             raise ModelNotFound(message, field=field, remedy="route the question by POST /v1/route, and run the arm")
-    names = ", ".join([*known, *(f"arm/{arm}" for arm in arms)])
-    raise ModelNotFound(f"there is no model {name!r:.80}", field=field, remedy=f"known here: {names}")
+    models += [f"arm/{arm}" for arm in arms]
+    raise ModelNotFound(f"there is no model {name!r:.80}", field=field, remedy=f"known here: {', '.join(models)}")
 
 
 def named_model(name: str) -> Model:
     """The model of this name."""
-    return {"id": name, "object": "model", "created": _STARTED, "owned_by": _OWN}
+    return {"id": name, "object": "model", "created": _STARTED, "owned_by": _OWNER}
 
 
-#: headers that name the conversation of a request; the first that is there counts
+#: headers that name the conversation of a request; the first one that was sent counts
 _SESSIONS: Final = ("x-ragbandit-session-id", "x-openwebui-chat-id")
-#: OpenAI's own limits of `metadata`
-_MOST_PAIRS, _LONGEST_KEY, _LONGEST_VALUE = 16, 64, 512
-#: longest id of a user that is kept
+#: limits that OpenAI sets for `metadata`: pairs, and characters of a key and of a value
+_MOST_PAIRS: Final = 16
+_LONGEST_KEY: Final = 64
+_LONGEST_VALUE: Final = 512
+#: most characters of a user's id that are stored
 _LONGEST_USER: Final = 256
-#: most names of ignored parameters that are kept
+#: most names of ignored parameters that are stored
 _MOST_IGNORED: Final = 64
-#: names of parameters, tools and namespaces that are kept
+#: pattern of the names of parameters, tools and namespaces that are stored
 SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -109,54 +121,54 @@ _METADATA: Final[dict[str, Any]] = {
 
 
 def configured(**example: Any) -> ConfigDict:
-    """The configuration of a body with this example; parameters of OpenAI's that it does not name are taken."""
+    """The configuration of a body with this example. Parameters that the body does not declare are accepted."""
     return ConfigDict(extra="allow", strict=True, json_schema_extra={"example": example, **ONE_WISH})
 
 
 class OpenAIBody(BaseModel):
-    """What all requests of OpenAI's interface for an answer may say."""
+    """Parameters of all requests for an answer in OpenAI's interface."""
 
     model_config = configured()
 
     model: str
-    """`auto`: the policy chooses the arm. `auto:<price>`: at this price of the setting `cost_weights`. `arm/<name>`:
-    this arm, and nothing is learned."""
+    """`auto`: the policy chooses the arm. `auto:<price>`: it chooses at this price of the setting `cost_weights`.
+    `arm/<name>`: this arm is used, and nothing is learned."""
     stream: bool | None = None
     """Send the answer in pieces, as server-sent events."""
     cost_weight: Price = None
-    """What one unit of cost is worth in right answers, or the name of a price, as for /v1/route; for clients
-    that can add no field there is the model `auto:<price>`."""
+    """What one unit of cost is worth in right answers, or the name of a price, as for /v1/route. Clients that cannot
+    add a field use the model `auto:<price>`."""
     aim: Aim = None
-    """In place of `cost_weight`, as for /v1/route."""
+    """An aim in place of `cost_weight`, as for /v1/route."""
     failover: bool | None = None
-    """false: no other arm answers if the drawn one fails; else as the setting `server.failover` has it."""
+    """false: no other arm answers if the drawn arm fails. true or null: the setting `server.failover` decides."""
     metadata: Annotated[dict[str, str] | None, limits(_METADATA)] = None
     """Up to 16 pairs of texts. Keys declared in the setting `context` influence the choice; the others are stored."""
     user: Annotated[str | None, limits(ANY_TEXT)] = None
-    """Who asks, an id; kept with the decision."""
+    """Id of the user who asks; stored with the decision."""
     safety_identifier: Annotated[str | None, limits(ANY_TEXT)] = None
     """Newer name of `user`."""
     tools: list[dict[str, Any]] | None = None
-    """Functions that the model may call: for arms that pass them on, see docs/gateway.md."""
+    """Functions that the model may call, for arms that pass them on (docs/gateway.md)."""
     tool_choice: str | dict[str, Any] | None = None
-    """Which of them it calls. `none`: any arm may answer."""
+    """Which function the model calls. `none`: no function is called, and any arm may answer."""
     top_logprobs: Annotated[int | None, limits(minimum=0, maximum=20)] = None
     """Number of tokens at each place that get log-probabilities."""
 
 
 class ChatBody(OpenAIBody):
-    """A chat completion to be made. Parameters of OpenAI's that are not named here are ignored, and recorded."""
+    """A request for a chat completion. OpenAI's other parameters are ignored; the decision stores their names."""
 
     model_config = configured(model="auto", messages=[{"role": "user", "content": "Who wrote Dracula?"}])
 
-    # That the last message of user and assistant must be the user's is in no schema.
+    # A schema cannot say that the last message of user and assistant must be the user's.
     messages: Annotated[list[Annotated[dict[str, Any], limits(MESSAGE)]], limits(minItems=1)]
-    """The conversation: objects with `role` and `content`, which is text or a list of parts: `text`, `image_url`,
-    `input_audio`, `file`. Arms of the class `model` get messages as they came, with parts of any type."""
+    """The conversation: objects with `role` and `content`. `content` is text or a list of parts: `text`, `image_url`,
+    `input_audio`, `file`. Arms of the class `model` get the messages unchanged, with parts of any type."""
     stream_options: dict[str, Any] | None = None
-    """{"include_usage": true}: the usage in a chunk of its own, before the end."""
+    """{"include_usage": true}: send the usage as the last chunk."""
     n: Annotated[int | None, limits(enum=[1, None])] = None
-    """1; there is one answer."""
+    """Number of answers: always 1."""
     functions: list[dict[str, Any]] | None = None
     """Older name of `tools`."""
     function_call: str | dict[str, Any] | None = None
@@ -166,34 +178,75 @@ class ChatBody(OpenAIBody):
     logprobs: bool | None = None
     """Log-probabilities of the answer's tokens."""
     modalities: Annotated[list[str] | None, limits(items={"enum": ["text"]})] = None
-    """["text"]."""
+    """Only ["text"] is supported."""
     audio: Annotated[dict[str, Any] | None, limits(enum=[None])] = None
-    """null."""
-
-    @property
-    def include_usage(self) -> bool:
-        """Whether a stream is to end with its usage."""
-        return bool((self.stream_options or {}).get("include_usage"))
+    """Only null is supported."""
 
 
-def query_of(
-    request: Request, body: OpenAIBody, *, chat: Chat, key: str | None, session: str | None, facts: Mapping[str, Json]
-) -> Query:
-    """The query of a request, still without its question and what was said before.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatQuestion:
+    """A chat that was read as a question."""
 
-    chat: what it asks for. key: the id that its decision is to have. session: its conversation if no header names one.
-    facts: what else is kept of it; they replace the names of ignored parameters, the user and metadata. Raises
-    InvalidInput naming the parameter, as the request has it, ModelNotFound, Forbidden.
+    #: its query; the text is empty until the turns are rewritten to one question
+    query: Query
+    #: the conversation as texts; the last one is the question
+    turns: tuple[Message, ...]
+    #: key of the tool calls whose results the chat brings; None if it brings none
+    calls: str | None
+    #: whether the reply is sent in pieces
+    streamed: bool
+
+
+def completion_question(request: Request, body: ChatBody, *, key: str | None) -> ChatQuestion:
+    """Read a chat completion. key: the header Idempotency-Key. Raises as `chat_question`, and Unsupported."""
+    decision_id = id_in_header(key)
+    chat = read_chat(dict(body), passed=bool(router_of(request).service.passing))
+    if body.n is not None and body.n != 1:
+        raise Unsupported(f"{body.n} answers were asked for, and there is one", field="n", remedy="leave n out")
+    if body.audio is not None or any(kind != "text" for kind in body.modalities or ()):
+        name = "audio" if body.audio is not None else "modalities"
+        raise Unsupported("answers are text only", field=name, remedy=f"leave {name} out")
+    return chat_question(request, body, chat=chat, decision_id=decision_id)
+
+
+def chat_question(
+    request: Request,
+    body: OpenAIBody,
+    *,
+    chat: Chat,
+    decision_id: str | None,
+    session: str | None = None,
+    earlier: tuple[str, int] | None = None,
+    facts: Mapping[str, Json] | None = None,
+) -> ChatQuestion:
+    """Make the question of a body.
+
+    chat: the messages and parameters of the body.
+    decision_id: id that the decision gets; None if the service chooses it.
+    session: id of the conversation if no header names one.
+    earlier: (hash, number) of the chat's first messages if they are stored already.
+    facts: more entries of the query's `request`. They replace the names of ignored parameters, the user and metadata.
+
+    Raises InvalidInput that names the parameter as the body does, ModelNotFound, Forbidden.
     """
     router, caller = router_of(request), caller_of(request)
     model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
-    named = None if model.arm is None else (model.arm,)
-    arms = permitted_arms(named, tenant=tenant, request=request, run_by="worker")
+    forced_arm = None if model.arm is None else (model.arm,)
+    arms = permitted_arms(forced_arm, tenant=tenant, request=request, run_by="worker")
+    prices = noted_prices(request, tenant=tenant)
     context, metadata = _context_of(body.metadata or {}, schema=router.settings.context)
-    kept = {**_facts(body, chat=chat), "metadata": dict(metadata), **noted_prices(request, tenant=tenant), **facts}
-    named_in = (request.headers.get(name, "").strip() for name in _SESSIONS)
-    return Query(
-        id=None if key is None else DecisionId(key),
+    headers = (request.headers.get(name, "").strip() for name in _SESSIONS)
+    # A template that the client did not fill in names no conversation.
+    named_session = next((name for name in headers if name and "{{" not in name), session)
+    origin = [tenant, caller.key, None if named_session == session else named_session]
+    begin, start = earlier or (body_hash(origin), 0)
+    conversation, calls = hashed(chat.sent["messages"], begin=begin, start=start)
+    entries = {**_facts(body, chat=chat), "metadata": dict(metadata), **prices, **(facts or {})}
+    entries = {name: value for name, value in entries.items() if value not in (None, [], {})}
+    if CHAT_HASH in entries:
+        entries[CONVERSATION] = conversation
+    query = Query(
+        id=None if decision_id is None else DecisionId(decision_id),
         text="",
         context=context,
         arms=arms,
@@ -201,54 +254,45 @@ def query_of(
         cost_weight=_price(body, model=model),
         aim=body.aim or {},
         tenant=tenant,
-        # A template that the client did not fill in names no conversation.
-        session=next((name for name in named_in if name and "{{" not in name), session),
+        session=named_session,
         api_key=caller.key,
-        request={name: value for name, value in kept.items() if value not in (None, [], {})},
+        request=entries,
         chat=chat.sent,
     )
+    return ChatQuestion(query=query, turns=chat.turns, calls=calls, streamed=bool(body.stream))
 
 
 def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
-    """The weight of cost that a request wants: by its field, or by the model. Raises InvalidInput for two."""
+    """The weight of cost that the field `cost_weight` or the model names. Raises InvalidInput if the two differ."""
     if None not in (body.cost_weight, model.price) and body.cost_weight != model.price:
-        message = "cost_weight and model want different weights of cost"
+        message = "cost_weight and model name different weights of cost"
         raise InvalidInput(message, field="cost_weight", remedy="send one of them")
     return model.price if body.cost_weight is None else body.cost_weight
 
 
 def _facts(body: OpenAIBody, *, chat: Chat) -> dict[str, Json]:
-    """Facts of a request for its decision, among them the names of ignored parameters, tools and items."""
     user = body.safety_identifier or body.user
     if user:
         checked_text(user, field="user")
-    sent = {name for name, value in (body.model_extra or {}).items() if value is not None} - PASSED_PARAMETERS
-    ignored = sorted({name if SHORT_NAME.fullmatch(name) else "other" for name in (*sent, *chat.ignored)})
+    ignored = {name for name, value in (body.model_extra or {}).items() if value is not None} - PASSED_PARAMETERS
+    ignored.update(chat.ignored)
+    names = sorted({name if SHORT_NAME.fullmatch(name) else "other" for name in ignored})
     return {
         "surface": "openai",
-        "ignored": [*ignored[:_MOST_IGNORED]],
+        "ignored": list[Json](names[:_MOST_IGNORED]),
         FAILOVER: False if body.failover is False else None,
         "user": user[:_LONGEST_USER] if user else None,
         **chat.facts,
     }
 
 
-def check_supported(body: ChatBody) -> None:
-    """Raises Unsupported for a parameter that asks for another answer than any arm can give."""
-    if body.n is not None and body.n != 1:
-        raise Unsupported(f"{body.n} answers were asked for, and there is one", field="n", remedy="leave n out")
-    if body.audio is not None or any(kind != "text" for kind in body.modalities or ()):
-        name = "audio" if body.audio is not None else "modalities"
-        raise Unsupported("answers are text alone", field=name, remedy=f"leave {name} out")
-
-
 def _context_of(metadata: Mapping[str, str], *, schema: ContextSchema) -> tuple[dict[str, Json], dict[str, str]]:
-    """The declared keys with values of their types, and the other pairs."""
+    """Split metadata. Returns (declared keys with values of their types, the other pairs)."""
     if len(metadata) > _MOST_PAIRS:
         message = f'"metadata" has {len(metadata)} pairs'
         raise InvalidInput(message, field="metadata", remedy=f"send at most {_MOST_PAIRS}")
     context: dict[str, Json] = {}
-    rest: dict[str, str] = {}
+    undeclared: dict[str, str] = {}
     for key, value in metadata.items():
         checked_text(key, field="metadata")
         field = f"metadata.{key}"
@@ -259,25 +303,23 @@ def _context_of(metadata: Mapping[str, str], *, schema: ContextSchema) -> tuple[
             checked_text(value, field=field)
         declared = schema.get(key)
         if declared is None or declared.is_own:
-            rest[key] = value
+            undeclared[key] = value
         else:
             context[key] = _value(value, declared=declared, field=field)
-    return context, rest
+    return context, undeclared
 
 
 def _value(text: str, *, declared: ContextKey, field: str) -> Json:
-    """A text as the type that the setting `context` declares."""
     match declared.type:
         case "number":
             try:
                 return float(text)
             except ValueError:
-                raise InvalidInput(f'"{field}" is no number', field=field, remedy='send for example "3.5"') from None
+                raise InvalidInput(f'"{field}" is not a number', field=field, remedy='send for example "3.5"') from None
         case "boolean":
-            known = {"true": True, "false": False}
-            if text.strip().lower() not in known:
+            if text.strip().lower() not in ("true", "false"):
                 raise InvalidInput(f'"{field}" is not true or false', field=field, remedy='send "true" or "false"')
-            return known[text.strip().lower()]
+            return text.strip().lower() == "true"
         case "words":
             return [word.strip() for word in text.split(",") if word.strip()]
         case _:

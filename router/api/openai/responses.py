@@ -1,4 +1,4 @@
-"""Open Responses: /v1/responses in front of our decisions. A response is a decision and its outcome."""
+"""Open Responses: the body of a request, and a response made of a decision and its outcome."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,19 +6,8 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, format_of, in_namespace, storable, tools_of
-from ragbandit.router.api.openai.replies import (
-    Facts,
-    Unsupported,
-    annotations_of,
-    error_in_reply,
-    facts_of,
-    fault_of,
-    finish_of,
-    message_of,
-    model_name,
-    usage_of,
-)
 from ragbandit.router.api.openai.requests import SHORT_NAME, OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.shared.message_parts import LOGPROBS
@@ -28,10 +17,10 @@ ResponseStatus = Literal["completed", "in_progress", "incomplete", "failed", "ca
 
 
 class ResponseReply(TypedDict):
-    """A response, as the Open Responses specification has it.
+    """A response of the Open Responses specification.
 
-    Parameters such as `temperature`, `tools` and `text` are repeated as the request sent them; if it did not, they have
-    the default of the specification. Arms other than `model` do not read them.
+    It repeats parameters of the request such as `temperature`, `tools` and `text`; parameters that were not sent have
+    the default of the specification. Only arms of the class `model` read them.
     """
 
     id: str
@@ -41,45 +30,45 @@ class ResponseReply(TypedDict):
     created_at: int
     """When the decision was made, seconds since 1970."""
     completed_at: int | None
-    """When the answer came, seconds since 1970; null where there is none."""
+    """When the answer came, seconds since 1970; null without an answer."""
     status: ResponseStatus
     """`incomplete` if the budget, the model's limit of tokens or its filter ended the answer."""
     incomplete_details: dict[str, str] | None
-    """{"reason": "max_output_tokens" or "content_filter"} if it is incomplete; else null."""
+    """{"reason": "max_output_tokens" or "content_filter"} if the status is `incomplete`; else null."""
     error: dict[str, str] | None
-    """`code` and `message` where it failed; else null."""
+    """`code` and `message` if the response failed; else null."""
     model: str
     """The arm that answers: `ragbandit/<arm>`."""
     previous_response_id: str | None
-    """The response that this one continues; null for none."""
+    """The response that this one continues; null if it continues none."""
     instructions: str | None
-    """As the request had it."""
+    """`instructions` of the request."""
     output: list[dict[str, Any]]
-    """A message, if there is text: its part `output_text` has the answer, and the passages that it saw as
-    `annotations` of the type `url_citation`, each over the whole answer; a part `refusal` has a refusal. `reasoning`,
-    if the model's server sends its thoughts. A `function_call` for each call of a tool. [] if it failed, and before
-    there is an answer."""
+    """Items of the answer. A `message` has the text in its part `output_text`, or a refusal in its part `refusal`.
+    The `annotations` of the text are the passages that the arm saw, each a `url_citation` of the whole answer. A
+    `reasoning` item has the thoughts that the model's server sent, and each call of a tool is a `function_call`. []
+    before there is an answer, and if the response failed."""
     usage: dict[str, Any] | None
-    """Tokens over all of the arm's calls: `input_tokens`, `output_tokens`, `total_tokens`, and `saved` as in a chat
-    completion; null while there is no answer."""
+    """Tokens of all calls of the arm: `input_tokens`, `output_tokens`, `total_tokens`, and `saved` as in a chat
+    completion; null without an answer."""
     metadata: dict[str, str]
-    """As the request had it."""
+    """`metadata` of the request."""
     store: bool
     """false: this response cannot be read by its id."""
     safety_identifier: str | None
-    """Who asks, as the request had it."""
-    ragbandit: NotRequired[Facts]
-    """The decision behind the answer; missing while there is none."""
+    """`safety_identifier` or `user` of the request."""
+    ragbandit: NotRequired[replies.Facts]
+    """The decision behind the answer; missing without an answer."""
 
 
-#: prefix of our ids, by which LangChain recognises the id of a response
+#: prefix of the ids that the service chooses; LangChain recognises the id of a response by it
 ID_PREFIX: Final = "resp_"
-#: the key of a query's `request` with the namespaces of its functions
+#: key of a query's `request`: namespaces of its functions
 NAMESPACES: Final = "namespaces"
-#: the key of a query's `request` with the parameters that its response repeats
+#: key of a query's `request`: parameters that its response repeats
 SENT: Final = "sent"
 _NUMBER: Final = int | float
-#: parameter that a response repeats -> its value if it was not sent, and the types it may have
+#: parameter that a response repeats -> (its value if it was not sent, its types)
 _REPEATED: Final[dict[str, tuple[Any, Any]]] = {
     "instructions": (None, str),
     "text": ({"format": {"type": "text"}}, dict),
@@ -99,22 +88,25 @@ _REPEATED: Final[dict[str, tuple[Any, Any]]] = {
     "service_tier": ("default", str),
     "prompt_cache_key": (None, str),
 }
-#: fields of a tool with credentials of another server, which are neither stored nor repeated
+#: fields of a tool that hold credentials for another server; they are neither stored nor repeated
 _CREDENTIALS: Final = frozenset({"authorization", "headers"})
 
 
 def _repeated(sent: Mapping[str, Any]) -> dict[str, Json]:
-    """The parameters of a request that its response repeats, without values of another type than OpenAI's."""
     repeated: dict[str, Json] = {}
     for name, (_, kinds) in _REPEATED.items():
         value = sent.get(name)
         fits = isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool))
         if fits and not (isinstance(value, float) and not math.isfinite(value)):
             repeated[name] = value
-    if isinstance(tools := repeated.get("tools"), list):
-        whole: list[Any] = [tool for tool in tools if isinstance(tool, dict)]
-        repeated["tools"] = [{k: value for k, value in tool.items() if k not in _CREDENTIALS} for tool in whole]
+    tools: Any = repeated.get("tools")
+    if tools:
+        repeated["tools"] = [_without_credentials(tool) for tool in tools if isinstance(tool, dict)]
     return repeated
+
+
+def _without_credentials(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in tool.items() if name not in _CREDENTIALS}
 
 
 def response(
@@ -125,12 +117,18 @@ def response(
     saved: float | None = None,
     error: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The response of a decision. base: URL of this service. error: why there will be no answer, as OpenAI has it."""
-    fault = None if outcome is None else fault_of(decision, outcome)
-    error = error if fault is None else error_in_reply(fault)
+    """The response of a decision.
+
+    outcome: None if there is no answer yet.
+    base: URL of this service.
+    saved: dollars that the answer saved; None if unknown.
+    error: why there will be no answer, in OpenAI's form.
+    """
+    fault = None if outcome is None else replies.fault_of(decision, outcome)
+    error = error if fault is None else replies.error_in_reply(fault)
     status, request = _status(outcome, failed=error is not None), decision.query.request
-    reason = None if outcome is None else _INCOMPLETE.get(finish_of(outcome))
-    system = [each.text for each in decision.query.messages if each.role == "system"]
+    reason = None if outcome is None else _INCOMPLETE.get(replies.finish_of(outcome))
+    system = [message.text for message in decision.query.messages if message.role == "system"]
     reply: dict[str, Any] = {
         "id": decision.id,
         "object": "response",
@@ -139,7 +137,7 @@ def response(
         "status": status,
         "incomplete_details": {"reason": reason} if status == "incomplete" else None,
         "error": None if error is None else {"code": error["code"], "message": error["message"]},
-        "model": model_name(decision),
+        "model": replies.model_name(decision),
         "previous_response_id": request.get("previous_response_id"),
         "instructions": next(iter(system), None) if request.get("instructions") else None,
         "output": [],
@@ -153,66 +151,70 @@ def response(
         reply[name] = sent.get(name, reply.get(name, default))
     reply["text"] = _REPEATED["text"][0] | {name: part for name, part in reply["text"].items() if part is not None}
     if outcome is not None:
-        reply["output"] = [] if fault else output_of(decision, outcome, base=base)
+        if not fault:
+            reply["output"] = output_of(decision, outcome, base=base)
         reply["usage"] = _usage(outcome, saved=saved)
-        reply["ragbandit"] = facts_of(decision, outcome, base=base)
+        reply["ragbandit"] = replies.facts_of(decision, outcome, base=base)
     return reply
 
 
 def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     """The items of an answer: reasoning, its text or a refusal, and the calls of tools."""
-    passed = message_of(outcome)
+    passed = replies.message_of(outcome)
     called = enumerate(passed.get("tool_calls", ()))
     calls = [call_item(decision, call, place=place, status="completed") for place, call in called]
     items = []
-    if reasoning := reasoning_of(passed):
+    reasoning = reasoning_of(passed)
+    if reasoning:
         content = [item_part("reasoning_text", reasoning)]
         items.append(reasoning_item(decision) | {"status": "completed", "content": content})
     if outcome.answer or passed.get("refusal") or not calls:
         items.append(message(decision, outcome, base=base))
-    return [*items, *calls]
+    return items + calls
 
 
 def reasoning_of(fields: Mapping[str, Any]) -> str:
-    """The thoughts in a message or a delta of one, by the name that its server has for them."""
+    """The thoughts in a message or in a delta; servers call the field `reasoning_content` or `reasoning`."""
     return str(fields.get("reasoning_content") or fields.get("reasoning") or "")
 
 
 def reasoning_item(decision: Decision) -> dict[str, Any]:
-    """The item of the thoughts, without them."""
-    own = {"id": item_id(decision, part="reasoning_text"), "summary": []}
-    return {"type": "reasoning", **own, "status": "in_progress", "content": []}
+    """The item of a model's thoughts, still without the thoughts."""
+    key = item_id(decision, part="reasoning_text")
+    return {"type": "reasoning", "id": key, "summary": [], "status": "in_progress", "content": []}
 
 
 def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status: str) -> dict[str, Any]:
-    """The item of a call of a tool. call: as chat completions have it. place: among the calls of the answer."""
+    """The item of a tool call. call: in the form of chat completions. place: its index among the answer's calls."""
     function, spaces = call.get("function", {}), decision.query.request.get(NAMESPACES)
-    own = {"call_id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments") or ""}
+    fields = {"call_id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments") or ""}
     for space in spaces if isinstance(spaces, list) else ():
-        if str(own["name"]).startswith(prefix := in_namespace("", space)):
-            own |= {"name": own["name"].removeprefix(prefix), "namespace": space}
-    # By the decision: models repeat the ids of their calls, and references name an item by its id.
-    return {"type": CALL, "id": f"fc_{_item_key(decision)}_{place}", "status": status, **own}
+        prefix = in_namespace("", space)
+        if str(fields["name"]).startswith(prefix):
+            fields |= {"name": fields["name"].removeprefix(prefix), "namespace": space}
+    # The id is made of the decision's id: models reuse the ids of their calls, and references need a unique id.
+    return {"type": CALL, "id": f"fc_{_item_key(decision)}_{place}", "status": status, **fields}
 
 
 def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[str, Any]:
-    """The item of the answer; without an outcome that of one that has begun."""
+    """The item of the answer's message; without an outcome, of a message that has begun."""
     item: dict[str, Any] = {"type": "message", "id": item_id(decision, part="output_text"), "role": "assistant"}
     if outcome is None:
         return item | {"status": "in_progress", "content": []}
-    passed, content = message_of(outcome), []
-    if refusal := passed.get("refusal"):
-        content.append(item_part("refusal", refusal))
+    passed, content = replies.message_of(outcome), []
+    if passed.get("refusal"):
+        content.append(item_part("refusal", passed["refusal"]))
     if outcome.answer or not content:
-        cited = annotations_of(outcome, base=base)
-        flat = [{"type": "url_citation", **each["url_citation"]} for each in cited]
-        logprobs = (passed.get(LOGPROBS) or {}).get("content") or []
-        content.insert(0, item_part("output_text", outcome.answer or "") | {"annotations": flat, "logprobs": logprobs})
+        cited = [annotation["url_citation"] for annotation in replies.annotations_of(outcome, base=base)]
+        part = item_part("output_text", outcome.answer or "")
+        part["annotations"] = [{"type": "url_citation", **citation} for citation in cited]
+        part["logprobs"] = (passed.get(LOGPROBS) or {}).get("content") or []
+        content.insert(0, part)
     return item | {"status": _status(outcome, failed=False), "content": content}
 
 
 def item_id(decision: Decision, *, part: str) -> str:
-    """The id of the item with parts of this type."""
+    """The id of the item that has the parts of this type."""
     prefix = "rs" if part == "reasoning_text" else "msg"
     return f"{prefix}_{_item_key(decision)}"
 
@@ -222,23 +224,23 @@ def _item_key(decision: Decision) -> str:
 
 
 def decisions_of_item(key: str) -> list[str]:
-    """Ids that the decision of an item with this id may have."""
-    kind, _, rest = key.partition("_")
-    rest = rest if kind in ("msg", "rs") else rest.rpartition("_")[0]
-    return [f"{ID_PREFIX}{rest}", rest]
+    """The possible ids of the decision whose response has this item. key: id of the item."""
+    kind, _, decision_key = key.partition("_")
+    if kind not in ("msg", "rs"):
+        decision_key = decision_key.rpartition("_")[0]
+    return [f"{ID_PREFIX}{decision_key}", decision_key]
 
 
-#: types of parts of items -> the field with the text
 _PARTS: Final = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
 
 
 def item_part(kind: str, text: str) -> dict[str, Any]:
     """A part of an item, without citations."""
-    more: dict[str, Any] = {"annotations": [], "logprobs": []} if kind == "output_text" else {}
-    return {"type": kind, _PARTS[kind]: text, **more}
+    part: dict[str, Any] = {"type": kind, _PARTS[kind]: text}
+    return part | {"annotations": [], "logprobs": []} if kind == "output_text" else part
 
 
-#: reasons for the end of an answer -> those for which a response is incomplete
+#: finish reason of an answer -> reason why its response is incomplete
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -247,14 +249,14 @@ def _status(outcome: Outcome | None, *, failed: bool) -> ResponseStatus:
         return "failed" if failed else "in_progress"
     if failed:
         return "cancelled" if outcome.stop_reason == CANCELLED else "failed"
-    return "incomplete" if finish_of(outcome) in _INCOMPLETE else "completed"
+    return "incomplete" if replies.finish_of(outcome) in _INCOMPLETE else "completed"
 
 
 def _usage(outcome: Outcome, *, saved: float | None) -> dict[str, Any]:
-    usage = dict(usage_of(outcome.cost, saved=saved))
-    for name, theirs in (("prompt", "input"), ("completion", "output")):
-        usage[f"{theirs}_tokens"] = usage.pop(f"{name}_tokens")
-        usage[f"{theirs}_tokens_details"] = usage.pop(f"{name}_tokens_details")
+    usage = dict(replies.usage_of(outcome.cost, saved=saved))
+    for chat_name, name in (("prompt", "input"), ("completion", "output")):
+        usage[f"{name}_tokens"] = usage.pop(f"{chat_name}_tokens")
+        usage[f"{name}_tokens_details"] = usage.pop(f"{chat_name}_tokens_details")
     return usage
 
 
@@ -262,45 +264,45 @@ _LOGPROBS: Final = "message.output_text.logprobs"
 
 
 class ResponseBody(OpenAIBody):
-    """A response to be made. Parameters of OpenAI's that are not named here are ignored, and recorded."""
+    """A request for a response. OpenAI's other parameters are ignored; the decision stores their names."""
 
     model_config = configured(model="auto", input="Who wrote Dracula?")
 
-    # That the last message of user and assistant must be the user's is in no schema.
+    # A schema cannot say that the last message of user and assistant must be the user's.
     input: Annotated[
         Annotated[str, limits(TEXT)] | Annotated[list[Annotated[dict[str, Any], limits(ITEM)]], limits(minItems=1)],
         wanted("text or a list of items"),
     ]
-    """The question, or the conversation: messages with `role` and `content`, which is text or a list of parts of the
-    types `input_text`, `input_image`, `input_file` and `output_text`; `function_call` and `function_call_output`, for
-    arms that pass chats on; calls of other tools and their outputs, as those of functions; `item_reference`. Reasoning
-    is passed over, items of other types are left out and named in `request.ignored`."""
+    """The question, or a conversation of items. A `message` has `role` and `content`, which is text or a list of parts
+    (`input_text`, `input_image`, `input_file`, `output_text`). Arms that pass chats on also get `function_call` and
+    `function_call_output`; calls of other tools and their outputs become those of functions. An `item_reference` is
+    replaced by its item. Reasoning is skipped. Items of other types are left out and named in `request.ignored`."""
     instructions: Annotated[str | None, limits(ANY_TEXT)] = None
-    """Words of the system, for this response alone."""
+    """A system message for this response only."""
     tools: list[dict[str, Any]] | None = None
-    """Functions that the model may call, for arms that pass chats on; tools that OpenAI runs itself are left out, and
+    """Functions that the model may call, for arms that pass chats on. Tools that OpenAI runs itself are left out and
     named in `request.ignored`."""
     previous_response_id: Annotated[str | None, limits(ID)] = None
-    """The response that this one continues: its conversation and its answer come before `input`. 404 where there is
-    none that the caller may read, or it was made with `store: false`."""
+    """Id of an earlier response: its conversation and answer come before `input`. 404 if the caller may not read that
+    response, or if it was made with `store: false`."""
     store: bool | None = None
-    """false: the response cannot be read by its id, nor gone on from. The decision is kept all the same."""
+    """false: the response cannot be read by its id or continued. The decision is stored all the same."""
     conversation: Annotated[str | dict[str, Any] | None, limits(enum=[None])] = None
-    """null: `previous_response_id` and the header `X-RagBandit-Session-Id` are the conversation."""
+    """Only null is supported: `previous_response_id` and the header `X-RagBandit-Session-Id` name the conversation."""
     background: Annotated[bool | None, limits(enum=[False, None])] = None
-    """false; `POST /v1/answer?wait_s=0` does not wait for an answer."""
+    """Only false is supported; `POST /v1/answer?wait_s=0` replies before there is an answer."""
     text: Annotated[dict[str, Any] | None, limits(properties={"format": {"type": "object"}})] = None
     """`format`: the form of the answer, `text`, `json_object` or `json_schema`."""
     max_output_tokens: Annotated[int | None, limits(minimum=1)] = None
-    """Tokens of the answer at most."""
+    """Most tokens of the answer."""
     include: list[str] | None = None
-    """`message.output_text.logprobs` asks for log-probabilities; others are passed over."""
+    """`message.output_text.logprobs` asks for log-probabilities; other values are ignored."""
     prompt: Annotated[dict[str, Any] | None, limits(enum=[None])] = None
-    """null; there are no templates of prompts here."""
+    """Only null is supported: the service has no prompt templates."""
 
     @property
     def facts(self) -> dict[str, Json]:
-        """Entries of the query's `request` that only responses have."""
+        """Entries of the query's `request` for a response."""
         spaces = [str(tool.get("name")) for tool in self.tools or () if tool.get("type") == "namespace"]
         return {
             "surface": "responses",
@@ -313,32 +315,39 @@ class ResponseBody(OpenAIBody):
         }
 
     def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
-        """A chat's parameters, its messages after `before`; types of ignored tools and items. Raises InvalidInput."""
-        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        messages: list[dict[str, Any]] = [*system, *before]
-        alone = {"role": "user", "content": self.input}
-        items = enumerate([alone] if isinstance(self.input, str) else self.input)
-        unread = [add_item(messages, item, at=f"input.{index}") for index, item in items]
+        """Convert the body to a chat completion. before: messages that come before the input.
+
+        Returns (messages and parameters, types of ignored tools and items). Raises InvalidInput.
+        """
+        messages: list[dict[str, Any]] = list(before)
+        if self.instructions:
+            messages.insert(0, {"role": "system", "content": self.instructions})
+        items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        unread = [add_item(messages, item, at=f"input.{index}") for index, item in enumerate(items)]
         tools, ignored = tools_of(self.tools or (), choice=self.tool_choice)
         reasoning = (self.model_extra or {}).get("reasoning")
-        wanted = {
+        converted = {
             "response_format": format_of((self.text or {}).get("format")),
             "reasoning_effort": reasoning.get("effort") if isinstance(reasoning, Mapping) else None,
             "max_completion_tokens": self.max_output_tokens,
             "logprobs": True if self.top_logprobs or _LOGPROBS in (self.include or ()) else None,
         }
-        own = {name: value for name, value in wanted.items() if value is not None}
-        sent = {**dict(self), "reasoning": None, **tools, **own, "messages": messages}
-        return sent, [*ignored, *(f"input.{kind}" for kind in unread if kind is not None)]
+        converted = {name: value for name, value in converted.items() if value is not None}
+        sent = {**dict(self), "reasoning": None, **tools, **converted, "messages": messages}
+        return sent, ignored + [f"input.{kind}" for kind in unread if kind is not None]
 
 
 def check_response(body: ResponseBody) -> None:
-    """Raises Unsupported for a parameter that asks for another response than any arm can give."""
+    """Raises Unsupported for a parameter that the service cannot follow."""
     wrong: dict[str, tuple[object, str, str]] = {
-        "conversation": (body.conversation, "responses are their own conversations", "send previous_response_id"),
-        "prompt": (body.prompt, "there are no templates of prompts here", "send input and instructions"),
-        "background": (body.background, "a response is waited for", "send POST /v1/answer?wait_s=0, which is not"),
+        "conversation": (body.conversation, "the service stores no conversation objects", "send previous_response_id"),
+        "prompt": (body.prompt, "the service has no prompt templates", "send input and instructions"),
+        "background": (
+            body.background,
+            "the service always waits for the answer",
+            "send POST /v1/answer?wait_s=0, which does not wait",
+        ),
     }
     for field, (sent, message, remedy) in wrong.items():
         if sent:
-            raise Unsupported(message, field=field, remedy=remedy)
+            raise replies.Unsupported(message, field=field, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Replies as values of the router fill them; `ragbandit.client.replies` has their types."""
+"""Replies: filled from values of the router. `ragbandit.client.replies` has their types."""
 
 import builtins
 import json
@@ -11,18 +11,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 from pydantic_core import to_json, to_jsonable_python
 from typing_extensions import is_typeddict
 
-from ragbandit.client.replies.decisions import (
-    AnswerReply,
-    DecisionFields,
-    KeptFeedback,
-    KeptOutcome,
-    LabelTask,
-    OutcomeFields,
-    PendingReply,
-    RecordReply,
-    RouteReply,
-    SavedFields,
-)
+from ragbandit.client.replies import decisions as reply_types
 from ragbandit.client.replies.status import ArmReply, LedgerReply, StatusReply
 from ragbandit.router.learning.status import Status
 from ragbandit.router.serving.deciding.prices import price_name
@@ -39,16 +28,16 @@ _Reply = TypeVar("_Reply")
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
-def filled(kind: type[_Reply], value: object, **own: object) -> _Reply:
-    """A reply of this type: each field from `own`, or from the value's attribute of that name."""
-    return cast(
-        _Reply,
-        {name: own[name] if name in own else _part(hint, getattr(value, name)) for name, hint in _hints(kind).items()},
-    )
+def filled(kind: type[_Reply], value: object, **fields: object) -> _Reply:
+    """A reply of this type. Each field is from `fields`, or else the attribute of `value` with the same name."""
+    reply = {
+        name: fields[name] if name in fields else _converted(hint, getattr(value, name))
+        for name, hint in _hints(kind).items()
+    }
+    return cast(_Reply, reply)
 
 
-def _part(hint: Any, value: Any) -> Any:
-    """A value as a field of this type holds it."""
+def _converted(hint: Any, value: Any) -> Any:
     if value is None:
         return None
     if is_typeddict(hint):
@@ -56,16 +45,16 @@ def _part(hint: Any, value: Any) -> Any:
     parts = get_args(hint)
     match get_origin(hint):
         case builtins.list:
-            return [_part(parts[0], item) for item in value]
+            return [_converted(parts[0], item) for item in value]
         case builtins.dict:
-            return {str(key): _part(parts[1], item) for key, item in value.items()}
+            return {str(key): _converted(parts[1], item) for key, item in value.items()}
         case types.UnionType:
-            return _part(parts[0], value)
+            return _converted(parts[0], value)
     return value
 
 
 def headers(decision: Decision) -> dict[str, str]:
-    """The decision's main facts as HTTP headers, for callers that do not read the body."""
+    """HTTP headers with the main facts of a decision, for callers that do not read the body."""
     trace, link = trace_id_of(decision.query.request), link_of(decision.query.request)
     return {
         "x-ragbandit-decision-id": decision.id,
@@ -79,56 +68,67 @@ def headers(decision: Decision) -> dict[str, str]:
     }
 
 
-def decision_json(decision: Decision) -> DecisionFields:
-    """A decision without what its query was."""
+def decision_json(decision: Decision) -> reply_types.DecisionFields:
+    """A decision without its query."""
     pmf = dict(zip(decision.arms, decision.pmf, strict=True))
     scores = None if decision.scores is None else dict(zip(decision.arms, decision.scores, strict=True))
-    own = {"decision_id": decision.id, "pmf": pmf, "scores": scores, "price": price_name(decision.query)}
-    return filled(DecisionFields, decision, **own)
+    price = price_name(decision.query)
+    return filled(reply_types.DecisionFields, decision, decision_id=decision.id, pmf=pmf, scores=scores, price=price)
 
 
-def route_json(decision: Decision, *, seconds: float) -> RouteReply:
+def route_json(decision: Decision, *, seconds: float) -> reply_types.RouteReply:
     """A decision that was just made. seconds: from request to committed decision."""
-    reply = cast(RouteReply, {"route_ms": round(seconds * 1000, 3), **decision_json(decision)})
+    reply = cast(reply_types.RouteReply, {"route_ms": round(seconds * 1000, 3), **decision_json(decision)})
     if decision.query.asked is not None:
         reply["question"] = decision.query.text
-    if (trace := trace_id_of(decision.query.request)) is not None:
+    trace, failover = trace_id_of(decision.query.request), failover_facts(decision.query.request)
+    if trace is not None:
         reply["trace_id"] = trace
-    if (failover := failover_facts(decision.query.request)) is not None:
+    if failover is not None:
         reply["failover"] = failover
     return reply
 
 
-def answer_json(decision: Decision, outcome: Outcome, *, seconds: float, saved: float | None = None) -> AnswerReply:
+def answer_json(
+    decision: Decision, outcome: Outcome, *, seconds: float, saved: float | None = None
+) -> reply_types.AnswerReply:
     """A new decision and its outcome. saved: savings in dollars; None if unknown."""
-    known: SavedFields = {} if saved is None else {"saved": saved}
-    return {**route_json(decision, seconds=seconds), **filled(OutcomeFields, outcome), **known}
+    savings: reply_types.SavedFields = {} if saved is None else {"saved": saved}
+    return {**route_json(decision, seconds=seconds), **filled(reply_types.OutcomeFields, outcome), **savings}
 
 
-def pending_json(decision: Decision, *, seconds: float) -> PendingReply:
+def pending_json(decision: Decision, *, seconds: float) -> reply_types.PendingReply:
     """A decision that was just made, and has no outcome yet."""
     return {**route_json(decision, seconds=seconds), "status": "pending", "answer": None}
 
 
-def record_json(record: DecisionRecord) -> RecordReply:
+def record_json(record: DecisionRecord) -> reply_types.RecordReply:
     """All that is stored about a decision."""
     decision = record.decision
-    of_decision = {name: getattr(decision, name) for name in ("floor", "encoder_hash", "run_by", "made_at")}
-    own: dict[str, Any] = {**decision_json(decision), **_asked(decision.query), **of_decision}
-    feedback = [filled(KeptFeedback, item, late=item.id in record.late) for item in record.feedback]
+    fields: dict[str, Any] = {**decision_json(decision), **_query_fields(decision.query)}
+    fields |= {name: getattr(decision, name) for name in ("floor", "encoder_hash", "run_by", "made_at")}
+    feedback = [filled(reply_types.KeptFeedback, item, late=item.id in record.late) for item in record.feedback]
     if record.outcome is not None:
-        own["outcome"] = filled(KeptOutcome, record.outcome, trace=trace_json(record.outcome.trace))
-    return filled(RecordReply, record, **own, seed=str(decision.seed), facts=dict(decision.facts), feedback=feedback)
+        fields["outcome"] = filled(reply_types.KeptOutcome, record.outcome, trace=trace_json(record.outcome.trace))
+    return filled(
+        reply_types.RecordReply,
+        record,
+        **fields,
+        seed=str(decision.seed),
+        facts=dict(decision.facts),
+        feedback=feedback,
+    )
 
 
-def label_json(record: DecisionRecord) -> LabelTask:
+def label_json(record: DecisionRecord) -> reply_types.LabelTask:
     """An answer that waits for a label."""
     assert record.outcome is not None
-    return filled(LabelTask, record.outcome, question=record.decision.query.text, made_at=record.decision.made_at)
+    return filled(
+        reply_types.LabelTask, record.outcome, question=record.decision.query.text, made_at=record.decision.made_at
+    )
 
 
-def _asked(query: Query) -> dict[str, Any]:
-    """What a record has of its query."""
+def _query_fields(query: Query) -> dict[str, Any]:
     return {
         "question": query.text,
         "asked": query.asked,
@@ -144,7 +144,7 @@ def _asked(query: Query) -> dict[str, Any]:
 
 
 def explanation_json(explanation: Explanation) -> dict[str, Any]:
-    """An explanation with its record as `GET /v1/decisions/{decision_id}` gives it."""
+    """An explanation; its record is the same as in `GET /v1/decisions/{decision_id}`."""
     values = {field.name: getattr(explanation, field.name) for field in fields(explanation)}
     return {**values, "record": record_json(explanation.record)}
 
@@ -156,7 +156,7 @@ def status_json(state: RouterState) -> StatusReply:
 
 
 def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuilding: bool) -> LedgerReply:
-    """State of a ledger. rebuilding: the policy is being learned again from it."""
+    """State of a ledger. rebuilding: whether the policy is being learned again from the ledger."""
     return filled(
         LedgerReply,
         status,
@@ -168,12 +168,12 @@ def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuil
 
 
 def plain(reply: Any) -> Any:
-    """The reply as dicts, lists and scalars that JSON can hold: our types as objects, what is not finite as null."""
+    """The reply as dicts, lists and scalars of JSON: our types as objects, numbers that are not finite as null."""
     return to_jsonable_python(reply, inf_nan_mode="null", fallback=dict)
 
 
 def json_of(reply: Any) -> bytes:
-    """The reply as JSON; half of a surrogate pair, which UTF-8 cannot hold, is escaped."""
+    """The reply as JSON. Halves of surrogate pairs are escaped, since UTF-8 cannot encode them."""
     try:
         return to_json(reply, inf_nan_mode="null", fallback=dict)
     except ValueError:

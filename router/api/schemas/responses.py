@@ -1,4 +1,4 @@
-"""Responses: JSON bodies of replies, the reply to every error, and their form in the OpenAPI document."""
+"""Responses: replies as JSON, replies to errors, and descriptions for the OpenAPI document."""
 
 import ast
 import inspect
@@ -26,14 +26,14 @@ from ragbandit.shared.types import MAX_TEXT
 
 
 class JsonReply(JSONResponse):
-    """A reply as JSON: values of our types as objects, numbers that are not finite as null."""
+    """A reply as JSON: our types as objects, numbers that are not finite as null."""
 
     def render(self, content: Any) -> bytes:
         """The body."""
         return json_of(content)
 
 
-#: a code of JSON-RPC for server errors that MCP does not use
+#: code of JSON-RPC for server errors that MCP does not use itself
 _SERVER_ERROR: Final = -32050
 #: ASGI scope key: function that formats the errors of this request, if it has a format of its own
 SHAPE: Final = "ragbandit.errors"
@@ -41,31 +41,31 @@ Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
 
 
 def refusal(error: RagBanditError, *, scope: Scope) -> Response:
-    """The reply to a request that ended with an error of ours; what may be sent again says when."""
+    """The reply to a request that ended with a RagBanditError, with Retry-After if it may be repeated."""
     after_s = 1.0 if error.status == 503 and error.retry_after_s is None else error.retry_after_s
     headers = None if after_s is None else {"Retry-After": str(math.ceil(after_s))}
     if error.status == 409:
-        headers = {"x-should-retry": "false"}  # some clients try a conflict again by themselves, and it stays one
+        headers = {"x-should-retry": "false"}  # some clients repeat a conflict by themselves, which never succeeds
     if error.status == 401:
         headers = {"WWW-Authenticate": 'Bearer realm="ragbandit"'}
     return error_reply(scope, error.status, error_json(error), headers=headers)
 
 
 def error_reply(scope: Scope, status: int, body: ErrorReply, *, headers: Mapping[str, str] | None = None) -> Response:
-    """The reply of an error, as who sent this request reads it."""
+    """The reply to an error, in the format of this request (SHAPE)."""
     shape: Shape | None = scope.get(SHAPE)
     return JsonReply(body, status, headers) if shape is None else shape(scope, status, body["error"], headers)
 
 
 def mcp_error(_scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    """The reply of an error on the path of MCP: as JSON-RPC has them, with a code of the server's own."""
+    """The reply to an error on the path of MCP, as an error of JSON-RPC."""
     message = f"{error['message']} ({error['remedy']})" if error["remedy"] else error["message"]
     shape = {"code": _SERVER_ERROR, "message": message, "data": error}
     return JsonReply({"jsonrpc": "2.0", "id": None, "error": shape}, status, headers)
 
 
 def error_json(error: RagBanditError) -> ErrorReply:
-    """An error of ours."""
+    """The error body of a RagBanditError."""
     return error_body(error.code, error.message, field=error.field, remedy=error.remedy)
 
 
@@ -82,25 +82,25 @@ def error_body(code: str, message: str, *, field: str | None = None, remedy: str
 
 
 def described(text: str, model: Any) -> dict[str, Any]:
-    """A reply for the OpenAPI document, as FastAPI takes it: when it comes, and its type."""
+    """A reply for the OpenAPI document, in FastAPI's form: its description and type."""
     return {"description": text, "model": model}
 
 
 def errors(model: type, codes: Iterable[int]) -> dict[int | str, dict[str, Any]]:
-    """The error replies of a path for the OpenAPI document: of 400 and of these statuses.
+    """The error replies of a path for the OpenAPI document: status 400 and these codes.
 
-    That of 400 brings the model into the document, the others name it: FastAPI builds a validator for each model of
-    each path, which would be most of the time that an app takes to be made.
+    Only the entry of 400 has the model; the others refer to it. FastAPI builds a validator for each model of each path,
+    which would take most of the time of making an app.
     """
-    named = {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}
-    return {400: {"model": model}, **dict.fromkeys(codes, named)}
+    reference = {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}
+    return {400: {"model": model}, **dict.fromkeys(codes, reference)}
 
 
-#: the error replies of any path
+#: error replies of every path
 ERRORS: Final = errors(ErrorReply, (401, 403, 404, 409, 413, 422, 429, 503))
 
 
-#: modules whose classes requests and replies are; the text below a field describes it
+#: modules with the classes of requests and replies; the text below a field describes the field
 _MODULES: Final = (
     "ragbandit.shared.types.ledger",
     "ragbandit.router.learning.monitoring.arm_changes",
@@ -149,9 +149,9 @@ def _texts(node: ast.ClassDef) -> dict[str, str]:
 
 
 def describe(api: dict[str, Any]) -> dict[str, Any]:
-    """Add the texts below the fields to an OpenAPI document; the same document.
+    """Add the texts below the fields to an OpenAPI document, and return it.
 
-    Pydantic reads only those in a class's own body, and at every start.
+    Pydantic could read only the texts in a class's own body, and would do so at every start.
     """
     for name, schema in api["components"]["schemas"].items():
         for field, text in field_texts().get(name, {}).items():
@@ -159,7 +159,7 @@ def describe(api: dict[str, Any]) -> dict[str, Any]:
             if "$ref" in shape:  # OpenAPI 3.0 ignores other keys next to a reference
                 shape["allOf"] = [{"$ref": shape.pop("$ref")}]
             shape["description"] = text
-        if is_dataclass(_classes().get(name)):  # its defaults are for those who make it: a reply has every field
+        if is_dataclass(_classes().get(name)):  # defaults are for code that makes a reply; a reply has every field
             schema["required"] = list(schema["properties"])
             for shape in schema["properties"].values():
                 shape.pop("default", None)
@@ -169,9 +169,9 @@ def describe(api: dict[str, Any]) -> dict[str, Any]:
 def add_limits(
     api: dict[str, Any], *, settings: Settings, arms: tuple[str, ...], most_items: int, has_dial: bool
 ) -> dict[str, Any]:
-    """Put the limits of one service into an OpenAPI document; the same document.
+    """Add the limits of one service to an OpenAPI document, and return it.
 
-    arms: on offer. most_items: of a batch of feedback. has_dial: the policy serves each question at its own price.
+    arms: arms of the service. most_items: largest batch of feedback. has_dial: whether each question may have a price.
     """
     schemas = api["components"]["schemas"]
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
@@ -180,13 +180,13 @@ def add_limits(
     route["sticky_turns"]["maximum"] = settings.conversation.sticky_turns_cap
     for body in (route, schemas["ChatBody"]["properties"], schemas["ResponseBody"]["properties"]):
         _price(body["cost_weight"], names=list(settings.cost_weights))
-        aims, terms = body["aim"]["properties"], settings.reward.cost
-        possible = {name: one for name, one in aims.items() if name == "quality" or tells_mean(name, terms=terms)}
-        body["aim"]["properties"] = possible
-        for name in () if has_dial else ("aim", "cost_weight"):
-            body[name]["anyOf"] = [{"type": "null"}]
+        for name in list(body["aim"]["properties"]):
+            if name != "quality" and not tells_mean(name, terms=settings.reward.cost):
+                del body["aim"]["properties"][name]
+        if not has_dial:
+            body["aim"]["anyOf"] = body["cost_weight"]["anyOf"] = [{"type": "null"}]
     if settings.context:
-        route["context"]["properties"] = {key: _declared(one) for key, one in settings.context.items()}
+        route["context"]["properties"] = {name: _declared(key) for name, key in settings.context.items()}
     feedback["reward"].update(minimum=settings.reward.minimum, maximum=settings.reward.maximum)
     feedback["event"]["enum"] = [*sorted(settings.feedback_events), None]
     schemas["RouteBatchBody"]["properties"]["items"]["maxItems"] = settings.server.max_batch_items
@@ -195,19 +195,18 @@ def add_limits(
 
 
 def _price(schema: dict[str, Any], *, names: list[str]) -> None:
-    """A price by its name is one of the setting's."""
-    others = [part for part in schema["anyOf"] if part["type"] != "string"]
-    schema["anyOf"] = [*others, *([{"type": "string", "enum": names}] if names else ())]
+    schema["anyOf"] = [part for part in schema["anyOf"] if part["type"] != "string"]
+    if names:
+        schema["anyOf"].append({"type": "string", "enum": names})
 
 
-def _declared(one: ContextKey) -> dict[str, Any]:
-    """The JSON Schema of a declared key of the context."""
-    if one.is_own:
-        return {"not": {}, "description": f"read off the question (type: {one.type})"}
+def _declared(key: ContextKey) -> dict[str, Any]:
+    if key.is_own:
+        return {"not": {}, "description": f"computed from the question (type: {key.type})"}
     kinds: dict[str, dict[str, Any]] = {
         "number": {"type": "number", "minimum": -MOST_NUMBER, "maximum": MOST_NUMBER},
         "boolean": {"type": "boolean"},
         "category": {"type": "string", "maxLength": MAX_TEXT, **STORABLE},
-        "words": {"type": "array", "maxItems": min(one.most_words, MAX_WORDS), "items": {"type": "string", **TEXT}},
+        "words": {"type": "array", "maxItems": min(key.most_words, MAX_WORDS), "items": {"type": "string", **TEXT}},
     }
-    return {"anyOf": [kinds[one.type], {"type": "null"}]}
+    return {"anyOf": [kinds[key.type], {"type": "null"}]}

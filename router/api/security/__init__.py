@@ -1,1 +1,1 @@
-"""Security of the HTTP service: keys, roles, whose decisions a caller may see, and requests of other web sites."""
+"""Security of the HTTP service: access rules, keys, roles, ownership, rates, budgets, and checks of web sites."""

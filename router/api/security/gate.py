@@ -1,9 +1,9 @@
-"""Gate: who sends a request, by its key or the session of its pages, and whether that role and that site may send it.
+"""Gate: finds the caller of a request by an API key or a login cookie, and checks the role and the sending web site.
 
     ragbandit_session = PUBLIC_ID.EXPIRES.HMAC
 
-The cookie of a session names the key and does not hold it: a key that is revoked ends its sessions within a second, as
-it ends its requests. A form is taken where the browser says that a page of this service sends it.
+The login cookie has the public id of a key, not the key. A revoked key therefore ends its logins within a second, as it
+ends its requests. A form is accepted if the browser reports that a page of this service sent it.
 """
 
 import asyncio
@@ -24,7 +24,8 @@ from starlette.requests import cookie_parser
 from starlette.routing import Match
 from starlette.types import Scope
 
-from ragbandit.router.api.dependencies import Rule, SharedRead, is_page
+from ragbandit.router.api.dependencies import SharedRead
+from ragbandit.router.api.security.rules import Rule, is_page
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback
 from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, KeyStore, is_known
@@ -35,11 +36,11 @@ from ragbandit.shared.types import PERSON, Caller, Role
 
 log = logging.getLogger("ragbandit.api")
 
-#: oldest copy of the keys that a request is checked against, seconds
+#: greatest age of the copy of the keys that requests are checked against, seconds
 MAX_AGE_S: Final = 1.0
 #: longest wait for a new copy, seconds
 WAIT_S: Final = 2.0
-#: how often the use of a key is written, seconds
+#: shortest time between two notes of the use of a key, seconds
 NOTE_S: Final = 60.0
 
 
@@ -48,7 +49,7 @@ class Known:
     """A copy of the keys."""
 
     keys: KeysInForce
-    #: when its read began, by time.monotonic()
+    #: time.monotonic() when the read of the copy began
     at: float
 
 
@@ -57,26 +58,26 @@ class KeyRing:
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
-        # A database which takes its time holds one thread of these reads; one more writes.
+        # A slow database blocks one thread for reads and one for writes.
         self._reading = SharedRead(self._read, name="keys", limit_s=WAIT_S)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-key-uses")
         self._noted: dict[str, float] = {}
-        #: the last copy; None: none could be read yet
+        #: the newest copy; None if no copy was read yet
         self.known: Known | None = None
 
     async def in_force(self) -> KeysInForce:
-        """The keys of at most a second ago. Raises NotReady if the database cannot be read."""
-        known = self.known
-        if known is None or time.monotonic() - known.at > MAX_AGE_S:
+        """The keys, at most MAX_AGE_S old. Raises NotReady if the database cannot be read."""
+        copy = self.known
+        if copy is None or time.monotonic() - copy.at > MAX_AGE_S:
             try:
-                self.known = known = await self._reading.value()
+                self.known = copy = await self._reading.value()
             except (StoreError, NotReady) as error:
                 remedy = "try again; /ready says whether the database is there"
                 raise NotReady(f"API keys cannot be checked: {error.message}", remedy=remedy) from error
-        return known.keys
+        return copy.keys
 
     def note_use(self, public_id: str) -> None:
-        """Write when the key was used, on a thread of its own and at most once a minute."""
+        """Store when the key was used; on a thread of its own, and at most once in NOTE_S seconds."""
         now = time.time()
         if now - self._noted.get(public_id, 0.0) < NOTE_S:
             return
@@ -86,7 +87,7 @@ class KeyRing:
         self._writer.submit(self._note, public_id, now)
 
     def close(self) -> None:
-        """Read and write no more; what runs ends by itself."""
+        """Begin no more reads and writes. Those that run already finish in the background."""
         self._reading.close()
         self._writer.shutdown(wait=False, cancel_futures=True)
 
@@ -101,22 +102,20 @@ class KeyRing:
             log.warning("the use of an API key is not noted", extra={"action": "keys", "reason": error.message})
 
 
-#: name of the cookie
 SESSION: Final = "ragbandit_session"
-#: longest time that a login lasts, seconds
 SESSION_S: Final = 12 * 3600.0
-#: longest value of the header Cookie that is looked at
-_MOST: Final = 8192
+#: most characters of a header Cookie that is read
+_LONGEST_COOKIES: Final = 8192
 _SESSION: Final = re.compile(r"([0-9A-Za-z]{1,16})\.([0-9]{1,12})\.([0-9a-f]{64})")
 
 
 def needs_session(path: str, headers: Headers) -> bool:
-    """Whether a request shows its key by a cookie: pages do, unless a program sends the key as everywhere else."""
+    """Whether the caller is found by the login cookie: on pages, unless the request sends a key in its header."""
     return is_page(path) and "authorization" not in headers
 
 
 class PageSessions:
-    """Makes and reads the cookies of one store; every process of it takes those of the others."""
+    """Makes and reads login cookies. All processes of a store accept each other's cookies."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -131,19 +130,19 @@ class PageSessions:
         parts = _SESSION.fullmatch(cookies_of(headers).get(SESSION, ""))
         if parts is None:
             return None
-        key, until = parts[1], int(parts[2])
-        ours = hmac.compare_digest(await self._mac(f"session {key} {until}"), parts[3])
-        return key if ours and until > time.time() else None
+        key, expires = parts[1], int(parts[2])
+        is_valid = hmac.compare_digest(await self._mac(f"session {key} {expires}"), parts[3])
+        return key if is_valid and expires > time.time() else None
 
     async def cookie(self, key: str, *, expires_at: float | None) -> tuple[str, int]:
-        """The cookie of a new session and the seconds that it lasts. expires_at: of the key."""
+        """Make a cookie. expires_at: when the key expires. Returns (cookie, seconds for which it is valid)."""
         now = time.time()
-        until = int(min(now + SESSION_S, now + SESSION_S if expires_at is None else expires_at))
-        return f"{key}.{until}.{await self._mac(f'session {key} {until}')}", max(0, int(until - now))
+        expires = int(now + SESSION_S if expires_at is None else min(now + SESSION_S, expires_at))
+        return f"{key}.{expires}.{await self._mac(f'session {key} {expires}')}", max(0, int(expires - now))
 
     async def _mac(self, text: str) -> str:
         if self._secret is None:
-            async with self._reading:  # one thread, however many come
+            async with self._reading:  # one read, however many requests wait for it
                 if self._secret is None:
                     now = time.time()
                     self._secret = await asyncio.to_thread(shared_secret, self._database, name="dashboard", now=now)
@@ -151,21 +150,20 @@ class PageSessions:
 
 
 def cookies_of(headers: Headers) -> dict[str, str]:
-    """The cookies of a request; none where the header is too long."""
+    """The cookies of a request; {} if the header is too long."""
     text = "; ".join(headers.getlist("cookie"))
-    return {} if len(text) > _MOST else cookie_parser(text)
+    return {} if len(text) > _LONGEST_COOKIES else cookie_parser(text)
 
 
-#: names of this machine
+#: names of this machine in a Host header
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-#: methods that change nothing
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-#: a name or an address in brackets, and a port
+#: a Host header: a name, or an IPv6 address in brackets, and perhaps a port
 _HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(?::[0-9]+)?")
 
 
 def check_host(headers: Headers, *, allowed: Collection[str]) -> None:
-    """Refuse a request that names another host than this machine and `allowed`. Raises Forbidden."""
+    """Raises Forbidden if the Host header names neither this machine nor an allowed name."""
     hosts = [host.strip().lower() for host in headers.getlist("host")]
     parts = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
     name = "" if parts is None else parts[1]
@@ -177,13 +175,13 @@ def check_host(headers: Headers, *, allowed: Collection[str]) -> None:
 
 
 def check_site(headers: Headers, *, method: str) -> None:
-    """Refuse a request that may change something and comes from a page of another site. Raises Forbidden."""
+    """Raises Forbidden if a request that may change something comes from a page of another site."""
     if method in _SAFE:
         return
     sites, origins, hosts = (headers.getlist(name) for name in ("sec-fetch-site", "origin", "host"))
     if any(site not in ("same-origin", "none") for site in sites):
         raise _foreign(f"from a page of another site (Sec-Fetch-Site: {sites[0]:.40})", field="Sec-Fetch-Site")
-    # On a page without referrers a browser sends no Origin with a form, but Sec-Fetch-Site is still sent.
+    # On a page without referrers a browser sends Origin: null with a form, and still sends Sec-Fetch-Site.
     if not origins or (origins == ["null"] and sites == ["same-origin"]):
         return
     if len(origins) > 1 or len(hosts) != 1 or _address(origins[0]) != hosts[0].lower():
@@ -191,9 +189,9 @@ def check_site(headers: Headers, *, method: str) -> None:
 
 
 def check_form(path: str, headers: Headers) -> None:
-    """Refuse a form that a page of another site may have sent. Raises Forbidden.
+    """Raises Forbidden if a page of another site may have sent the form.
 
-    Every browser says where a form comes from; a key in a header is sent by no browser on its own.
+    Every browser sends the origin of a form. No browser sends a key in a header by itself.
     """
     check_site(headers, method="POST")
     if needs_session(path, headers) and "origin" not in headers and "sec-fetch-site" not in headers:
@@ -203,25 +201,24 @@ def check_form(path: str, headers: Headers) -> None:
 
 def _foreign(message: str, *, field: str) -> Forbidden:
     return Forbidden(
-        f"no request is taken that comes {message}",
+        f"requests are refused that come {message}",
         field=field,
         remedy="send it from a page of this service, or from a program: docs/security.md",
     )
 
 
 def _address(origin: str) -> str:
-    """Host and port of an Origin; "" for "null" and invalid URLs."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
         return ""
 
 
-#: longest value of the header Authorization that is looked at
+#: most characters of a header Authorization that is read
 MAX_HEADER: Final = 512
-#: the metrics of an outage are read in an outage: so old may the keys be that /metrics is checked against, seconds
+#: greatest age of the keys for /metrics, seconds: metrics must be readable while the database is down
 STALE_S: Final = 900.0
-#: key of an ASGI scope: address and port of the connection itself, whatever its headers say
+#: ASGI scope key: (address, port) of the connection itself, regardless of proxy headers
 PEER: Final = "ragbandit.peer"
 _HIGHEST_FIRST: Final[tuple[Role, ...]] = ("admin", "operator", "reader")
 _USER: Final = re.compile(r"[^\x00-\x20\x7f]{1,100}")
@@ -232,7 +229,7 @@ _HOW: Final = 'send the header "Authorization: Bearer rb_..."; ragbandit keys cr
 
 
 class Gate:
-    """Decides about requests by their head alone."""
+    """Finds the caller of a request, and refuses requests, by the head of the request only."""
 
     def __init__(self, ring: KeyRing, *, server: ServerSettings, sessions: PageSessions) -> None:
         self.ring = ring
@@ -245,13 +242,13 @@ class Gate:
             self._hosts |= {server.host.lower(), f"[{server.host.lower()}]"}
 
     async def caller(self, scope: Scope, *, rule: Rule, path: str) -> Caller:
-        """Who sends this request. Raises Unauthorized, Forbidden, and NotReady where keys cannot be checked."""
+        """The caller of a request. Raises Unauthorized, Forbidden, and NotReady if keys cannot be checked."""
         roles = rule.roles
         if roles is None:
             return _ANYBODY
         if scope["query_string"] and _IN_QUERY.search(scope["query_string"]):
-            message = "an API key does not belong into a URL, which is logged on its way"
-            raise Unauthorized(message, field="Authorization", remedy=f"revoke that key, make another one, and {_HOW}")
+            message = "an API key must not be in a URL, because URLs are logged"
+            raise Unauthorized(message, field="Authorization", remedy=f"revoke that key, make a new key, and {_HOW}")
         if path == _METRICS and self._server.open_metrics:
             return Caller(role="reader")
         keys, headers = await self._keys(path), Headers(scope=scope)
@@ -267,7 +264,7 @@ class Gate:
         if caller.role not in roles:
             self._refuse(scope, caller, path=path, roles=roles)
         if caller.tenant is not None and rule.all_tenants:
-            message = f"{scope['method']} {path} tells of all tenants, and this {_kind(caller)} belongs to one"
+            message = f"{scope['method']} {path} shows data of all tenants, and this {_kind(caller)} belongs to one"
             raise Forbidden(message, field="tenant", remedy="use a key without a tenant")
         if caller.key is not None and not caller.is_person:
             self.ring.note_use(caller.key)
@@ -277,47 +274,45 @@ class Gate:
         try:
             return await self.ring.in_force()
         except NotReady:
-            known = self.ring.known
-            # What an open service does it cannot do without its database either.
-            if known is not None and self._is_open(known.keys):
-                return known.keys
-            if known is not None and path == _METRICS and time.monotonic() - known.at <= STALE_S:
-                return known.keys
+            copy = self.ring.known
+            if copy is None:
+                raise
+            is_fresh = path == _METRICS and time.monotonic() - copy.at <= STALE_S
+            # Old keys do no harm in an open service: without its database it can answer nothing anyway.
+            if is_fresh or self._is_open(copy.keys):
+                return copy.keys
             raise
 
     def _is_open(self, keys: KeysInForce) -> bool:
-        """Whether requests need no key. One that was ever made closes the service, unless it is declared open.
-
-        So does a proxy that signs people in.
+        """Whether requests need no key: never with a valid key or a proxy that signs people in; else if the setting
+        `open` is on, or if the service listens on loopback and no key was ever made.
         """
         if keys.unrevoked or self._server.trusted_header is not None:
             return False
         return self._server.open or (self._loopback and not keys.ever)
 
     def _key(self, headers: Headers, keys: KeysInForce) -> ApiKey:
-        given = headers.getlist("authorization")
-        if not given:
+        sent = headers.getlist("authorization")
+        if not sent:
             raise _unauthorized("no API key was sent")
-        if len(given) > 1:
+        if len(sent) > 1:
             raise _unauthorized("several Authorization headers were sent", remedy="send one")
-        if len(given[0]) > MAX_HEADER:
-            raise _unauthorized(f"the header Authorization has {len(given[0])} bytes; a key has 57 characters")
-        scheme, _, text = given[0].partition(" ")
+        if len(sent[0]) > MAX_HEADER:
+            raise _unauthorized(f"the header Authorization has {len(sent[0])} bytes; a key has 57 characters")
+        scheme, _, text = sent[0].partition(" ")
         if scheme.lower() != "bearer":
-            raise _unauthorized("the header Authorization is not of the scheme Bearer")
-        return self._found(text.strip(" "), keys)
+            raise _unauthorized("the header Authorization does not have the scheme Bearer")
+        return self._valid_key(text.strip(" "), keys)
 
     async def _in_session(self, headers: Headers, keys: KeysInForce) -> Caller:
-        """Who has logged in with a key. Raises Unauthorized."""
+        """The caller who has logged in with a key. Raises Unauthorized."""
         key = keys.keys.get(await self._sessions.read(headers) or "")
         if key is None or key.expired(time.time()):
             raise _unauthorized("you are not logged in", remedy="log in with an API key at /ui/login")
         return caller_with(key)
 
     def _by_proxy(self, peer: tuple[str, int] | None, headers: Headers) -> Caller | None:
-        """The person signed in by a trusted proxy, with a role; None without one, or if the request is not from the
-        proxy.
-        """
+        """The person whom a trusted proxy has signed in; None without one, or if no such proxy sent the request."""
         server = self._server
         if server.trusted_header is None or peer is None:
             return None
@@ -334,50 +329,50 @@ class Gate:
         return Caller(key=PERSON + user, role=role) if _USER.fullmatch(user) else None
 
     async def key_of(self, text: str) -> ApiKey:
-        """The key of this text, for a login. Raises Unauthorized, and NotReady where keys cannot be checked."""
-        return self._found(text.strip(), await self.ring.in_force())
+        """The key with this text, for a login. Raises Unauthorized, and NotReady if keys cannot be checked."""
+        return self._valid_key(text.strip(), await self.ring.in_force())
 
     async def is_open(self) -> bool:
         """Whether requests need no key. Raises NotReady."""
         return self._is_open(await self.ring.in_force())
 
-    def _found(self, text: str, keys: KeysInForce) -> ApiKey:
-        """The valid key of this text. Raises Unauthorized."""
+    def _valid_key(self, text: str, keys: KeysInForce) -> ApiKey:
+        """The valid key with this text. Raises Unauthorized."""
         key = keys.find(text)
         if key is None:
             remedy = "ragbandit keys list shows the keys of this service"
-            raise _unauthorized("this API key is not valid: it was revoked, or never made here", remedy=remedy)
+            raise _unauthorized("this API key is not valid: it was revoked, or another service made it", remedy=remedy)
         if key.expires_at is not None and key.expired(time.time()):
             when = datetime.fromtimestamp(key.expires_at, tz=UTC).isoformat(timespec="seconds")
-            follower = "was rotated: use the one that took its place" if key.replaced_by else "make another one"
-            raise _unauthorized(f"this API key expired at {when}", remedy=follower)
+            remedy = "it was rotated: use the key that replaced it" if key.replaced_by else "make a new key"
+            raise _unauthorized(f"this API key expired at {when}", remedy=remedy)
         return key
 
     def _refuse(self, scope: Scope, caller: Caller, *, path: str, roles: frozenset[Role]) -> None:
-        """Raises Forbidden, except for paths without an endpoint, which the app reports itself."""
+        """Raises Forbidden, except for paths without an endpoint: the app replies 404 or 405 to them."""
         if not roles and not any(route.matches(scope)[0] is Match.FULL for route in scope["app"].routes):
             return
-        needed = ", ".join(sorted(roles)) or "no role that there is"
+        remedy = f"use a key of the role {' or '.join(sorted(roles))}" if roles else "no role may call it"
         message = f"a {_kind(caller)} of the role {caller.role} may not call {scope['method']} {path:.80}"
-        raise Forbidden(message, field="role", remedy=f"use a key of the role {needed.replace(', ', ' or ')}")
+        raise Forbidden(message, field="role", remedy=remedy)
 
 
 def _only(headers: Headers, name: str) -> str:
-    """The value of this header; "" where it is missing, or sent twice: a proxy may add its own to a forged one."""
+    """The value of a header; "" if it is missing or was sent twice, since a proxy may add its own to a forged one."""
     values = headers.getlist(name)
     if len(values) != 1:
         return ""
-    try:  # read as Latin-1, which takes any bytes
+    try:  # Starlette decodes headers as Latin-1
         return values[0].encode("latin-1").decode().strip()
     except UnicodeDecodeError:
         return values[0].strip()
 
 
 def caller_with(key: ApiKey) -> Caller:
-    """The caller that sends this key. Raises Forbidden for a key with scopes that are not known here."""
+    """The caller that sends this key. Raises Forbidden if this version does not know a scope of the key."""
     if not is_known(key.scopes):
-        remedy = "upgrade this service, or make another key"
-        raise Forbidden("a newer version has narrowed this key in a way not known here", remedy=remedy)
+        remedy = "upgrade this service, or make a new key"
+        raise Forbidden("this version does not know all scopes of this key, which a newer version made", remedy=remedy)
     return Caller(key=key.public_id, role=key.role, tenant=key.tenant, scopes=key.scopes)
 
 

@@ -1,6 +1,6 @@
-"""Ownership: a key with a tenant asks for that tenant, and sees and judges that tenant's decisions alone.
+"""Ownership: a key of a tenant asks for that tenant, and sees and judges only that tenant's decisions.
 
-Another tenant's decision is to it what a decision that was never made is: the same 404, with the same body.
+For decisions of other tenants it gets the same 404, with the same body, as for decisions that do not exist.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +18,7 @@ from ragbandit.shared.types import ArmName, Caller, Json, RunBy
 
 
 def tenant_of(caller: Caller, *, given: str | None) -> str:
-    """The tenant of a question. given: tenant in the body, None without one. Raises Forbidden if a key of one tenant
-    names another.
-    """
+    """The tenant of a question. given: tenant in the body, or None. Raises Forbidden if the key is another tenant's."""
     if caller.tenant is None:
         return "default" if given is None else given
     if given is not None and given != caller.tenant:
@@ -32,24 +30,25 @@ def tenant_of(caller: Caller, *, given: str | None) -> str:
 def permitted_arms(
     arms: tuple[ArmName, ...] | None, *, turns: int | None = None, tenant: str, request: Request, run_by: RunBy
 ) -> tuple[ArmName, ...] | None:
-    """The arms of a question as the caller may ask it: those that it names, or that its key is narrowed to.
+    """The arms of a question: those that the caller names, else those that its key is restricted to. Raises Forbidden.
 
-    arms, turns: what the caller names, and for how many turns it wants to stay. tenant: the question's. Raises
-    Forbidden.
+    arms: arms that the caller names; None if it names none.
+    turns: number of turns for which the caller wants to keep an arm; None for the default.
+    tenant: tenant of the question.
     """
     caller, router = caller_of(request), router_of(request)
     offered = router.service.worker_arms if run_by == "worker" else router.service.arms
     if not may_force(caller, tenant=tenant, tenants=router.settings.tenants):
         allowed = caller.scopes.get("arms")
-        whole = {arm for arm in offered if not isinstance(allowed, list) or arm in allowed}
-        own = whole - set(router.service.worker_arms)  # the others its code cannot run
-        chooses = arms is not None and set(arms).intersection(offered) not in (whole, own or whole)
+        all_arms = {arm for arm in offered if not isinstance(allowed, list) or arm in allowed}
+        caller_arms = all_arms - set(router.service.worker_arms)  # the only arms that the caller's code can run
+        chooses = arms is not None and set(arms).intersection(offered) not in (all_arms, caller_arms or all_arms)
         _check_unforced(chooses=chooses, turns=turns, sticky_turns=router.settings.conversation.sticky_turns)
     return _narrowed(arms, caller=caller, offered=offered)
 
 
 def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettings]) -> bool:
-    """Whether the caller may choose the arm of a question: the scope `forced`, else whether no budget applies."""
+    """Whether the caller may choose the arm of a question: by the scope `forced`, else if no dollar budget applies."""
     allowed = caller.scopes.get("forced")
     if isinstance(allowed, bool):
         return allowed
@@ -57,9 +56,9 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
 
 
 def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> None:
-    """Raises Forbidden if the caller chooses the arm, by name or by a longer sticky session, without the right to do
-    so. chooses: whether the request names only some of the possible arms. Naming all of them, or all arms that callers
-    run, leaves the choice open.
+    """Raises Forbidden if the caller chooses the arm, by name or by a longer sticky session.
+
+    chooses: whether the request names some of the possible arms, but not all, and not all arms that callers run.
     """
     if chooses:
         raise Forbidden(
@@ -68,12 +67,12 @@ def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> N
             remedy="leave arms out, name all of them, or use the model auto; under a dollar budget "
             "choosing requires a key with scope forced=true",
         )
-    most = max(1, sticky_turns)  # 1 is every turn drawn, as 0 is
-    if turns is not None and turns > most:
+    limit = max(1, sticky_turns)  # 0 and 1 both mean that every turn is drawn
+    if turns is not None and turns > limit:
         raise Forbidden(
             f"this caller leaves the choice to the policy, and may not stay on an arm for {turns} turns",
             field="sticky_turns",
-            remedy=f"leave sticky_turns out, or send at most {most} (conversation.sticky_turns); under a dollar budget "
+            remedy=f"leave sticky_turns out, or send at most {limit} (conversation.sticky_turns); with dollar budgets "
             "more requires a key with scope forced=true",
         )
 
@@ -88,33 +87,31 @@ def _narrowed(
         arms = tuple(arm for arm in offered if arm in allowed)
     outside = [arm for arm in arms if arm not in allowed]
     if outside or not arms:
-        what = f"the arm {outside[0]!r:.80}" if outside else "any arm that answers here"
-        raise Forbidden(f"this key may not use {what}", field="arms", remedy=f"its arms are {', '.join(allowed)}")
+        refused = f"the arm {outside[0]!r:.80}" if outside else "any arm that answers here"
+        raise Forbidden(f"this key may not use {refused}", field="arms", remedy=f"its arms are {', '.join(allowed)}")
     return arms
 
 
 def noted_prices(request: Request, *, tenant: str) -> dict[str, Json]:
-    """Cost weights of the caller's key and tenant, to be stored in a question's `request`; {} without any."""
+    """Entry of a question's `request` with the cost weights of the caller's key and tenant; {} without any."""
     terms = price_terms(caller_of(request).scopes, tenant=tenant, settings=router_of(request).settings)
     return {TERMS: terms} if terms else {}
 
 
 async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:
-    """Those of these decisions that the caller may not know of: of another tenant, or of none that is stored.
+    """Decisions that the caller may not see: decisions of another tenant, and unknown ids.
 
-    Empty for a caller of every tenant, for whom the store looks by itself.
+    Empty if the caller may see all tenants; the store then reports unknown ids itself.
     """
     caller = caller_of(request)
     if caller.tenant is None:
         return frozenset()
-    wanted, store = sorted(set(ids)), router_of(request).store
-    known = await reads_of(request).run(lambda: store.tenants_by_id(wanted))
-    return frozenset(key for key in wanted if known.get(key) != caller.tenant)
+    distinct_ids, store = sorted(set(ids)), router_of(request).store
+    tenants = await reads_of(request).run(lambda: store.tenants_by_id(distinct_ids))
+    return frozenset(decision_id for decision_id in distinct_ids if tenants.get(decision_id) != caller.tenant)
 
 
 async def check_owner(request: Request, decision_id: str, *, field: str = "decision_id") -> None:
-    """Raises NotFound if the caller may not see this decision, as for an unknown id. field: name of the parameter, for
-    InvalidInput if the id is invalid.
-    """
+    """Raises NotFound if the caller may not see this decision; InvalidInput with `field` if the id is invalid."""
     if await strangers(request, [checked_id(decision_id, field=field)]):
         raise unknown_decision()

@@ -1,7 +1,7 @@
-"""Rate limiter: requests of each API key in a sliding window, counted in Redis by all processes together.
+"""Rate limiter: counts the requests of each API key in a sliding window; all processes count together in Redis.
 
-Where Redis cannot be reached each process counts in its own memory; every LOOK_S seconds one request looks for Redis
-again, and the others do not wait for it.
+If Redis is not reachable, each process counts in its own memory. Every LOOK_S seconds one request tries Redis again;
+other requests do not wait for it.
 """
 
 import logging
@@ -24,9 +24,8 @@ from ragbandit.shared.types import Caller
 
 log = logging.getLogger("ragbandit.api")
 
-#: longest wait for Redis, seconds
 WAIT_S: Final = 0.5
-#: from one look for a lost Redis to the next, seconds
+#: time between two attempts to reach a lost Redis, seconds
 LOOK_S: Final = 2.0
 _PREFIX: Final = "ragbandit:rate"
 _FAILURES: Final = (RedisError, OSError, TimeoutError)
@@ -38,11 +37,11 @@ class Allowance:
 
     limit: int
     remaining: int
-    #: seconds until one more request fits than now
+    #: seconds until one more request is allowed than now
     reset_s: float
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """By the names that OpenAI's clients know; the time as "6m0s"."""
+        """Headers with the names that OpenAI's clients read; the time is written like "6m0s"."""
         return [
             (b"x-ratelimit-limit-requests", b"%d" % self.limit),
             (b"x-ratelimit-remaining-requests", b"%d" % self.remaining),
@@ -57,7 +56,7 @@ def _duration(seconds: int) -> str:
 
 
 class RateLimited(TooManyRequests):
-    """This API key has sent more requests than its rate."""
+    """This API key has sent more requests than its rate allows."""
 
     allowance: Allowance
 
@@ -66,34 +65,35 @@ _parsed = lru_cache(maxsize=1000)(parse)
 
 
 def rate_of(caller: Caller, *, rates: Mapping[str, str]) -> RateLimitItem | None:
-    """The rate limit of a caller; None without one. It is the scope "rate" of the key, else the rate of the role, else
-    "default"; without keys "open", else "default".
+    """The rate limit of a caller: the scope "rate" of its key, else the rate of its role ("open" without a role), else
+    the rate "default"; None without any of them.
     """
-    own = caller.scopes.get("rate") if caller.scopes else None
-    text = own if isinstance(own, str) else rates.get(caller.role or "open", rates.get("default"))
-    return None if text is None else _parsed(text)
+    rate = caller.scopes.get("rate") if caller.scopes else None
+    if not isinstance(rate, str):
+        rate = rates.get(caller.role or "open", rates.get("default"))
+    return None if rate is None else _parsed(rate)
 
 
 class RateLimiter:
-    """The limiter of one process, on one event loop. rates: as the setting `server.rate_limits`."""
+    """The limiter of one process, on one event loop. rates: the setting `server.rate_limits`."""
 
     def __init__(self, redis_url: str, *, rates: Mapping[str, str]) -> None:
-        scheme, _, rest = redis_url.partition("://")
-        url = f"async+{'redis+unix' if scheme == 'unix' else scheme}://{rest}"
-        given = {"socket_timeout": WAIT_S, "socket_connect_timeout": WAIT_S, "retry": Retry(NoBackoff(), 1)}
-        self._storage = RedisStorage(url, implementation="redispy", key_prefix=_PREFIX, **given)  # type: ignore[arg-type] # redis-py's
+        scheme, _, address = redis_url.partition("://")
+        url = f"async+{'redis+unix' if scheme == 'unix' else scheme}://{address}"
+        options = {"socket_timeout": WAIT_S, "socket_connect_timeout": WAIT_S, "retry": Retry(NoBackoff(), 1)}
+        self._storage = RedisStorage(url, implementation="redispy", key_prefix=_PREFIX, **options)  # type: ignore[arg-type] # redis-py's
         self._redis = SlidingWindowCounterRateLimiter(self._storage)
         self._memory = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._rates = rates
-        #: whether Redis cannot be reached, and each process counts for itself
+        #: whether Redis is not reachable, and this process counts in its memory
         self.is_lost = False
         self._look_at = 0.0
-        #: requests that were refused, by role, and those counted in memory, for want of Redis; since the start
+        #: since the start: refused requests by role, and requests counted in memory
         self.refused: dict[str, int] = {}
         self.in_memory = 0
 
     async def take(self, caller: Caller) -> Allowance | None:
-        """Count a request; what is left, None where no rate holds. Raises RateLimited."""
+        """Count a request. Returns what is left of its limit, None if the caller has none. Raises RateLimited."""
         item = rate_of(caller, rates=self._rates)
         if item is None:
             return None
@@ -107,7 +107,7 @@ class RateLimiter:
         await self._storage.bridge.get_connection().aclose()  # type: ignore[attr-defined] # redis-py's
 
     async def _count(self, item: RateLimitItem, name: str) -> tuple[bool, Allowance]:
-        """Whether one more request fits, which is then counted, and what is left."""
+        """Count a request if the limit allows it. Returns (whether it does, what is left)."""
         if not self.is_lost or time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_S
             try:
@@ -123,11 +123,11 @@ class RateLimiter:
     def _refusal(self, item: RateLimitItem, *, caller: Caller, allowance: Allowance) -> RateLimited:
         role = caller.role or "open"
         self.refused[role] = self.refused.get(role, 0) + 1
-        who = f"the API key {caller.key}" if caller.key else "all who use this service without keys"
+        sender = f"the API key {caller.key}" if caller.key else "all callers without keys"
         wait_s = max(0.001, allowance.reset_s)
         error = RateLimited(
-            f"more than {item.amount} requests in {item.get_expiry()} s came from {who}",
-            remedy=f"wait {wait_s:.1f} s; server.rate_limits, or the scope rate of the key, says how many are allowed",
+            f"more than {item.amount} requests in {item.get_expiry()} s came from {sender}",
+            remedy=f"wait {wait_s:.1f} s; server.rate_limits, or the scope rate of the key, sets the limit",
             retry_after_s=wait_s,
         )
         error.allowance = allowance

@@ -1,4 +1,4 @@
-"""The dashboard: its pages, and the files that they use."""
+"""The dashboard: its pages and their static files."""
 
 from typing import Final
 

@@ -24,9 +24,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.types import DecisionState
 
-#: decisions on a page
 PAGE: Final = 50
-#: steps of an answer that a page shows
 MOST_STEPS: Final = 300
 _STATES: Final[tuple[DecisionState, ...]] = get_args(DecisionState)
 _FIELDS: Final = ("id", "session", "arm", "state", "since", "until")
@@ -36,25 +34,25 @@ pages = APIRouter(include_in_schema=False)
 
 @pages.get("/ui/decisions")
 async def listed(request: Request) -> Response:
-    """The search."""
-    given = {name: request.query_params.get(name, "").strip()[:200] for name in _FIELDS}
-    router, named = router_of(request), given["id"]
+    """The search, or a redirect to the decision with the id of the form."""
+    form = {name: request.query_params.get(name, "").strip()[:200] for name in _FIELDS}
+    router, named = router_of(request), form["id"]
     if named:
         await check_owner(request, named, field="id")
         await reads_of(request).run(lambda: router.decision(named))
         return onward(f"/ui/decisions/{named}")
-    wanted = _wanted(request, given)
+    query = _search(request, form)
     after = _page_end(request.query_params.get("after"))
-    results = await reads_of(request).run(lambda: search(router.database, wanted, after=after, limit=PAGE))
+    results = await reads_of(request).run(lambda: search(router.database, query, after=after, limit=PAGE))
     values: dict[str, Any] = {
-        "given": given,
+        "given": form,
         "results": results,
         "after": after,
         "next": None if results.next is None else "{!r},{}".format(*results.next),
         "sign": ArmSigns(router.service.arms),
         "arms": router.service.arms,
         "states": _STATES,
-        "looked_at": LOOKED_AT if given["arm"] or given["state"] or wanted.tenant else None,
+        "looked_at": LOOKED_AT if form["arm"] or form["state"] or query.tenant else None,
     }
     return page(request, "decisions.html", title="Decisions", **values)
 
@@ -70,7 +68,7 @@ async def one(decision_id: str, request: Request) -> Response:
 
 @pages.post("/ui/decisions/{decision_id}/cancel")
 async def cancel(decision_id: str, request: Request) -> Response:
-    """Cancel its answer."""
+    """Cancel the answer of a decision."""
     await form_of(request)
     await decisions.cancel(decision_id, request)
     return onward(f"/ui/decisions/{decision_id}")
@@ -78,7 +76,7 @@ async def cancel(decision_id: str, request: Request) -> Response:
 
 @pages.post("/ui/decisions/{decision_id}/rating")
 async def rate(decision_id: str, request: Request) -> Response:
-    """Keep the rating of its answer."""
+    """Store a rating of the answer."""
     await _rated(request, await form_of(request, "rating"), decision_id=decision_id, source="human")
     return onward(f"/ui/decisions/{decision_id}")
 
@@ -89,9 +87,9 @@ async def _rated(
     """Store the rating of a form. Raises InvalidInput, NotFound, Forbidden."""
     if form["rating"] not in ("true", "false"):
         raise InvalidInput(f"{form['rating']!r:.80} is not a rating", field="rating", remedy="send true or false")
-    given: dict[str, Any] = {"rating": form["rating"] == "true", "source": source}
+    fields: dict[str, Any] = {"rating": form["rating"] == "true", "source": source}
     rater = caller_of(request).name[:MAX_RATER] or None
-    body = FeedbackBody.model_construct(decision_id=decision_id, rater=rater, **given)
+    body = FeedbackBody.model_construct(decision_id=decision_id, rater=rater, **fields)
     await feedback.feedback(body, request)
 
 
@@ -100,7 +98,7 @@ Skip = Annotated[int, QueryParameter(ge=0, lt=1_000_000)]
 
 @pages.get("/ui/labels")
 async def labels(request: Request, skip: Skip = 0) -> Response:
-    """The next answer to label. skip: how many of the newest were passed over."""
+    """The next answer to label. skip: number of answers to skip, newest first."""
     router, caller = router_of(request), caller_of(request)
     read = partial(router.store.label_queue, tenant=caller.tenant, limit=1, skip=skip)
     tasks = await reads_of(request).run(read)
@@ -121,7 +119,7 @@ async def labels(request: Request, skip: Skip = 0) -> Response:
 
 @pages.post("/ui/labels")
 async def label(request: Request, skip: Skip = 0) -> Response:
-    """Keep the label, and go on with the next answer."""
+    """Store the label, and show the next answer."""
     form = await form_of(request, "decision_id", "rating")
     if form["rating"]:
         await _rated(request, form, decision_id=form["decision_id"], source="label")
@@ -130,54 +128,49 @@ async def label(request: Request, skip: Skip = 0) -> Response:
     return onward(f"/ui/labels{f'?skip={skip}' if skip else ''}")
 
 
-def _wanted(request: Request, given: Mapping[str, str]) -> Search:
-    state = given["state"] or None
+def _search(request: Request, form: Mapping[str, str]) -> Search:
+    state = form["state"] or None
     if state is not None and state not in _STATES:
-        raise InvalidInput(f"{state!r:.80} is no state", field="state", remedy=f"use one of {', '.join(_STATES)}")
+        raise InvalidInput(f"{state!r:.80} is not a state", field="state", remedy=f"use one of {', '.join(_STATES)}")
     return Search(
         label=router_of(request).ledger.label,
         tenant=caller_of(request).tenant,
-        session=given["session"] or None,
-        arm=given["arm"] or None,
+        session=form["session"] or None,
+        arm=form["arm"] or None,
         state=state,
-        since=_seconds(given["since"], field="since"),
-        until=_seconds(given["until"], field="until"),
+        since=_seconds(form["since"], field="since"),
+        until=_seconds(form["until"], field="until"),
     )
 
 
 def _seconds(text: str, *, field: str) -> float | None:
-    """A time as a form sends it, UTC, in seconds since the epoch."""
     if not text:
         return None
     try:
         return seconds_of(text)
     except ValueError as error:
         remedy = "write it as 2026-11-20T14:00, in UTC"
-        raise InvalidInput(f"{text!r:.80} is no time", field=field, remedy=remedy) from error
+        raise InvalidInput(f"{text!r:.80} is not a time", field=field, remedy=remedy) from error
 
 
 def _page_end(text: str | None) -> PageEnd | None:
-    """Where the page before has ended, as its link says."""
     if not text:
         return None
     made_at, _, named = text.partition(",")
     try:
         return float(made_at), checked_id(named, field="after")
     except ValueError as error:
-        raise InvalidInput("this link leads nowhere", field="after", remedy="begin the search again") from error
+        raise InvalidInput("this link is not valid", field="after", remedy="begin the search again") from error
 
 
 def _facts(explained: Explanation) -> dict[str, Any]:
-    """What the page of one decision shows."""
     outcome = explained.record.outcome
-    steps = [] if outcome is None else trace_json(outcome.trace)
+    steps: Any = () if outcome is None else trace_json(outcome.trace)
+    columns = ("score", "quality", "cost", "champion")
     return {
         "explained": explained,
         "rows": sorted(explained.arms, key=lambda arm: (-arm.probability, arm.arm)),
-        "has": {
-            name: any(getattr(arm, name) is not None for arm in explained.arms)
-            for name in ("score", "quality", "cost", "champion")
-        },
+        "has": {name: any(getattr(arm, name) is not None for arm in explained.arms) for name in columns},
         "cost": {} if outcome is None else {name: value for name, value in asdict(outcome.cost).items() if value},
         "steps": steps[:MOST_STEPS],
         "titles": {} if outcome is None else {source.id: source.title for source in outcome.sources},

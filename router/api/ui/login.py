@@ -1,4 +1,4 @@
-"""Login and logout: an API key is shown once; a signed cookie stands for it afterwards."""
+"""Login and logout: the user enters an API key once, and gets a signed cookie."""
 
 import re
 from typing import Final
@@ -6,46 +6,46 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ragbandit.router.api.dependencies import rule_of
 from ragbandit.router.api.security.gate import SESSION, Gate, PageSessions, caller_with, needs_session
+from ragbandit.router.api.security.rules import rule_of
 from ragbandit.router.api.ui.rendering import PAGES, form_of, may_see, onward, page
 from ragbandit.shared.errors import Forbidden, RagBanditError, Unauthorized
 from ragbandit.shared.types import Caller
 
-#: paths of ours that a login may go on to
-_OURS: Final = re.compile(r"/ui(/[A-Za-z0-9._~%@:+=,-]+)*(\?[A-Za-z0-9._~%@:+=,&/-]*)?")
+#: pages to which a login may lead
+_PAGE: Final = re.compile(r"/ui(/[A-Za-z0-9._~%@:+=,-]+)*(\?[A-Za-z0-9._~%@:+=,&/-]*)?")
 
 pages = APIRouter(include_in_schema=False)
 
 
 @pages.get("/ui/login")
-async def form(request: Request) -> Response:
-    """The form, unless the service is open."""
+async def login_form(request: Request) -> Response:
+    """The login form; an open service redirects to the dashboard."""
     gate: Gate = request.app.state.gate
     if await gate.is_open():
         return onward("/ui")
-    return login_page(request, wanted=_checked(request.query_params.get("next", "")))
+    return login_page(request, target=_checked(request.query_params.get("next", "")))
 
 
-def login_page(request: Request, *, wanted: str, fault: RagBanditError | None = None) -> Response:
-    """The page, with what was wrong. wanted: the page of ours that is wanted, or ""."""
-    values = {"next": wanted, "fault": fault}
+def login_page(request: Request, *, target: str, fault: RagBanditError | None = None) -> Response:
+    """The login page. target: page to which the login leads, or "". fault: error of the last attempt."""
+    values = {"next": target, "fault": fault}
     return page(request, "login.html", title="Log in", status=fault.status if fault else 200, **values)
 
 
 @pages.post("/ui/login")
 async def login(request: Request) -> Response:
     """Begin a session with the key of the form."""
-    given = await form_of(request, "key", "next")
+    form = await form_of(request, "key", "next")
     gate: Gate = request.app.state.gate
     try:
-        key = await gate.key_of(given["key"])
+        key = await gate.key_of(form["key"])
         home = _home(caller_with(key))
     except (Unauthorized, Forbidden) as error:
-        return login_page(request, wanted=_checked(given["next"]), fault=error)
+        return login_page(request, target=_checked(form["next"]), fault=error)
     sessions: PageSessions = request.app.state.page_sessions
     value, seconds = await sessions.cookie(key.public_id, expires_at=key.expires_at)
-    reply = onward(_checked(given["next"]) or home)
+    reply = onward(_checked(form["next"]) or home)
     _set_session(request, reply, value, seconds=seconds)
     gate.ring.note_use(key.public_id)
     return reply
@@ -62,7 +62,7 @@ async def logout(request: Request) -> Response:
 
 
 def _set_session(request: Request, reply: Response, value: str, *, seconds: int) -> None:
-    """A cookie that no script reads and no other site sends."""
+    """Set a cookie that scripts cannot read and other sites cannot send."""
     secure = request.scope["scheme"] == "https"
     reply.set_cookie(SESSION, value, max_age=seconds, path="/ui", secure=secure, httponly=True, samesite="strict")
 
@@ -77,5 +77,5 @@ def _home(caller: Caller) -> str:
 
 
 def _checked(path: str) -> str:
-    """The path if it is one of ours, else nothing: a login leads to no other site."""
-    return path if len(path) <= 1000 and _OURS.fullmatch(path) else ""
+    """The path if it is a page of the dashboard, else "": a login must not lead to another site."""
+    return path if len(path) <= 1000 and _PAGE.fullmatch(path) else ""

@@ -1,4 +1,4 @@
-"""Pages of operation: what is earned and by which arm, over time; where judgements come from; what waits where."""
+"""Pages of operation: rewards and costs over time and by arm, sources of feedback, queues and workers."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +28,12 @@ from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
 from ragbandit.shared.formats import duration, number, percent
 from ragbandit.shared.types import ArmTotals
 
-#: newest judged decisions whose sources are counted, and rejected decisions that are listed
+#: most judged decisions whose sources are counted, newest first
 LATELY: Final = 500
 LISTED: Final = 50
-#: newest updates, and newest closed decisions, among which these are looked for
+#: most updates, and closed decisions, that are searched for them, newest first
 LOOKED_AT: Final = 5_000
-#: sources, and workers, that are listed
+#: most sources, and most workers, in a list
 MOST_SOURCES: Final = 50
 MOST_WORKERS: Final = 100
 
@@ -42,7 +42,7 @@ pages = APIRouter(include_in_schema=False)
 
 @pages.get("/ui/feedback")
 async def feedback(request: Request) -> Response:
-    """Sources of feedback, and what was rejected."""
+    """Sources of feedback, and rejected feedback."""
     router = router_of(request)
     values = await reads_of(request).run(lambda: _feedback(router))
     return page(request, "feedback.html", title="Feedback", **values)
@@ -50,15 +50,15 @@ async def feedback(request: Request) -> Response:
 
 @pages.get("/ui/queues")
 async def queues(request: Request) -> Response:
-    """What waits where, and who works."""
+    """Queues, and the workers that serve them."""
     router = router_of(request)
     state = await state_or_none(request)
-    held_now = await reads_of(request).run(lambda: held_leases(router.database))
+    leases = await reads_of(request).run(lambda: held_leases(router.database))
     values: dict[str, Any] = {
         "state": state,
         "queues": router.queues(),
         "parts": router.readiness.states(),
-        "leases": held_now,
+        "leases": leases,
         "most_workers": MOST_WORKERS,
         "sign": ArmSigns(router.service.arms),
     }
@@ -66,7 +66,7 @@ async def queues(request: Request) -> Response:
 
 
 async def state_or_none(request: Request) -> RouterState | None:
-    """The router's state; None if the database does not reply in time, which the page then shows."""
+    """The router's state; None if the database does not reply in time."""
     try:
         return await current_state(request)
     except (NotReady, StoreError):
@@ -74,13 +74,12 @@ async def state_or_none(request: Request) -> RouterState | None:
 
 
 def _feedback(router: Router) -> dict[str, Any]:
-    """What the page of feedback shows; every read has a bound."""
     counters = router.status().counters
     return {
         "counters": counters,
         "sources": raters_lately(router.ledger, decisions=LATELY, among=LOOKED_AT, limit=MOST_SOURCES),
         "decisions": LATELY,
-        "quarantined": quarantined(router.ledger, limit=LISTED, among=LOOKED_AT) if counters.quarantined else [],
+        "quarantined": quarantined(router.ledger, limit=LISTED, among=LOOKED_AT) if counters.quarantined else (),
         "looked_at": LOOKED_AT,
         "quarantines": quarantines_of(router.database, lifted=True)[-LISTED:],
         "cap": router.settings.learning.rater_per_day,
@@ -89,35 +88,31 @@ def _feedback(router: Router) -> dict[str, Any]:
 
 
 async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
-    """The report of the last seconds, for a page; it is at most a minute old."""
+    """The report of the last `seconds`, for a page; at most a minute old."""
     minute, router = int(time.time() // 60), router_of(request)
     result = await reports_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
     return {"report": result, "words": words}
 
 
 @lru_cache(maxsize=8)
-def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: ARG001 - made again in each
+def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: ARG001 - the cache lasts for a minute
     now = time.time()
     scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now, reward=router.settings.reward)
     return report(router.database, scope, policy=router.settings.policy)
 
 
 def report_file(result: Report, *, mapped: PolicyMap | None) -> str:
-    """The report as one HTML page with its style: nothing is loaded. mapped: what the policy does."""
+    """The report as one HTML page that loads no other files. mapped: map of the policy's choices, or None."""
     style = (STATIC / "dashboard.css").read_text(encoding="utf-8")
     values = {"report": result, "words": words, "style": style, "map": mapped}
     page: str = environment().get_template("report_file.html").render(values)
     return page
 
 
-#: arms that a chart has lines of, the most used
+#: most arms in a chart; the arms with most decisions are shown
 MOST_LINES: Final = 8
-#: how values are written: in a cell, and by the script on its axis
-_WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {
-    "number": number,
-    "percent": percent,
-    "seconds": duration,
-}
+#: unit -> function that formats a value; the script of the page formats the axes alike
+_WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {"number": number, "percent": percent, "seconds": duration}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,24 +134,26 @@ class Chart:
 
     @property
     def in_words(self) -> str:
-        """The newest value of each line, in words."""
-        known = {name: [value for value in values if value is not None] for name, values in self.lines.items()}
-        newest = [f"{name} {self.written(values[-1])}" for name, values in known.items() if values]
+        """The newest value of each line, as a sentence."""
+        newest = []
+        for name, values in self.lines.items():
+            present = [value for value in values if value is not None]
+            newest += [f"{name} {self.written(value)}" for value in present[-1:]]
         return f"{self.title}. Newest: {', '.join(newest) or 'nothing'}"
 
     def written(self, value: float | None) -> str:
-        """A value as the table has it."""
+        """A value as text, for tables."""
         return _WRITTEN[self.unit](value)
 
 
 def lived(history: Overview) -> Sequence[Point]:
-    """The points from the first decision on; none if only one is left, since that makes no line."""
+    """The points since the first decision; () if there are fewer than two, since one point makes no line."""
     first = next((step for step, point in enumerate(history.points) if point.totals.decided), len(history.points))
     return history.points[first:] if len(history.points) - first > 1 else ()
 
 
 def earned_charts(history: Overview) -> list[Chart]:
-    """What the policy earned over the time: reward and quality, cost, decisions and latency."""
+    """Charts of the policy: reward and quality, cost, decisions, latency."""
     points = lived(history)
 
     def chart(title: str, unit: str, **fields: str) -> Chart:
@@ -172,12 +169,12 @@ def earned_charts(history: Overview) -> list[Chart]:
 
 
 def arm_charts(history: Overview) -> list[Chart]:
-    """Share, quality, cost, price, latency and failures of the arms over the time."""
-    arms = [one.arm for one in history.arms[:MOST_LINES]]
+    """Charts of the arms: share, quality, cost, price, latency, failures."""
+    arms = [row.arm for row in history.arms[:MOST_LINES]]
     points, none = lived(history), totals_of(ArmTotals())
 
     def chart(title: str, unit: str, value: Callable[[Totals, Totals], float | None]) -> Chart:
-        """value: of an arm and of all arms at a time."""
+        """A chart with a line for each arm. value: computes a point from the totals of the arm and of all arms."""
         lines = {str(arm): [value(point.arms.get(arm, none), point.totals) for point in points] for arm in arms}
         return Chart(title=title, unit=unit, times=[point.at for point in points], lines=lines)
 
@@ -191,7 +188,7 @@ def arm_charts(history: Overview) -> list[Chart]:
     ]
 
 
-#: name -> (words, seconds, seconds of a point)
+#: name -> (title, seconds, seconds between two points)
 TIMES: Final[dict[str, tuple[str, float, int]]] = {
     "day": ("last 24 hours", 86_400.0, 3_600),
     "week": ("last 7 days", 7 * 86_400.0, 6 * 3_600),
@@ -202,7 +199,7 @@ TIMES: Final[dict[str, tuple[str, float, int]]] = {
 
 @pages.get("/ui")
 async def first(request: Request) -> Response:
-    """What the service earns."""
+    """The overview: findings, budgets, charts and the report."""
     router = router_of(request)
     chosen, history = await _history(request)
     state = await state_or_none(request)
@@ -218,37 +215,34 @@ async def first(request: Request) -> Response:
 
 @pages.get("/ui/arms")
 async def arms(request: Request) -> Response:
-    """What each arm does."""
+    """Charts of the arms, and arms without decisions."""
     chosen, history = await _history(request)
     values = _shared(request, chosen, history)
-    known = {one.arm for one in history.arms}
-    values["untried"] = [arm for arm in router_of(request).service.arms if arm not in known]
+    tried = {row.arm for row in history.arms}
+    values["untried"] = [arm for arm in router_of(request).service.arms if arm not in tried]
     return page(request, "arms.html", title="Arms", charts=arm_charts(history), **values)
 
 
 def _findings(router: Router, state: RouterState | None) -> list[Finding]:
-    """What is not as it should be, of the parts, the settings and the store."""
-    return [
-        *of_parts(router.readiness.states()),
-        *of_settings(router.settings),
-        *(() if state is None else of_ledger(state.ledger)),
-        *of_store(router.database, settings=router.settings, now=time.time(), weigh=False),
-    ]
+    findings = [*of_parts(router.readiness.states()), *of_settings(router.settings)]
+    if state is not None:
+        findings += of_ledger(state.ledger)
+    return findings + of_store(router.database, settings=router.settings, now=time.time(), weigh=False)
 
 
 async def _history(request: Request) -> tuple[str, Overview]:
-    """The time that a page is about, and its totals."""
+    """The totals that a page shows. Returns (name in TIMES, totals). Raises InvalidInput."""
     chosen = request.query_params.get("time") or "day"
     if chosen not in TIMES:
-        raise InvalidInput(f"{chosen!r:.40} is no time", field="time", remedy=f"use one of {', '.join(TIMES)}")
+        raise InvalidInput(f"{chosen!r:.40} is not a time", field="time", remedy=f"use one of {', '.join(TIMES)}")
     _, length, step = TIMES[chosen]
     router, now = router_of(request), time.time()
-    # The beginning of a step, so that points do not move while a page is looked at again.
+    # Begin with a whole step, so that the points stay the same if the page is loaded again.
     begin = (now - length) // step * step
     label, database = router.ledger.label, router.database
     read = partial(overview, database, policy=label, since=begin, until=now, step=step)
     history = await reads_of(request).run(read)
-    if chosen == "day" and not lived(history):  # all happened in the last hour
+    if chosen == "day" and not lived(history):  # all decisions were made in the last hour
         weight = router.settings.reward.weight
         by_minute = partial(with_minutes, database, history=history, weight=weight, now=now)
         history = await reads_of(request).run(by_minute)
@@ -260,5 +254,5 @@ def _shared(request: Request, chosen: str, history: Overview) -> dict[str, Any]:
         "history": history,
         "sign": ArmSigns(router_of(request).service.arms),
         "time": chosen,
-        "times": {name: words for name, (words, _, _) in TIMES.items()},
+        "times": {name: title for name, (title, _, _) in TIMES.items()},
     }

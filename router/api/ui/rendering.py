@@ -1,4 +1,4 @@
-"""Rendering of pages: one Jinja environment that escapes everything, and the words and shapes that pages share."""
+"""Rendering of pages: a Jinja environment that escapes everything, and elements that all pages share."""
 
 import time
 import unicodedata
@@ -16,17 +16,16 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail
-from ragbandit.router.api.dependencies import caller_of, rule_of
+from ragbandit.router.api.dependencies import caller_of
 from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.security.gate import check_form, needs_session
+from ragbandit.router.api.security.rules import rule_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, number, percent, printable
 from ragbandit.shared.types import Caller
 
-#: scripts, styles and pictures of the pages
 STATIC: Final = Path(__file__).parent / "static"
-_DASH: Final = Markup(NOTHING)  # noqa: S704 - our own sign
-#: path -> title
+_DASH: Final = Markup(NOTHING)  # noqa: S704 - a constant
 PAGES: Final = {
     "/ui": "Overview",
     "/ui/arms": "Arms",
@@ -36,12 +35,11 @@ PAGES: Final = {
     "/ui/labels": "Labels",
     "/ui/queues": "Queues",
 }
-#: colours and shapes of arms: (colour, shape) is one of COLOURS * SHAPES pairs
 COLOURS, SHAPES = 8, 8
 
 
 def time_element(value: float | None) -> Markup:
-    """A time as an element that says it exactly; a dash where there is none."""
+    """An HTML element with a time; a dash for None."""
     exact = iso_time(value)
     if exact is None:
         return _DASH
@@ -49,14 +47,14 @@ def time_element(value: float | None) -> Markup:
 
 
 def age(value: float | None) -> Markup:
-    """How long ago a time was, as an element that says it exactly."""
+    """An HTML element with a time and its age; a dash for None."""
     if value is None:
         return _DASH
     return Markup("{} <small>({} ago)</small>").format(time_element(value), duration(max(0.0, time.time() - value)))
 
 
 def state_sign(state: str | None) -> Markup:
-    """A state as a word with a mark, so that colour alone tells nothing."""
+    """An HTML element with the name of a state and a mark; a dash without a state."""
     if not state:
         return _DASH
     kind = _KINDS.get(state, "quiet")
@@ -73,24 +71,24 @@ _KINDS: Final = (
 
 
 class ArmSigns:
-    """Colour and shape of every arm of a page: the configured ones in their order, then others as they come."""
+    """Colours and shapes of the arms on a page: first the configured arms, then others in the order of use."""
 
     def __init__(self, arms: Sequence[str]) -> None:
         self._ranks = {arm: rank for rank, arm in enumerate(arms)}
 
     def __call__(self, arm: str) -> Markup:
-        """The arm's mark and name."""
+        """The mark and the name of an arm."""
         return Markup('<span class="arm">{}<bdi>{}</bdi></span>').format(self.mark(arm), printable(arm))
 
     def mark(self, arm: str) -> Markup:
-        """The mark alone."""
+        """The mark of an arm."""
         colour, shape = self.look(arm)
         return Markup(
             '<svg class="mark arm-{}" viewBox="0 0 12 12" aria-hidden="true" focusable="false"><path d="{}"/></svg>'
         ).format(colour, _SHAPES[shape])
 
     def look(self, arm: str) -> tuple[int, int]:
-        """Numbers of its colour and shape; 64 arms in a row have 64 different looks."""
+        """Returns (number of the colour, number of the shape). The first 64 arms all look different."""
         rank = self._ranks.setdefault(arm, len(self._ranks))
         return rank % COLOURS, (rank + rank // COLOURS) % SHAPES
 
@@ -109,7 +107,7 @@ _SHAPES: Final = (
 
 @cache
 def environment() -> Environment:
-    """The environment of all pages; a name that a page does not have is an error, not an empty text."""
+    """The Jinja environment of all pages. An undefined name is an error, not an empty text."""
     jinja = Environment(
         loader=PackageLoader("ragbandit.router.api.ui", "templates"),
         autoescape=True,
@@ -118,23 +116,22 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     filters = (number, percent, duration, age, state_sign, plain)
-    jinja.filters |= {each.__name__: each for each in filters} | {"moment": time_element, "query": _query}
+    jinja.filters |= {function.__name__: function for function in filters} | {"moment": time_element, "query": _query}
     jinja.finalize = _plain
     return jinja
 
 
 def _plain(value: object) -> object:
-    """A text of a page without signs that hide text or turn its direction; markup is our own."""
+    """Remove characters that hide text or change its direction from texts, but not from our own markup."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _query(values: dict[str, Any]) -> str:
-    """Values as the query of a URL, without those that are empty."""
     return urlencode({name: value for name, value in values.items() if value not in (None, "")})
 
 
 def page(request: Request, template: str, *, title: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page of this template. values: its names."""
+    """Render a page. values: names for the template."""
     caller = caller_of(request)
     frame = {
         "title": title,
@@ -148,17 +145,16 @@ def page(request: Request, template: str, *, title: str, status: int = 200, **va
 
 
 def onward(path: str) -> Response:
-    """The way to another page of ours."""
+    """A redirect to another page."""
     return RedirectResponse(path, status_code=303)
 
 
 def may_see(caller: Caller, path: str) -> bool:
-    """Whether a page is for this caller, as the gate decides."""
+    """Whether the gate allows this page to the caller."""
     rule = rule_of("GET", path)
     return caller.role in (None, *(rule.roles or ())) and not (rule.all_tenants and caller.tenant is not None)
 
 
-#: headers of every reply under /ui
 HEADERS: Final = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
@@ -172,37 +168,36 @@ _STATIC: Final = "/ui/static/"
 
 
 def page_headers(path: str) -> list[tuple[bytes, bytes]]:
-    """HEADERS, and who may keep the reply: a file of the package is validated again, a page is not stored."""
-    keeping = "no-cache" if path.startswith(_STATIC) else "no-store"
-    return [(name.encode(), value.encode()) for name, value in (HEADERS | {"cache-control": keeping}).items()]
+    """HEADERS, and cache-control: browsers revalidate static files, and do not store pages."""
+    cache_control = "no-cache" if path.startswith(_STATIC) else "no-store"
+    return [(name.encode(), value.encode()) for name, value in (HEADERS | {"cache-control": cache_control}).items()]
 
 
 def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    """The reply of an error on a page: its text, or a redirect to the login."""
+    """The reply to an error on a page: an error page, or a redirect to the login."""
     if status == 401 and needs_session(scope["path"], Headers(scope=scope)) and not scope["path"].endswith("/login"):
-        came = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
-        return onward("/ui/login" + (f"?next={quote(came, safe='/')}" if scope["method"] == "GET" else ""))
+        target = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+        return onward("/ui/login" + (f"?next={quote(target, safe='/')}" if scope["method"] == "GET" else ""))
     frame = {"title": "Error", "here": "", "links": (), "logged_in": False, "caller": Caller()}
     message, remedy = (unicodedata.normalize("NFC", text) for text in (error["message"], error["remedy"] or ""))
-    words = {"status": status, "code": error["code"], "message": message, "remedy": remedy}
-    shown = environment().get_template("error.html").render(frame | words)
+    values = {"status": status, "code": error["code"], "message": message, "remedy": remedy}
+    shown = environment().get_template("error.html").render(frame | values)
     return HTMLResponse(shown, status_code=status, headers=headers)
 
 
-#: fields of a form, and bytes of it
 MAX_FIELDS: Final = 20
 MAX_BYTES: Final = 16_384
 _TYPE: Final = "application/x-www-form-urlencoded"
 
 
 async def form_of(request: Request, *fields: str) -> dict[str, str]:
-    """The fields of a form, "" for one that was left out.
+    """The fields of a form; "" for a field that was not sent.
 
-    Raises Forbidden for a form of another page, InvalidInput for another body or other fields.
+    Raises Forbidden if another site sent it, InvalidInput if it is not a form or has other fields.
     """
     check_form(request.scope["path"], request.headers)
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:
-        raise InvalidInput("this takes a form", field="content-type", remedy=f"send {_TYPE}")
+        raise InvalidInput("the body must be a form", field="content-type", remedy=f"send {_TYPE}")
     body = await request.body()
     try:
         sent = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"))

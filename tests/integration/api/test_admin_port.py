@@ -6,7 +6,7 @@ import time
 
 import httpx
 
-from ragbandit.router.api.dependencies import EVERYBODY, OPERATOR_PATHS, RULES, is_for_operators
+from ragbandit.router.api.security.rules import OPERATOR_PATHS, RULES, is_for_operators
 from tests.support.servers.http_service import QUESTION, refused, routed
 
 OURS = ("/health", "/ready", "/metrics", "/v1/status")
@@ -60,7 +60,8 @@ def test_what_only_operators_may_call_is_theirs():
             assert is_for_operators(path), endpoint
             continue
         path = re.sub(r"\{[^}]*\}", "x", path)
-        asked_by_others = {"app", "rater", "worker"} & set(rule.text.split()) or (
-            rule.text == EVERYBODY and path not in OPERATOR_PATHS
-        )
+        if rule.roles is None:
+            asked_by_others = path not in OPERATOR_PATHS
+        else:
+            asked_by_others = bool(rule.roles & {"app", "rater", "worker"})
         assert is_for_operators(path) == (not asked_by_others), endpoint

@@ -93,7 +93,7 @@ def test_a_rewrite_is_paid_from_the_budget(serve, monkeypatch):
         with service.router.database.read() as connection:
             spender = Spender("tenant", "default")
             assert spent(connection, [spender], now=time.time())[spender].day == pytest.approx(cost, rel=1e-6)
-        service.app.state.budgets._known.clear()
+        service.app.state.budgets._cached.clear()
         chat = {"model": "auto", "messages": [*SAID, {"role": "user", "content": ASKED}]}
         for path, body in (
             ("/v1/route", BODY),

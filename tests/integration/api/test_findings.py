@@ -189,7 +189,7 @@ def test_processes_that_are_missing(running, redis_client):
     """A missing learner and a missing answer worker are problems; arms of callers need no answer worker."""
     mine = {"arms": {"mine": {"run_by": "caller"}}}
     service, learner = running("processes", **mine)
-    assert service.startswith("warning processes: no service is there")
+    assert service.startswith("warning processes: no service runs")
     assert learner.startswith("problem processes: no worker for the queue learn")
     hosts(redis_client, {"queues": ("learn",)})
     assert running("processes", **mine) == []
@@ -202,7 +202,7 @@ def test_processes_that_are_missing(running, redis_client):
     [
         ("versions", {"version": "0.0.1"}, "warning versions: ragbandit: "),
         ("versions", {"packages": {"numpy": "1.0"}}, "numpy: "),
-        ("clocks", {"ahead_s": 7.0}, "warning clocks: that of host1 is 7.0 s ahead"),
+        ("clocks", {"ahead_s": 7.0}, "warning clocks: the clock of host1 is 7.0 s ahead"),
         ("indexes", {"retriever": "bm25:bb"}, "bm25:bb on host1"),
         ("snapshots", {}, "problem snapshots: 2 hosts"),
     ],
@@ -253,7 +253,7 @@ def test_the_command(settings, make_world, redis_server, redis_client, monkeypat
     monkeypatch.setenv("REDIS_URL", redis_server)
     done = command.run("status", "--json")
     found = [one["what"] for one in json.loads(done.stdout)["findings"] if one["severity"] == "problem"]
-    assert (done.exit_code, "no worker for the queue learn is there" in found) == (1, True)
+    assert (done.exit_code, "no worker for the queue learn runs" in found) == (1, True)
     printed = " ".join(command.run("status").stdout.split())
     assert "do: start `ragbandit worker --queue learn`" in printed
     hosts(redis_client, {"pid": 2})

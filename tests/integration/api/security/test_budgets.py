@@ -42,7 +42,7 @@ def spend(world, decision_id: str, dollars: float) -> None:
     """An outcome of that price at noon, which the service knows at once."""
     made = made_outcome(decision_id=decision_id, now=NOON, status="answered", steps=1.0, cost={"dollars": dollars})
     assert world.service.router.store.add_outcome(made)
-    world.service.app.state.budgets._known.clear()
+    world.service.app.state.budgets._cached.clear()
 
 
 def test_the_price_rises(world, caplog):

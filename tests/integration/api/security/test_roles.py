@@ -3,7 +3,7 @@
 from starlette.routing import Mount, Route
 
 from ragbandit.router.api.app import create_app
-from ragbandit.router.api.dependencies import EVERYBODY, RULES, rule_of
+from ragbandit.router.api.security.rules import RULES, rule_of
 from ragbandit.router.storage.access.api_keys import ROLES
 from tests.support.servers.http_service import QUESTION, refused, routed
 
@@ -44,7 +44,7 @@ def test_every_route_is_in_the_table():
 
 def test_only_probes_need_no_key():
     """Open to all are the probes, the way to the pages, and the login with its files."""
-    free = {endpoint for endpoint, rule in RULES.items() if rule.text == EVERYBODY}
+    free = {endpoint for endpoint, rule in RULES.items() if rule.roles is None}
     pages = {f"{way} /ui/login" for way in ("GET", "POST")}
     pages |= {"GET /ui/static/{path:path}", "HEAD /ui/static/{path:path}"}
     assert free == {"GET /", "GET /health", "GET /ready"} | pages

@@ -52,10 +52,7 @@ def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # no
 
 
 def learn(context: Context) -> int:
-    """Learn everything that is ready in this ledger, trying for LEARN_S seconds while the store fails.
-
-    Returns the number of decisions closed, 0 if nothing can be learned now.
-    """
+    """Learn what is ready, for LEARN_S seconds if the store fails. Returns the number of decisions closed."""
     assert context.learner is not None
     context.wake_versions()
     work = partial(drain, context, context.learner, patience_s=context.settings.learning.lease_s + 1)
@@ -185,7 +182,6 @@ class _VersionLearner(Routine):
 
 
 def _is_due(context: Context, ledger: Ledger) -> bool:
-    """Whether the ledger has decisions to learn."""
     rule = closing_rule(context.settings.learning)
     return bool(is_inheriting(ledger) or ledger.ready(rule, now=steady_clock().now(), limit=1))
 

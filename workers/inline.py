@@ -110,10 +110,7 @@ class InlineAnswers:
                 self._claimed.pop(key, None)
 
     def begin(self, decision: Decision, *, live: bool) -> tuple["Future[Outcome]", ReadStream | None] | None:
-        """Run a claimed decision. Returns (its outcome, its answer as a stream if `live`).
-
-        None if the decision is not claimed by this process, or already runs.
-        """
+        """Run a decision that was claimed here. Returns (outcome, stream of the answer if `live`), else None."""
         with self._lock:
             if self._claimed.pop(decision.id, None) is None or self._context.ending.is_set():
                 return None
@@ -174,7 +171,6 @@ class InlineAnswers:
             job = None
 
     async def _answer_once(self, job: AnswerJob, *, writer: LocalWriter | None) -> ActiveRun | None:
-        """Do what AnswerJob.run_here does, without blocking the event loop."""
         if writer is not None and job.run.decision_id != writer.decision_id:
             writer.link(job.decision.id)
         try:

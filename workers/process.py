@@ -52,9 +52,7 @@ from ragbandit.workers.wiring.retrievers import kind_of, with_retriever
 
 
 def load_judge(context: Context) -> int:
-    """Load the judge. Returns how many answers it scores at once. An arm of this process with the same generator shares
-    it. Raises ConfigError.
-    """
+    """Load the judge. Returns how many answers it scores at the same time. Raises ConfigError."""
     settings, store = context.settings, context.store
     chosen = settings.judge
     if chosen.generator is None:

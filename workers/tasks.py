@@ -345,8 +345,6 @@ async def traced_run(tracing: Tracing, work: Awaitable[Outcome], *, decision: De
 
 
 class _ArmSpans(Spans):
-    """Records a span for every search and every call of a model."""
-
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 

@@ -254,7 +254,6 @@ class _Sources:
         return facts_of(paired), material, self.advice(material, ask=ask)
 
     def _rows(self, questions: Path, *, options: RunOptions) -> Sequence[runs.LabelledQuestion]:
-        """The questions without repetitions. Raises InvalidInput."""
         runs.check_family(options.family)
         if options.family == runs.CRUD:
             message = "crud is judged by a quiz, which this command does not make"
@@ -366,10 +365,7 @@ def _set_incumbent(loaded: configuration.LoadedSettings, arm: str) -> str:
 
 
 def with_incumbent(text: str, arm: str) -> str | None:
-    """The YAML text with this arm as policy.incumbent and as the arm of a holdback. Comments are kept.
-
-    None if the text has a form that cannot be changed safely.
-    """
+    """The YAML text with this policy.incumbent, also as the arm of a holdback; None if it cannot be changed safely."""
     tree = yaml.safe_load(text) or {}
     policy: dict[str, Any] = {**(tree.get("policy") or {}), "incumbent": arm}
     if policy.get("holdback"):

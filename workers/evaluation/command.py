@@ -198,7 +198,6 @@ def _stopped(answers: runs.Answers) -> str:
 def _with_features(
     records: Iterable[Mapping[str, Any]], *, rows: Sequence[runs.LabelledQuestion], settings: Settings
 ) -> Iterator[Mapping[str, Any]]:
-    """The records with the features that a policy needs to learn from them."""
     encoder = encoder_of(settings)
     texts = [row.question for row in rows]
     features = dict(zip(texts, embedded(texts, encoder=encoder, data_dir=settings.data_dir), strict=True))

@@ -282,7 +282,6 @@ class PairedRun:
         return 0.0 if stored.failed or is_blank(stored.answer) else stored.score
 
     async def _look(self) -> None:
-        """Look at the verdict if a look is due, and end the run if the verdict is known."""
         due = {look for look in looks(len(self.rows)) if look <= self.race.questions} - self._looks_done
         if due and self.ended is None:
             self._looks_done |= due

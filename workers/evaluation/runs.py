@@ -224,10 +224,7 @@ async def in_parallel(
     concurrency: int,
     close: Callable[[], Awaitable[object]] | None = None,
 ) -> None:
-    """Do the work, at most `concurrency` pieces at a time, and call `close` at the end, also after an error.
-
-    If this is cancelled or a piece raises, unfinished pieces are cancelled.
-    """
+    """Do at most `concurrency` pieces at a time, then call `close`. An error cancels the other pieces."""
     pieces = iter(work)
 
     async def do_next() -> None:
@@ -321,7 +318,6 @@ def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, 
 
 
 def _check_names(names: Sequence[str], *, known: Iterable[str], settings: Settings) -> None:
-    """Raise InvalidInput, with the known names and the most similar one, for an unknown name."""
     every = [*sorted(known), ALL]
     if not names:
         raise InvalidInput("no strategy is named", field="strategy", remedy=f"known: {', '.join(every)}")

@@ -76,10 +76,7 @@ class Judge:
         self._mark = partial(rubric.mark_of, secret=secret)
 
     async def verdict(self, decision: Decision, *, outcome: Outcome, reference: Sequence[str], attempt: int) -> Verdict:
-        """Score an answer. attempt: from 1; later attempts have a different prompt.
-
-        Raises NoVerdict or ServerFailed, both with the cost, or Suspicious.
-        """
+        """Score an answer. attempt: from 1. Raises NoVerdict or ServerFailed, both with the cost, or Suspicious."""
         began = time.monotonic()
         passages, passages_from = await self._passages(decision, outcome=outcome)
         material = rubric.JudgedAnswer(

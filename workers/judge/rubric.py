@@ -353,10 +353,7 @@ async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut) -> Mappi
 
 
 async def made_quiz(text: str, *, model: QuizModel) -> Quiz:
-    """Let the judge write at most QUESTIONS questions about a gold text, and answer them from it.
-
-    Raises ArmFailed if the judge fails, or can answer none of its questions.
-    """
+    """Let the judge write a quiz about a gold text, and answer it. Raises ArmFailed if it can answer no question."""
     fields = {"text": text, "limit": str(QUESTIONS)}
     reply = await _reply(ASKS_FOR_QUESTIONS, fields=fields, model=model)
     questions = tuple(dict.fromkeys(_numbered(reply).values()))[:QUESTIONS]
@@ -369,7 +366,6 @@ async def made_quiz(text: str, *, model: QuizModel) -> Quiz:
 
 
 async def _answers(text: str, *, questions: Sequence[str], model: QuizModel) -> dict[int, str]:
-    """The judge's answers from the text, by number of the question, from 1."""
     numbered = "\n".join(f"{number}: {question}" for number, question in enumerate(questions, start=1))
     fields = {"text": text, "questions": numbered}
     return _numbered(await _reply(ASKS_FOR_ANSWERS, fields=fields, model=model))
@@ -395,7 +391,6 @@ def _cannot(answer: str) -> bool:
 
 
 def _overlap(words: Sequence[str], gold: Sequence[str]) -> tuple[float, float, float]:
-    """Precision, recall and F1 of the words, counting repetitions."""
     same = sum((Counter(words) & Counter(gold)).values())
     if same == 0:
         return 0.0, 0.0, 0.0

@@ -48,10 +48,7 @@ def offered(settings: GeneratorSettings) -> frozenset[Need]:
 
 
 def make_generator(settings: GeneratorSettings, *, section: str = "generator") -> Generator:
-    """Load the configured generator, with its prices and its cache. section: name of its settings in error messages.
-
-    Raises ConfigError.
-    """
+    """Load the generator, with prices and cache. section: name of its settings in errors. Raises ConfigError."""
     with errors_of(section, kind="generator"):
         generator = _loaded(settings, section=section)
         if settings.prices_by_model and settings.name != "openai":  # which prices its calls itself, failed ones too
@@ -64,8 +61,10 @@ def make_generator(settings: GeneratorSettings, *, section: str = "generator") -
 def _loaded(settings: GeneratorSettings, *, section: str) -> Generator:
     context_tokens = settings.known_context
     if settings.name == "scripted":
-        delays = {"seconds": settings.script_s, "word_seconds": settings.script_word_s}
-        return ScriptedGenerator(settings.script, **delays, context_tokens=context_tokens)
+        seconds, word_seconds = settings.script_s, settings.script_word_s
+        return ScriptedGenerator(
+            settings.script, seconds=seconds, word_seconds=word_seconds, context_tokens=context_tokens
+        )
     if settings.name == "openai":
         options = replace(settings.openai, token_prices=settings.prices_by_model)
         server = OpenAiGenerator(settings.model, options=options, context_tokens=context_tokens)
@@ -78,9 +77,7 @@ def _loaded(settings: GeneratorSettings, *, section: str) -> Generator:
 
 
 def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -> int | None:
-    """Torch threads of each local model, so that all models of this machine share its cores. None (every core) if there
-    is only one model. models: local models per worker.
-    """
+    """Torch threads per local model, so that all models share the cores; None (all cores) if there is one model."""
     total = max(workers.answer, 1) * models
     return None if total <= 1 else max(1, cores // total)
 
@@ -136,9 +133,7 @@ def _begin_fetching() -> None:
 
 
 def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator | None) -> int:
-    """Most concurrent questions of a worker process with this generator: `wanted` if set, else the generator's limit.
-    generator: the loaded generator; None if it is not loaded.
-    """
+    """Most concurrent questions per process: `wanted`, else the limit of the generator (None if it is not loaded)."""
     if wanted is not None:
         return wanted
     if settings.name == "scripted" or (generator is None and settings.name == "local"):
@@ -200,10 +195,7 @@ def _names(arm: str, definition: Mapping[str, object], *, settings: Settings) ->
 
 
 def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[ArmName, tuple[WorkerArm, Strategy]]:
-    """Make the arms, and the arms that cascades ask. Returns name -> (arm, strategy). Loads no model.
-
-    Raises ConfigError like `make_arms` and `parts_of_cascade`.
-    """
+    """Make these arms, and the arms that cascades ask: name -> (arm, strategy). Loads no model. Raises ConfigError."""
     strategies: dict[ArmName, tuple[WorkerArm, Strategy]] = {}
     pending = dict(arms)
     while pending:
@@ -251,10 +243,7 @@ def names_in_use(settings: Settings) -> tuple[list[str], list[str]]:
 
 
 def check_arms(settings: Settings) -> None:
-    """Raise ConfigError for unknown arms, wrong params, unmet needs and a missing reranker; log probable mistakes.
-
-    Loads no model.
-    """
+    """Raise ConfigError if an arm or its reranker cannot be used, without loading models. Logs probable mistakes."""
     for name, params in settings.arms.items():
         run_by = params.get("run_by", "worker")
         if run_by not in ("worker", "caller"):

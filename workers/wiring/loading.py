@@ -23,18 +23,7 @@ from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import made_by
 from ragbandit.workers.check_process import CheckProcess
 from ragbandit.workers.judge.checks import JudgeOfArm
-from ragbandit.workers.wiring.generators import (
-    WorkerArm,
-    check_generator,
-    concurrency_of,
-    generator_version,
-    make_generator,
-    make_strategies,
-    model_name,
-    names_in_use,
-    parts_of_cascade,
-    threads_of_worker,
-)
+from ragbandit.workers.wiring import generators
 from ragbandit.workers.wiring.retrievers import open_retriever
 
 
@@ -47,9 +36,9 @@ class LoadedArm:
     retriever: Retriever
     #: most concurrent runs of a process, over all arms with this generator
     most_runs: int
-    #: see WorkerArm.named
+    #: see generators.WorkerArm.named
     named: Mapping[str, Json] = field(default_factory=dict)
-    #: see `generator_version`
+    #: see `generators.generator_version`
     version: str = ""
 
     def made_by(self, budget: Budget) -> Mapping[str, Json]:
@@ -77,10 +66,10 @@ class ArmLoader:
         self._retrievers: dict[str, Retriever] = {}
         self._lock = threading.RLock()
 
-    def load(self, arms: Mapping[str, WorkerArm]) -> dict[ArmName, LoadedArm]:
+    def load(self, arms: Mapping[str, generators.WorkerArm]) -> dict[ArmName, LoadedArm]:
         """Load these arms. Raises ConfigError."""
         with self._lock:
-            strategies = make_strategies(self._settings, arms)
+            strategies = generators.make_strategies(self._settings, arms)
             sections = self._settings.named_generators
             names = sorted({arm.generator for arm, strategy in strategies.values() if generates(strategy)})
             models = sum(sections[name].name == "local" for name in names)
@@ -106,7 +95,7 @@ class ArmLoader:
             return
         within = (*within, name)
         parts: dict[str, Part] = {}
-        for param, (part, _) in parts_of_cascade(cascade, settings=self._settings).items():
+        for param, (part, _) in generators.parts_of_cascade(cascade, settings=self._settings).items():
             if part in within:
                 message = f"{part} is a part of itself: {' > '.join((*within, part))}"
                 raise ConfigError(message, field=f"arms.{name}.{param}", remedy="name another arm")
@@ -124,21 +113,19 @@ class ArmLoader:
         bound.add(name)
 
     def generator(self, chosen: GeneratorSettings, *, section: str, models: int = 1) -> Generator:
-        """The generator of these settings, loaded by the first call. models: see `threads_of_worker`.
-
-        Raises ConfigError.
-        """
+        """The generator of these settings, loaded once. models: as in `threads_of_worker`. Raises ConfigError."""
         key = _key(chosen)
         with self._lock:
             if key not in self._generators:
                 workers = self._settings.workers
-                threads = chosen.threads or threads_of_worker(workers, cores=os.cpu_count() or 1, models=models)
-                generator = make_generator(chosen.model_copy(update={"threads": threads}), section=section)
-                most_runs = concurrency_of(chosen, wanted=workers.concurrency, generator=generator)
+                cores = os.cpu_count() or 1
+                threads = chosen.threads or generators.threads_of_worker(workers, cores=cores, models=models)
+                generator = generators.make_generator(chosen.model_copy(update={"threads": threads}), section=section)
+                most_runs = generators.concurrency_of(chosen, wanted=workers.concurrency, generator=generator)
                 self._generators[key] = generator, most_runs
             return self._generators[key][0]
 
-    def _loaded(self, strategy: Strategy, *, arm: WorkerArm) -> LoadedArm:
+    def _loaded(self, strategy: Strategy, *, arm: generators.WorkerArm) -> LoadedArm:
         chosen = self._settings.named_generators[arm.generator]
         loaded = self._generators.get(_key(chosen))
         if loaded is not None and strategy.needs - _EVERY:  # a model may offer less than its class does
@@ -150,13 +137,13 @@ class ArmLoader:
             retriever=self._retrievers.get(_key(self._settings.named_retrievers[arm.retriever])) or NoRetriever(),
             most_runs=most_runs,
             named=arm.named,
-            version=generator_version(chosen),
+            version=generators.generator_version(chosen),
         )
 
     def _stand_in(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
         """A generator for arms that call no model, so that none is loaded."""
-        generator = ScriptedGenerator(_refuse, name=model_name(chosen), context_tokens=chosen.known_context)
-        most_runs = concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
+        generator = ScriptedGenerator(_refuse, name=generators.model_name(chosen), context_tokens=chosen.known_context)
+        most_runs = generators.concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
         return self._generators.setdefault(f"unloaded: {_key(chosen)}", (generator, most_runs))
 
     def _open_retriever(self, name: str) -> None:
@@ -192,12 +179,12 @@ def runs_at_once(arms: Iterable[LoadedArm]) -> int:
 
 def check_generators(settings: Settings, *, fetch: bool) -> None:
     """`check_generator` for each generator that workers use. Raises ConfigError."""
-    for name in names_in_use(settings)[0]:
+    for name in generators.names_in_use(settings)[0]:
         with errors_of(section_of("generator", name), kind="generator"):
-            check_generator(settings.named_generators[name], fetch=fetch)
+            generators.check_generator(settings.named_generators[name], fetch=fetch)
 
 
 def check_indexes(settings: Settings) -> None:
     """Open and close each retriever that workers use; loads no generator. Raises ConfigError."""
-    for name in names_in_use(settings)[1]:
+    for name in generators.names_in_use(settings)[1]:
         asyncio.run(open_retriever(settings, name).close())

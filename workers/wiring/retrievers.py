@@ -61,10 +61,7 @@ class Kind:
 
 
 def make_retriever(settings: Settings) -> Retriever:
-    """Open the configured retriever, with its reranker if one is set.
-
-    Raises ConfigError if it is unknown or its index is missing, or if the reranker cannot be made.
-    """
+    """Open the configured retriever with its reranker. Raises ConfigError, for example if the index is missing."""
     retriever = kind_of(settings).open()
     chosen = settings.retriever
     if chosen.rerank is None:
@@ -80,10 +77,7 @@ def open_retriever(settings: Settings, name: str) -> Retriever:
 
 
 def check_reranker(settings: Settings) -> None:
-    """Raise ConfigError if the reranker cannot be imported, or its weights are missing. Loads and fetches nothing.
-
-    Weights are not checked if the packages that read them are not installed.
-    """
+    """Raise ConfigError if the reranker cannot be imported, or its weights are missing. Loads and fetches nothing."""
     rerank = settings.retriever.rerank
     if rerank is None:
         return
@@ -129,7 +123,6 @@ def _cross_encoder(model: str) -> Reranker:
 
 
 def _short(model: str) -> str:
-    """The name of a hub model, or the last part of a path."""
     return Path(model).name if Path(model).exists() else model
 
 

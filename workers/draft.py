@@ -150,13 +150,13 @@ def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
     if not documents.exists():
         raise InvalidInput(f"{named} does not exist", field="--documents", remedy="give a folder or a corpus.jsonl")
     try:
-        facts = build_index(settings, corpus=documents)
+        description = build_index(settings, corpus=documents)
     except RagBanditError as error:
         if named or isinstance(error, ConfigError):  # a missing package, which would leave out all arms that search
             raise
         errors.print(escape(f"{documents} is not indexed: {error}"), soft_wrap=True, highlight=False)
         return None
-    return settings.retriever.index, f"{facts['passages']} passages of {documents}"
+    return settings.retriever.index, f"{description['passages']} passages of {documents}"
 
 
 #: preference -> cost term -> reward.weight; 1 / weight is the cost that a right answer is worth
@@ -297,8 +297,8 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
         note = "" if prices else _NO_PRICE.format(who="tokens cost nothing")
         return Choice(topic="model", why=why, sections={"generator": sections[0], **preset}, note=note)
     why = f"{url}: small is {names[0]}, large is {names[1]} ({here.picked}){charged}{context}"
-    who = "an answer of the large model costs what one of the small model costs"
-    note = "" if prices else _NO_PRICE.format(who=who)
+    effect = "an answer of the large model costs what one of the small model costs"
+    note = "" if prices else _NO_PRICE.format(who=effect)
     named = dict(zip(("small", "large"), sections, strict=True))
     return Choice(topic="model", why=why, sections={"generators": named, **preset}, note=note)
 

@@ -100,10 +100,8 @@ QUEUES = ("answer", "judge", "learn")
 def run_worker(
     settings: Settings, *, queues: Sequence[str], burst: bool = False, heartbeat: Path | None = None
 ) -> None:
-    """Do the jobs of these queues until SIGTERM or SIGINT. Several threads answer and judge, one thread learns.
-
-    burst: end as soon as the queues are empty
-    heartbeat: a file that is touched every BEAT_S seconds once everything is loaded
+    """Do the jobs of these queues until SIGTERM or SIGINT; with burst, until they are empty. Several threads answer and
+    judge, one thread learns. heartbeat: a file that is touched every BEAT_S seconds once everything is loaded.
 
     Raises ConfigError or StoreError before the first job if something is missing.
     """

@@ -79,7 +79,7 @@ def answer(context: Context, run: ActiveRun) -> None:
 
 
 def job_of(context: Context, run: ActiveRun) -> "AnswerJob | None":
-    """The job of a claimed decision; None if there is nothing to run, because it is answered. Raises StoreError."""
+    """The job of a claimed decision; None if the decision is answered already. Raises StoreError."""
     task = context.store.answer_task(run.decision_id)
     if task is None or task.answered:
         context.queue.drop(run.decision_id)
@@ -126,9 +126,8 @@ class AnswerJob:
         return bound(request=request if isinstance(request, str) else None, decision=self.decision.id, trace=trace)
 
     def run_here(self) -> ActiveRun | None:
-        """Run the arm unless the decision is cancelled, and store the Outcome; blocks. Raises RagBanditError.
-
-        If the arm failed and another arm takes over in this process, its claimed run is returned.
+        """Run the arm unless the decision is cancelled, and store the Outcome. Returns the run of a successor claimed
+        here.
         """
         with self.bound():
             try:
@@ -259,10 +258,8 @@ class AnswerJob:
         return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
 
     def _keep(self, outcome: Outcome, *, successor: Decision | None) -> bool:
-        """Store the outcome and the successor. True if the decision had no outcome yet.
-
-        The answer was paid for, so this is tried for KEEP_S seconds; if the process is ending, once more. Raises
-        StoreError after that.
+        """Store the outcome, which was paid for, for up to KEEP_S seconds; once more if the process is ending. True if
+        it is the decision's first outcome. Raises StoreError after that.
         """
         context, key = self.context, self.decision.id
 

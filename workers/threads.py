@@ -42,11 +42,8 @@ def insist(
     ending: threading.Event,
     failed: Callable[[StoreError | SnapshotError], object] | None = None,
 ) -> Reply:
-    """Repeat `work` while the store fails, and return its result. Raises StoreError or SnapshotError at the end.
-
-    seconds: time after which the next failure is the last
-    ending: once it is set, `work` is tried only one more time
-    failed: called with every error except the last
+    """Repeat `work` while the store fails, for some seconds, and once more when `ending` is set. Returns its result, or
+    raises the last StoreError or SnapshotError. failed: called with every earlier error.
     """
     give_up = time.monotonic() + seconds
     attempts = 0
@@ -83,10 +80,7 @@ class EventLoop:
             self._loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, Reply], *, timeout_s: float | None = None) -> Reply:
-        """Run the coroutine on the loop, wait, and return its result or raise its error.
-
-        Raises TimeoutError after timeout_s. If the wait ends early, the coroutine is cancelled.
-        """
+        """Run the coroutine on the loop and wait for its result. Raises its error, or TimeoutError after timeout_s."""
         with self._lock:  # `interrupt` must find the coroutine from its first step on
             waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
             self.awaited.add(waiting)

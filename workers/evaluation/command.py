@@ -90,10 +90,8 @@ def evaluate(
 
 
 def _judge_loader(settings: Settings, *, family: str, judge: str | None) -> Callable[[], QuizModel] | None:
-    """A function that loads the judge of family "crud", with a cache; None for the other families.
-
-    The judge's prompts are checked now, before anything is answered. The environment overrides our own configuration,
-    but not another one that `judge` names.
+    """A function that loads the judge of family "crud", whose prompts are checked now; None for the other families. The
+    environment overrides our own configuration, but not another one that `judge` names.
     """
     runs.check_family(family)
     if family != runs.CRUD:

@@ -58,10 +58,8 @@ def labelled_quality(row: LabelledQuestion, stored: StoredAnswer, *, family: str
 async def quizzed_answers(
     row: LabelledQuestion, *, answers: Mapping[str, StoredAnswer], model: QuizModel, cut: Cut
 ) -> dict[str, AnswerQuality]:
-    """The judge's scores of one question, by arm. Without a quiz, one is made from the gold text.
-
-    Answers are judged one after the other, so that equal answers share a cached reply. If the judge fails, the answer
-    counts 0, with the error.
+    """The judge's scores of one question, by arm, one after the other, so that equal answers share a cached reply.
+    Without a quiz, one is made from the gold text. If the judge fails, the answer counts 0, with the error.
     """
     quiz = row.quiz
     if quiz is None:
@@ -116,10 +114,7 @@ def _mean(values: Sequence[float]) -> Mean:
 
 
 def _time(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer]) -> Mean | None:
-    """The papers' Time: ratio of mean seconds, paired by question, with its error to first order.
-
-    Failures are left out: they take milliseconds or last until a timeout. None if no pair remains, or takes time.
-    """
+    """The ratio of mean seconds over pairs without failures, with its first-order error; None if there is none."""
     pairs = [
         (answer.cost.seconds_total, other.cost.seconds_total)
         for answer, other in zip(answers, reference, strict=True)
@@ -185,7 +180,7 @@ def log_record(
 
 
 def quality_of(quality: AnswerQuality, *, reward: RewardSettings) -> float:
-    """The measure that `reward.quality` names. Of a quiz: the mean word F1, with 0 for unanswered questions."""
+    """The measure that `reward.quality` names; for a quiz the mean word F1, with 0 for unanswered questions."""
     measures = quality.measures
     if "str_em" in measures:
         return measures["str_em"]

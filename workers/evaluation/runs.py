@@ -60,11 +60,8 @@ def check_family(family: str) -> None:
 def read_questions(
     path: Path, *, family: str, limit: int | None = None, unlabelled: bool = False
 ) -> tuple[LabelledQuestion, ...]:
-    """The first `limit` questions of the file. A question without an id gets "row-<line>".
-
-    unlabelled: allow questions without right answers, because a judge scores the answers of the arms
-
-    Raises InvalidInput with "<file>:<line>" for a file or a line that cannot be used.
+    """The first `limit` questions of the file; a question without an id gets "row-<line>". unlabelled: allow questions
+    without right answers. Raises InvalidInput with "<file>:<line>" for a file or a line that cannot be used.
     """
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
@@ -286,11 +283,11 @@ ALL = "all"
 
 
 def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, WorkerArm], dict[str, str]]:
-    """The arms with these names (each text may name several, separated by commas).
+    """Returns (arms to run, name -> reason for each arm of "all" that cannot run). A text may name several arms with
+    commas.
 
     "all" is every arm of RagBandit, of installed packages and of the configuration. An arm that is not configured has
-    default params. Returns (arms to run, name -> reason for the arms of "all" that cannot run). Raises ConfigError for
-    a named arm that cannot run, and InvalidInput for an unknown name.
+    default params. Raises ConfigError for a named arm that cannot run, and InvalidInput for an unknown name.
     """
     names = list(dict.fromkeys(name.strip() for name in ",".join(wanted).split(",") if name.strip()))
     available = {name: WorkerArm() for name in known_arms()} | worker_arms(settings)

@@ -20,12 +20,11 @@ _LEAST_CHARS: Final = 400
 
 
 def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
-    """The prompts of the judge and of `ragbandit evaluate --family crud`, by name.
+    """The prompts of the judge and of the family crud, by name. overrides: name -> the user's text, or the path of its
+    file.
 
-    overrides: name -> the user's own text, or the path of its file
-
-    Raises ConfigError naming `judge.templates.<name>`. The prompt for answers must contain CANNOT_INFER, because every
-    other reply counts as an answer.
+    Raises ConfigError for an unusable prompt, also for a prompt for answers without CANNOT_INFER: every other reply
+    counts as an answer.
     """
     field, name = "judge.templates", rubric.ASKS_FOR_ANSWERS
     names = [rubric.ASKS_FOR_QUESTIONS, name, rubric.RUBRIC]

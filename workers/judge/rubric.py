@@ -143,9 +143,8 @@ class PromptMaker:
     generator: Generator
 
     def prompt(self, material: JudgedAnswer, *, mark: str, again: bool = False) -> RubricPrompt:
-        """A prompt for this material that fits: texts are shortened first, then passages are left out.
-
-        again: whether an earlier reply could not be used. Raises PromptTooLong if not even short texts fit.
+        """A prompt that fits: texts are cut before passages are left out. again: an earlier reply was unusable. Raises
+        PromptTooLong if not even short texts fit.
         """
         words, chars = self.settings.passage_words, self.settings.text_chars
         for divisor in _DIVISORS:

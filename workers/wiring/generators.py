@@ -51,7 +51,7 @@ def make_generator(settings: GeneratorSettings, *, section: str = "generator") -
     """Load the generator, with prices and cache. section: name of its settings in errors. Raises ConfigError."""
     with errors_of(section, kind="generator"):
         generator = _loaded(settings, section=section)
-        if settings.prices_by_model and settings.name != "openai":  # which prices its calls itself, failed ones too
+        if settings.prices_by_model and settings.name != "openai":  # OpenAiGenerator prices failed calls, too
             generator = PricedGenerator(generator, price=settings.prices_by_model[settings.model])
         if settings.cache is not None:
             generator = CachedGenerator(generator, folder=settings.cache, version=generator_version(settings))
@@ -77,7 +77,7 @@ def _loaded(settings: GeneratorSettings, *, section: str) -> Generator:
 
 
 def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -> int | None:
-    """Torch threads per local model, so that all models share the cores; None (all cores) if there is one model."""
+    """Torch threads of each local model, so that all models share the cores. A single model gets None: all cores."""
     total = max(workers.answer, 1) * models
     return None if total <= 1 else max(1, cores // total)
 
@@ -160,10 +160,7 @@ class WorkerArm:
 
 
 def worker_arms(settings: Settings) -> dict[str, WorkerArm]:
-    """The arms that workers run, with the params of `arms_preset` and without `run_by`.
-
-    Raises ConfigError for a preset that no arm has, a class that cannot be used, or an unknown generator or retriever.
-    """
+    """The arms that workers run, with `arms_preset` and without `run_by`. Raises ConfigError for a wrong definition."""
     return _worker_arms({arm: _without(params, ["run_by"]) for arm, params in settings.worker_arms.items()}, settings)
 
 

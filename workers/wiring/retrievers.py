@@ -159,9 +159,8 @@ def with_retriever(settings: Settings, name: str) -> Settings:
 
 
 def with_choice(settings: Settings, *, retriever: str | None = None, index: str | None = None) -> Settings:
-    """A copy of the settings with another retriever, another index, or both. Raises ConfigError.
-
-    retriever: a name in `retrievers`, or a kind such as "bm25", which replaces the kind of the default retriever
+    """A copy of the settings with another retriever, another index, or both. Raises ConfigError. retriever: a name in
+    `retrievers`, or a kind such as "bm25", which replaces the kind of the default retriever.
     """
     if retriever is not None and retriever in settings.named_retrievers:
         settings, retriever = with_retriever(settings, retriever), None
@@ -179,7 +178,7 @@ def index_folder(settings: Settings, *, name: str | None = None) -> Path:
 
 
 def _bm25(settings: Settings) -> Kind:
-    from ragbandit.strategies.retrievers import bm25  # here, so that only a process that searches loads it
+    from ragbandit.strategies.retrievers import bm25  # imported late: only processes that search load bm25s
 
     folder = index_folder(settings)
     return Kind(

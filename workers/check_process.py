@@ -1,8 +1,9 @@
-"""Check process: runs `reward.check` where it can hang, crash or take all memory without taking the worker along.
+"""Check process: runs `reward.check` in a child process, where it may hang, crash or exhaust memory without harming the
+worker.
 
 The child is this module: `python -m ragbandit.workers.check_process FD`. It imports the function once, and calls it for
-each answer that comes through a pipe. The first message is {"check", "params", "path"}; then each is the function's
-arguments, and each reply {"value"} or {"error"}.
+each message of a pipe. The first message is {"check", "params", "path"}; all others are the arguments of a call. Each
+reply is {"value"} or {"error"}.
 """
 
 import asyncio
@@ -28,20 +29,19 @@ from ragbandit.shared.plugins import import_class
 from ragbandit.shared.types import Source
 from ragbandit.strategies.base import Passage
 
-#: most characters of a reason: an exception may contain the answer
+#: most characters of an error: an exception may contain the answer
 _REASON: Final = 300
 #: longest import of the function's module, seconds
 _START_S: Final = 60.0
 
 
 class CheckFailed(ArmFailed):
-    """The check said nothing that is a score."""
+    """Raised if the check fails, or returns something that is not a score."""
 
 
 class CheckProcess:
-    """The process of a check, begun when it is needed and killed, with what it has begun, when its time is over.
-
-    Threads that ask at once wait for each other. field: the setting that names it.
+    """The child process of a check. It starts with the first call, and is killed with its own children if a call takes
+    too long. Calls of several threads wait for each other. field: the setting that names the check.
     """
 
     def __init__(self, settings: RewardSettings, *, field: str = "reward.check") -> None:
@@ -52,17 +52,17 @@ class CheckProcess:
         self._pipe: Connection | None = None
 
     def score(self, *, question: str, answer: str | None, sources: Sequence[Passage | Source]) -> float | None:
-        """Score of an answer, by its question and sources. Raises CheckFailed."""
-        shown = [{name: getattr(each, name) for name in ("id", "title", "text", "url")} for each in sources]
-        given = {"answer": answer, "question": question, "sources": shown}
+        """The score of an answer; None if the check gives none. Raises CheckFailed."""
+        texts = [{"id": source.id, "title": source.title, "text": source.text, "url": source.url} for source in sources]
         with self._lock:
             if self._pipe is None:
                 self._start()
-            value = self._asked(given, seconds=self._settings.check_s)
+            arguments = {"answer": answer, "question": question, "sources": texts}
+            value = self._call(arguments, seconds=self._settings.check_s)
         return None if value is None else float(value)
 
     def start(self) -> None:
-        """Import the function. Raises ConfigError."""
+        """Start the process, which imports the function. Raises ConfigError."""
         try:
             self._start()
         except CheckFailed as error:
@@ -70,25 +70,25 @@ class CheckProcess:
             raise ConfigError(error.message, field=self._field, remedy=remedy) from error
 
     def _start(self) -> None:
-        self._pipe, theirs = Pipe()
-        with closing(theirs):
+        self._pipe, child_end = Pipe()
+        with closing(child_end):
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-m", __name__, str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # it is killed as a group
+                pass_fds=[child_end.fileno()],
+                start_new_session=True,  # so that `end` can kill the whole group
             )
         settings = self._settings
         try:
-            self._asked({"check": settings.check, "params": settings.check_params, "path": sys.path}, seconds=_START_S)
+            self._call({"check": settings.check, "params": settings.check_params, "path": sys.path}, seconds=_START_S)
         except CheckFailed:
-            self.end()  # the next answer imports it again: its file may be whole by then
+            self.end()  # the next call imports the function again: its file may be complete by then
             raise
 
-    def _asked(self, given: Mapping[str, Any], *, seconds: float) -> Any:
+    def _call(self, message: Mapping[str, Any], *, seconds: float) -> Any:
         assert self._pipe is not None
         try:
-            self._pipe.send_bytes(json.dumps(given).encode())
+            self._pipe.send_bytes(json.dumps(message).encode())
             reply = json.loads(self._pipe.recv_bytes()) if self._pipe.poll(seconds) else None
         except (EOFError, OSError):
             reply = {"error": f"its process ended with status {self.end()}"}
@@ -102,11 +102,11 @@ class CheckProcess:
         return reply["value"]
 
     async def close(self) -> None:
-        """`end`, as all that arms run on is closed."""
+        """End the process: `end` for cascades, which await this method."""
         self.end()
 
     def end(self) -> int | None:
-        """End the process and all that it has begun; its exit status."""
+        """Kill the process and its children. Returns the exit status; None if there was no process."""
         process, self._process = self._process, None
         if self._pipe is not None:
             self._pipe.close()
@@ -119,7 +119,7 @@ class CheckProcess:
 
 
 def check_reward_check(settings: RewardSettings) -> None:
-    """Refuse a check that cannot be imported, or does not take what it is given. Raises ConfigError."""
+    """Raise ConfigError if the check cannot be imported, or does not take the arguments of a check."""
     if settings.check is not None:
         process = CheckProcess(settings)
         try:
@@ -129,40 +129,40 @@ def check_reward_check(settings: RewardSettings) -> None:
 
 
 def main() -> None:
-    """The child: until the pipe is closed."""
+    """Run the child process until the pipe is closed."""
     end_with_parent()
-    with suppress(OSError):  # where memory runs out it is this process that goes, not the worker
+    with suppress(OSError):  # if memory runs out, the kernel should kill this process and not the worker
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     pipe = Connection(int(sys.argv[1]))
     check: Callable[..., Any] | None = None
     with suppress(EOFError):
         while True:
-            given = json.loads(pipe.recv_bytes())
+            message = json.loads(pipe.recv_bytes())
             try:
                 if check is None:
-                    sys.path[:] = given["path"]
-                    check = import_class(given["check"], where="reward.check")
-                    inspect.signature(check).bind(answer="", question="", sources=[], **given["params"])
-                    check = partial(check, **given["params"])
+                    sys.path[:] = message["path"]
+                    check = import_class(message["check"], where="reward.check")
+                    inspect.signature(check).bind(answer="", question="", sources=[], **message["params"])
+                    check = partial(check, **message["params"])
                     reply: dict[str, Any] = {"value": None}
                 else:
-                    reply = {"value": _score(check(**given))}
+                    reply = {"value": _score(check(**message))}
             except ConfigError as error:
                 reply = {"error": error.message}
-            except Exception as error:  # whatever a function of others raises
+            except Exception as error:  # any error of the user's function
                 reply = {"error": f"{type(error).__name__}: {error}"}
             pipe.send_bytes(json.dumps(reply).encode())
 
 
 def _score(value: Any) -> float | None:
-    """Raises ValueError if the value is not a score."""
+    """The value as a score; None stays None. Raises ValueError for anything else."""
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))
     if value is None:
         return None
-    if isinstance(value, str | bytes) or not 0.0 <= (score := float(value)) <= 1.0:
+    if isinstance(value, str | bytes) or not 0.0 <= float(value) <= 1.0:
         raise ValueError(f"it returned {value!r}, expected a number from 0 to 1, a bool or None")
-    return score
+    return float(value)
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:

@@ -16,10 +16,10 @@ from ragbandit.router.telemetry.logs import set_up_log
 
 _CLI: Final = "ragbandit.router.cli"
 _VERBS: Final = "ragbandit.workers.verbs"
-#: verbs of the group `policy` whose functions are called as they are
+#: verbs of the group `policy` whose functions have the same names
 _POLICY: Final = ("add", "shadow", "canary", "promote", "pause", "resume", "rollback", "retire", "kill", "restart")
 
-#: title in the help -> the verbs below it, in its order
+#: heading in the help -> its verbs, in the order shown
 PANELS: Final[Mapping[str, Verbs]] = {
     "Start here": {
         "init": f"{_VERBS}.init:init",
@@ -93,39 +93,35 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         Console(emoji=False).print(f"ragbandit {ragbandit.__version__}", highlight=False)
         raise typer.Exit
 
 
 @app.callback()
 def _root(
-    version: Annotated[  # the callback of the option reads it: click checks for a missing verb before this function
+    version: Annotated[  # its callback prints the version: before this function runs, click demands a verb
         bool, typer.Option("--version", callback=_print_version, help="Print the version and exit.", is_eager=True)
     ] = False,
 ) -> None:
     """Per question, the cheapest retrieval strategy that gets it right, learned online."""
 
 
-def _share_heaps() -> None:
-    """Let threads share two heaps: glibc gives each its own, of which hardly anything goes back to the system."""
-    with contextlib.suppress(AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(-8, 2)  # M_ARENA_MAX
-
-
 def main() -> None:
     """The entry point of `ragbandit`."""
-    # Both are read when a library is loaded, which no verb has done yet. Before torch: threads that wait for work spin
-    # for long by default, which starves the other processes of a small machine; not at all costs two milliseconds per
-    # question. A short spin gives the best of both. Before numpy: its threads spin 20 ms after each product, however
-    # small, and a router multiplies small matrices only (docs/machines.md).
+    # torch and numpy read these two variables when they are loaded, which happens later. Idle threads of torch spin for
+    # long by default and starve the other processes of a small machine; without a spin each question takes 2 ms more;
+    # a short spin avoids both. Threads of numpy spin 20 ms after each product, and a router multiplies only small
+    # matrices (docs/machines.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "MALLOC_ARENA_MAX" not in os.environ:
-        _share_heaps()
-    # Loading makes hundreds of thousands of objects that stay. Python's own threshold of 700 has the garbage collector
-    # walk over them again and again, which is a fifth of the time that a start takes.
+        # All threads share two heaps. By default glibc gives each thread its own, and hardly ever returns its memory.
+        with contextlib.suppress(AttributeError):  # another C library
+            ctypes.CDLL(None).mallopt(-8, 2)  # M_ARENA_MAX
+    # Imports create hundreds of thousands of permanent objects. With Python's default threshold of 700 the garbage
+    # collector scans them again and again, which takes a fifth of the start-up time.
     gc.set_threshold(50_000)
     set_up_log()
     app()

@@ -1,4 +1,4 @@
-"""Context: what a worker process has loaded, what it runs now, and whether its store works."""
+"""Context: the parts that a worker process has loaded, its active runs, and whether its store works."""
 
 import logging
 import threading
@@ -15,7 +15,7 @@ from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.queue.streams import StreamWriter
 from ragbandit.router.serving.health.circuit_breaker import OutcomePoller
-from ragbandit.router.storage.answer_queue import AnswerQueue
+from ragbandit.router.storage.answer_queue import AnswerQueue, ClaimedDecision
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import ScoreQueue
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -32,11 +32,11 @@ from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm, parts_of
 
 log = logging.getLogger("ragbandit.worker")
 
-#: a judgement may take that much longer than its call
+#: seconds that a judgement may take in addition to `judge.seconds`, which limits the call of its model
 MARGIN_S: Final = 5.0
-#: longest name of a rater that a feedback has
+#: most characters of a rater's name in stored feedback
 LONGEST_RATER: Final = 64
-#: first and longest pause of a process whose judge's model fails
+#: first and longest pause after a failure of the judge's model, seconds
 FIRST_PAUSE_S: Final = 5.0
 LONGEST_PAUSE_S: Final = 60.0
 
@@ -46,13 +46,13 @@ class ActiveRun:
     """A decision that this process has claimed."""
 
     decision_id: DecisionId
-    #: runs of the decision that began before
+    #: earlier runs of the decision
     tries: int
-    #: known once its row was read
+    #: None until the row of the decision is read
     arm: ArmName | None = None
-    #: its request as it came, for an arm that passes it on
+    #: the chat request as received, for arms that forward it
     chat: Mapping[str, Json] = field(default_factory=dict)
-    #: done when the run should stop
+    #: gets a result when the run should stop
     stop: "Future[None]" = field(default_factory=Future)
 
 
@@ -64,14 +64,18 @@ class ActiveRuns:
         self._runs: dict[DecisionId, ActiveRun] = {}
 
     def begin(self, run: ActiveRun) -> ActiveRun:
-        """This process has claimed a decision."""
+        """Add the run of a decision that this process has just claimed, and return it."""
         with self._lock:
             self._runs[run.decision_id] = run
         return run
 
+    def begin_claimed(self, job: ClaimedDecision) -> ActiveRun:
+        """As `begin`, for a decision from the answer queue."""
+        return self.begin(ActiveRun(decision_id=job.decision_id, tries=job.tries, arm=job.arm, chat=job.chat))
+
     @contextmanager
     def ending(self, run: ActiveRun) -> Iterator[None]:
-        """The block runs it; with it the run ends."""
+        """Remove the run at the end of the block, which does the work."""
         try:
             yield
         finally:
@@ -79,7 +83,7 @@ class ActiveRuns:
                 del self._runs[run.decision_id]
 
     def stop(self, decision_id: DecisionId) -> bool:
-        """Stop this run; False if it is not here, has ended, or was stopped before."""
+        """Stop the run of this decision. False if there is none in this process, or if it was stopped before."""
         with self._lock:
             run = self._runs.get(decision_id)
             if run is None or run.stop.done():
@@ -88,40 +92,43 @@ class ActiveRuns:
             return True
 
     def ids(self) -> list[DecisionId]:
-        """The decisions in hand."""
+        """Ids of the decisions that are running."""
         with self._lock:
             return list(self._runs)
 
     def most_tries(self) -> int:
-        """Largest number of earlier runs among them; 0 if nothing runs."""
+        """Largest number of `tries` among the runs; 0 if nothing runs."""
         with self._lock:
             return max((run.tries for run in self._runs.values()), default=0)
 
     def arms(self) -> list[ArmName]:
-        """The arm of every run, by name, as far as it is known."""
+        """The arms of all runs whose arm is known, sorted; an arm with several runs is repeated."""
         with self._lock:
             return sorted(run.arm for run in self._runs.values() if run.arm is not None)
 
 
 class Scorer:
-    """A scorer of answers in a worker process: the judge or a check. rule: text that, with it, defines the meaning of a
-    score. facts: facts stored with every score.
-    """
+    """A scorer of answers in a worker process: the judge, or the check."""
 
     def __init__(
         self, queue: ScoreQueue, *, source: FeedbackSource, rater: str, rule: str, facts: Mapping[str, Json]
     ) -> None:
-        self.queue, self.source, self.rater, self.rule, self.facts = queue, source, rater[:LONGEST_RATER], rule, facts
+        """rule: version of the judge's rubric, or path of the check. facts: stored with every score."""
+        self.queue = queue
+        self.source = source
+        self.rater = rater[:LONGEST_RATER]
+        self.rule = rule
+        self.facts = facts
         self.active = ActiveRuns()
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is to be begun now."""
+        """Whether no new answer should be scored now."""
         return False
 
 
 class Checking(Scorer):
-    """The check of `reward.check`, in a process of its own."""
+    """Scores answers with the function of `reward.check`, which runs in its own process."""
 
     def __init__(self, settings: RewardSettings, *, store: DecisionStore) -> None:
         check = str(settings.check)
@@ -131,17 +138,18 @@ class Checking(Scorer):
 
 
 class Judging(Scorer):
-    """The judge: the model, and a pause while it fails."""
+    """Scores answers with the judge, and pauses after failures of its model."""
 
     def __init__(self, judge: Judge, *, queue: ScoreQueue) -> None:
-        facts: dict[str, Json] = {"model": judge.rater, "rubric": judge.rubric}
-        super().__init__(queue, source="judge", rater=judge.rater, rule=judge.rubric, facts=facts)
+        stored: dict[str, Json] = {"model": judge.rater, "rubric": judge.rubric}
+        super().__init__(queue, source="judge", rater=judge.rater, rule=judge.rubric, facts=stored)
         self.judge = judge
-        #: what one judgement may take, seconds
+        #: most seconds of one judgement
         self.longest_s = judge.settings.seconds + MARGIN_S
         self._lock = threading.Lock()
+        #: failures in a row
         self._failures = 0
-        #: by time.monotonic()
+        #: time.monotonic() at the end of the pause
         self._paused_until = 0.0
         self._outage = StoreOutage(
             action="judge",
@@ -151,11 +159,11 @@ class Judging(Scorer):
 
     @property
     def paused(self) -> bool:
-        """Whether the model failed a moment ago."""
+        """Whether scoring pauses because the model failed."""
         return time.monotonic() < self._paused_until
 
     def failed(self, error: Exception) -> None:
-        """The model failed: the next call of this process waits, longer each time."""
+        """Begin a pause because the model failed; each failure in a row makes it longer."""
         with self._lock:
             self._failures += 1
             first = min(FIRST_PAUSE_S, self.judge.settings.retry_s)
@@ -164,7 +172,7 @@ class Judging(Scorer):
         self._outage.failed(error)
 
     def worked(self) -> None:
-        """The model replied, whatever it said."""
+        """End the pause, because the model replied."""
         with self._lock:
             self._failures, self._paused_until = 0, 0.0
         self._outage.ended()
@@ -180,21 +188,20 @@ class Context:
     jobs: RedisJobs
     learner: Learner | None = None
     arms: Mapping[ArmName, LoadedArm] = field(default_factory=dict)
-    #: makes further arms, and the judge's generator
     loader: ArmLoader = field(init=False)
-    #: where arms run; made when the answer queue is served
+    #: event loop of the arms and of the judge; None if this process has neither
     loop: EventLoop | None = None
-    #: made when the judge's queue is served
+    #: None unless this process serves the queue `judge`
     judging: Judging | None = None
-    #: made where a worker learns and there is a check
+    #: None unless this process learns and `reward.check` is set
     checking: Checking | None = None
-    #: where runs give their answers out; None: nowhere
+    #: writes answers to their readers while they are generated; None if this process does not answer
     streams: StreamWriter | None = None
     tracing: Tracing = OFF
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
-    #: set when this process is to end: nothing new is begun
+    #: set when this process should end: nothing new begins
     ending: threading.Event = field(default_factory=threading.Event)
-    #: whether the learner can read and write its store
+    #: logs when the learner can no longer use its store, and when it can again
     learning: StoreOutage = field(
         default_factory=lambda: StoreOutage(
             action="learn",
@@ -203,13 +210,13 @@ class Context:
             restored="the store works again: learning goes on",
         )
     )
-    #: when the learner last looked for something to learn (time.monotonic)
+    #: time.monotonic() when the learner last looked for something to learn
     looked_at: float = 0.0
-    #: notifies the learners of versions that there may be something to learn
+    #: wakes the learners of policy versions
     wake_versions: Callable[[], None] = lambda: None
     notifier: Notifier = field(init=False)
     queue: AnswerQueue = field(init=False)
-    #: state of the arms' circuits, read when an arm has failed
+    #: reads the state of the arms' circuit breakers, after an arm has failed
     health: OutcomePoller = field(init=False)
 
     def __post_init__(self) -> None:
@@ -221,19 +228,19 @@ class Context:
 
     def claimed(self) -> list[tuple[Claims, ActiveRuns]]:
         """Queues this process claims from, and the jobs it is running."""
-        scorers: list[Scorer] = [one for one in (self.judging, self.checking) if one is not None]
-        return [(self.queue, self.active_runs), *((one.queue.claims, one.active) for one in scorers)]
+        scorers = [scorer for scorer in (self.judging, self.checking) if scorer is not None]
+        return [(self.queue, self.active_runs), *((scorer.queue.claims, scorer.active) for scorer in scorers)]
 
     def close(self) -> None:
-        """Close generators and retrievers on the loop they lived on, then the loop; a failure is logged."""
+        """Close the judge, generators and retrievers on the event loop, then the loop. Failures are logged."""
         loop, self.loop = self.loop, None
         if loop is None:
             return
-        judge = None if self.judging is None else self.judging.judge
-        for part in ([] if judge is None else [judge]) + parts_of(self.arms.values()):
+        judges = [] if self.judging is None else [self.judging.judge]
+        for part in judges + parts_of(self.arms.values()):
             try:
                 loop.run(part.close(), timeout_s=CLOSE_S)
             except Exception as error:  # the process ends anyway; the database must still be closed
-                facts = {"action": "close", "part": part.name, "reason": repr(error)}
-                log.warning("a part could not be closed; the process ends all the same", extra=facts)
+                extra = {"action": "close", "part": part.name, "reason": repr(error)}
+                log.warning("a part could not be closed; the process ends all the same", extra=extra)
         loop.close()

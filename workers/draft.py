@@ -1,4 +1,4 @@
-"""Draft of a first configuration: every choice with its reason, as lines for a terminal and as a commented file."""
+"""Draft of a first configuration: choices with their reasons, for the terminal and for a commented file."""
 
 import contextlib
 import importlib.util
@@ -27,14 +27,14 @@ from ragbandit.workers.wiring.retrievers import kind_of, with_choice
 
 #: billions of parameters in names: "qwen2.5:14b", "Llama-3.2-3B-Instruct"
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
-#: what the name of a smaller sibling ends with
+#: endings of the names of smaller siblings
 _SMALLER: Final = ("mini", "small", "lite", "nano")
 
 
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
-    """At most two models, the small one first, and the reason. wanted: names. Raises ConfigError if none stand out."""
+    """Choose one or two models. Returns (models, small one first; reason). Raises ConfigError if none stand out."""
     models = {model.name: model for model in server.models}
-    names = ", ".join([*list(models)[:MOST_NAMED], *(["..."] if len(models) > MOST_NAMED else [])])
+    names = ", ".join(list(models)[:MOST_NAMED]) + (", ..." if len(models) > MOST_NAMED else "")
     unknown = [name for name in wanted if name not in models]
     if unknown or len(wanted) > 2:
         fault = f"has no model {unknown[0]!r}" if unknown else "is set up with two models at most"
@@ -44,9 +44,11 @@ def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ..
         return tuple(models[name] for name in wanted), "as --model says"
     if len(models) == 1:
         return server.models, "the only one there"
-    if pair := _by_size(server.models):
+    pair = _by_size(server.models)
+    if pair:
         return pair, "the smallest and the largest by name; --model takes others"
-    if pair := _siblings(models):
+    pair = _siblings(models)
+    if pair:
         return pair, "a model and its smaller sibling by name; --model takes others"
     if len(models) == 2:
         return server.models, "in the server's order, since names tell no size; --model SMALL --model LARGE says it"
@@ -55,7 +57,7 @@ def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ..
 
 
 def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
-    """The smallest and the largest if every name has a size, and they differ; else none."""
+    """The smallest and the largest model by the sizes in their names; () if a name has no size, or all are equal."""
     sizes = [max(map(float, _BILLIONS.findall(model.name)), default=0.0) for model in models]
     if not all(sizes) or len(set(sizes)) == 1:
         return ()
@@ -63,13 +65,13 @@ def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
 
 
 def _siblings(models: Mapping[str, Model]) -> tuple[Model, ...]:
-    """The newest model that has a smaller sibling by name, after that sibling; else none."""
+    """(smaller sibling, model) of the newest model that has a smaller sibling by name; () without any."""
     names = [(f"{large}-{ending}", large) for large in models for ending in _SMALLER]
     pairs = [(models[small], models[large]) for small, large in names if small in models]
     return max(pairs, key=lambda pair: pair[1].created, default=())
 
 
-#: places in which unnamed documents are looked for
+#: paths that are tried if the user names no documents
 _USUAL_DOCUMENTS: Final = ("docs", "documents", "corpus.jsonl")
 #: packages of the local model
 _LOCAL: Final = ("torch", "transformers")
@@ -80,19 +82,19 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """The models, documents and pipelines that answers can be made of."""
+    """The models, documents and pipelines of this machine that can be used to answer."""
 
-    #: arms that are pipelines of other frameworks, by name
+    #: arm -> params that call a pipeline of another framework
     pipelines: Mapping[str, Params]
-    #: why workers cannot run here, in words; "": they can
+    #: why workers cannot run here; "" if they can
     no_workers: str = ""
-    #: the server, with the models of it that are used, the small one first, and why these; no server: none
     server: ModelServer | None = None
+    #: chosen models of the server, the small one first, and the reason for the choice
     models: tuple[Model, ...] = ()
     picked: str = ""
-    #: the packages of the local model are installed
+    #: whether the packages of the local model are installed
     local: bool = False
-    #: name and contents, in words, of an index of words
+    #: (name, description) of a bm25 index
     index: tuple[str, str] | None = None
 
 
@@ -105,14 +107,14 @@ def look_around(
     pipelines: Sequence[str],
     settings: Settings,
 ) -> Surroundings:
-    """The models, documents (indexed) and pipelines of this machine. Raises RagBanditError if one cannot be used."""
+    """Find models and pipelines, and index the documents. Raises RagBanditError if one of them cannot be used."""
     try:
         require_service()
     except ConfigError as error:
         if url or wanted or documents or pipelines:
             raise
         return Surroundings(pipelines={}, no_workers=str(error))
-    arms = dict(_pipeline_arm(given) for given in pipelines)
+    arms = dict(_pipeline_arm(text) for text in pipelines)
     if len(arms) > 1:
         return Surroundings(pipelines=arms)
     server = find_server(url=url, key_env=key_env, environ=os.environ)
@@ -124,9 +126,9 @@ def look_around(
     return Surroundings(pipelines=arms, server=server, models=models, picked=picked, local=local, index=index)
 
 
-def _pipeline_arm(given: str) -> tuple[str, Params]:
-    """The arm that "name=package.module:object" stands for. The object is imported and, if a function, called."""
-    name, _, path = given.partition("=")
+def _pipeline_arm(text: str) -> tuple[str, Params]:
+    """(name, params) of the arm for "name=package.module:object". Imports the object; a function is called."""
+    name, _, path = text.partition("=")
     try:
         CallableArm(name=name, object=path)
     except ConfigError as error:
@@ -135,37 +137,38 @@ def _pipeline_arm(given: str) -> tuple[str, Params]:
 
 
 def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
-    """The present index, else a new one of documents. Raises ConfigError without packages, or if `named` fails."""
-    folder = Path(settings.data_dir).absolute() / "indexes"
-    names = sorted({file.parent.name for file in folder.glob("*/index.json")})
-    for name in () if named else sorted(names, key=settings.retriever.index.__ne__):
-        with contextlib.suppress(RagBanditError):  # it is of another kind
-            return name, f"{kind_of(with_choice(settings, index=name)).info()['passages']} passages"
+    """(name, description) of a present index, else of a new index of the documents; errors are raised if `named`."""
+    if named is None:
+        folder = Path(settings.data_dir).absolute() / "indexes"
+        names = sorted({file.parent.name for file in folder.glob("*/index.json")})
+        for name in sorted(names, key=settings.retriever.index.__ne__):  # the configured one first
+            with contextlib.suppress(RagBanditError):  # an index of another kind
+                return name, f"{kind_of(with_choice(settings, index=name)).info()['passages']} passages"
     documents = named or next((path for path in map(Path, _USUAL_DOCUMENTS) if path.exists()), None)
     if documents is None:
         return None
     if not documents.exists():
         raise InvalidInput(f"{named} does not exist", field="--documents", remedy="give a folder or a corpus.jsonl")
     try:
-        facts = build_index(settings, corpus=documents)
+        description = build_index(settings, corpus=documents)
     except RagBanditError as error:
-        if named or isinstance(error, ConfigError):  # a package is missing: arms that search would be left out
+        if named or isinstance(error, ConfigError):  # a missing package, which would leave out all arms that search
             raise
         errors.print(escape(f"{documents} is not indexed: {error}"), soft_wrap=True, highlight=False)
         return None
-    return settings.retriever.index, f"{facts['passages']} passages of {documents}"
+    return settings.retriever.index, f"{description['passages']} passages of {documents}"
 
 
-#: what matters to the user -> reward.weight by the cost that is charged. 1 / weight is what a right answer is worth
+#: preference -> cost term -> reward.weight; 1 / weight is the cost that a right answer is worth
 WEIGHTS: Final = {
     "economy": {"steps": 0.2, "seconds_total": 0.05, "dollars": 100.0},
     "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
     "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
 _MISSING: Final = "documents to search (--documents DIR), a model server (--url) or your pipelines (--pipeline)"
-#: share of the holdback that is written with an incumbent
+#: share of questions in the holdback
 _HOLDBACK: Final = 0.05
-#: models of OpenAI that reason, and refuse a temperature and stop strings (the generator applies these itself)
+#: reasoning models of OpenAI, which refuse a temperature and stop strings (the generator applies stop strings itself)
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 _HEAD: Final = (
     "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit "
@@ -184,17 +187,17 @@ Prices = Sequence[Mapping[str, float]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """A choice: sections of the file, and why they are as they are."""
+    """Sections of the configuration file, and the reason for them."""
 
     topic: str
     why: str
     sections: dict[str, Any]
-    #: advice for the user, which only the file has
+    #: advice that is written only to the file
     note: str = ""
 
 
 def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices = ()) -> list[Choice]:
-    """The choices for these surroundings. preference: a key of WEIGHTS. prices: of the models, in order, or none."""
+    """The choices for these surroundings. preference: a key of WEIGHTS. prices: of all models in order, or empty."""
     arms = _arms(here)
     choices = [_server(here, key_env=key_env, prices=prices) if here.server else _no_server(here)]
     if here.index is not None:
@@ -208,7 +211,7 @@ def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices =
 
 
 def as_yaml(choices: Sequence[Choice]) -> str:
-    """The file: every choice below its reason."""
+    """The configuration file, with the reason of each choice as a comment above it."""
     parts = [_comment(_HEAD)]
     for choice in choices:
         body = yaml.safe_dump(choice.sections, sort_keys=False, default_flow_style=None, width=110)
@@ -218,25 +221,27 @@ def as_yaml(choices: Sequence[Choice]) -> str:
 
 
 def cost_unit(here: Surroundings, *, prices: Prices) -> str:
-    """The cost that is charged: seconds with pipelines, of which each is one step, else dollars if prices are known."""
-    return "seconds_total" if here.pipelines else "dollars" if prices else "steps"
+    """The cost term of the reward: seconds if there are pipelines (each is one step), dollars if prices are known."""
+    if here.pipelines:
+        return "seconds_total"
+    return "dollars" if prices else "steps"
 
 
 def worth(preference: str, *, unit: str) -> str:
-    """What a right answer is worth, in words."""
+    """The cost that a right answer is worth, as text."""
     return formats.worth(1.0 / WEIGHTS[preference][unit], unit)
 
 
 def parsed_price(text: str) -> dict[str, float]:
-    """The price of a model as a user writes it: "INPUT/OUTPUT", dollars per million tokens. Raises ConfigError."""
+    """Parse a price "INPUT/OUTPUT" in dollars per million tokens. Raises ConfigError."""
     try:
-        read, written = (float(part) for part in text.split("/"))
+        prices = [float(part) for part in text.split("/")]
     except ValueError:
-        read = written = math.nan
-    if not (0.0 <= read < math.inf and 0.0 <= written < math.inf):
+        prices = []
+    if len(prices) != 2 or not all(0.0 <= price < math.inf for price in prices):
         remedy = "give dollars per million tokens as INPUT/OUTPUT, for example 0.15/0.6"
         raise ConfigError(f"{text!r:.40} is not a price", field="--price", remedy=remedy)
-    return {"input": read, "output": written}
+    return {"input": prices[0], "output": prices[1]}
 
 
 def _comment(text: str) -> str:
@@ -244,7 +249,6 @@ def _comment(text: str) -> str:
 
 
 def _no_server(here: Surroundings) -> Choice:
-    """Who writes the answers of the arms that workers run: the local model, or nobody."""
     tried = ", ".join(f"{product} {port}" for product, port in USUAL_PORTS.items())
     name, sections = Settings().generator.model, dict[str, Any]()
     if len(here.pipelines) > 1:
@@ -272,9 +276,10 @@ def _no_server(here: Surroundings) -> Choice:
 
 
 def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
-    """The generators of the models on the server: one as `generator`, two as `generators` small and large."""
+    """The generators for the server's models: one model is `generator`, two are `small` and `large` in `generators`."""
     assert here.server is not None
-    url, names = here.server.url, [model.name for model in here.models]
+    url = here.server.url
+    names = [model.name for model in here.models]
     unknown = [model.name for model in here.models if model.context_tokens is None]
     context = (
         f". The server lists no context length of {' and '.join(unknown)}, so no question is refused as too long here: "
@@ -292,8 +297,8 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
         note = "" if prices else _NO_PRICE.format(who="tokens cost nothing")
         return Choice(topic="model", why=why, sections={"generator": sections[0], **preset}, note=note)
     why = f"{url}: small is {names[0]}, large is {names[1]} ({here.picked}){charged}{context}"
-    who = "an answer of the large model costs what one of the small model costs"
-    note = "" if prices else _NO_PRICE.format(who=who)
+    effect = "an answer of the large model costs what one of the small model costs"
+    note = "" if prices else _NO_PRICE.format(who=effect)
     named = dict(zip(("small", "large"), sections, strict=True))
     return Choice(topic="model", why=why, sections={"generators": named, **preset}, note=note)
 
@@ -306,19 +311,22 @@ def _generator(model: Model, *, url: str, key_env: str) -> Params:
         options["max_tokens_field"] = "max_completion_tokens"
         if _REASONING.match(model.name):
             options["fields"] = {"temperature": None, "stop": None, "reasoning_effort": "low"}
-    told: Params = {} if model.context_tokens is None else {"context_tokens": model.context_tokens}
-    told |= {} if model.supports is None else {"supports": list(model.supports)}
-    return {"name": "openai", "model": model.name, **told, "openai": options}
+    generator: Params = {"name": "openai", "model": model.name}
+    if model.context_tokens is not None:
+        generator["context_tokens"] = model.context_tokens
+    if model.supports is not None:
+        generator["supports"] = list(model.supports)
+    return generator | {"openai": options}
 
 
 def _arms(here: Surroundings) -> dict[str, Params]:
-    """The arms: pipelines; without an index also the models; with an index searches by them; else two of the caller."""
+    """The pipelines, and arms for the models: with an index they search. Two arms of the caller if there is nothing."""
     arms = dict(here.pipelines)
     if here.models and not here.index:
         if len(here.models) == 1:
             return arms | {"model": {}}
         return arms | {size: {"class": "model", "generator": size} for size in ("small", "large")}
-    names = ["no_retrieval", *(["single_step", "multi_step"] if here.index else [])]
+    names = ["no_retrieval", "single_step", "multi_step"] if here.index else ["no_retrieval"]
     if len(here.models) == 2:
         sizes = {"no_retrieval": ["small"], "single_step": ["small", "large"], "multi_step": ["large"]}
         arms |= {f"{name}_{size}": {"class": name, "generator": size} for name in names for size in sizes[name]}
@@ -337,13 +345,13 @@ def _why_arms(here: Surroundings, arms: dict[str, Params]) -> str:
     if len(here.pipelines) > 1:
         return f"{names}: your pipelines; change `input` to text or messages where one wants no {{question: ...}}"
     if here.index is None:
-        more = "documents (--documents DIR) add arms that search" if here.models or here.local else "name another"
-        return f"{names}: all that can answer here; {more}"
+        advice = "documents (--documents DIR) add arms that search" if here.models or here.local else "name another"
+        return f"{names}: all that can answer here; {advice}"
     return f"{names}: from memory, after one search, after several"
 
 
 def _incumbent(arms: dict[str, Params]) -> Choice:
-    """The arm that would answer without a router: of the larger model the one that searches once, else the first."""
+    """The arm that would answer without a router: one search with the larger model, else the first arm."""
     usual = ("single_step_large", "single_step", "large", *arms)
     incumbent = next(name for name in usual if name in arms)
     harm = Settings().policy.harm

@@ -1,4 +1,4 @@
-"""Housekeeping: learning, and the threads that a worker process runs in addition to its jobs."""
+"""Housekeeping: jobs of the queue `learn`, and the background threads of a worker process."""
 
 import logging
 import time
@@ -31,19 +31,20 @@ from ragbandit.workers.threads import insist
 
 log = logging.getLogger("ragbandit.worker")
 
+#: states of policy versions that learn
 _LEARNING: Final = frozenset({"shadow", "canary", "paused", "champion"})
-#: versions that learn at once: those in shadow beyond it are never more than `rollout.shadows`
+#: most versions that learn at the same time
 MOST: Final = 32
-#: how long a learner that was woken tries again while the store fails; after that it looks as often as ever
+#: seconds for which a learner tries again while the store fails
 LEARN_S: Final = 60.0
-#: least time between two wake-ups of the learner that are heeded, seconds: what comes meanwhile is learned together
+#: least time between two drains of the ledger, seconds: feedback of this time is learned together
 GATHER_S: Final = 0.2
-#: how often versions of the policy are looked at, seconds
+#: seconds between two evaluations of policy versions
 WATCH_S: Final = 5.0
 
 
 def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
-    """Learning, if a wake-up came or the ledger has something ready."""
+    """The function `learn`, if a wake-up came or the ledger has decisions to learn; else None."""
     if woken:
         context.ending.wait(context.looked_at + GATHER_S - time.monotonic())
     context.looked_at = time.monotonic()
@@ -51,16 +52,12 @@ def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # no
 
 
 def learn(context: Context) -> int:
-    """Learn everything that is ready in this ledger; the number of decisions closed, 0 if nothing can be learned now.
-
-    While the store fails it is tried for LEARN_S.
-    """
-    learner = context.learner
-    assert learner is not None
+    """Learn what is ready, for LEARN_S seconds if the store fails. Returns the number of decisions closed."""
+    assert context.learner is not None
     context.wake_versions()
-    drained = partial(drain, context, learner, patience_s=context.settings.learning.lease_s + 1)
+    work = partial(drain, context, context.learner, patience_s=context.settings.learning.lease_s + 1)
     try:
-        return insist(drained, seconds=LEARN_S, ending=context.ending)
+        return insist(work, seconds=LEARN_S, ending=context.ending)
     except NotReady as error:
         log.info("nothing can be learned yet", extra={"action": "learn", "reason": str(error)})
     except (StoreError, SnapshotError):  # logged once per outage
@@ -69,9 +66,9 @@ def learn(context: Context) -> int:
 
 
 def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int:
-    """As Learner.drain. A store that fails is logged once per outage, and /ready shows it. Raises what drain raises."""
+    """As Learner.drain, with the same errors. A failing store is logged once per outage, and shown by /ready."""
     outage, label = context.learning, learner.ledger.label
-    failing = outage.lasts
+    was_failing = outage.lasts
     try:
         done = learner.drain(patience_s=patience_s)
     except (StoreError, SnapshotError) as error:
@@ -79,46 +76,47 @@ def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int
         reason = str(error)
         context.notifier.attempt(lambda: context.jobs.set_learner_fault(label, reason))
         raise
-    if failing:
+    if was_failing:
         outage.ended()
         context.notifier.attempt(lambda: context.jobs.set_learner_fault(label, None))
     return done
 
 
 def learning_versions(versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
-    """Those that learn in a ledger beside the configuration's own."""
-    former = [one for one in versions if one.state == "retired" and one.former == "champion"]
-    last = max(former, key=lambda one: one.since, default=None)
-    learning = [one for one in versions if one.label != one.base and (one.state in _LEARNING or one is last)]
-    return sorted(learning, key=lambda one: (one.state != "champion", one.state != "canary", one.since))[:MOST]
+    """The versions that learn in their own ledger, the champion first. The last former champion goes on learning."""
+    former = [version for version in versions if version.state == "retired" and version.former == "champion"]
+    last = max(former, key=lambda version: version.since, default=None)
+    learning = [v for v in versions if v.label != v.base and (v.state in _LEARNING or v is last)]
+    return sorted(learning, key=lambda v: (v.state != "champion", v.state != "canary", v.since))[:MOST]
 
 
 def version_learning(context: Context) -> Routine:
-    """The thread that keeps a learner for each version that learns, and retires the ledgers of those that are over."""
-    running, retired = dict[str, _VersionLearner](), set[str]()
+    """The thread that runs a learner for each learning version, and retires the ledgers of ended versions."""
+    running = dict[str, _VersionLearner]()
+    retired = set[str]()
 
     def look() -> None:
         versions = _versions(context)
-        wanted = {one.name: one for one in learning_versions(versions)}
-        for name in set(running) - set(wanted):
+        learning = {version.name: version for version in learning_versions(versions)}
+        for name in set(running) - set(learning):
             running.pop(name).close()
-        for name in set(wanted) - set(running):
-            running[name] = _VersionLearner(context, wanted[name])
+        for name in set(learning) - set(running):
+            running[name] = _VersionLearner(context, learning[name])
             running[name].start()
             retired.discard(name)
         for version in versions:
-            over = version.state in ("rolled_back", "retired") and version.label != version.base
-            done = version.name in wanted or version.name in retired
-            if over and not done and _retired(context, version):
+            has_ended = version.state in ("rolled_back", "retired") and version.label != version.base
+            is_done = version.name in learning or version.name in retired
+            if has_ended and not is_done and _retired(context, version):
                 retired.add(version.name)
 
     def wake() -> None:
-        for one in list(running.values()):
-            one.wake()
+        for learner in list(running.values()):
+            learner.wake()
 
     def close() -> None:
-        for one in running.values():
-            one.close()
+        for learner in running.values():
+            learner.close()
 
     context.wake_versions = wake
     interval = context.settings.workers.sweep_interval_s
@@ -128,22 +126,24 @@ def version_learning(context: Context) -> Routine:
 def _versions(context: Context) -> list[PolicyVersion]:
     base = context.store.label
     with context.store.database.read() as connection:
-        any_made = control_of(connection, base=base).revision
-        return versions_of(connection, base=base) if any_made else []
+        if not control_of(connection, base=base).revision:  # there has never been a version
+            return []
+        return versions_of(connection, base=base)
 
 
 def _retired(context: Context, version: PolicyVersion) -> bool:
-    """Let no decision wait for this version's ledger; whether that is done. A ledger that never began is."""
+    """Close all decisions that wait for this version's ledger. Returns whether none is left."""
     ledger = Ledger(context.store.database, label=version.label)
     if ledger.registered() is None:
         return True
-    holder, learning = f"retire-{context.ledger.label}-{id(context)}", context.settings.learning
+    holder = f"retire-{context.ledger.label}-{id(context)}"
+    lease_s = context.settings.learning.lease_s
     try:
-        while not context.ending.is_set() and ledger.acquire(holder=holder, lease_s=learning.lease_s):
+        while not context.ending.is_set() and ledger.acquire(holder=holder, lease_s=lease_s):
             if retire(ledger, holder=holder, now=time.time()) == "done":
                 log.info("the ledger of a version is retired", extra={"action": "retire", "version": version.name})
                 return True
-    except Conflict:  # the lease was lost: its next holder does it
+    except Conflict:  # another process has taken the lease, and goes on
         pass
     finally:
         ledger.release(holder=holder)
@@ -160,11 +160,10 @@ class _VersionLearner(Routine):
         self._context, self._version = context, version
         self._ledger = Ledger(context.store.database, label=version.label)
         self._learner: Learner | None = None
-        self._due, self._published = False, False
+        self._is_woken, self._published = False, False
 
     def wake(self) -> None:
-        """There may be something to learn."""
-        self._due = True
+        self._is_woken = True
         super().wake()
 
     def _learn(self) -> None:
@@ -172,44 +171,39 @@ class _VersionLearner(Routine):
         if self._learner is None:
             settings = settings_of(context.settings, self._version)
             self._learner = make_learner(settings, database=context.store.database, jobs=context.jobs)
-        due, self._due = self._due, False
-        if not (due or not self._published or _is_due(context, self._ledger)):
+        woken, self._is_woken = self._is_woken, False
+        if self._published and not woken and not _is_due(context, self._ledger):
             return
         try:
             self._learner.drain()
+            self._published = True
         except NotReady as error:  # no router has opened its ledger yet
             log.debug("a version cannot learn yet", extra={"action": "learn", "reason": str(error)})
-        else:
-            self._published = True
 
 
 def _is_due(context: Context, ledger: Ledger) -> bool:
-    """The ledger has something ready."""
     rule = closing_rule(context.settings.learning)
     return bool(is_inheriting(ledger) or ledger.ready(rule, now=steady_clock().now(), limit=1))
 
 
-#: how often a process renews its claims and looks for those of processes that have ended, seconds
+#: seconds between two renewals of this process's claims, and two looks for claims of processes that have ended
 CLAIMS_S: Final = 0.5
-#: how often a worker looks in SQL for runs that were cancelled, seconds, at most
+#: most seconds between two looks for cancelled runs in the database
 CANCELLED_S: Final = 5.0
-#: how often answers to check are looked for, seconds
+#: seconds between two looks for answers to check
 CHECK_S: Final = 1.0
-#: decisions that a log line names
+#: most decisions that a log line names
 SHOWN: Final = 5
-#: how often the hourly totals are extended, seconds
+#: seconds between two updates of the hourly totals
 TOTALS_S: Final = 5.0
-#: how often it is looked whether decisions are old enough to leave, or too many, seconds
-RETENTION_S: Final = 60.0
-#: longest step of it, and its pause while there is more to read
+#: longest update of the totals, and the pause after it if rows remain, seconds
 TOTALS_STEP_S: Final = 2.0
+#: seconds between two looks for decisions to delete (settings.retention)
+RETENTION_S: Final = 60.0
 
 
 def handle_notification(context: Context, notification: str) -> None:
-    """At "cancel:<id>" of a run that is active here, find in the database which runs are to be stopped.
-
-    At "stream:<id>" of one, it gives its answer out from now on.
-    """
+    """Handle "cancel:<id>", which stops a run, and "stream:<id>", which makes a run send its answer while it runs."""
     kind, _, key = notification.partition(":")
     if kind == STREAM_NEWS and context.streams is not None:
         context.streams.wanted(DecisionId(key))
@@ -218,10 +212,10 @@ def handle_notification(context: Context, notification: str) -> None:
 
 
 def routines_of(context: Context) -> list[Routine]:
-    """Start the threads of this process.
+    """Start the background threads of this process.
 
-    Every worker stops cancelled runs and renews its claims. A worker that learns also does what one process per store
-    does at a time: lost notifications, hourly totals, versions, retention, checks of answers.
+    Every worker stops cancelled runs and renews its claims. A worker that learns also sends lost notifications again,
+    updates the hourly totals, evaluates versions, deletes old decisions, and checks answers.
     """
     settings, database = context.settings, context.store.database
     sweep_s = settings.workers.sweep_interval_s
@@ -251,7 +245,8 @@ def routines_of(context: Context) -> list[Routine]:
         Routine("look at policy versions", watch_rollouts, every_s=WATCH_S, at_end=evaluator.close).start(),
         version_learning(context),
     ]
-    if limits := settings.retention.model_dump(exclude_none=True):
+    limits = settings.retention.model_dump(exclude_none=True)
+    if limits:
         retention = Retention(database, holder=lease_holder("retention"), **limits)
         chore = "let old decisions leave the store"
         routines.append(Routine(chore, retention.step, every_s=RETENTION_S, at_end=retention.release).start())
@@ -259,26 +254,26 @@ def routines_of(context: Context) -> list[Routine]:
 
 
 def checking_routine(context: Context) -> Routine:
-    """The thread that checks answers, one at a time; several workers that learn check several."""
+    """The thread that checks answers, one at a time."""
     context.checking = checking = Checking(context.settings.reward, store=context.store)
     check, close = partial(check_answers, context), checking.process.end
     return Routine("check answers", check, every_s=CHECK_S, at_end=close).start()
 
 
 def stop_cancelled(context: Context) -> None:
-    """Stop the runs here that their callers have cancelled, as the database says."""
+    """Stop the runs of this process whose cancellation the database contains."""
     for key in pending.requested(context.store.database, ids=context.active_runs.ids()):
         if context.active_runs.stop(key):
             log.info("a run was cancelled by its caller", extra={"action": "cancel", "decision": key})
 
 
 def keep_claims(context: Context) -> None:
-    """Renew the claims of what runs here, and let be claimed again what processes ran that have ended."""
+    """Renew the claims of this process. Decisions claimed by processes that have ended are queued again."""
     for claims, active in context.claimed():
         claims.renew(active.ids())
-        lost = claims.free_lost(held=active.ids())
-        if lost:
-            facts = {"action": "requeue", "count": len(lost), "decisions": ", ".join(lost[:SHOWN])}
-            log.warning("a worker process ended while it ran decisions; they are queued again, in front", extra=facts)
+        freed = claims.free_lost(held=active.ids())
+        if freed:
+            extra = {"action": "requeue", "count": len(freed), "decisions": ", ".join(freed[:SHOWN])}
+            log.warning("a worker process ended while it ran decisions; they are queued again, in front", extra=extra)
         if claims is context.queue:
-            context.notifier.request_answers(lost)
+            context.notifier.request_answers(freed)

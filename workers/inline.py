@@ -1,7 +1,7 @@
-"""Answers in the service's own process: arms that only wait for servers need no worker and no Redis.
+"""Answers in the process of the HTTP service: arms that only wait for servers need no worker and no Redis.
 
-A decision is claimed in the transaction that stores it, and run on the service's event loop by the code that workers
-run. If the process dies, another one takes the decision over, as from a worker. Outcomes of concurrent answers are
+A decision is claimed in the transaction that stores it, and runs on the service's event loop with the code of the
+workers. If the process dies, another one takes over the decision, as for a worker. Outcomes of concurrent answers are
 committed together.
 """
 
@@ -32,22 +32,21 @@ from ragbandit.workers.wiring.generators import WorkerArm, make_strategies, work
 
 log = logging.getLogger("ragbandit.worker")
 
-#: how often decisions are looked for that no process runs, seconds
+#: seconds between two looks for decisions that no process runs
 LOOK_S: Final = 0.5
-#: longest wait for runs to be given back when the process ends, seconds
+#: longest wait for the claims to be released when the process ends, seconds
 CLOSE_S: Final = 5.0
 
 
 def inline_arms(settings: Settings) -> dict[str, WorkerArm]:
-    """The arms that the service's own process can run: they compute nothing and only wait for servers.
-
-    Raises ConfigError.
-    """
+    """The arms that the HTTP service itself can run: they only wait for servers. Raises ConfigError."""
     if settings.workers.inline == 0:
         return {}
-    made = make_strategies(settings, worker_arms(settings))
-    named = {name: made[ArmName(name)] for name in worker_arms(settings)}
-    return {name: arm for name, (arm, strategy) in named.items() if _only_waits(strategy, arm=arm, settings=settings)}
+    arms = worker_arms(settings)
+    strategies = make_strategies(settings, arms)
+    return {
+        name: arm for name, arm in arms.items() if _only_waits(strategies[ArmName(name)][1], arm=arm, settings=settings)
+    }
 
 
 def _only_waits(strategy: Strategy, *, arm: WorkerArm, settings: Settings) -> bool:
@@ -61,10 +60,7 @@ def _only_waits(strategy: Strategy, *, arm: WorkerArm, settings: Settings) -> bo
 
 
 class InlineAnswers:
-    """Runs arms on the event loop of a service. See router.serving.pending.InlineRuns.
-
-    Call `start` on that loop, before the first question.
-    """
+    """Runs arms on the event loop of a service. See router.serving.pending.InlineRuns."""
 
     def __init__(self, router: Router, *, arms: Mapping[str, WorkerArm]) -> None:
         """Raises ConfigError if an arm cannot be loaded."""
@@ -73,18 +69,18 @@ class InlineAnswers:
             settings=router.settings,
             store=router.store,
             ledger=router.ledger,
-            jobs=router.jobs,  # type: ignore[arg-type] # without Redis, one that only fails
+            jobs=router.jobs,  # type: ignore[arg-type] # without Redis every call of it fails
         )
         self._context.arms = self._context.loader.load(arms)
         self._lock = threading.Lock()
-        #: claimed decisions that have not begun -> when they were claimed (time.monotonic)
+        #: claimed decision that has not begun -> time.monotonic() of its claim
         self._claimed: dict[DecisionId, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._routines: list[Routine] = []
 
     def start(self, tracing: Tracing) -> None:
-        """Begin to take questions. tracing: of the service."""
+        """Begin to take questions. Call this on the event loop of the service. tracing: the service's spans."""
         self._context.tracing = tracing
         self._loop = asyncio.get_running_loop()
         self._routines = [
@@ -94,24 +90,27 @@ class InlineAnswers:
         self._router.run_inline(self)
 
     def claim(self, decisions: Sequence[Decision]) -> Mapping[DecisionId, str]:
-        """Choose the decisions that are to be run here: each with the key of this process."""
-        ours = [each.id for each in decisions if each.run_by == "worker" and each.arm in self._context.arms]
+        """Choose the decisions that run in this process. Returns decision id -> key of this process."""
+        candidates = [
+            decision.id for decision in decisions if decision.run_by == "worker" and decision.arm in self._context.arms
+        ]
         now = time.monotonic()
         with self._lock:
-            for key in [key for key, since in self._claimed.items() if since < now - SERVE_S]:
-                del self._claimed[key]  # its caller has gone; its claim has run out
+            # Claims of callers that are gone have expired.
+            self._claimed = {key: since for key, since in self._claimed.items() if since >= now - SERVE_S}
             room = max(0, self._most - len(self._claimed) - len(self._context.active_runs.ids()))
-            self._claimed.update(dict.fromkeys(ours[:room], now))
-        return dict.fromkeys(ours[:room], self._context.queue.process.key)
+            claimed = dict.fromkeys(candidates[:room], now)
+            self._claimed |= claimed
+        return dict.fromkeys(claimed, self._context.queue.process.key)
 
     def unclaim(self, ids: Iterable[DecisionId]) -> None:
-        """These decisions were not stored, or another request made them."""
+        """Release claims: these decisions were not stored, or another request stored them."""
         with self._lock:
             for key in ids:
                 self._claimed.pop(key, None)
 
     def begin(self, decision: Decision, *, live: bool) -> tuple["Future[Outcome]", ReadStream | None] | None:
-        """Run a decision that was claimed here; None if it was not, or has begun."""
+        """Run a decision that was claimed here. Returns (outcome, stream of the answer if `live`), else None."""
         with self._lock:
             if self._claimed.pop(decision.id, None) is None or self._context.ending.is_set():
                 return None
@@ -124,11 +123,11 @@ class InlineAnswers:
         return waiting, stream
 
     def stop(self, decision_id: DecisionId) -> bool:
-        """Stop this run; False if it is not here."""
+        """Stop the run of this decision. False if it does not run in this process."""
         return self._context.active_runs.stop(decision_id)
 
     def close(self) -> None:
-        """Give back what runs here, and close the arms' connections."""
+        """Cancel all runs, release their claims, and close the arms' connections."""
         self._context.ending.set()
         if self._loop is not None and not self._loop.is_closed() and self._loop.is_running():
             asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(CLOSE_S)
@@ -144,15 +143,13 @@ class InlineAnswers:
             await arm.retriever.close()
 
     def _take_waiting(self) -> None:
-        """Claim decisions of our arms that no process runs: their service has died, or had no room."""
+        """Claim decisions of these arms that no process runs, because their service died or had no room."""
         context, loop = self._context, self._loop
         while loop is not None and len(context.active_runs.ids()) < self._most and not context.ending.is_set():
             claimed = context.queue.claim(within=list(context.arms))
             if claimed is None:
                 return
-            run = ActiveRun(decision_id=claimed.decision_id, tries=claimed.tries, arm=claimed.arm, chat=claimed.chat)
-            context.active_runs.begin(run)
-            loop.call_soon_threadsafe(self._spawn, run)
+            loop.call_soon_threadsafe(self._spawn, context.active_runs.begin_claimed(claimed))
 
     def _spawn(self, run: ActiveRun, job: AnswerJob | None = None, writer: LocalWriter | None = None) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(run, job=job, writer=writer))
@@ -160,7 +157,7 @@ class InlineAnswers:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, run: ActiveRun, *, job: AnswerJob | None, writer: LocalWriter | None) -> None:
-        """Run a claimed decision, and those that answer in its place. job: of the decision, if it is known."""
+        """Run a claimed decision; after a failure run its successors, too. job: the decision's job if it is loaded."""
         following: ActiveRun | None = run
         while following is not None:
             with self._context.active_runs.ending(following):
@@ -168,14 +165,12 @@ class InlineAnswers:
                     job = job or await asyncio.to_thread(job_of, self._context, following)
                     following = None if job is None else await self._answer_once(job, writer=writer)
                 except Exception:
-                    log.exception(
-                        "an answer failed; its claim runs out, and it is tried again", extra={"action": "job"}
-                    )
+                    message = "an answer failed; its claim runs out, and it is tried again"
+                    log.exception(message, extra={"action": "job"})
                     following = None
             job = None
 
     async def _answer_once(self, job: AnswerJob, *, writer: LocalWriter | None) -> ActiveRun | None:
-        """As AnswerJob.run_here, without blocking the event loop."""
         if writer is not None and job.run.decision_id != writer.decision_id:
             writer.link(job.decision.id)
         try:
@@ -201,17 +196,16 @@ class InlineAnswers:
     async def _keep(self, job: AnswerJob, outcome: Outcome) -> None:
         """Commit the outcome together with those of other answers, then deliver it to its callers."""
         try:
-            new = await asyncio.wrap_future(self._router.batchers["outcomes"].submit(outcome, admitted=True))
-        except RagBanditError:  # the answer was paid for: it is kept for as long as it takes
+            is_new = await asyncio.wrap_future(self._router.batchers["outcomes"].submit(outcome, admitted=True))
+        except RagBanditError:  # the answer was paid for, so `finish` tries again for a long time
             await asyncio.to_thread(job.finish, outcome)
-            new = False
-        if new:
+            is_new = False
+        if is_new:
             self._router.answers.deliver({outcome.decision_id: outcome})
-            log.info("answered", extra=job.facts | {"status": outcome.status})
+            log.info("answered", extra=job.log_extra | {"status": outcome.status})
         else:
             await self._deliver_stored(outcome.decision_id)
 
     async def _deliver_stored(self, decision_id: DecisionId) -> None:
-        """Deliver the stored outcome to its callers."""
         stored = await asyncio.to_thread(self._router.store.outcomes_by_id, [decision_id])
         self._router.answers.deliver(stored)

@@ -1,4 +1,4 @@
-"""Worker process: loads everything once, does jobs, and finishes what it has begun on SIGTERM."""
+"""Worker process: loads everything once, does jobs, and finishes its running jobs on SIGTERM. Supervisor of `up`."""
 
 import contextlib
 import logging
@@ -52,24 +52,22 @@ from ragbandit.workers.wiring.retrievers import kind_of, with_retriever
 
 
 def load_judge(context: Context) -> int:
-    """Load the judge; how many answers it works on at once.
-
-    Where an arm of this process asks the same generator they share it. Raises ConfigError.
-    """
+    """Load the judge. Returns how many answers it scores at the same time. Raises ConfigError."""
     settings, store = context.settings, context.store
     chosen = settings.judge
     if chosen.generator is None:
         raise ConfigError("there is no judge", field="judge.generator", remedy="set it, or leave out --queue judge")
     template = judge_templates(chosen.templates)[RUBRIC]
-    beside = any(settings.named_generators[name].name == "local" for name in names_in_use(settings)[0])
-    model = context.loader.generator(chosen.generator, section="judge.generator", models=1 + beside)
+    arms_use_local = any(settings.named_generators[name].name == "local" for name in names_in_use(settings)[0])
+    models = 2 if arms_use_local else 1
+    model = context.loader.generator(chosen.generator, section="judge.generator", models=models)
     at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
     check_room(settings, template=template, generator=model)
     judge = Judge(
         chosen,
         generator=model,
         template=template,
-        retriever=_retriever(settings),
+        retriever=_judge_retriever(settings),
         model=model_name(chosen.generator),
         secret=shared_secret(store.database, name="judge", now=time.time()),
     )
@@ -78,12 +76,13 @@ def load_judge(context: Context) -> int:
     )
     queue = ScoreQueue(store, kind="judge", budget=budget, expire_s=chosen.expire_s, attempts=chosen.attempts)
     queue.new_budget(now=time.time())
-    context.judging, context.loop = Judging(judge, queue=queue), context.loop or EventLoop()
+    context.judging = Judging(judge, queue=queue)
+    context.loop = context.loop or EventLoop()
     return at_once
 
 
-def _retriever(settings: Settings) -> Retriever:
-    """The retriever of the arms without its reranker, the default one where one of them searches it; or none."""
+def _judge_retriever(settings: Settings) -> Retriever:
+    """A retriever of the arms, without its reranker: the default one if an arm uses it, else the first by name."""
     name = min(names_in_use(settings)[1], key=lambda name: (name != DEFAULT, name), default=None)
     if name is None:
         return NoRetriever()
@@ -93,7 +92,7 @@ def _retriever(settings: Settings) -> Retriever:
 
 log = logging.getLogger("ragbandit.worker")
 
-#: how often the heartbeat file is touched, seconds
+#: seconds between two touches of the heartbeat file
 BEAT_S: Final = 5.0
 QUEUES = ("answer", "judge", "learn")
 
@@ -101,11 +100,10 @@ QUEUES = ("answer", "judge", "learn")
 def run_worker(
     settings: Settings, *, queues: Sequence[str], burst: bool = False, heartbeat: Path | None = None
 ) -> None:
-    """Do the jobs of these queues until SIGTERM or SIGINT; with burst, until there are none.
+    """Do the jobs of these queues until SIGTERM or SIGINT; with burst, until they are empty. Several threads answer and
+    judge, one thread learns. heartbeat: a file that is touched every BEAT_S seconds once everything is loaded.
 
-    Several threads take questions and answers to judge, one takes what there is to learn. heartbeat: a file that is
-    touched every few seconds from when everything is loaded. Raises ConfigError or
-    StoreError before the first job if something is missing.
+    Raises ConfigError or StoreError before the first job if something is missing.
     """
     die_with_parent()
     check_arms(settings)
@@ -114,14 +112,17 @@ def run_worker(
     database = open_database(settings, make=False)
     client = connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S)
     jobs = RedisJobs(client)
-    judge, checks, telemetry = judge_sample(settings), settings.reward.check is not None, settings.telemetry
-    store = DecisionStore(database, label=label, text=settings.log.text, judge=judge, check=checks)
+    has_check = settings.reward.check is not None
+    store = DecisionStore(database, label=label, text=settings.log.text, judge=judge_sample(settings), check=has_check)
+    telemetry = settings.telemetry
     tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="worker")
     ledger = Ledger(database, label=label)
     context = Context(settings=settings, store=store, ledger=ledger, jobs=jobs, tracing=tracing)
     threads = {"answer": 1, "judge": 1, "learn": 1}
     if "answer" in queues and settings.worker_arms:
-        threads["answer"] = _load_arms(context)
+        context.arms = context.loader.load(worker_arms(settings))
+        context.loop = EventLoop()
+        threads["answer"] = runs_at_once(context.arms.values())
         context.streams = StreamWriter(jobs.client, outage=jobs.outage)
     if "judge" in queues:
         threads["judge"] = load_judge(context)
@@ -139,9 +140,9 @@ def run_worker(
             running.callback(jobs.listen(partial(housekeeping.handle_notification, context)).close)
         retrievers = ", ".join(sorted({arm.retriever.name for arm in context.arms.values()}))
         card = card_of(role="worker", threads=at_once, retriever=retrievers)
-        busy = lambda: {one.name: one.busy for one in consumers}  # noqa: E731
+        busy = lambda: {consumer.name: consumer.busy for consumer in consumers}  # noqa: E731
         running.callback(keep_present(jobs.client, card, busy=busy).close)
-        for routine in routines:  # signal all before `close` waits for each
+        for routine in routines:  # stop all of them before `close` waits for each
             running.callback(routine.stop)
         log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
         running.enter_context(beating(heartbeat))
@@ -151,19 +152,18 @@ def run_worker(
 
 @contextlib.contextmanager
 def store_watched(database: Database, *, end: Callable[[], object]) -> Iterator[None]:
-    """Within the block, call `end` every second while the path of the database names another file than the open one.
-
-    Raises that StoreError after the block.
+    """Check every second during the block that the database's path still names the open file. If it does not, call
+    `end` (every second), and raise the StoreError after the block.
     """
-    lost: list[StoreError] = []
+    faults: list[StoreError] = []
 
     def look() -> None:
         try:
             database.check_file()
         except StoreError as error:
-            if not lost:
+            if not faults:
                 log.critical("%s", error, extra={"action": "store_lost"})
-            lost.append(error)
+            faults.append(error)
             end()
 
     watch = Routine("compare the database's file with its path", look, every_s=1.0).start()
@@ -171,8 +171,8 @@ def store_watched(database: Database, *, end: Callable[[], object]) -> Iterator[
         yield
     finally:
         watch.close()
-    if lost:
-        raise lost[0]
+    if faults:
+        raise faults[0]
 
 
 def _close(context: Context, database: Database) -> None:
@@ -185,7 +185,7 @@ def _close(context: Context, database: Database) -> None:
 
 
 def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:
-    """The threads that do the jobs of this queue, not started yet."""
+    """The threads that do the jobs of a queue; not started yet."""
     sweep_s = context.settings.workers.sweep_interval_s
     looks: dict[str, tuple[Callable[[bool], Job | None], float]] = {
         "answer": (lambda _woken: tasks.next_answer(context), LOOK_S),
@@ -196,13 +196,6 @@ def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:
     return Consumer(name=name, threads=threads, look=look, jobs=context.jobs, stopping=context.ending, every_s=every_s)
 
 
-def _load_arms(context: Context) -> int:
-    """Load all that answering needs; the number of questions to work on at once."""
-    context.arms = context.loader.load(worker_arms(context.settings))
-    context.loop = EventLoop()
-    return runs_at_once(context.arms.values())
-
-
 def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> None:
     signals = Signals()
 
@@ -210,8 +203,9 @@ def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> No
         if context.loop is not None:
             context.loop.interrupt()
 
-    # In a burst one after the other, as what is answered is then to be learned.
-    for group in [[one] for one in consumers] if burst else [consumers]:
+    # In a burst the queues run one after the other, so that the answers of this burst are judged and learned too.
+    groups = [[consumer] for consumer in consumers] if burst else [consumers]
+    for group in groups:
         for consumer in group:
             consumer.start(burst=burst)
         wait_for_signal(group, signals, cut_off=cut_off)
@@ -219,11 +213,11 @@ def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> No
 
 @contextlib.contextmanager
 def beating(file: Path | None) -> Iterator[None]:
-    """Touch the file every BEAT_S within the block, and remove it at its end; None does nothing. Raises ConfigError.
+    """Touch the file every BEAT_S seconds during the block, and remove it at the end. Raises ConfigError.
 
-    Its age tells a supervisor that a worker has loaded everything and still runs. It asks neither SQL nor Redis: a
-    worker outlasts both, and to restart it while one of them is down would only cost its models' loading. A worker that
-    blocks its event loop ends by itself (docs/operations.md).
+    The age of the file shows a supervisor whether the worker runs. The database and Redis are not tried: a worker
+    survives their outages, and a restart would only load its models again. A worker whose event loop is blocked ends
+    by itself (docs/operations.md).
     """
     if file is None:
         yield
@@ -235,7 +229,7 @@ def beating(file: Path | None) -> Iterator[None]:
         raise ConfigError(f"{file} cannot be written: {error.strerror}", field="heartbeat", remedy=remedy) from error
 
     def beat() -> None:
-        with contextlib.suppress(OSError):  # a full disk: the next one may succeed
+        with contextlib.suppress(OSError):  # for example a full disk: the next touch may succeed
             file.touch()
 
     beats = Routine("touch the heartbeat file", beat, every_s=BEAT_S).start()
@@ -247,19 +241,19 @@ def beating(file: Path | None) -> Iterator[None]:
 
 
 def needs_workers(settings: Settings) -> bool:
-    """Whether an arm cannot be answered by the service's own process. Raises ConfigError."""
+    """Whether some arm needs a worker process, because the HTTP service cannot run it. Raises ConfigError."""
     return len(settings.worker_arms) > len(inline_arms(settings))
 
 
-#: the configuration that the children read, under data_dir
+#: name of the configuration file of the child processes, in data_dir
 ACCEPTED = "accepted.yaml"
 
 
 class Supervisor:
-    """The whole service on one machine."""
+    """Runs the whole service on one machine: Redis, the HTTP service, and workers as child processes."""
 
     def __init__(self, loaded: LoadedSettings, *, database: Database | None = None) -> None:
-        """database: the open store, whose file is watched for removal; None: no watch."""
+        """database: the store; the run ends if its file is removed. None if nothing should be watched."""
         self._database = database
         self.settings = settings = loaded.settings
         data = Path(settings.data_dir)
@@ -269,16 +263,14 @@ class Supervisor:
         self.redis = RedisServer(settings) if settings.redis_url is None else None
         self._loaded = loaded
         self._accepted = data / ACCEPTED
-        more = ["--config", str(self._accepted)]
-        commands = [("api", ["serve", *more])]
-        commands += [
-            (f"answer-{number}", ["worker", "--queue", "answer", *more])
-            for number in range(1, (settings.workers.answer if needs_workers(settings) else 0) + 1)
-        ]
+        config = ["--config", str(self._accepted)]
+        commands = [("api", ["serve", *config])]
+        count = settings.workers.answer if needs_workers(settings) else 0
+        commands += [(f"answer-{number}", ["worker", "--queue", "answer", *config]) for number in range(1, count + 1)]
         if settings.judge.generator is not None:
-            commands.append(("judge", ["worker", "--queue", "judge", *more]))
-        commands.append(("learn", ["worker", "--queue", "learn", *more]))
-        # Their file is a copy that lies elsewhere; classes are found beside the original.
+            commands.append(("judge", ["worker", "--queue", "judge", *config]))
+        commands.append(("learn", ["worker", "--queue", "learn", *config]))
+        # The children read a copy in another folder, so they need the folder of the user's classes.
         environment = {} if loaded.file is None else {CLASS_FOLDER: class_folder(loaded.file)}
         self.children = [
             Child(name, arguments=arguments, log_folder=folder, environment=environment) for name, arguments in commands
@@ -287,24 +279,24 @@ class Supervisor:
         self._lock: IO[bytes] | None = None
 
     def start(self) -> None:
-        """Start Redis and all children; returns at once, `wait_ready` waits."""
-        zero = [name for name in ("port", "admin_port") if getattr(self.settings.server, name) == 0]
-        if zero:
-            message = "port 0 lets the system choose one, and clients would not know it"
-            raise ConfigError(message, field=f"server.{zero[0]}", remedy="set a port from 1 to 65535")
+        """Start Redis and all children, without waiting for them (see `wait_ready`)."""
+        for name in ("port", "admin_port"):
+            if getattr(self.settings.server, name) == 0:
+                message = "port 0 lets the system choose one, and clients would not know it"
+                raise ConfigError(message, field=f"server.{name}", remedy="set a port from 1 to 65535")
         lock = Path(self.settings.data_dir) / "up.lock"
         self._lock = hold(lock, process="ragbandit up", at=self.settings.server.url, field="data_dir")
         with hold_store(self.settings, at=self.settings.server.url) or contextlib.nullcontext():
-            pass  # a `serve` that runs without `up` is named here, not in the log of a child
+            pass  # fails here, not in the log of a child, if a `serve` without `up` holds the store
         check_port(self.settings.server)
-        self._hand_on()
+        self._write_config()
         if self.redis is not None:
             self.redis.start()
         for child in self.children:
             child.start()
 
     def wait_ready(self, *, timeout_s: float = 120.0) -> None:
-        """Until the service answers. Raises NotReady with the place of the log."""
+        """Wait until the service answers. Raises NotReady, whose remedy names the log file."""
         give_up = time.monotonic() + timeout_s
         with Client(self.settings.server.admin_url, timeout_s=5) as client:
             while not client.ready():
@@ -316,18 +308,18 @@ class Supervisor:
                 self._stop.wait(0.2)
 
     def run(self) -> None:
-        """Tend the children until `stop` or a signal."""
+        """Keep the children and Redis running until `stop` or a signal."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stop.set())
         while not self._stop.wait(0.2):
             self._tend()
 
-    def _hand_on(self) -> None:
-        """Write the children's configuration file, without values of the environment, which they inherit."""
+    def _write_config(self) -> None:
+        """Write the children's configuration file, without values from the environment, which the children inherit."""
         file = self._loaded.file
         origin = "no file" if file is None else ascii(str(file.absolute()))
         head = f"# `ragbandit up` took this over from {origin}: edit that.\n"
-        # In ASCII: there are letters that PyYAML reads otherwise than it writes them.
+        # In ASCII, because PyYAML writes some letters in a form that it does not read back.
         text = (head + yaml.safe_dump(dict(self._loaded.tree), sort_keys=False)).encode("ascii")
         try:
             write_file(self._accepted, text, durable=False)
@@ -336,7 +328,7 @@ class Supervisor:
             raise ConfigError(message, field="data_dir", remedy="give a folder that can be written") from error
 
     def stop(self) -> None:
-        """End everything that was started."""
+        """End Redis and all children."""
         self._stop.set()
         api, *workers = self.children
         end([api])

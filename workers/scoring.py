@@ -1,7 +1,7 @@
-"""Scores of answers by the judge or a check: a decision, from its claim in the database to a score, or a later try.
+"""Scores of answers by the judge or a check: from the claim of a decision in the database to a score, or a later try.
 
-What neither can say is never a score: a reply that cannot be read, a crash or a time that is over is tried again and
-given up at last, and a model that cannot be reached is waited for, decision by decision up to `judge.expire_s`.
+A failure is never a score. After an unreadable reply, a crash or a timeout the answer is tried again a few times. While
+the judge's model cannot be reached, answers wait, each for at most `judge.expire_s`.
 """
 
 import logging
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ragbandit.judge")
 
-#: how long a score is kept in hand that the database does not take
+#: seconds for which a score is offered to a database that fails
 KEEP_S: Final = 60.0
-#: an answer whose budget is spent is looked at again after that long, seconds: the budget may have been raised
+#: longest pause before an answer is looked at again whose budget is spent, seconds: the budget may have been raised
 LOOK_AGAIN_S: Final = 3600.0
-#: pause before an answer is checked again whose check failed, seconds; the next one is twice as long
+#: pause after the first failed check of an answer, seconds; each further pause is twice as long
 CHECK_PAUSE_S: Final = 60.0
 
 
@@ -51,12 +51,15 @@ def next_score(context: Context, scorer: Scorer | None) -> Callable[[], None] | 
 
 def check_answers(context: Context) -> None:
     """Check all due answers. Raises StoreError; results that were not stored are due again when the claim ends."""
-    while not context.ending.is_set() and (work := next_score(context, context.checking)):
+    while not context.ending.is_set():
+        work = next_score(context, context.checking)
+        if work is None:
+            return
         work()
 
 
 def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) -> None:
-    """Score a decision that this process has claimed. Raises StoreError: it is due again when its claim ends."""
+    """Score a decision that this process has claimed. Raises StoreError; the claim then ends, and it is tried again."""
     with scorer.active.ending(run):
         try:
             record = context.store.record(job.decision_id)
@@ -83,7 +86,7 @@ def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) ->
 
 
 def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: "DecisionRecord", verdict: Verdict) -> None:
-    """Store a score. It may have been paid for, so that it is offered for a while."""
+    """Store a score, trying for KEEP_S seconds, because it may have cost money."""
     shared = dict[str, Json]()
     if isinstance(scorer, Judging):
         draw = drawn_for("judge", job.decision_id, secret=scorer.queue.store.secret)
@@ -103,25 +106,26 @@ def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: "DecisionR
     if receipt is not None:
         carrier = carrier_of(record.decision.query.request)
         record_evaluation(context.tracing, feedback, late=receipt.late, carrier=carrier)
-        facts = {"action": scorer.queue.kind, "decision": job.decision_id, "score": feedback.value}
-        log.info("scored", extra=facts)
+        extra = {"action": scorer.queue.kind, "decision": job.decision_id, "score": feedback.value}
+        log.info("scored", extra=extra)
         context.notifier.notify_learner()
 
 
 def _judged(
     context: Context, judging: Judging, job: ScoreJob, *, record: "DecisionRecord", outcome: Outcome
 ) -> Verdict | None:
-    """The judge's verdict; None if this attempt fails, which is stored. The cost is booked."""
-    query, database, queue = record.decision.query, context.store.database, judging.queue
+    """The judge's verdict, with its cost booked. None if this attempt fails; the failure is stored."""
+    query, queue = record.decision.query, judging.queue
+    database = context.store.database
     stopped = stopped_until(query, settings=context.settings, database=database, now=time.time())
     if stopped is not None:
-        facts = {"action": "judge", "decision": job.decision_id}
-        log.info("a dollar budget is spent; the answer is judged later", extra=facts)
+        extra = {"action": "judge", "decision": job.decision_id}
+        log.info("a dollar budget is spent; the answer is judged later", extra=extra)
         queue.put_back(job, due_at=min(stopped, time.time() + LOOK_AGAIN_S))
         return None
     assert context.loop is not None
-    labels = [item.value for item in record.feedback if isinstance(item.value, tuple)]
-    reference, retry_s = labels[0] if labels else (), judging.judge.settings.retry_s
+    reference = next((item.value for item in record.feedback if isinstance(item.value, tuple)), ())
+    retry_s = judging.judge.settings.retry_s
     work = judging.judge.verdict(record.decision, outcome=outcome, reference=reference, attempt=job.attempt)
     verdict, spent = None, Spent()
     try:
@@ -152,7 +156,7 @@ def _judged(
 
 
 def _checked(checking: Checking, job: ScoreJob, *, record: "DecisionRecord", outcome: Outcome) -> Verdict | None:
-    """The score of the check; None if it gives no score, which is stored."""
+    """The score of the check; None if it gives no score, or fails. Both are stored."""
     question, began = record.decision.query.text, time.monotonic()
     try:
         value = checking.process.score(answer=outcome.answer, question=question, sources=outcome.sources)
@@ -167,19 +171,19 @@ def _checked(checking: Checking, job: ScoreJob, *, record: "DecisionRecord", out
 
 
 def feedback_id(kind: str, decision_id: DecisionId, *, rule: str) -> FeedbackId:
-    """Id of a score: one per decision and rubric or check, however often it is applied."""
+    """Id of a score, the same for every score of a decision with this rubric or check."""
     return FeedbackId(f"{kind}-" + sha256(f"{rule}:{decision_id}".encode("utf-8", "replace")).hexdigest()[:32])
 
 
 def _log_refusal(scorer: Scorer, refused: Refused) -> None:
-    facts = {"action": scorer.queue.kind, "decision": refused.decision_id}
+    extra = {"action": scorer.queue.kind, "decision": refused.decision_id}
     if refused.why == "budget":
-        log.info("the day's budget for judging is spent; what waits is judged tomorrow (UTC)", extra=facts)
+        log.info("the day's budget for judging is spent; what waits is judged tomorrow (UTC)", extra=extra)
     elif refused.why == "given_up":
-        log.error("workers died over an answer that they scored; it is not tried again", extra=facts)
+        log.error("workers died over an answer that they scored; it is not tried again", extra=extra)
     else:
-        log.warning("an answer waited too long for a score, and gets none", extra=facts)
+        log.warning("an answer waited too long for a score, and gets none", extra=extra)
 
 
-def _log(scorer: Scorer, job: ScoreJob, message: str, **facts: object) -> None:
-    log.warning(message, extra={"action": scorer.queue.kind, "decision": job.decision_id, **facts})
+def _log(scorer: Scorer, job: ScoreJob, message: str, **details: object) -> None:
+    log.warning(message, extra={"action": scorer.queue.kind, "decision": job.decision_id, **details})

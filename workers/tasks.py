@@ -1,8 +1,7 @@
-"""Jobs of the queue `answer`: run the drawn arm of a decision, and keep its outcome.
+"""Jobs of the queue `answer`: run the drawn arm of a decision, and store its outcome.
 
-Several threads do so at a time; the arms themselves share one event loop.
-
-A run is a span in the trace of its decision, and each of its calls one within it.
+Several threads take jobs; the arms share one event loop. In a trace, a run is a span of its decision, and contains a
+span for each search and each call of a model.
 """
 
 import contextlib
@@ -42,39 +41,35 @@ from ragbandit.workers.wiring.loading import LoadedArm, full_arms
 
 log = logging.getLogger("ragbandit.worker")
 
-#: a question that was tried this often and never came to an outcome has killed its workers, and is given up
+#: runs of a question without an outcome after which it fails: most likely it kills its workers
 MAX_TRIES = 3
-#: an arm that has not ended so long after its seconds ran out is left: it blocks the loop, or refuses to be cut off
+#: seconds after the end of its budget at which an arm is abandoned: it blocks the loop, or ignores its cancellation
 MARGIN_S = 5.0
-#: an event loop that does not respond for that long is blocked
+#: seconds without a response after which an event loop counts as blocked
 PING_S = 5.0
-#: how long an outcome is kept in hand that the database does not take
+#: seconds for which an outcome is offered to a database that fails
 KEEP_S = 600.0
 
 
 def next_answer(context: Context) -> Callable[[], None] | None:
-    """Claim the decision whose turn it is, if one waits."""
+    """Claim the next decision. Returns the function that answers it; None if no decision waits."""
     # A question that killed its worker may do so again, and the attempt also counts for questions that run with it. If
     # its next attempt is the last one, only one such question runs at a time, so that no other question reaches
     # MAX_TRIES with it.
-    alone = MAX_TRIES - 1
+    last_try = MAX_TRIES - 1
+    tries = last_try if context.active_runs.most_tries() >= last_try else None
     # Skip questions whose generator is at its limit: a slow generator delays only its own arms.
     full = full_arms(context.arms, running=context.active_runs.arms())
-    tries = alone if context.active_runs.most_tries() >= alone else None
     claimed = context.queue.claim(tries=tries, without=full)
-    if claimed is None:
-        return None
-    run = ActiveRun(decision_id=claimed.decision_id, tries=claimed.tries, arm=claimed.arm, chat=claimed.chat)
-    return partial(answer, context, context.active_runs.begin(run))
+    return None if claimed is None else partial(answer, context, context.active_runs.begin_claimed(claimed))
 
 
 def answer(context: Context, run: ActiveRun) -> None:
-    """Run the drawn arm of a decision that this process has claimed, and keep its Outcome.
+    """Run the drawn arm of a decision that this process has claimed, and store its Outcome.
 
-    After MAX_TRIES runs that ended without an outcome (the worker died, or the time ran out) the next one writes the
-    outcome "worker_died" instead. A decision that was cancelled gets the outcome "cancelled": without a run, or with
-    what its run had cost. A run that is cut off since this process ends counts no try. Where this raises, the claim
-    runs out, and the decision is tried again.
+    After MAX_TRIES runs without an outcome (the worker died, or the time ran out) the outcome is "worker_died". A
+    cancelled decision gets the outcome "cancelled", with the cost of its run if it ran. A run does not count as a try
+    if it is interrupted because this process ends. If this raises, the claim expires and the decision is tried again.
     """
     following: ActiveRun | None = run
     while following is not None:
@@ -84,15 +79,15 @@ def answer(context: Context, run: ActiveRun) -> None:
 
 
 def job_of(context: Context, run: ActiveRun) -> "AnswerJob | None":
-    """The job of a claimed decision; None if there is nothing to run. Raises StoreError."""
+    """The job of a claimed decision; None if the decision is answered already. Raises StoreError."""
     task = context.store.answer_task(run.decision_id)
     if task is None or task.answered:
         context.queue.drop(run.decision_id)
         return None
     if isinstance(task.decision, StoreError):
-        facts = {"action": "answer", "decision": run.decision_id, "reason": str(task.decision)}
-        log.error("the row of a decision cannot be read; the decision fails", extra=facts)
         error = str(task.decision)
+        extra = {"action": "answer", "decision": run.decision_id, "reason": error}
+        log.error("the row of a decision cannot be read; the decision fails", extra=extra)
         outcome = unrun_outcome(run.decision_id, now=time.time(), stop_reason="unreadable", error=error)
         context.store.add_outcome(outcome)
         return None
@@ -101,7 +96,7 @@ def job_of(context: Context, run: ActiveRun) -> "AnswerJob | None":
 
 
 class AnswerJob:
-    """One run of one decision, from the drawn arm to the kept Outcome. cancelled: its caller does not want it."""
+    """One run of one decision, from the drawn arm to the stored Outcome. cancelled: the caller has cancelled it."""
 
     def __init__(self, context: Context, *, decision: Decision, run: ActiveRun, cancelled: bool = False) -> None:
         self.context = context
@@ -111,29 +106,28 @@ class AnswerJob:
         self._cancelled = cancelled
         #: arms that may answer if this one fails, the best first
         self._others: list[ArmName] = []
-        #: whether a piece of the answer has gone out to a reader
+        #: whether a reader has received a part of the answer
         self.has_content = False
 
     @property
     def longest_s(self) -> float:
-        """The seconds after which the arm is left."""
+        """Seconds after which the arm is abandoned."""
         assert self._budget.seconds is not None  # the settings have a number
         return self._budget.seconds + MARGIN_S
 
     @property
-    def facts(self) -> dict[str, str]:
-        """Facts for log lines."""
+    def log_extra(self) -> dict[str, str]:
+        """Fields of log lines about this job."""
         return {"action": "answer", "decision": self.decision.id, "arm": self.decision.arm}
 
     def bound(self) -> contextlib.AbstractContextManager[None]:
-        """A block whose log lines name the request, the decision and the trace."""
+        """A block in which all log lines contain the ids of the request, the decision and the trace."""
         request, trace = self.decision.query.request.get(REQUEST_ID), trace_id_of(self.decision.query.request)
         return bound(request=request if isinstance(request, str) else None, decision=self.decision.id, trace=trace)
 
     def run_here(self) -> ActiveRun | None:
-        """Run the arm unless the decision is cancelled, and keep the Outcome; blocks. Raises RagBanditError.
-
-        Returns the run of the decision that answers in its place, if the arm failed and this process has claimed it.
+        """Run the arm unless the decision is cancelled, and store the Outcome. Returns the run of a successor claimed
+        here.
         """
         with self.bound():
             try:
@@ -149,10 +143,10 @@ class AnswerJob:
         """Release the claim, since this process ends."""
         self.context.queue.give_back(self.decision.id)
         self.context.notifier.request_answers([self.decision.id])
-        log.info("not answered, since this process ends; another one takes it", extra=self.facts)
+        log.info("not answered, since this process ends; another one takes it", extra=self.log_extra)
 
     def unrun(self) -> Outcome | None:
-        """The outcome of a decision that is not to be run; None if it is."""
+        """The outcome of a decision that must not run: cancelled, or tried too often. None if it should run."""
         if self._cancelled:
             key = self.decision.id
             return unrun_outcome(key, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
@@ -163,35 +157,36 @@ class AnswerJob:
         return bool(self._others) and not self.has_content and may_hand_over(outcome)
 
     def finish(self, outcome: Outcome) -> ActiveRun | None:
-        """Keep the Outcome; blocks. Returns the run of the decision that answers in its place, if claimed here."""
-        context, key, facts = self.context, self.decision.id, self.facts
+        """Store the Outcome; blocks. If another arm takes over in this process, its claimed run is returned."""
+        context = self.context
         successor = self._successor(outcome)
         if successor is not None:
             outcome = replace(outcome, made_by={**outcome.made_by, SUCCESSOR: successor.id})
         new = self._keep(outcome, successor=successor)
-        context.notifier.attempt(lambda: context.jobs.publish(f"outcome:{key}"))
+        context.notifier.attempt(lambda: context.jobs.publish(f"outcome:{self.decision.id}"))
         if new:
-            log.info("answered", extra=facts | {"status": outcome.status})
+            log.info("answered", extra=self.log_extra | {"status": outcome.status})
             context.notifier.notify_learner()
         return self._claimed(successor) if successor is not None and new else None
 
     def _successor(self, outcome: Outcome) -> Decision | None:
-        """The decision that answers in place of this one; None if there is to be none."""
-        context, decision, chat, now = self.context, self.decision, self.run.chat, time.time()
+        """A new decision, in which another arm answers the question; None if there is none."""
         if not self.hands_over(outcome):
             return None
-        settings, database = context.settings, context.store.database
+        decision, now = self.decision, time.time()
+        settings, database = self.context.settings, self.context.store.database
         try:
             if stopped_until(decision.query, settings=settings, database=database, now=now) is not None:
                 return None
             scopes = {} if decision.query.api_key is None else KeyStore(database).scopes(decision.query.api_key)
             allowed = scopes.get("arms")
             arms = [arm for arm in self._others if not isinstance(allowed, list) or arm in allowed]
-            healths = context.health.read(arms, now=now)
+            healths = self.context.health.read(arms, now=now)
             secret = shared_secret(database, name=DRAWS, now=now)
         except StoreError:
-            return None  # the outcome itself is kept for as long as it takes
-        unhealthy = [one.arm for one in healths if one.state != "closed"]
+            return None  # storing the outcome itself waits for the store
+        unhealthy = [health.arm for health in healths if health.state != "closed"]
+        chat = self.run.chat
         return next_decision(
             decision, outcome, arms=arms, unhealthy=unhealthy, chat=chat, settings=settings, secret=secret
         )
@@ -199,28 +194,28 @@ class AnswerJob:
     def _claimed(self, successor: Decision) -> ActiveRun | None:
         """Claim this decision and return its run; None if another process claims it, or if this process is ending."""
         context = self.context
-        facts = {"action": "failover", "decision": self.decision.id, "arm": self.decision.arm}
-        facts |= {"next": successor.arm, "reason": str(link_of(successor.query.request)["reason"])}
-        log.warning("an arm failed before its first content; another one answers in its place", extra=facts)
+        extra = self.log_extra | {"action": "failover", "next": successor.arm}
+        extra["reason"] = str(link_of(successor.query.request)["reason"])
+        log.warning("an arm failed before its first content; another one answers in its place", extra=extra)
         is_here = successor.arm in context.arms and not context.ending.is_set()
         claimed = context.queue.claim(only=successor.id) if is_here else None
         if claimed is None:
             context.notifier.request_answers([successor.id])
             return None
-        run = ActiveRun(decision_id=claimed.decision_id, tries=claimed.tries, arm=claimed.arm, chat=claimed.chat)
-        return context.active_runs.begin(run)
+        return context.active_runs.begin_claimed(claimed)
 
     def _run_arm(self) -> Outcome:
         context, decision = self.context, self.decision
         arm = context.arms.get(decision.arm) or arm_of_version(context, decision.arm)
-        if arm is None:
-            # Taken out of the configuration after the draw: an outcome like any other failure, never a lost row.
+        if arm is None:  # it was removed from the configuration after the draw
             error = f"this worker has no arm {decision.arm!r}"
             return unrun_outcome(decision.id, now=time.time(), stop_reason="unknown_arm", error=error)
         assert context.loop is not None
         streams = context.streams
-        first = link_of(decision.query.request).get("first")
-        writer = None if streams is None else streams.open(first or decision.id, linked=decision.id if first else None)
+        writer = None
+        if streams is not None:
+            first = link_of(decision.query.request).get("first")  # the reader waits for the first decision of the chain
+            writer = streams.open(first or decision.id, linked=decision.id if first else None)
         try:
             return context.loop.run(self.work(arm, reader=writer), timeout_s=self.longest_s)
         except TimeoutError:
@@ -233,8 +228,9 @@ class AnswerJob:
                 self.has_content = writer.has_content
 
     def work(self, arm: LoadedArm, *, reader: AnswerReader | None) -> Coroutine[Any, Any, Outcome]:
-        """The run of the arm, within its span. reader: is given the answer while it is written."""
-        context, decision, chat = self.context, self.decision, self.run.chat
+        """The run of the arm, within its span. reader: receives the answer while it is generated."""
+        context, decision = self.context, self.decision
+        chat = self.run.chat
         if isinstance(arm.strategy, Model | Http):
             self._others = other_arms(decision, chat=chat, settings=context.settings)
         work = run_strategy(
@@ -255,29 +251,27 @@ class AnswerJob:
     def _given_up(self) -> Outcome:
         decision, tries = self.decision, self.run.tries
         arm = self.context.arms.get(decision.arm)
-        facts = {"action": "answer", "decision": decision.id, "arm": decision.arm, "tries": tries}
-        log.error("workers died or ran out of time over a question; it fails and is not tried again", extra=facts)
+        extra = {**self.log_extra, "tries": tries}
+        log.error("workers died or ran out of time over a question; it fails and is not tried again", extra=extra)
         made_by = {} if arm is None else arm.made_by(self._budget)
         error = f"{tries} workers died or ran out of time over this question with the arm {decision.arm!r}"
         return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
 
     def _keep(self, outcome: Outcome, *, successor: Decision | None) -> bool:
-        """Write the outcome and the decision that it names; True if it is the decision's first. It is tried for KEEP_S,
-        since the answer was paid for.
-
-        When this process is to end, once more. Raises StoreError after that.
+        """Store the outcome, which was paid for, for up to KEEP_S seconds; once more if the process is ending. True if
+        it is the decision's first outcome. Raises StoreError after that.
         """
         context, key = self.context, self.decision.id
 
         def warn(error: Exception) -> None:
-            facts = {"action": "keep", "decision": key, "reason": str(error)}
-            log.warning("cannot write an outcome to the database; trying again", extra=facts)
+            extra = {"action": "keep", "decision": key, "reason": str(error)}
+            log.warning("cannot write an outcome to the database; trying again", extra=extra)
 
         try:
             keep = partial(context.store.add_outcome, outcome, successor=successor)
             return insist(keep, seconds=KEEP_S, ending=context.ending, failed=warn)
         except StoreError:
-            # Else the try counts: what is refused for ever is not to be paid for for ever.
+            # If this process goes on, the try counts: an outcome that is always refused must not be paid for forever.
             if context.ending.is_set():
                 with contextlib.suppress(StoreError):
                     context.queue.give_back(key)
@@ -285,7 +279,7 @@ class AnswerJob:
 
 
 def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:
-    """An arm that a version offers beside the configured ones, made when it is first drawn; None: there is none."""
+    """Load an arm that only a policy version has, when it is first drawn; None if there is none."""
     with context.store.database.read() as connection:
         versions = versions_of(connection, base=context.store.label)
     for version in reversed(versions):
@@ -295,8 +289,8 @@ def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:
         try:
             arms = context.loader.load({name: worker_arms(settings_of(context.settings, version))[name]})
         except (RagBanditError, KeyError) as error:
-            facts = {"action": "answer", "arm": name, "version": version.name, "reason": str(error)}
-            log.error("the arm of a version cannot be made here: its questions fail", extra=facts)
+            extra = {"action": "answer", "arm": name, "version": version.name, "reason": str(error)}
+            log.error("the arm of a version cannot be made here: its questions fail", extra=extra)
             return None
         context.arms = {**context.arms, **arms}
         return arms[name]
@@ -304,19 +298,19 @@ def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:
 
 
 def _end_process(context: Context, *, loop: EventLoop) -> None:
-    """Nothing can be cancelled on a loop that is blocked: a new process, which the supervisor starts, is the cure."""
-    facts = {"action": "blocked", "arms": ",".join(dict.fromkeys(context.active_runs.arms())), "at": loop.position()}
-    log.critical("an arm blocks the event loop, so this worker ends; make the arm await what it waits for", extra=facts)
+    """Exit, because nothing on a blocked loop can be cancelled; the supervisor starts a new process."""
+    extra = {"action": "blocked", "arms": ",".join(dict.fromkeys(context.active_runs.arms())), "at": loop.position()}
+    log.critical("an arm blocks the event loop, so this worker ends; make the arm await what it waits for", extra=extra)
     context.store.database.close()
     logging.shutdown()
-    os._exit(1)  # an ordinary end would wait for the threads that wait for the loop
+    os._exit(1)  # sys.exit would wait for threads that wait for the loop
 
 
 async def traced_run(tracing: Tracing, work: Awaitable[Outcome], *, decision: Decision, attempt: int) -> Outcome:
-    """The outcome of a run, within its span.
+    """Await the run within a span, and return its outcome.
 
-    attempt: 1 for the first, whose span is a part of the decision's. A later one begins a trace of its own that links
-    to the decision: the caller's trace may be long over.
+    attempt: 1 for the first run, whose span is a child of the decision's span. Later runs begin a new trace with a link
+    to the decision, because the caller's trace may be over.
     """
     if not tracing.enabled:
         return await work
@@ -348,8 +342,6 @@ async def traced_run(tracing: Tracing, work: Awaitable[Outcome], *, decision: De
 
 
 class _ArmSpans(Spans):
-    """Makes a span of every call."""
-
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 
@@ -385,9 +377,9 @@ class _ArmSpans(Spans):
         }
         if texts:
             prompt = request.prompt
-            history = [(one.role, one.text) for one in prompt.history]
-            asked = _messages(("system", prompt.instructions), *history, ("user", prompt.body))
-            attributes[names.INPUT_MESSAGES] = asked
+            history = [(turn.role, turn.text) for turn in prompt.history]
+            messages = _messages(("system", prompt.instructions), *history, ("user", prompt.body))
+            attributes[names.INPUT_MESSAGES] = messages
         with self._tracing.span(f"chat {generator.name}", kind="client", attributes=attributes) as span:
             yield lambda done: span.set(
                 {
@@ -403,5 +395,5 @@ class _ArmSpans(Spans):
 
 
 def _messages(*turns: tuple[str, str]) -> str:
-    """Messages in the JSON of the conventions. turns: role and text of each."""
+    """Messages as JSON in the form of the OpenTelemetry conventions. turns: (role, text)."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in turns])

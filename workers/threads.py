@@ -1,7 +1,7 @@
-"""Threads of a worker process: consumers do jobs, one event loop has the arms.
+"""Threads of a worker process: consumers do jobs, and one event loop runs the arms.
 
-The database says what there is to do, wake-ups in Redis when to look. Work outlasts a store that fails: it is repeated,
-and the outage is logged at both ends and now and then.
+Jobs are in the database; wake-ups in Redis only announce them. If the store fails, work is repeated, and the outage is
+logged when it begins, now and then, and when it ends.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Reply = TypeVar("Reply")
 
 log = logging.getLogger("ragbandit.worker")
 
-#: first and longest pause between two attempts to do something that the store did not take, seconds
+#: first and longest pause between two attempts while the store fails, seconds
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 10.0
 
@@ -42,10 +42,11 @@ def insist(
     ending: threading.Event,
     failed: Callable[[StoreError | SnapshotError], object] | None = None,
 ) -> Reply:
-    """The result of `work`, which is repeated while the store fails, for a limited time, and once more when `ending` is
-    set. failed: called with every error except the last one, which is raised: StoreError or SnapshotError.
+    """Repeat `work` while the store fails, for some seconds, and once more when `ending` is set. Returns its result, or
+    raises the last StoreError or SnapshotError. failed: called with every earlier error.
     """
-    give_up, attempts = time.monotonic() + seconds, 0
+    give_up = time.monotonic() + seconds
+    attempts = 0
     while True:
         last = ending.is_set() or time.monotonic() >= give_up
         try:
@@ -60,12 +61,12 @@ def insist(
         ending.wait(min(pause, max(0.0, give_up - time.monotonic())))
 
 
-#: a client that does not close within that long is left to the end of the process
+#: longest wait for a client to close; after it the end of the process closes the client, seconds
 CLOSE_S = 5.0
 
 
 class EventLoop:
-    """The loop and its thread. `run` may be called from many threads at once: their coroutines share the loop."""
+    """An event loop on its own thread. Several threads may call `run` at the same time."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -75,91 +76,87 @@ class EventLoop:
         self._thread.start()
 
     def _serve(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop):  # cancels at its end what still runs
+        with asyncio.Runner(loop_factory=lambda: self._loop):  # cancels all running tasks at the end
             self._loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, Reply], *, timeout_s: float | None = None) -> Reply:
-        """The value that the coroutine returns, or the error it raises; TimeoutError after timeout_s.
-
-        If the wait ends otherwise, the coroutine is cancelled.
-        """
-        with self._lock:  # from its first step on `interrupt` must find it
+        """Run the coroutine on the loop and wait for its result. Raises its error, or TimeoutError after timeout_s."""
+        with self._lock:  # `interrupt` must find the coroutine from its first step on
             waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
             self.awaited.add(waiting)
         try:
             return waiting.result(timeout_s)
         except BaseException:
-            waiting.cancel()  # does nothing where the coroutine itself raised
+            waiting.cancel()  # does nothing if the coroutine itself raised the error
             raise
         finally:
             with self._lock:
                 self.awaited.discard(waiting)
 
     def answers(self, *, within_s: float) -> bool:
-        """True if the loop gets to anything within that long; False where code that does not await blocks it."""
+        """Whether the loop runs a callback within this time. It does not if code that never awaits blocks it."""
         answered = threading.Event()
         self._loop.call_soon_threadsafe(answered.set)
         return answered.wait(within_s)
 
     def position(self) -> str:
-        """The place where the loop's thread is now, as "file:line function", to name the code that blocks it."""
+        """The line of code that the loop's thread is running, as "file:line function"."""
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 - the documented way to ask
         if frame is None:
             return "its thread has ended"
-        here = traceback.extract_stack(frame)[-1]
-        return f"{here.filename}:{here.lineno} {here.name}"
+        call = traceback.extract_stack(frame)[-1]
+        return f"{call.filename}:{call.lineno} {call.name}"
 
     def interrupt(self) -> None:
-        """Cancel all coroutines in `run`; they raise CancelledError there."""
+        """Cancel all coroutines; their calls of `run` raise CancelledError."""
         with self._lock:
             awaited = list(self.awaited)
         for waiting in awaited:
             waiting.cancel()
 
     def close(self) -> None:
-        """Cancel what still runs and end the thread. A second time does nothing."""
+        """Cancel all coroutines and end the thread. A second call does nothing."""
         if self._loop.is_closed():
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
-            log.warning(
-                "a task did not end when it was cancelled; the process ends without it", extra={"action": "close"}
-            )
+            message = "a task did not end when it was cancelled; the process ends without it"
+            log.warning(message, extra={"action": "close"})
 
 
-#: does what there is to do; 0: there was nothing
+#: a unit of work; returns 0 if there was nothing to do
 Job = Callable[[], int | None]
 
-#: how often threads look for work of which no wake-up told, seconds
+#: seconds between two looks for work without a wake-up
 LOOK_S: Final = 1.0
-#: Redis is given up when a reply is so late, whole seconds
+#: longest wait for a reply of Redis, whole seconds
 REPLY_S: Final = 2
-#: a second signal within that long is the first one again, sent to the whole group of processes
+#: signals within this time count as one, because Ctrl-C reaches all processes of a group, seconds
 SAME_SIGNAL_S: Final = 1.0
-#: threads whose runs were cut off get that long to end
+#: time that threads get to end after their runs were interrupted, seconds
 FAREWELL_S: Final = 2.0
 
 
 @dataclass(kw_only=True)
 class Consumer:
-    """Threads that do the jobs of one queue until `stop`, or with `burst` until the queue is empty. look: claims a job,
-    or returns None; its argument is whether a wake-up came. One thread looks at a time. every_s: seconds between looks
-    without a wake-up.
-    """
+    """Threads that do the jobs of one queue until `stopping` is set, or with `burst` until the queue is empty."""
 
+    #: the queue
     name: str
     threads: int
+    #: claims a job, or returns None; its argument is whether a wake-up came. One thread looks at a time
     look: Callable[[bool], Job | None]
     jobs: "RedisJobs"
     stopping: threading.Event
+    #: seconds between looks without a wake-up
     every_s: float = LOOK_S
-    #: threads at work
+    #: threads that are doing a job
     busy: int = 0
-    #: nobody has looked yet: something may have waited before this process began
-    _fresh: bool = True
-    _turn: threading.Lock = field(default_factory=threading.Lock)
-    _count: threading.Lock = field(default_factory=threading.Lock)
+    #: before the first look, which counts as woken: jobs may be older than this process
+    _is_first_look: bool = True
+    _look_lock: threading.Lock = field(default_factory=threading.Lock)
+    _busy_lock: threading.Lock = field(default_factory=threading.Lock)
     _running: list[threading.Thread] = field(default_factory=list)
     _outage: StoreOutage = field(init=False)
 
@@ -172,7 +169,7 @@ class Consumer:
         )
 
     def start(self, *, burst: bool = False) -> None:
-        """Start the threads."""
+        """Start the threads. burst: they end as soon as the queue is empty."""
         for number in range(1, self.threads + 1):
             name = f"{self.name}-{number}"
             thread = threading.Thread(target=self._run, kwargs={"burst": burst}, name=name, daemon=True)
@@ -180,7 +177,7 @@ class Consumer:
             thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Until all threads have ended, for timeout_s at most; whether they have."""
+        """Wait at most timeout_s for all threads to end. Returns whether they have ended."""
         give_up = time.monotonic() + timeout_s
         for thread in self._running:
             thread.join(max(0.0, give_up - time.monotonic()))
@@ -189,21 +186,21 @@ class Consumer:
     def _run(self, *, burst: bool) -> None:
         idle = False
         while not self.stopping.is_set():
-            with self._turn:
+            with self._look_lock:
                 job = self._next(burst=burst, wait=idle)
             idle = job is not None and self._do(job)
             if burst and (idle or job is None):
                 return
 
     def _next(self, *, burst: bool, wait: bool) -> Job | None:
-        """The next job; None when this process is to end, or in a burst for want of one. wait: before looking."""
-        woken = self._wait() if wait and not burst else False
+        """The next job. None if this process is ending, or in a burst if there is none. wait: wait before looking."""
+        woken = wait and not burst and self._wait()
         while not self.stopping.is_set():
             try:
-                job = self.look(woken or self._fresh)
-                self._fresh = False
+                job = self.look(woken or self._is_first_look)
+                self._is_first_look = False
                 self._outage.ended()
-            except Exception as error:  # most often a StoreError; this thread must live on
+            except Exception as error:  # most often a StoreError; this thread must go on
                 self._outage.failed(error)
                 job = None
             if job is not None or burst:
@@ -212,10 +209,12 @@ class Consumer:
         return None
 
     def _wait(self) -> bool:
-        """Until a wake-up comes, for every_s at most; whether one came. Without Redis this is a pause."""
+        """Wait at most every_s for a wake-up. Returns whether one came. Without Redis this is only a pause."""
         give_up = time.monotonic() + self.every_s
-        while not self.stopping.is_set() and (left := give_up - time.monotonic()) > 0:
-            look_s = min(left, LOOK_S)
+        while not self.stopping.is_set():
+            look_s = min(give_up - time.monotonic(), LOOK_S)
+            if look_s <= 0:
+                break
             if self.name not in WAKE_UPS or self.jobs.outage.paused:
                 self.stopping.wait(look_s)
                 continue
@@ -225,18 +224,19 @@ class Consumer:
         return False
 
     def _do(self, job: Job) -> bool:
-        """Do it; True if the next look can wait: it failed, or it said that there was nothing to do."""
-        with self._count:
+        """Do the job. True if the next look can wait, because the job failed or had nothing to do."""
+        with self._busy_lock:
             self.busy += 1
-        began, failed, done = time.monotonic(), False, None
+        began = time.monotonic()
+        failed, done = False, None
         try:
             done = job()
         except Exception:
             failed = True
-            facts = {"action": "job", "queue": self.name}
-            log.exception("a job failed; what it left undone is tried again", extra=facts)
+            extra = {"action": "job", "queue": self.name}
+            log.exception("a job failed; what it left undone is tried again", extra=extra)
         finally:
-            with self._count:
+            with self._busy_lock:
                 self.busy -= 1
         if not self.jobs.outage.paused:
             with contextlib.suppress(QueueError):  # logged once per outage
@@ -245,7 +245,7 @@ class Consumer:
 
 
 def wait_for_signal(consumers: Sequence[Consumer], signals: "Signals", *, cut_off: Callable[[], None]) -> None:
-    """Until all threads have ended. The first signal stops them, a second one also calls cut_off."""
+    """Wait until all threads have ended. The first signal stops them; a second one also calls cut_off."""
 
     def ended(timeout_s: float) -> bool:
         return all(consumer.wait(timeout_s) for consumer in consumers)
@@ -259,25 +259,25 @@ def wait_for_signal(consumers: Sequence[Consumer], signals: "Signals", *, cut_of
             give_up = time.monotonic() + FAREWELL_S
             cut_off()
             while not ended(0.1) and time.monotonic() < give_up:
-                cut_off()  # a thread may have begun something just then
+                cut_off()  # a thread may have begun a run in the meantime
             return
 
 
 class Signals:
-    """SIGINT and SIGTERM as they come in, from now on. Only the main thread may make this."""
+    """Counts SIGINT and SIGTERM from now on. Only the main thread may create this."""
 
     def __init__(self) -> None:
-        self._came: list[float] = []
+        self._times: list[float] = []
         for number in (signal.SIGINT, signal.SIGTERM):
-            # No more than this: whatever takes a lock could wait for the very thread that the signal interrupted.
-            signal.signal(number, lambda *_: self._came.append(time.monotonic()))
+            # The handler must not take a lock: the thread that it interrupts may hold it.
+            signal.signal(number, lambda *_: self._times.append(time.monotonic()))
 
     @property
     def first(self) -> bool:
-        """One came."""
-        return bool(self._came)
+        """Whether a signal came."""
+        return bool(self._times)
 
     @property
     def second(self) -> bool:
-        """Whether a further signal came that is not a repetition of the first one."""
-        return bool(self._came) and self._came[-1] - self._came[0] > SAME_SIGNAL_S
+        """Whether a signal came later than SAME_SIGNAL_S after the first one."""
+        return bool(self._times) and self._times[-1] - self._times[0] > SAME_SIGNAL_S

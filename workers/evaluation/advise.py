@@ -1,4 +1,4 @@
-"""`ragbandit advise`: is routing worth it on these questions, and what to start with."""
+"""`ragbandit advise`: decides whether routing pays on these questions, and can start the policy with their outcomes."""
 
 import contextlib
 import re
@@ -38,27 +38,18 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import whole_file
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import ArmName, Budget, Json, PolicyLabel
+from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.command import write_records
 from ragbandit.workers.evaluation.paired import PairedRun, Race, facts_of, kinds_of, shared_confidence
 from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
-from ragbandit.workers.evaluation.runs import (
-    ALL,
-    CRUD,
-    Answers,
-    Bench,
-    LabelledQuestion,
-    check_family,
-    parse_arms,
-    read_questions,
-)
 from ragbandit.workers.evaluation.verdict import print_advice
 from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.wiring.generators import make_generator
 from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm
 
-#: origin of the rows that the store has already
+#: `WarmRows.origin` of rows that are in the store already
 STORE: Final = "store"
-#: exit codes of the verdicts, for pipelines
+#: verdict -> exit code
 EXITS: Final = {"route": 0, "wrong log": 2, "fix": 3, "not enough": 4}
 
 
@@ -93,7 +84,7 @@ def advise_verb(
 
     Exit 0: route. 3: fix. 4: not enough. 2: the log is wrong, or the request cannot be done.
     """
-    if sum(given is not None for given in (questions, table, log)) > 1:
+    if sum(file is not None for file in (questions, table, log)) > 1:
         raise InvalidInput("give one of QUESTIONS, --table and --log", field="table", remedy="one file at a time")
     if module is not None and questions is None:
         remedy = f"ragbandit advise QUESTIONS --module {module}"
@@ -106,28 +97,28 @@ def advise_verb(
     with bars(errors) as progress:
         ask = Ask(folds=folds, labelled=labelled, worth=worth)
         sources = _Sources(settings=settings, ask=ask, progress=progress)
-        facts: dict[str, Any] = {}
+        details: dict[str, Any] = {}
         if questions is not None:
             folder = configuration.class_folder(loaded.file or Path("config.yaml"))
             pipelines = {} if module is None else named_pipelines(module, folder=folder)
-            given: dict[str, Any] = {"family": family, "limit": limit, "budget": budget, "concurrency": concurrency}
-            run = RunOptions(arms=split_commas([arms or ""]), pipelines=pipelines, answers=answers, **given)
-            facts, material, advice = sources.of_run(questions, run=run, learns=warm or apply)
+            limits: dict[str, Any] = {"family": family, "limit": limit, "budget": budget, "concurrency": concurrency}
+            run = RunOptions(arms=split_commas([arms or ""]), pipelines=pipelines, answers=answers, **limits)
+            details, material, advice = sources.of_run(questions, run=run, learns=warm or apply)
         else:
             material = sources.of_table(table) if table else sources.of_log(log, format_=format_, skip_bad=skip_bad)
             _check_configured(material.arms, settings=settings, source=f"{material.source} arms")
             advice = sources.advice(material, ask=ask)
         if advice.verdict != "wrong log":
-            facts |= _applied(advice, material, warm=warm, apply=apply, config=config, progress=progress)
+            details |= _applied(advice, material, warm=warm, apply=apply, config=config, progress=progress)
     notes = [*_arm_notes(material, settings=settings), *advice.notes]
-    shown = partial(print_advice, advice, facts=facts, notes=notes, settings=settings)
+    print_to = partial(print_advice, advice, facts=details, notes=notes, settings=settings)
     if report is not None:
-        write_page(report, show=lambda page: shown(console=page, every=True))
+        write_page(report, show=lambda page: print_to(console=page, every=True))
     if as_json:
-        print_json({**advice.as_json(), **facts, "notes": notes})
+        print_json({**advice.as_json(), **details, "notes": notes})
     else:
         width = max(console.width, 100) if every else console.width
-        shown(console=Console(file=console.file, width=width, emoji=False), every=every)
+        print_to(console=Console(file=console.file, width=width, emoji=False), every=every)
     if EXITS[advice.verdict]:
         raise typer.Exit(EXITS[advice.verdict])
 
@@ -136,39 +127,38 @@ def advise_verb(
 class RunOptions:
     """Options of a run of arms."""
 
-    #: functions of the user's own code, by the names of their arms
+    #: name of an arm -> function of the user's own code
     pipelines: Pipelines
-    #: arms to run; empty: all pipelines, else all arms that workers run
+    #: arms to run. If this is empty, all pipelines run; without pipelines, all arms that workers run
     arms: Sequence[str] = ()
     family: str = "ours"
     limit: int | None = None
     budget: float | None = None
     concurrency: int = 1
-    #: file of the answers; None: a file below `data_dir`
+    #: file of the answers; by default a file in data_dir/evaluations
     answers: Path | None = None
 
     def arms_of(self, settings: Settings, *, learns: bool) -> dict[ArmName, LoadedArm]:
-        """The arms to run, loaded. learns: the policy learns their outcomes. Raises ConfigError and InvalidInput."""
-        wanted = list(dict.fromkeys(self.arms or [*self.pipelines] or sorted(settings.worker_arms)))
-        callers = {*settings.arms} - {*settings.worker_arms} - {*self.pipelines}
-        named = sorted(callers & {*wanted})
-        if not (named or self.pipelines or ALL in wanted) and len(wanted) < 2:
-            named = sorted(callers)
-        if named:
-            *first, last = named
-            names = f"{', '.join(first)} and {last}" if first else last
+        """Load the arms to run. learns: check that the policy can learn them. Raises ConfigError and InvalidInput."""
+        selected = list(dict.fromkeys(self.arms or [*self.pipelines] or sorted(settings.worker_arms)))
+        caller_arms = {*settings.arms} - {*settings.worker_arms} - {*self.pipelines}
+        refused = sorted(caller_arms & {*selected})
+        if not (refused or self.pipelines or runs.ALL in selected) and len(selected) < 2:
+            refused = sorted(caller_arms)
+        if refused:
+            names = " and ".join(filter(None, [", ".join(refused[:-1]), refused[-1]]))
             remedy = "give --module MODULE:NAME, a mapping of these names to your functions, or --table with outcomes"
             raise InvalidInput(f"your code runs {names}", field="arms", remedy=remedy)
-        ours = [name for name in wanted if name not in self.pipelines]
-        unknown = next((name for name in ours if self.pipelines and name not in settings.worker_arms), None)
+        functions = {name: self.pipelines[name] for name in selected if name in self.pipelines}
+        worker_names = [name for name in selected if name not in functions]
+        unknown = next((name for name in worker_names if self.pipelines and name not in settings.worker_arms), None)
         if unknown is not None:
             remedy = known_choices([*self.pipelines, *settings.worker_arms], given=unknown)
             raise InvalidInput(f"there is no pipeline {unknown!r}", field="arms", remedy=remedy)
-        runnable = parse_arms(ours, settings=settings)[0] if ours else {}
-        functions = {name: self.pipelines[name] for name in wanted if name in self.pipelines}
+        runnable = runs.parse_arms(worker_names, settings=settings)[0] if worker_names else {}
         if len(runnable) + len(functions) < 2:
             remedy = "add another arm or pipeline: with one there is nothing to route"
-            raise InvalidInput(f"there is only {', '.join(wanted) or 'no arm'} to run", field="arms", remedy=remedy)
+            raise InvalidInput(f"there is only {', '.join(selected) or 'no arm'} to run", field="arms", remedy=remedy)
         if learns:
             _check_configured([*runnable, *functions], settings=settings, source="arms")
         return ArmLoader(settings).load(runnable) | load_pipelines(functions, prices=settings.reward.cost)
@@ -181,34 +171,33 @@ def advise_pipelines(
     checked_type(pipelines, Mapping, field="pipelines", wanted="a mapping of names to functions")
     budget = None if budget is None else checked_number(budget, field="budget")
     settings = router.settings
-    told: list[str] = []
-    ask = Ask()
-    sources = _Sources(settings=settings, ask=ask, progress=no_progress, tell=told.append, router=router)
+    warnings: list[str] = []
+    sources = _Sources(settings=settings, ask=Ask(), progress=no_progress, warn=warnings.append, router=router)
     run = RunOptions(pipelines=pipelines, family=family, budget=budget)
     file = question_file(questions, folder=Path(settings.data_dir))
-    facts, material, advice = sources.of_run(file, run=run, learns=apply)
+    details, material, advice = sources.of_run(file, run=run, learns=apply)
     if apply:
         ledger = Ledger(router.database, label=PolicyLabel(settings.policy.label))
         enter(material, ledger=ledger, settings=settings, encoder_hash=router.encoder.hash)
         router.refresh()
-    notes = (f"ended: {facts['ended']}", *told, *_arm_notes(material, settings=settings), *advice.notes)
-    return replace(advice, notes=notes)
+    warnings.insert(0, f"ended: {details['ended']}")
+    return replace(advice, notes=(*warnings, *_arm_notes(material, settings=settings), *advice.notes))
 
 
-def _tell(words: str) -> None:
-    errors.print(escape(words), soft_wrap=True, highlight=False)
+def _print_warning(text: str) -> None:
+    errors.print(escape(text), soft_wrap=True, highlight=False)
 
 
 @dataclass(kw_only=True)
 class _Sources:
-    """Rows of outcomes: of a run, of a table, of a log."""
+    """Reads outcomes from a run, a table or a log, and makes the verdict on them."""
 
     settings: Settings
     ask: Ask
     progress: Progress
-    #: prints a warning of a run
-    tell: Callable[[str], None] = _tell
-    #: its encoder is used; None: the configured encoder is loaded
+    #: receives the warnings of a run
+    warn: Callable[[str], None] = _print_warning
+    #: gives its encoder; None if the configured encoder should be loaded
     router: Router | None = None
 
     def __post_init__(self) -> None:
@@ -217,7 +206,6 @@ class _Sources:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The configured one, loaded once."""
         self.progress("loading the encoder", 0, 0)
         return encoder_of(self.settings) if self.router is None else self.router.encoder
 
@@ -228,7 +216,7 @@ class _Sources:
         return advise(material.rows, source=material.source, ask=ask, progress=self.progress, **common)
 
     def of_table(self, path: Path) -> WarmRows:
-        """A row for each question and arm."""
+        """The rows of a table: one for each question and arm."""
         return table_material(
             read_table(path),
             source=str(path),
@@ -239,20 +227,18 @@ class _Sources:
         )
 
     def of_log(self, path: Path | None, *, format_: str | None, skip_bad: bool) -> WarmRows:
-        """The rows of a log; of the store without a path."""
-        kind = STORE if path is None else format_of(path, format=format_)
-        given = None if path is None else kind
-        read = open_log(path, format=given, config=self.settings, mixed_arms=True, skip_bad=skip_bad).read(
-            self.progress
-        )
-        for bad in read.skipped[:5]:
+        """The rows of a log, or of the store if `path` is None."""
+        log_format = None if path is None else format_of(path, format=format_)
+        opened_log = open_log(path, format=log_format, config=self.settings, mixed_arms=True, skip_bad=skip_bad)
+        log = opened_log.read(self.progress)
+        for bad in log.skipped[:5]:
             errors.print(escape(f"left out: line {bad.line} {bad.field} {bad.reason}"), soft_wrap=True, highlight=False)
-        if read.undrawn:
-            errors.print(f"left out: {read.undrawn:,} decisions whose arm was not drawn", soft_wrap=True)
+        if log.undrawn:
+            errors.print(f"left out: {log.undrawn:,} decisions whose arm was not drawn", soft_wrap=True)
         return log_material(
-            read.rows,
+            log.rows,
             source="the store" if path is None else str(path),
-            origin=kind,
+            origin=log_format or STORE,
             settings=self.settings,
             encoder=self.encoder,
             needs_features="features" in self.policy.needs,
@@ -260,31 +246,31 @@ class _Sources:
         )
 
     def of_run(self, questions: Path, *, run: RunOptions, learns: bool) -> tuple[dict[str, Any], WarmRows, Advice]:
-        """Run the arms: facts about the run, its rows, and the verdict. Ctrl-C ends the run early."""
+        """Run the arms. Returns (facts about the run, its rows, the verdict). Ctrl-C ends the run early."""
         paired, outcomes = self._run(questions, options=run, arms=run.arms_of(self.settings, learns=learns))
         material = self.of_log(outcomes, format_="jsonl", skip_bad=False)
-        alone = len(paired.race.left) == len(material.arms) - 1
-        ask = replace(self.ask, alone=alone, confidence=shared_confidence(len(paired.rows)))
+        is_alone = len(paired.race.left) == len(material.arms) - 1
+        ask = replace(self.ask, alone=is_alone, confidence=shared_confidence(len(paired.rows)))
         return facts_of(paired), material, self.advice(material, ask=ask)
 
-    def _rows(self, questions: Path, *, options: RunOptions) -> Sequence[LabelledQuestion]:
-        """The questions, each once. Raises InvalidInput."""
-        check_family(options.family)
-        if options.family == CRUD:
+    def _rows(self, questions: Path, *, options: RunOptions) -> Sequence[runs.LabelledQuestion]:
+        runs.check_family(options.family)
+        if options.family == runs.CRUD:
             message = "crud is judged by a quiz, which this command does not make"
             remedy = "run `ragbandit evaluate --family crud --log L`, then `ragbandit advise --log L`"
             raise InvalidInput(message, field="family", remedy=remedy)
         unlabelled = self.settings.judge.generator is not None
-        read = read_questions(questions, family=options.family, limit=options.limit, unlabelled=unlabelled)
-        rows = list({row.question: row for row in reversed(read)}.values())[::-1]
-        if repeated := len(read) - len(rows):
-            self.tell(f"{repeated} rows repeat a question: its first row counts, the others are left out")
-        return rows
+        rows = runs.read_questions(questions, family=options.family, limit=options.limit, unlabelled=unlabelled)
+        first_rows = list({row.question: row for row in reversed(rows)}.values())[::-1]
+        repeated = len(rows) - len(first_rows)
+        if repeated:
+            self.warn(f"{repeated} rows repeat a question: its first row counts, the others are left out")
+        return first_rows
 
     def _run(
         self, questions: Path, *, options: RunOptions, arms: Mapping[ArmName, LoadedArm]
     ) -> tuple[PairedRun, Path]:
-        """A finished run, and the file of its outcomes as a log."""
+        """Run the arms until the end. Returns (the run, file of its outcomes in the format of a log)."""
         settings, chosen = self.settings, self.settings.judge.generator
         rows = self._rows(questions, options=options)
         judge = None
@@ -297,11 +283,11 @@ class _Sources:
         outcomes = folder / f"{questions.stem}.outcomes.jsonl"
         weights = sorted({settings.reward.weight, *settings.cost_weights.values()})
         bounds = settings.reward.minimum, settings.reward.maximum
-        with Answers(options.answers or folder / f"{questions.stem}.jsonl", resume=True) as kept:
+        with runs.Answers(options.answers or folder / f"{questions.stem}.jsonl", resume=True) as stored:
             run = PairedRun(
                 rows=rows,
                 kinds=kinds,
-                bench=Bench(arms=arms, budget=capped(Budget(), limits=settings.budget), answers=kept),
+                bench=runs.Bench(arms=arms, budget=capped(Budget(), limits=settings.budget), answers=stored),
                 race=Race(tuple(arms), weights=weights, bounds=bounds, kinds=max(kinds) + 1),
                 settings=settings,
                 family=options.family,
@@ -309,7 +295,7 @@ class _Sources:
                 budget=options.budget,
                 is_known=partial(self._is_known, outcomes, questions=len(rows)),
                 progress=self.progress,
-                tell=self.tell,
+                warn=self.warn,
             )
             run.finish(concurrency=options.concurrency)
         if not run.records:
@@ -319,14 +305,14 @@ class _Sources:
         return run, outcomes
 
     def _is_known(self, file: Path, records: list[dict[str, Json]], *, questions: int) -> bool:
-        """Whether the records of a run over so many questions decide."""
+        """Whether these records of a run over `questions` questions suffice for a verdict."""
         write_records(file, records)
         ask = replace(self.ask, confidence=shared_confidence(questions), everything=False)
         return self.advice(self.of_log(file, format_="jsonl", skip_bad=False), ask=ask).verdict != "not enough"
 
 
 def _check_configured(names: Sequence[str], *, settings: Settings, source: str) -> None:
-    """Raises InvalidInput if the configuration has none of these arms: no policy could serve what is learned."""
+    """Raise InvalidInput if no arm is configured, because then the learned policy could not be used."""
     if not {*settings.arms} & {*names}:
         arms = ", ".join(f"{name}: {{run_by: caller}}" for name in names)
         message = f"has the arms {', '.join(names)}, the configuration {', '.join(settings.arms)}"
@@ -336,14 +322,16 @@ def _check_configured(names: Sequence[str], *, settings: Settings, source: str) 
 
 def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
     """Notes on the incumbent, on features, and on arms that only the configuration or only the rows have."""
-    configured, known = set(settings.arms), set(material.arms)
     notes = []
-    if (incumbent := settings.policy.incumbent) is not None:
+    incumbent = settings.policy.incumbent
+    if incumbent is not None:
         notes.append(f"in service policy.harm holds the policy back to {incumbent}; here it does not")
-    if cold := [arm for arm in settings.arms if arm not in known]:
-        notes.append(f"nothing is known of {', '.join(cold)}: explored as on the first day")
-    if unused := [arm for arm in material.arms if arm not in configured]:
-        notes.append(f"never drawn in service, since not configured: {', '.join(unused)}")
+    without_rows = [arm for arm in settings.arms if arm not in material.arms]
+    if without_rows:
+        notes.append(f"nothing is known of {', '.join(without_rows)}: explored as on the first day")
+    unconfigured = [arm for arm in material.arms if arm not in settings.arms]
+    if unconfigured:
+        notes.append(f"never drawn in service, since not configured: {', '.join(unconfigured)}")
     if material.encoded:
         notes.append(f"the features of {material.encoded} rows were made with the configured encoder")
     return notes
@@ -352,51 +340,48 @@ def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
 def _applied(
     advice: Advice, material: WarmRows, *, warm: bool, apply: bool, config: str | None, progress: Progress
 ) -> dict[str, Any]:
-    """Let the policy learn the rows, unless they are the store's, and set the incumbent. Returns facts about both."""
-    facts: dict[str, Any] = {}
+    """Let the policy learn the rows unless they are the store's; apply: set the incumbent. Returns facts about both."""
+    details: dict[str, Any] = {}
     if (warm or apply) and material.origin != STORE:
         with opened(config, make=True) as (settings, ledger):
             encoder = make_encoder(settings.encoder, ledger=ledger)
             entered = enter(material, ledger=ledger, settings=settings, encoder_hash=encoder.hash, progress=progress)
-        facts = {**asdict(entered), "label": settings.policy.label}
+        details = {**asdict(entered), "label": settings.policy.label}
     if apply:
-        facts["incumbent"] = _set_incumbent(configuration.load(config), advice.best)
-    return facts
+        details["incumbent"] = _set_incumbent(configuration.load(config), advice.best)
+    return details
 
 
 def _set_incumbent(loaded: configuration.LoadedSettings, arm: str) -> str:
-    """Set policy.incumbent, and the arm of a holdback, in the file. Returns what was done, in words."""
+    """Set policy.incumbent, and the arm of a holdback, in the file. Returns a text about the result."""
     if arm not in loaded.settings.arms:
         return f"not set: {arm} is no arm of the configuration"
     changed = None if loaded.file is None else with_incumbent(loaded.file.read_text(encoding="utf-8"), arm)
     if loaded.file is None or changed is None:
         return f"not set: write {arm} as policy.incumbent, and as the arm of a holdback, into the configuration"
-    with whole_file(loaded.file, durable=True) as beside:
-        beside.write_text(changed, encoding="utf-8")
+    with whole_file(loaded.file, durable=True) as new_file:
+        new_file.write_text(changed, encoding="utf-8")
     return f"{arm}, in {loaded.file}"
 
 
 def with_incumbent(text: str, arm: str) -> str | None:
-    """The YAML of a configuration with this policy.incumbent, which is the arm of a holdback too, comments kept.
-
-    None if the text has a form in which it cannot be changed safely.
-    """
+    """The YAML text with this policy.incumbent, also as the arm of a holdback; None if it cannot be changed safely."""
     tree = yaml.safe_load(text) or {}
     policy: dict[str, Any] = {**(tree.get("policy") or {}), "incumbent": arm}
     if policy.get("holdback"):
         policy["holdback"] = {**policy["holdback"], "arm": arm}
         text = re.sub(r"(\bholdback:[^}]*?\barm:)[ \t]*[^\s,}#]+", rf"\g<1> {arm}", text, count=1)
-    wanted = {**tree, "policy": policy}
+    expected = {**tree, "policy": policy}
     if "policy" not in tree:
         changed = f"{text.rstrip()}\n\npolicy:\n  incumbent: {arm}\n".lstrip()
     elif "incumbent" in (tree["policy"] or {}):
         value = r"(?m)^([^#\n]*\bincumbent:)[^,}#\n]*?([ \t]*(?:[,}#].*)?)$"
         changed = re.sub(value, rf"\g<1> {arm}\g<2>", text, count=1)
     else:
-        begun = r"(?m)^(policy:[ \t]*(?:#.*)?\n)([ \t]*)"
-        changed = re.sub(begun, lambda at: f"{at[1]}{at[2] or '  '}incumbent: {arm}\n{at[2]}", text, count=1)
+        block = r"(?m)^(policy:[ \t]*(?:#.*)?\n)([ \t]*)"
+        changed = re.sub(block, lambda at: f"{at[1]}{at[2] or '  '}incumbent: {arm}\n{at[2]}", text, count=1)
         changed = re.sub(r"(?m)^policy:[ \t]*\{", f"policy: {{incumbent: {arm}, ", changed, count=1)
     with contextlib.suppress(yaml.YAMLError):
-        if yaml.safe_load(changed) == wanted:
+        if yaml.safe_load(changed) == expected:
             return changed
     return None

@@ -22,30 +22,7 @@ from ragbandit.shared.files import new_lines
 from ragbandit.shared.types import Budget
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
-from ragbandit.workers.evaluation.results import (
-    Answered,
-    AnswerQuality,
-    Line,
-    Qualities,
-    labelled_quality,
-    line_of_arm,
-    log_records,
-    quizzed_answers,
-    show,
-    table_records,
-)
-from ragbandit.workers.evaluation.runs import (
-    CRUD,
-    FAMILY_NAMES,
-    Answers,
-    Bench,
-    LabelledQuestion,
-    Work,
-    check_family,
-    in_parallel,
-    parse_arms,
-    read_questions,
-)
+from ragbandit.workers.evaluation import results, runs
 from ragbandit.workers.judge.checks import judge_templates
 from ragbandit.workers.judge.rubric import QuizModel, chinese_words
 from ragbandit.workers.wiring.generators import WorkerArm, make_generator
@@ -59,7 +36,7 @@ def evaluate(
     strategy: Annotated[list[str], typer.Option(help="NAME[,NAME...] or all; may be repeated")],
     corpus: Annotated[Path | None, typer.Option(help="JSONL or Parquet to search in; indexed once")] = None,
     index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
-    family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(FAMILY_NAMES)}")] = "ours",
+    family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(runs.FAMILY_NAMES)}")] = "ours",
     judge: Annotated[
         str | None, typer.Option(help="configuration of the judge for family crud; default: --config")
     ] = None,
@@ -79,50 +56,49 @@ def evaluate(
     request cannot be done. 130: Ctrl-C.
     """
     settings = configuration.load(config).settings
-    judging = _judging(settings, family=family, judge=judge)
-    settings = _searching(settings, corpus=corpus, index=index)
-    rows = read_questions(questions, family=family, limit=limit)
-    arms, lacking = parse_arms(strategy, settings=settings)
+    load_judge = _judge_loader(settings, family=family, judge=judge)
+    if corpus is not None and index is not None:
+        raise InvalidInput("--corpus and --index exclude each other", field="index", remedy="give one of them")
+    settings = with_choice(settings, index=index if corpus is None else _indexed(corpus, settings=settings))
+    rows = runs.read_questions(questions, family=family, limit=limit)
+    arms, lacking = runs.parse_arms(strategy, settings=settings)
     if len(arms) < 2 and (table or log):
         remedy = "name two, or leave out the table"
         raise InvalidInput("one strategy gives nothing to route", field="strategy", remedy=remedy)
     for name, reason in lacking.items():
         errors.print(f"left out: {escape(f'{name}: {reason}')}", soft_wrap=True, highlight=False)
     file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
-    with Answers(file, resume=resume or retry_failed) as stored:
+    with runs.Answers(file, resume=resume or retry_failed) as stored:
         if retry_failed:
             stored.forget_failed()
         answered = _run(rows, arms=arms, settings=settings, answers=stored, concurrency=concurrency)
-        quiz = None if judging is None else judging()
-        if quiz is None:
-            judged_as: Qualities = {
-                arm: [labelled_quality(row, each, family=family) for row, each in zip(rows, theirs, strict=True)]
-                for arm, theirs in answered.items()
-            }
+        quiz_model = None if load_judge is None else load_judge()
+        if quiz_model is None:
+            qualities = _labelled_qualities(rows, answered=answered, family=family)
         else:
-            judged_as = _quiz(rows, answered=answered, judge=quiz, answers=stored, concurrency=concurrency)
-    results = [line_of_arm(rows, arm=arm, answered=answered, judged_as=judged_as[arm]) for arm in answered]
+            qualities = _quiz(rows, answered=answered, judge=quiz_model, answers=stored, concurrency=concurrency)
+    lines = [results.line_of_arm(rows, arm=arm, answered=answered, qualities=qualities[arm]) for arm in answered]
     if table is not None:
-        write_records(table, table_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward))
+        write_records(
+            table, results.table_records(rows, answered=answered, qualities=qualities, reward=settings.reward)
+        )
     if log is not None:
-        records = log_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward)
-        write_records(log, _encoded(records, rows=rows, settings=settings))
-    show(results, file=file, judge=None if quiz is None else quiz.generator.name, as_json=as_json)
-    _tell_lost(results)
+        records = results.log_records(rows, answered=answered, qualities=qualities, reward=settings.reward)
+        write_records(log, _with_features(records, rows=rows, settings=settings))
+    results.show(lines, file=file, judge=None if quiz_model is None else quiz_model.generator.name, as_json=as_json)
+    _check_usable(lines)
 
 
-def _judging(settings: Settings, *, family: str, judge: str | None) -> Callable[[], QuizModel] | None:
-    """Loader of the judge of family "crud", behind a cache; None for a family that needs no judge.
-
-    Its prompts are read at once: what is wrong with them is said before anything is answered. The environment sets
-    our generator and prompts, and not those of another configuration.
+def _judge_loader(settings: Settings, *, family: str, judge: str | None) -> Callable[[], QuizModel] | None:
+    """A function that loads the judge of family "crud", whose prompts are checked now; None for the other families. The
+    environment overrides our own configuration, but not another one that `judge` names.
     """
-    check_family(family)
-    if family != CRUD:
+    runs.check_family(family)
+    if family != runs.CRUD:
         if judge is not None:
             raise InvalidInput(f"family {family} has no judge", field="judge", remedy="leave it out")
         return None
-    chinese_words()  # only to have it checked
+    chinese_words()  # raises if the package is missing
     chosen = settings if judge is None else configuration.load(judge, environ={}).settings
     templates = judge_templates(chosen.judge.templates)
     cache = chosen.generator.cache or str(Path(settings.data_dir) / "cache" / "judge")
@@ -135,15 +111,8 @@ def _judging(settings: Settings, *, family: str, judge: str | None) -> Callable[
     return load
 
 
-def _searching(settings: Settings, *, corpus: Path | None, index: str | None) -> Settings:
-    """The settings with the index that was asked for."""
-    if corpus is not None and index is not None:
-        raise InvalidInput("--corpus and --index exclude each other", field="index", remedy="give one of them")
-    return with_choice(settings, index=index if corpus is None else _indexed(corpus, settings=settings))
-
-
 def _indexed(corpus: Path, *, settings: Settings) -> str:
-    """The name of the corpus's index, built if nobody has built it before from the same bytes."""
+    """The name of the corpus's index, which is built unless the same bytes were indexed before."""
     if corpus.is_dir():
         remedy = f"index it: ragbandit index build --corpus {corpus} --index NAME, then give --index NAME"
         raise InvalidInput(f"{corpus} is a folder", field="corpus", remedy=remedy)
@@ -160,85 +129,91 @@ def _indexed(corpus: Path, *, settings: Settings) -> str:
 
 
 def _run(
-    rows: Sequence[LabelledQuestion],
+    rows: Sequence[runs.LabelledQuestion],
     *,
     arms: Mapping[str, WorkerArm],
     settings: Settings,
-    answers: Answers,
+    answers: runs.Answers,
     concurrency: int,
-) -> Answered:
-    """Answers per arm in the order of the questions. Ctrl-C ends the command; what was answered is kept."""
+) -> results.Answered:
+    """The answers of each arm, in the order of the questions. After Ctrl-C the answers so far stay stored."""
     with errors.status("loading the models"):
         loaded = ArmLoader(settings).load(arms)
-    bench = Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget), answers=answers)
+    bench = runs.Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget), answers=answers)
     work = bench.work(rows)
-    todo = list({each.key: each for each in work if each.key not in answers.found}.values())
+    missing = list({item.key: item for item in work if item.key not in answers.found}.values())
     count = itertools.count(1)
     with bars(errors) as progress, interruptible(_stopped(answers)):
 
-        async def answer(each: Work) -> None:
-            await bench.answer(each)
-            progress("answers", next(count), len(todo))
+        async def answer(item: runs.Work) -> None:
+            await bench.answer(item)
+            progress("answers", next(count), len(missing))
 
-        async def run() -> None:
-            try:
-                await in_parallel(todo, answer, concurrency=concurrency)
-            finally:
-                await bench.close()
+        asyncio.run(runs.in_parallel(missing, answer, concurrency=concurrency, close=bench.close))
+    answered: dict[str, list[runs.StoredAnswer]] = {name: [] for name in loaded}
+    for item in work:
+        answered[item.arm].append(answers.found[item.key])
+    return answered
 
-        asyncio.run(run())
-    return {name: [answers.found[each.key] for each in work if each.arm == name] for name in loaded}
+
+def _labelled_qualities(
+    rows: Sequence[runs.LabelledQuestion], *, answered: results.Answered, family: str
+) -> results.Qualities:
+    qualities = {}
+    for arm, stored in answered.items():
+        pairs = zip(rows, stored, strict=True)
+        qualities[arm] = [results.labelled_quality(row, answer, family=family) for row, answer in pairs]
+    return qualities
 
 
 def _quiz(
-    rows: Sequence[LabelledQuestion], *, answered: Answered, judge: QuizModel, answers: Answers, concurrency: int
-) -> Qualities:
-    """Judgements by the judge, closed then. Ctrl-C ends the command; what was judged is in the judge's cache."""
-    cut, judged_as = chinese_words(), dict[int, dict[str, AnswerQuality]]()
+    rows: Sequence[runs.LabelledQuestion],
+    *,
+    answered: results.Answered,
+    judge: QuizModel,
+    answers: runs.Answers,
+    concurrency: int,
+) -> results.Qualities:
+    """Let the judge score all answers, and close it. After Ctrl-C, finished scores are in the judge's cache."""
+    cut = chinese_words()
+    by_question: dict[int, dict[str, results.AnswerQuality]] = {}
     with bars(errors) as progress, interruptible(_stopped(answers)):
 
         async def quiz(number: int) -> None:
-            theirs = {arm: stored[number] for arm, stored in answered.items()}
-            judged_as[number] = await quizzed_answers(rows[number], answers=theirs, model=judge, cut=cut)
-            progress("judged", len(judged_as), len(rows))
+            texts = {arm: stored[number] for arm, stored in answered.items()}
+            by_question[number] = await results.quizzed_answers(rows[number], answers=texts, model=judge, cut=cut)
+            progress("judged", len(by_question), len(rows))
 
-        async def run() -> None:
-            try:
-                await in_parallel(range(len(rows)), quiz, concurrency=concurrency)
-            finally:
-                await judge.generator.close()
-
-        asyncio.run(run())
-    return {arm: [judged_as[number][arm] for number in range(len(rows))] for arm in answered}
+        numbers = range(len(rows))
+        asyncio.run(runs.in_parallel(numbers, quiz, concurrency=concurrency, close=judge.generator.close))
+    return {arm: [by_question[number][arm] for number in numbers] for arm in answered}
 
 
-def _stopped(answers: Answers) -> str:
+def _stopped(answers: runs.Answers) -> str:
     return f"stopped; {answers.file} keeps the answers so far: continue with --resume"
 
 
-def _encoded(
-    records: Iterable[Mapping[str, Any]], *, rows: Sequence[LabelledQuestion], settings: Settings
+def _with_features(
+    records: Iterable[Mapping[str, Any]], *, rows: Sequence[runs.LabelledQuestion], settings: Settings
 ) -> Iterator[Mapping[str, Any]]:
-    """The records with the features by which a policy learns from them."""
     encoder = encoder_of(settings)
     texts = [row.question for row in rows]
-    features = embedded(texts, encoder=encoder, data_dir=settings.data_dir)
-    known = dict(zip(texts, features, strict=True))
+    features = dict(zip(texts, embedded(texts, encoder=encoder, data_dir=settings.data_dir), strict=True))
     for record in records:
-        yield {**record, "encoder_hash": encoder.hash, "features": known[record["text"]]}
+        yield {**record, "encoder_hash": encoder.hash, "features": features[record["text"]]}
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """The records as JSONL, whole or not at all."""
+    """Write the records as JSONL: the whole file or nothing."""
     with new_lines(path) as out:
         for record in records:
             out.write(line_of(dict(record)) + b"\n")
 
 
-def _tell_lost(results: Sequence[Line]) -> None:
-    """Ends the command with 1 where some strategy has no figure but zeros: what comes after it must not learn them."""
-    failed = [row["strategy"] for row in results if row["failed"] == row["questions"]]
-    unjudged = [row["strategy"] for row in results if len(row["unjudged"]) == row["questions"]]
+def _check_usable(lines: Sequence[results.Line]) -> None:
+    """End the command with 1 if a strategy has only failures, or only missing scores: nobody should learn its zeros."""
+    failed = [line["strategy"] for line in lines if line["failed"] == line["questions"]]
+    unjudged = [line["strategy"] for line in lines if len(line["unjudged"]) == line["questions"]]
     for names, fault in (
         (failed, "failed and counts as wrong; when its cause is removed, --retry-failed asks again"),
         (unjudged, "could not be judged and counts as wrong; the same command with --resume judges again"),

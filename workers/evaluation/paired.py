@@ -1,14 +1,15 @@
-"""Paired runs: the configured arms on the same questions, until the verdict is known or the money is spent.
+"""Paired runs: several arms answer the same questions, until the verdict is known or the budget is spent.
 
-Every arm answers the first questions; then an arm goes on only while it may be the best somewhere (`Race`). Each
-question is scored as soon as all arms of the race have answered it: by its right answers, or by the judge.
+All arms answer the first questions; after that an arm leaves as soon as it is the best for no use (`Race`). A question
+is scored when all arms of the race have answered it, by its right answers or by the judge.
 """
 
 import asyncio
+import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -28,28 +29,28 @@ from ragbandit.workers.evaluation.results import labelled_quality, log_record, q
 from ragbandit.workers.evaluation.runs import Bench, LabelledQuestion, StoredAnswer, Work, in_parallel
 from ragbandit.workers.judge.checks import JudgeOfArm
 
-#: questions after which the verdict is looked at for the first time; each next look is at twice as many
+#: number of questions at the first look at the verdict; it doubles for each further look
 FIRST_LOOK: Final = 50
-#: kinds of questions, where the file names no data sets, and questions of each in the mean at least
+#: most clusters of questions without data sets, and least mean size of a cluster
 _KINDS: Final = 4
 _OF_A_KIND: Final = 25
-#: data sets that count as kinds
+#: most data sets that count as kinds
 _MOST_DATASETS: Final = 8
 
 
 def looks(questions: int) -> tuple[int, ...]:
-    """After how many questions the verdict is looked at, before the end."""
+    """The numbers of questions after which the verdict is looked at, in a run over `questions` questions."""
     count = max(0, math.ceil(math.log2(max(1, questions / FIRST_LOOK))))
     return tuple(FIRST_LOOK * 2**number for number in range(count))
 
 
 def shared_confidence(questions: int) -> float:
-    """Confidence at each look at a run over so many questions: the looks share the error (Bonferroni)."""
+    """Confidence of each look in a run over `questions` questions: all looks share the error (Bonferroni)."""
     return 1.0 - (1.0 - CONFIDENCE) / (len(looks(questions)) + 1)
 
 
 def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> list[int]:
-    """The kind of each question, from 0: its data set where the file names two to eight, else a cluster (k-means)."""
+    """The kind of each question, from 0: its data set if there are two to eight of them, else a k-means cluster."""
     names = sorted({row.dataset or "" for row in rows})
     if 2 <= len(names) <= _MOST_DATASETS:
         return [names.index(row.dataset or "") for row in rows]
@@ -66,39 +67,41 @@ def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> 
     return [int(kind) for kind in nearest]
 
 
-#: questions that all arms answer before one may leave
+#: number of questions that all arms answer before an arm may leave
 LEAST: Final = 12
-#: stakes, as shares of what the capital may lose in one question
+#: stakes of the bets, as shares of the largest stake that cannot lose the whole capital
 _STAKES: Final = np.array([0.1, 0.3, 0.6, 0.9])
-#: chance that an arm leaves which is the best somewhere
+#: most probability that an arm leaves although it is the best for some use
 ALPHA: Final = 0.05
 
 
 class Race:
-    """The arms that are still in the race, and after how many questions the others left.
+    """The arms that are still in the race, and the number of questions after which each other arm left.
 
-    An arm goes on only while it may be the best somewhere: at a weight of cost, on a kind of question or on all. It
-    leaves when, at each of these, bets on the rivals' rewards minus its own have made too much money for it to be the
-    best there (Waudby-Smith and Ramdas 2023, "Estimating means of bounded random variables by betting"). The capital of
-    a bet is a supermartingale while the arm is the best, and so is the average over bets and rivals: whenever one
-    looks, an arm that is the best somewhere has left with a chance of ALPHA / arms at most, any of them with ALPHA.
+    A use is a cost weight together with a kind of question, or with all questions. An arm leaves when it is the best
+    for no use. The test bets on the rewards of its rivals minus its own (Waudby-Smith and Ramdas 2023, "Estimating
+    means of bounded random variables by betting"). While the arm is the best, the capital of such a bet is a
+    supermartingale, and so is the average over bets and rivals: a large capital in every use excludes the arm. At any
+    time, an arm that is the best for some use has left with probability at most ALPHA / arms; any such arm, with ALPHA.
     """
 
     def __init__(
         self, arms: Sequence[ArmName], *, weights: Sequence[float], bounds: tuple[float, float], kinds: int
     ) -> None:
-        """weights: of cost, >= 0. bounds: of the rewards. kinds: of questions, numbered from 0."""
+        """weights: cost weights, >= 0. bounds: least and largest reward. kinds: number of kinds of questions."""
         self.arms = tuple(arms)
         self.running: tuple[ArmName, ...] = self.arms
-        #: arm -> questions after which it left
+        #: arm -> number of questions after which it left
         self.left: dict[ArmName, int] = {}
         self.questions = 0
-        self._weights, self._bounds, self._threshold = np.asarray(weights), bounds, np.log(len(arms) / ALPHA)
+        self._weights = np.asarray(weights)
+        self._bounds = bounds
+        self._threshold = np.log(len(arms) / ALPHA)
         # log capital against "the arm is the best": (weights, kinds and all, rival, arm, stakes)
         self._capital = np.zeros((len(weights), kinds + 1, len(arms), len(arms), len(_STAKES)))
 
     def add(self, *, quality: Mapping[ArmName, float], cost: Mapping[ArmName, float], kind: int = 0) -> None:
-        """A question that every arm of `running` answered; quality in [0, 1], cost >= 0. Arms that lose here leave."""
+        """Add a question that all arms of `running` answered, and let arms leave. quality in [0, 1], cost >= 0."""
         self.questions += 1
         places = np.array([self.arms.index(arm) for arm in self.running])
         right = np.array([quality[arm] for arm in self.running])
@@ -112,14 +115,14 @@ class Race:
             self._leave()
 
     def _leave(self) -> None:
-        lost = (self._log_capital() >= self._threshold).all(axis=(0, 1))
-        gone = [arm for place, arm in enumerate(self.arms) if lost[place] and arm in self.running]
-        if len(gone) < len(self.running):
-            self.left |= dict.fromkeys(gone, self.questions)
-            self.running = tuple(arm for arm in self.running if arm not in gone)
+        is_excluded = (self._log_capital() >= self._threshold).all(axis=(0, 1))
+        leaving = [arm for place, arm in enumerate(self.arms) if is_excluded[place] and arm in self.running]
+        if len(leaving) < len(self.running):
+            self.left |= dict.fromkeys(leaving, self.questions)
+            self.running = tuple(arm for arm in self.running if arm not in leaving)
 
     def _log_capital(self) -> Matrix:
-        """Mean over rivals and stakes, by weight, kind and arm: (weights, kinds and all, arms)."""
+        """Mean log capital over rivals and stakes. Shape (weights, kinds and all, arms)."""
         rivals = np.moveaxis(self._capital, 3, 2)  # (weights, kinds, arm, rival, stakes)
         others = ~np.eye(len(self.arms), dtype=np.bool_)
         return log_mean_exp(np.moveaxis(rivals[:, :, others].reshape(*rivals.shape[:3], -1), -1, 0))
@@ -129,40 +132,41 @@ class Race:
 class PairedRun:
     """A run of arms on questions. `records` is valid when `run` ends, also if it raises."""
 
-    #: each question once
+    #: the questions, without repetitions
     rows: Sequence[LabelledQuestion]
+    #: kind of each question
     kinds: Sequence[int]
     bench: Bench
     race: Race
     settings: Settings
     family: str
-    #: scores questions without right answers
+    #: scores answers to questions without right answers
     judge: JudgeOfArm | None
-    #: dollars that may be spent; None: no limit
+    #: most dollars to spend; None without a limit
     budget: float | None
-    #: whether the verdict on these records is known; it runs in a thread
+    #: whether these records suffice for a verdict; called in a thread
     is_known: Callable[[list[dict[str, Json]]], bool]
     progress: Progress
-    #: prints a warning, or that an arm left the race
-    tell: Callable[[str], None]
+    #: receives warnings, and a message when an arm leaves the race
+    warn: Callable[[str], None]
     spent: float = 0.0
-    #: questions that the judge gave no score for: they count for no arm
+    #: questions without a score of the judge, which count for no arm
     unjudged: int = 0
-    #: why it ended before the last question
+    #: why the run ended before the last question
     ended: str | None = None
-    #: a logged decision for each arm of each question that is whole
+    #: a logged decision for each arm and each question that all arms of the race have answered
     records: list[dict[str, Json]] = field(default_factory=list)
-    #: questions that an arm failed at, in this run
+    #: arm -> failures in this run
     failures: Counter[ArmName] = field(default_factory=Counter)
     _done: int = 0
-    #: questions of which an answer was asked now, and not read from the file; what their answers cost by `reward.cost`
-    _asked: int = 0
-    _charged: float = 0.0
-    _silent: bool = False
-    _looked: set[int] = field(default_factory=set)
+    #: questions with an answer that is not from the file, and the cost of such answers by `reward.cost`
+    _new_questions: int = 0
+    _new_costs: float = 0.0
+    _judge_failed: bool = False
+    _looks_done: set[int] = field(default_factory=set)
 
     def finish(self, *, concurrency: int) -> None:
-        """`run` in an event loop of its own, also from a notebook; Ctrl-C ends it early."""
+        """Call `run` in a new event loop, also from a notebook. Ctrl-C ends the run early."""
         try:
             if not _has_event_loop():
                 asyncio.run(self.run(concurrency=concurrency))
@@ -174,102 +178,99 @@ class PairedRun:
 
     async def run(self, *, concurrency: int) -> None:
         """Ask at most `concurrency` questions at a time. Closes generators and retrievers."""
+        questions = zip(self.rows, self.kinds, strict=True)
+        open_questions = itertools.takewhile(lambda _: self.ended is None, questions)
         try:
-            await in_parallel(self._open(), self._ask, concurrency=concurrency)
+            await in_parallel(open_questions, self._ask, concurrency=concurrency)
         finally:
             for arm, count in self.failures.items():
-                self.tell(f"{arm} failed at {count} of the questions")
+                self.warn(f"{arm} failed at {count} of the questions")
             await self.bench.close()
             if self.judge is not None:
                 await self.judge.generator.close()
 
-    def _open(self) -> Iterator[tuple[LabelledQuestion, int]]:
-        for row, kind in zip(self.rows, self.kinds, strict=True):
-            if self.ended is not None:
-                return
-            yield row, kind
-
     async def _ask(self, question: tuple[LabelledQuestion, int]) -> None:
-        """Ask the arms of the race one question, which enters the race then. Stored answers are not asked again."""
+        """Ask the arms of the race one question, unless the file has the answers, and add the question to the race."""
         row, kind = question
-        running, known = self.race.running, dict[ArmName, StoredAnswer]()
-        work = [each for each in self.bench.work([row]) if each.arm in running]
-        missing = {each.arm for each in work if not self._is_stored(row, each)}
-        for each in work:
-            known[each.arm] = await self._answer(row, each) if each.arm in missing else self._stored(each)
-        if missing:
+        running = self.race.running
+        answers: dict[ArmName, StoredAnswer] = {}
+        new_answers: list[StoredAnswer] = []
+        for work in self.bench.work([row]):
+            if work.arm not in running:
+                continue
+            if not self._is_stored(row, work):
+                await self._answer(row, work)
+                new_answers.append(self.bench.answers.found[work.key])
+            answers[work.arm] = self.bench.answers.found[work.key]
+        if new_answers:
+            self._new_questions += 1
             terms = self.settings.reward.cost
-            self._asked += 1
-            self._charged += sum(cost_of_terms(known[arm].steps, known[arm].cost, terms=terms) for arm in missing)
+            self._new_costs += sum(cost_of_terms(answer.steps, answer.cost, terms=terms) for answer in new_answers)
             self._check_costs()
-        self._enter(row, known, kind=kind)
+        self._enter(row, answers, kind=kind)
         await self._look()
 
     def _check_costs(self) -> None:
-        """Warn once, after LEAST questions that were asked now, if nothing that is charged was reported."""
-        if self._asked == LEAST and self.budget is not None and self.spent == 0.0:
+        """Warn once, after LEAST questions of this run, if the arms report no dollars, or no costs of `reward.cost`."""
+        if self._new_questions == LEAST and self.budget is not None and self.spent == 0.0:
             remedy = "report dollars (a generator: token_prices)"
-            self.tell(f"the answers to {LEAST} questions cost 0 dollars: --budget ends nothing unless arms {remedy}")
-        if self._asked == LEAST and self._charged == 0.0:
+            self.warn(f"the answers to {LEAST} questions cost 0 dollars: --budget ends nothing unless arms {remedy}")
+        if self._new_questions == LEAST and self._new_costs == 0.0:
             terms = ", ".join(self.settings.reward.cost)
-            self.tell(f"the answers to {LEAST} questions cost nothing by reward.cost ({terms}): every arm looks free")
-
-    def _stored(self, work: Work) -> StoredAnswer:
-        return self.bench.answers.found[work.key]
+            self.warn(f"the answers to {LEAST} questions cost nothing by reward.cost ({terms}): every arm looks free")
 
     def _is_stored(self, row: LabelledQuestion, work: Work) -> bool:
         stored = self.bench.answers.found.get(work.key)
         return stored is not None and bool(row.answers or stored.score is not None or is_blank(stored.answer))
 
-    async def _answer(self, row: LabelledQuestion, work: Work) -> StoredAnswer:
-        answers = self.bench.answers
+    async def _answer(self, row: LabelledQuestion, work: Work) -> None:
         outcome = await self.bench.answer(work)
         self.spent += outcome.cost.dollars
         if outcome.status == "failed":
             self.failures[work.arm] += 1
             if self.failures[work.arm] == 1:
-                self.tell(f"{work.arm} failed: {outcome.error}")
+                self.warn(f"{work.arm} failed: {outcome.error}")
         if not row.answers and self.judge is not None and not is_blank(outcome.answer):
-            answers.add(outcome, work=work, score=await self._judged(row, outcome))
+            self.bench.answers.add(outcome, work=work, score=await self._judged(row, outcome))
         if self.budget is not None and self.spent >= self.budget and self.ended is None:
             self.ended = f"the budget of {self.budget:g} dollars is spent"
-        return self._stored(work)
 
     async def _judged(self, row: LabelledQuestion, outcome: Outcome) -> float | None:
-        """The judge's score of an answer; None where it gives none."""
+        """The judge's score of an answer; None if the judge fails."""
         assert self.judge is not None
-        sources = [Passage(id=one.id, title=one.title, text=one.text) for one in outcome.sources]
+        sources = [Passage(id=source.id, title=source.title, text=source.text) for source in outcome.sources]
         try:
             prompt, score = self.judge.ask(question=row.question, answer=outcome.answer or "", sources=sources)
             deadline = time.monotonic() + self.settings.judge.seconds
             request = Request(prompt=prompt, max_tokens=self.judge.max_tokens, deadline=deadline)
-            done = await self.judge.generator.complete(request)
-            self.spent += done.dollars
-            return score(done.text)
+            completion = await self.judge.generator.complete(request)
+            self.spent += completion.dollars
+            return score(completion.text)
         except ArmFailed as error:
-            if not self._silent:
-                self.tell(f"the judge gave no score, and the question counts for no arm: {error}")
-            self._silent = True  # the same fault once is enough
+            if not self._judge_failed:  # only the first failure is printed
+                self.warn(f"the judge gave no score, and the question counts for no arm: {error}")
+            self._judge_failed = True
             return None
 
-    def _enter(self, row: LabelledQuestion, known: Mapping[ArmName, StoredAnswer], *, kind: int) -> None:
-        """Let a question that all of its arms have answered enter the race."""
+    def _enter(self, row: LabelledQuestion, answers: Mapping[ArmName, StoredAnswer], *, kind: int) -> None:
+        """Add a question that all arms of the race have answered to the race and to the records."""
         reward = self.settings.reward
-        quality = {arm: self._quality(row, stored) for arm, stored in known.items()}
+        quality = {arm: self._quality(row, answer) for arm, answer in answers.items()}
         self._done += 1
-        if any(value is None for value in quality.values()):
+        scores = {arm: float(score) for arm, score in quality.items() if score is not None}
+        if len(scores) < len(answers):
             self.unjudged += 1
             return
-        scores = {arm: float(value or 0.0) for arm, value in quality.items()}
-        costs = {arm: cost_of_terms(known[arm].steps, known[arm].cost, terms=reward.cost) for arm in known}
+        costs = {arm: cost_of_terms(answer.steps, answer.cost, terms=reward.cost) for arm, answer in answers.items()}
         before = self.race.running
         self.race.add(quality=scores, cost=costs, kind=kind)
         self.records += [
-            log_record(row.question, known[arm], quality=scores[arm], arms=tuple(known), reward=reward) for arm in known
+            log_record(row.question, answer, quality=scores[arm], arms=tuple(answers), reward=reward)
+            for arm, answer in answers.items()
         ]
         for arm in before:
             if arm not in self.race.running:
-                self.tell(f"{arm} left the race after {self.race.left[arm]} questions: others are better everywhere")
+                self.warn(f"{arm} left the race after {self.race.left[arm]} questions: others are better everywhere")
         running = ", ".join(self.race.running)
         self.progress(f"questions (in the race: {running}; {self.spent:.4g} dollars)", self._done, len(self.rows))
         if len(self.race.running) == 1 and self.ended is None:
@@ -281,10 +282,9 @@ class PairedRun:
         return 0.0 if stored.failed or is_blank(stored.answer) else stored.score
 
     async def _look(self) -> None:
-        """Look at the verdict where it is time to."""
-        due = [one for one in looks(len(self.rows)) if one <= self.race.questions and one not in self._looked]
+        due = {look for look in looks(len(self.rows)) if look <= self.race.questions} - self._looks_done
         if due and self.ended is None:
-            self._looked.update(due)
+            self._looks_done |= due
             if await asyncio.to_thread(self.is_known, [*self.records]):
                 self.ended = f"the verdict is known after {self.race.questions} questions"
 
@@ -298,7 +298,7 @@ def _has_event_loop() -> bool:
 
 
 def facts_of(run: PairedRun) -> dict[str, Any]:
-    """What the run was, for the page and JSON."""
+    """Facts about the run, for the page and for JSON."""
     return {
         "answered": run.race.questions,
         "of": len(run.rows),

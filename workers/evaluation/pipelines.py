@@ -1,8 +1,8 @@
-"""Pipelines of the user's own code: Python functions that `advise` runs as arms.
+"""Pipelines: Python functions of the user that `advise` runs as arms.
 
-A pipeline takes the question and returns its answer: a text; (text, cost); or a mapping or an object with `answer` and,
-as far as it knows them, `steps` and `cost`. A cost is a number in the unit that `reward.cost` charges, or a mapping of
-`steps` and fields of `shared.types.Cost`. Without `steps` an answer is one step.
+A pipeline takes the question and returns a text; (text, cost); or a mapping or an object with `answer` and optionally
+`steps` and `cost`. A cost is a number in the unit that `reward.cost` charges, or a mapping of `steps` and fields of
+`shared.types.Cost`. Without `steps` an answer counts as one step.
 """
 
 import inspect
@@ -25,21 +25,22 @@ from ragbandit.strategies.run import Answer, Run
 from ragbandit.workers.evaluation.command import write_records
 from ragbandit.workers.wiring.loading import LoadedArm
 
-#: name -> a function of the question, or an object that the class `callable` can call
+#: name -> a function of the question, or an object that an arm of the class `callable` can call
 Pipelines = Mapping[str, Any]
-#: a JSONL file, question -> right answers, or rows: a mapping with `question` and `answers`, or the question
+#: a JSONL file, a mapping of questions to right answers, or rows for `_record`
 Questions = str | PathLike[str] | Mapping[str, Any] | Iterable[Any]
 
-_COSTS: Final = frozenset(asdict(Cost())) - {"seconds_total"}  # which is measured
+#: costs that a pipeline can report; seconds are measured
+_COSTS: Final = frozenset(asdict(Cost())) - {"seconds_total"}
 _FORM: Final = 'return a text, (text, {"dollars": 0.004}), or {"answer": text, "steps": 2, "cost": {"dollars": 0.004}}'
 _EXAMPLE: Final = 'for example arms = {"cheap": ask_cheap, "large": ask_large}'
 
 
 def question_file(questions: Questions, *, folder: Path) -> Path:
-    """The file of these questions; what is not a file yet is written to advise.jsonl in the folder."""
+    """The file of these questions. Questions that are not a file are written to advise.jsonl in the folder."""
     if isinstance(questions, str | PathLike):
         return Path(questions)
-    rows = [[question, gold] for question, gold in questions.items()] if isinstance(questions, Mapping) else questions
+    rows = questions.items() if isinstance(questions, Mapping) else questions
     file = folder / "advise.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     write_records(file, map(_record, rows))
@@ -47,36 +48,37 @@ def question_file(questions: Questions, *, folder: Path) -> Path:
 
 
 def _record(row: object) -> dict[str, Any]:
-    """A line of the file of questions, from a mapping, a question, or (question, right answer or answers)."""
+    """A line of the file, from a mapping, from (question, right answer or answers), or from a question."""
     if isinstance(row, Mapping):
-        question, gold, more = row.get("question"), row.get("answers"), row
+        record = {**row, "question": row.get("question")}
+    elif isinstance(row, tuple | list) and len(row) == 2:
+        record = {"question": row[0], "answers": row[1]}
     else:
-        question, gold = row if isinstance(row, tuple | list) and len(row) == 2 else (row, None)
-        more = {}
-    answers = [gold] if isinstance(gold, str) else None if gold is None else [*gold]
-    return {**more, "question": question} | ({} if answers is None else {"answers": answers})
+        record = {"question": row}
+    answers = record.pop("answers", None)
+    if answers is not None:
+        record["answers"] = [answers] if isinstance(answers, str) else [*answers]
+    return record
 
 
 def named_pipelines(path: str, *, folder: str) -> Pipelines:
-    """The pipelines that "package.module:name" names: a mapping, or a function that makes it.
-
-    folder: modules are looked for here too. Raises ConfigError.
-    """
+    """Import a mapping, or a function that returns one, from a module in `folder` or installed. Raises ConfigError."""
     sys.path.append(folder)
-    given = import_class(path, where="--module")
-    given = given() if inspect.isfunction(given) and not inspect.signature(given).parameters else given
-    if not isinstance(given, Mapping):
-        message = f"{path!r} is {type(given).__name__}; expected a mapping of names to functions"
+    pipelines = import_class(path, where="--module")
+    if inspect.isfunction(pipelines) and not inspect.signature(pipelines).parameters:
+        pipelines = pipelines()
+    if not isinstance(pipelines, Mapping):
+        message = f"{path!r} is {type(pipelines).__name__}; expected a mapping of names to functions"
         raise ConfigError(message, field="--module", remedy=_EXAMPLE)
-    return given
+    return pipelines
 
 
 def load_pipelines(pipelines: Pipelines, *, prices: Mapping[str, float]) -> dict[ArmName, LoadedArm]:
-    """The pipelines as arms. prices: `reward.cost`. Raises ConfigError for a name or an object that cannot be one."""
-    wrong = next((name for name in pipelines if not (isinstance(name, str) and NAME.fullmatch(name))), None)
-    if wrong is not None:
-        remedy = "use 1 to 64 letters, digits, dots, dashes, underscores"
-        raise ConfigError(f"{wrong!r:.80} is no name of a pipeline", field="pipelines", remedy=remedy)
+    """The pipelines as arms. prices: `reward.cost`. Raises ConfigError for an invalid name or object."""
+    for name in pipelines:
+        if not (isinstance(name, str) and NAME.fullmatch(name)):
+            remedy = "use 1 to 64 letters, digits, dots, dashes, underscores"
+            raise ConfigError(f"{name!r:.80} is no name of a pipeline", field="pipelines", remedy=remedy)
     charged = [term for term, price in prices.items() if price > 0.0]
     unit = charged[0] if len(charged) == 1 and charged[0] in {"steps", *_COSTS} else ""
     return {
@@ -91,10 +93,10 @@ def load_pipelines(pipelines: Pipelines, *, prices: Mapping[str, float]) -> dict
 
 
 class FunctionArm(CallableArm):
-    """Answers by a Python object of this process, and takes the cost that the object reports."""
+    """Answers with a Python object, which may report its costs."""
 
     def __init__(self, function: object, *, name: str, unit: str) -> None:
-        """unit: "steps" or a field of Cost that a bare number counts; "" if a bare number is ambiguous."""
+        """unit: meaning of a cost that is a bare number, "steps" or a field of Cost; "" if it would be ambiguous."""
         self._function, self._unit = function, unit
         super().__init__(name=name, object=_identity(function))
 
@@ -102,35 +104,36 @@ class FunctionArm(CallableArm):
         return asked_by(self._function, shown=f"{self.name}", where=where.replace("arms", "pipelines", 1))
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """The object's answer. Raises ArmFailed for an output without text or with a cost that cannot be read."""
+        """The object's answer. Raises ArmFailed if the output has no text, or a cost that cannot be read."""
         fields = self._fields(await self._output(question, run=run))
         return accounted(checked_reply(fields, arm=self.name, remedy=_FORM), run=run)
 
     def _fields(self, output: object) -> dict[str, object]:
-        """The fields of the reply in an output. Fields of a mapping that no reply has are ignored."""
-        took: object = None
+        reported_cost: object = None
+        attributes = _attributes(output)
         if isinstance(output, tuple) and len(output) == 2:
-            output, took = output
-        elif reported := _attributes(output):
-            took = {name: value for name, value in reported.items() if name in {"steps", "cost", *_COSTS}}
-            output = reported["answer"]
-        cost = self._amounts(took)
+            output, reported_cost = output
+        elif attributes:
+            names = {"steps", "cost", *_COSTS}
+            reported_cost = {name: value for name, value in attributes.items() if name in names}
+            output = attributes["answer"]
+        cost = self._amounts(reported_cost)
         if "cost" in cost:
             cost |= self._amounts(cost.pop("cost"))
         return {"answer": text_of(output), "steps": cost.pop("steps", 1), "cost": cost}
 
-    def _amounts(self, took: object) -> dict[str, object]:
-        """A reported cost by the names of its fields, without None and the seconds, which are measured."""
-        took = asdict(took) if isinstance(took, Cost) else took
-        amounts = took if isinstance(took, Mapping) else {self._unit or "cost in a unit": took}
-        known = {name: value for name, value in amounts.items() if value is not None and name != "seconds_total"}
-        # Numbers of other packages (numpy, Decimal) are numbers.
-        foreign = {name: value for name, value in known.items() if not isinstance(value, bool | int)}
-        return known | {name: float(value) for name, value in foreign.items() if isinstance(value, SupportsFloat)}
+    def _amounts(self, cost: object) -> dict[str, object]:
+        """A reported cost as a mapping, without None and without seconds_total, which is measured."""
+        cost = asdict(cost) if isinstance(cost, Cost) else cost
+        fields = cost if isinstance(cost, Mapping) else {self._unit or "cost in a unit": cost}
+        amounts = {name: value for name, value in fields.items() if value is not None and name != "seconds_total"}
+        for name, value in amounts.items():
+            if isinstance(value, SupportsFloat) and not isinstance(value, bool | int):
+                amounts[name] = float(value)  # a number of numpy, or a Decimal
+        return amounts
 
 
 def _attributes(output: object) -> Mapping[str, object]:
-    """The fields of an output that has `answer`, a mapping or an object; else {}."""
     if isinstance(output, Mapping):
         return output if output.get("answer") is not None else {}
     names = {"answer", "steps", "cost", *_COSTS}
@@ -138,11 +141,11 @@ def _attributes(output: object) -> Mapping[str, object]:
 
 
 def _identity(function: object) -> str:
-    """Name and, if it can be read, a digest of the source: stored answers of a changed function are asked again."""
+    """The function's name with a hash of its source, if it has one: a changed function gets no stored answers."""
     kind: Any = function if hasattr(function, "__qualname__") else type(function)
     name = f"{kind.__module__}:{kind.__qualname__}"
     try:
         source = inspect.getsource(kind)
-    except (OSError, TypeError):  # built in, or made at run time
+    except (OSError, TypeError):  # a built-in function, or one defined at run time
         return name
     return f"{name} {sha256(source.encode()).hexdigest()[:12]}"

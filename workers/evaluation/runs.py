@@ -1,8 +1,7 @@
-"""Runs of an evaluation: arms over labelled questions, each answer kept in a file as it comes.
+"""Runs of an evaluation: arms answer labelled questions, and each answer is appended to a file at once.
 
-The file is only ever appended to, one JSON object a line.
-A line is there as soon as its answer is, so that an evaluation that was cut short goes on where it stopped. A line
-without its end, which a killed process may leave, is no answer and is cut off when the file is opened again.
+The file has one JSON object per line, so an interrupted evaluation can go on where it stopped. An incomplete last line,
+which a killed process may leave, is removed when the file is opened again.
 """
 
 import asyncio
@@ -30,32 +29,30 @@ from ragbandit.workers.wiring.loading import LoadedArm, parts_of
 
 Piece = TypeVar("Piece")
 
-#: the family whose answers a model judges, see ragbandit.workers.judge.rubric
+#: the family whose answers are judged by a model with a quiz, see ragbandit.workers.judge.rubric
 CRUD = "crud"
 FAMILY_NAMES = tuple(sorted({*FAMILIES, CRUD}))
-#: columns of a quiz about a gold text
-_COLUMNS = {"questions", "references"}
+#: keys of a quiz about a gold text
+_QUIZ_KEYS = {"questions", "references"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelledQuestion:
-    """A labelled question. `answers` has the shape that its family wants, see router.learning.reward; of
-    "crud" it is empty.
-    """
+    """A question with its right answers, or for the family "crud" with a gold text or a quiz about one."""
 
     id: str
     question: str
+    #: in the form of the family, see router.learning.reward; empty for "crud", and if a judge scores the answers
     answers: Sequence[str] | Sequence[Sequence[str]] = ()
-    #: for "crud": the gold text, or the quiz made from it; one of them at least
     reference: str | None = None
     quiz: Quiz | None = None
-    #: where it comes from, and pieces of evidence it needs: for the table, where the file says it
+    #: data set, and number of pieces of evidence that the answer needs; only copied to the table
     dataset: str | None = None
     hops: int | None = None
 
 
 def check_family(family: str) -> None:
-    """Raises InvalidInput with the known names."""
+    """Raise InvalidInput with the known names if the family is unknown."""
     if family not in FAMILY_NAMES:
         raise InvalidInput(f"{family!r} is unknown", field="family", remedy=known_choices(FAMILY_NAMES, given=family))
 
@@ -63,10 +60,8 @@ def check_family(family: str) -> None:
 def read_questions(
     path: Path, *, family: str, limit: int | None = None, unlabelled: bool = False
 ) -> tuple[LabelledQuestion, ...]:
-    """The questions of the file, the first `limit` of them. A question without an id is "row-<line>".
-
-    unlabelled: a question may have no answers, since a judge scores those of the arms. Raises InvalidInput with
-    "<file>:<line>" for a file or a line that cannot be used.
+    """The first `limit` questions of the file; a question without an id gets "row-<line>". unlabelled: allow questions
+    without right answers. Raises InvalidInput with "<file>:<line>" for a file or a line that cannot be used.
     """
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
@@ -80,18 +75,17 @@ def read_questions(
 
 def _answers_of(entry: Mapping[str, Any], *, family: str) -> dict[str, Any]:
     answers = entry.get("answers")
-    judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # only to have them checked
+    judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # raises if they cannot be used
     return {"answers": answers}
 
 
 def _quiz_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The gold text, or the quiz about it, of a question of CRUD."""
     quiz = entry.get("quiz")
     if quiz is None:
         return {"reference": required_text(entry, "reference", remedy='give the gold text, or a "quiz" about it')}
-    if not (isinstance(quiz, dict) and set(quiz) == _COLUMNS and all(map(_are_texts, quiz.values()))):
+    if not (isinstance(quiz, dict) and set(quiz) == _QUIZ_KEYS and all(map(_are_texts, quiz.values()))):
         raise InvalidInput("is no quiz", field="quiz", remedy='write {"questions": [...], "references": [...]}')
-    return {"quiz": Quiz(**{column: tuple(texts) for column, texts in quiz.items()})}
+    return {"quiz": Quiz(**{key: tuple(texts) for key, texts in quiz.items()})}
 
 
 def _are_texts(values: object) -> bool:
@@ -100,7 +94,7 @@ def _are_texts(values: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredAnswer:
-    """An answer of an arm to a question with its cost. It is judged again each time."""
+    """An answer of an arm to a question, with its cost. Its quality is not stored, except a judge's score."""
 
     #: see `key_of`
     key: str
@@ -116,29 +110,26 @@ class StoredAnswer:
     made_by: Mapping[str, Json]
     #: seconds since the epoch
     made_at: float
-    #: the judge's score in [0, 1]; None without a judge
+    #: the judge's score in [0, 1]; None if no judge scored it
     score: float | None = None
 
     @property
     def failed(self) -> bool:
-        """It has no answer, which counts as wrong."""
+        """Whether the arm failed, which counts as a wrong answer."""
         return self.status == "failed"
 
 
 def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str) -> str:
-    """Key of one piece of work: 64 hexadecimal digits over question, arm, what made it, and version.
-
-    `version` is that of the generator, see ragbandit.workers.wiring.generators.generator_version.
-    """
+    """Key of an answer: a hash of question, arm, `made_by` and `version` (see `generator_version`)."""
     text = json.dumps([question, arm, dict(made_by), version], sort_keys=True, default=str)
     return sha256(text.encode()).hexdigest()
 
 
 class Answers:
-    """The file, open for one process at a time. Use it as a context manager.
+    """The file of stored answers, open in one process at a time. Use it as a context manager.
 
-    Raises InvalidInput for a file with answers unless `resume`, and for a line without an answer; ConfigError if
-    another process writes to it.
+    Raises InvalidInput for a file with answers unless `resume`, and for a line that is not an answer. Raises
+    ConfigError if another process writes to the file.
     """
 
     def __init__(self, file: Path, *, resume: bool) -> None:
@@ -150,7 +141,7 @@ class Answers:
             raise _unusable(self.file, fault=f"cannot be opened: {error.strerror}") from error
         try:
             self._lock()
-            #: by key
+            #: key -> stored answer
             self.found = self._read(resume=resume)
         except BaseException:
             self._stream.close()
@@ -163,13 +154,13 @@ class Answers:
         self._stream.close()
 
     def forget_failed(self) -> None:
-        """Take answers that failed for missing. Their lines stay in the file: of one key the last line counts."""
+        """Treat failed answers as missing. Their lines stay in the file; the last line of a key counts."""
         self.found = {key: stored for key, stored in self.found.items() if not stored.failed}
 
     def add(self, outcome: Outcome, *, work: "Work", score: float | None = None) -> None:
-        """Keep the answer; it is with the operating system when this returns."""
-        kept = {each.name: getattr(outcome, each.name) for each in fields(StoredAnswer) if hasattr(outcome, each.name)}
-        stored = StoredAnswer(**asdict(work), score=score, **kept)
+        """Append the answer to the file, and flush it to the operating system."""
+        names = [field.name for field in fields(StoredAnswer) if hasattr(outcome, field.name)]
+        stored = StoredAnswer(**asdict(work), score=score, **{name: getattr(outcome, name) for name in names})
         try:
             self._stream.write(json.dumps(asdict(stored), default=str).encode() + b"\n")
             self._stream.flush()
@@ -186,22 +177,23 @@ class Answers:
             raise ConfigError(message, field=str(self.file), remedy=remedy) from error
 
     def _read(self, *, resume: bool) -> dict[str, StoredAnswer]:
-        answers, whole = dict[str, StoredAnswer](), 0
+        answers: dict[str, StoredAnswer] = {}
+        length = 0
         self._stream.seek(0)
         for number, line in enumerate(self._stream, start=1):
             if not line.endswith(b"\n"):
                 break
-            whole += len(line)
-            stored = _kept(line, where=f"{self.file}:{number}")
+            length += len(line)
+            stored = _parsed_answer(line, where=f"{self.file}:{number}")
             answers[stored.key] = stored
         if answers and not resume:
             remedy = "give --resume to reuse them, or another file with --answers"
             raise InvalidInput(f"holds {len(answers)} answers", field=str(self.file), remedy=remedy)
-        self._stream.truncate(whole)
+        self._stream.truncate(length)
         return answers
 
 
-def _kept(line: bytes, *, where: str) -> StoredAnswer:
+def _parsed_answer(line: bytes, *, where: str) -> StoredAnswer:
     try:
         entry: dict[str, Any] = parsed(line)
         return StoredAnswer(**{**entry, "cost": Cost(**entry["cost"])})
@@ -222,49 +214,52 @@ class Work:
     question: str
 
 
-async def in_parallel(work: Iterable[Piece], do: Callable[[Piece], Awaitable[object]], *, concurrency: int) -> None:
-    """Do the work, at most `concurrency` pieces at a time: the next piece starts when one is done.
+async def in_parallel(
+    work: Iterable[Piece],
+    do: Callable[[Piece], Awaitable[object]],
+    *,
+    concurrency: int,
+    close: Callable[[], Awaitable[object]] | None = None,
+) -> None:
+    """Do at most `concurrency` pieces at a time, then call `close`. An error cancels the other pieces."""
+    pieces = iter(work)
 
-    Pieces under way are lost if this is cancelled or a piece raises.
-    """
-    left = iter(work)
-
-    async def take() -> None:
-        for each in left:
-            await do(each)
+    async def do_next() -> None:
+        for piece in pieces:
+            await do(piece)
 
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(concurrency):
-                group.create_task(take())
+                group.create_task(do_next())
     except ExceptionGroup as several:
         raise several.exceptions[0] from several
+    finally:
+        if close is not None:
+            await close()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """Resources that the arms are run with, and the file of their answers."""
+    """Arms to run, their budget, and the file of their answers."""
 
     arms: Mapping[ArmName, LoadedArm]
-    #: caps on every answer
+    #: limits of each answer
     budget: Budget
     answers: Answers
 
     def work(self, rows: Sequence[LabelledQuestion]) -> list[Work]:
         """Every arm on every question, question by question: an interrupted run has one incomplete question."""
-        making = {name: arm.made_by(self.budget) for name, arm in self.arms.items()}
-        return [
-            Work(
-                key=key_of(row.question, arm=name, made_by=making[name], version=arm.version),
-                arm=name,
-                question=row.question,
-            )
-            for row in rows
-            for name, arm in self.arms.items()
-        ]
+        origins = {name: arm.made_by(self.budget) for name, arm in self.arms.items()}
+        work = []
+        for row in rows:
+            for name, arm in self.arms.items():
+                key = key_of(row.question, arm=name, made_by=origins[name], version=arm.version)
+                work.append(Work(key=key, arm=name, question=row.question))
+        return work
 
     async def answer(self, work: Work) -> Outcome:
-        """The answer, kept as soon as it is there. A failing arm is an answer."""
+        """Run the arm on the question, and store the outcome at once. The failure of an arm is an outcome."""
         arm = self.arms[work.arm]
         outcome = await run_strategy(
             arm.strategy,
@@ -283,41 +278,43 @@ class Bench:
             await part.close()
 
 
-#: the word for every arm
+#: stands for every arm in a list of names
 ALL = "all"
 
 
 def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, WorkerArm], dict[str, str]]:
-    """The arms to run, and of "all" those that cannot be run with the reason, both by name.
+    """Returns (arms to run, name -> reason for each arm of "all" that cannot run). A text may name several arms with
+    commas.
 
-    An arm of the configuration has its params from there, another one has its defaults. "all" is every arm of
-    ours, of installed packages and of the configuration. Raises ConfigError for a named arm that cannot be
-    run, also in addition to "all", and InvalidInput for one that nobody knows.
+    "all" is every arm of RagBandit, of installed packages and of the configuration. An arm that is not configured has
+    default params. Raises ConfigError for a named arm that cannot run, and InvalidInput for an unknown name.
     """
-    names = list(dict.fromkeys(name.strip() for words in wanted for name in words.split(",") if name.strip()))
-    known = {name: WorkerArm() for name in known_arms()} | worker_arms(settings)
-    _check_known(names, known=known, settings=settings)
-    arms = {name: known[name] for name in names if name != ALL}
+    names = list(dict.fromkeys(name.strip() for name in ",".join(wanted).split(",") if name.strip()))
+    available = {name: WorkerArm() for name in known_arms()} | worker_arms(settings)
+    _check_names(names, known=available, settings=settings)
+    arms = {name: available[name] for name in names if name != ALL}
     if arms:
         make_strategies(settings, arms)
     lacking: dict[str, str] = {}
-    for name, each in known.items() if ALL in names else ():
+    if ALL not in names:
+        return arms, lacking
+    for name, arm in available.items():
         if name in arms:
             continue
         try:
-            arm = make_arms({name: each.params}, capabilities=frozenset(get_args(Need)))[ArmName(name)]
+            strategy = make_arms({name: arm.params}, capabilities=frozenset(get_args(Need)))[ArmName(name)]
         except ConfigError as error:
             lacking[name] = str(error)
             continue
-        if unmet := sorted(arm.needs - offered(settings.named_generators[each.generator])):
+        unmet = sorted(strategy.needs - offered(settings.named_generators[arm.generator]))
+        if unmet:
             lacking[name] = f"the generator lacks {', '.join(unmet)}"
         else:
-            arms[name] = each
+            arms[name] = arm
     return arms, lacking
 
 
-def _check_known(names: Sequence[str], *, known: Iterable[str], settings: Settings) -> None:
-    """Raises InvalidInput with the known names and the most similar one."""
+def _check_names(names: Sequence[str], *, known: Iterable[str], settings: Settings) -> None:
     every = [*sorted(known), ALL]
     if not names:
         raise InvalidInput("no strategy is named", field="strategy", remedy=f"known: {', '.join(every)}")

@@ -1,4 +1,4 @@
-"""What `advise` prints: one screen of 80 columns and 24 lines, or with --all every number and how it was made."""
+"""Output of `advise`: one screen of 80 columns and 24 lines; with --all, every number and how it was measured."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -16,11 +16,12 @@ from ragbandit.router.offline.simulation.measure import while_learning
 from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName
 
-#: arms, and notes, of one screen; arms if their names are so long that each takes several lines
+#: most arms on one screen, and most arms if their names need several lines
 _ARMS: Final = 6
 _LONG_ARMS: Final = 3
-#: columns of a screen that the numbers of an arm take
+#: columns of the terminal that the numbers of an arm need
 _NUMBERS: Final = 62
+#: most notes on one screen
 _NOTES: Final = 3
 
 
@@ -33,7 +34,7 @@ def print_advice(
     console: Console,
     every: bool = False,
 ) -> None:
-    """The verdict and its evidence. every: all arms, intervals, the frontier, and how the numbers were made."""
+    """Print the verdict and its evidence. every: also all arms, intervals, the frontier, and how it was measured."""
     console.print(escape(advice.sentence), highlight=False, style="bold", soft_wrap=every)
     if advice.verdict == "wrong log":
         console.print("give the probabilities that the arms were drawn with; `ragbandit replay` shows each arm")
@@ -48,32 +49,34 @@ def print_advice(
             frontier.add_row(escape(point.name), _value(point.quality), _value(point.cost))
         console.print(frontier)
     prices = in_words(settings.reward)
-    lines = [*(prices if every else prices[:1])]
+    lines = [*_evidence(advice), *prices] if every else prices[:1]
     if advice.price is not None:
-        lines += [implied(advice.price)] if every or len(advice.price.arms) <= _LONG_ARMS else []
-        lines += [proposal(advice.price, reward=settings.reward)]
+        if every or len(advice.price.arms) <= _LONG_ARMS:
+            lines.append(implied(advice.price))
+        lines.append(proposal(advice.price, reward=settings.reward))
     if every:
-        lines = [*_evidence(advice), *lines, *(f"{key.replace('_', ' ')}: {_fact(facts[key])}" for key in facts)]
+        lines += [f"{key.replace('_', ' ')}: {_fact(fact)}" for key, fact in facts.items()]
+        lines += [f"note: {note}" for note in notes]
     else:
         lines += _facts(facts)
-    lines += [f"note: {note}" for note in (notes if every else notes[:_NOTES])]
-    if not every:
-        hidden = [f"{len(fixed) - len(shown)} more arms"] if len(shown) < len(fixed) else []
-        hidden += [f"{len(notes) - _NOTES} more notes"] if len(notes) > _NOTES else []
-        lines.append(f"--all prints {', '.join([*hidden, 'intervals, other prices, and how this was measured'])}")
-    for words in lines:
-        console.print(escape(words), highlight=False, soft_wrap=every)
+        lines += [f"note: {note}" for note in notes[:_NOTES]]
+        hidden = []
+        if len(shown) < len(fixed):
+            hidden.append(f"{len(fixed) - len(shown)} more arms, ")
+        if len(notes) > _NOTES:
+            hidden.append(f"{len(notes) - _NOTES} more notes, ")
+        lines.append(f"--all prints {''.join(hidden)}intervals, other prices, and how this was measured")
+    for line in lines:
+        console.print(escape(line), highlight=False, soft_wrap=every)
 
 
 def _most_rewarding(fixed: Sequence[Standing], *, width: int) -> list[Standing]:
-    """The arms of one screen: those with a role in the verdict, then by reward."""
-    most = _ARMS if max(len(arm.name) for arm in fixed) <= width - _NUMBERS else _LONG_ARMS
-    first = sorted(fixed, key=lambda arm: ("best fixed" not in arm.roles, not arm.roles, -arm.reward.value))[:most]
+    count = _ARMS if max(len(arm.name) for arm in fixed) <= width - _NUMBERS else _LONG_ARMS
+    first = sorted(fixed, key=lambda arm: ("best fixed" not in arm.roles, not arm.roles, -arm.reward.value))[:count]
     return [arm for arm in fixed if arm in first]
 
 
 def _standings(advice: Advice, standings: Sequence[Standing], *, cost: str, every: bool) -> Table:
-    """A row for the policy and for always each arm."""
     table = Table(f"{advice.questions:,} questions", box=None, pad_edge=False)
     table.columns[0].overflow = "fold"
     for title in ("reward", "gain of routing", "quality", cost, "routed"):
@@ -94,10 +97,9 @@ def _standings(advice: Advice, standings: Sequence[Standing], *, cost: str, ever
 
 
 def _facts(facts: Mapping[str, Any]) -> Iterator[str]:
-    """What the run cost and why it ended, and what was learned."""
     if "of" in facts:
-        asked = f"{facts['answered']} of {facts['of']} questions were asked, for {number(facts['dollars'])} dollars now"
-        yield f"{asked}: {facts['ended']}"
+        count = f"{facts['answered']} of {facts['of']} questions were asked"
+        yield f"{count}, for {number(facts['dollars'])} dollars now: {facts['ended']}"
     if facts.get("unjudged"):
         yield f"{facts['unjudged']} questions count for no arm: the judge gave no score"
     if "added" in facts:
@@ -107,18 +109,19 @@ def _facts(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _evidence(advice: Advice) -> Iterator[str]:
-    """How the numbers were made, the control, and the passes from cold."""
-    folds, exact = advice.ask.folds, advice.by == "every arm"
-    looked = (
-        "" if advice.ask.confidence == CONFIDENCE else f", of gains {advice.ask.confidence:.1%}: the looks share 5 %"
-    )
-    yield f"routed: share of questions sent to the arm; intervals of 95 %{looked}"
-    known = "the outcome of every arm is known" if exact else "doubly robust estimates of the logged draws"
-    yield f"each question was asked of a policy that had learned the other {folds - 1} of {folds} parts; {known}"
+    folds = advice.ask.folds
+    shared = f", of gains {advice.ask.confidence:.1%}: the looks share 5 %"
+    if advice.ask.confidence == CONFIDENCE:
+        shared = ""
+    yield f"routed: share of questions sent to the arm; intervals of 95 %{shared}"
+    method = "doubly robust estimates of the logged draws"
+    if advice.by == "every arm":
+        method = "the outcome of every arm is known"
+    yield f"each question was asked of a policy that had learned the other {folds - 1} of {folds} parts; {method}"
     if advice.control is not None:
         yield f"control: with the outcomes permuted the policy gains {_value(advice.control, sign='+')}: that is chance"
-    if (cold := advice.cold) is not None:
-        yield f"from cold, {advice.ask.labelled:.0%} labelled, {while_learning(cold)}"
+    if advice.cold is not None:
+        yield f"from cold, {advice.ask.labelled:.0%} labelled, {while_learning(advice.cold)}"
 
 
 def _fact(value: Any) -> str:

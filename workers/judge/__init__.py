@@ -1,1 +1,1 @@
-"""Judging: a model scores answers, on a worker of the queue `judge`."""
+"""Judging: a model scores answers, in a worker process of the queue `judge`."""

@@ -1,4 +1,4 @@
-"""Prompts of the judge, and checks that its model can be made, without loading one."""
+"""Prompts of the judge, the judge of a cascade or of `advise`, and checks of the settings that load no model."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -10,79 +10,66 @@ from ragbandit.router.config.settings import GeneratorSettings, JudgeSettings, S
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template, load_templates
-from ragbandit.workers.judge.rubric import (
-    ASKS_FOR_ANSWERS,
-    ASKS_FOR_QUESTIONS,
-    CANNOT_INFER,
-    RUBRIC,
-    JudgedAnswer,
-    PromptMaker,
-    UnreadableReply,
-    mark_of,
-    parsed_scores,
-    weighted_score,
-)
+from ragbandit.workers.judge import rubric
 from ragbandit.workers.wiring.generators import check_generator, make_generator
 
 log = logging.getLogger("ragbandit.judge")
 
-#: characters of question, answer and passage that must fit into the judge's context in addition to the rubric
+#: characters of a question, an answer and a passage that must each fit into the judge's context with the rubric
 _LEAST_CHARS: Final = 400
 
 
 def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
-    """The prompts of the judge and of `ragbandit evaluate --family crud`, by name: ours, or the user's own.
+    """The prompts of the judge and of the family crud, by name. overrides: name -> the user's text, or the path of its
+    file.
 
-    overrides: by name, each a text or the path of a file. Raises ConfigError naming `judge.templates.<name>`; also for
-    a prompt for answers without CANNOT_INFER in it, since whatever else a judge writes where the text has no answer
-    counts as one.
+    Raises ConfigError for an unusable prompt, also for a prompt for answers without CANNOT_INFER: every other reply
+    counts as an answer.
     """
-    where = "judge.templates"
-    templates = load_templates(
-        [ASKS_FOR_QUESTIONS, ASKS_FOR_ANSWERS, RUBRIC], overrides=overrides, field=where, package=__package__
-    )
-    asks = templates[ASKS_FOR_ANSWERS]
-    if not any(CANNOT_INFER in part for part in (asks.instructions, *asks.demonstrations, asks.body, asks.prefix)):
+    field, name = "judge.templates", rubric.ASKS_FOR_ANSWERS
+    names = [rubric.ASKS_FOR_QUESTIONS, name, rubric.RUBRIC]
+    templates = load_templates(names, overrides=overrides, field=field, package=__package__)
+    asks = templates[name]
+    texts = (asks.instructions, *asks.demonstrations, asks.body, asks.prefix)
+    if not any(rubric.CANNOT_INFER in text for text in texts):
         remedy = "tell the judge to write that where the text has no answer: whatever else it writes counts as one"
-        raise ConfigError(f"does not have {CANNOT_INFER} in it", field=f"{where}.{ASKS_FOR_ANSWERS}", remedy=remedy)
+        raise ConfigError(f"does not have {rubric.CANNOT_INFER} in it", field=f"{field}.{name}", remedy=remedy)
     return templates
 
 
 class JudgeOfArm:
-    """The judge's prompt and model as the condition of an arm; without reference answers."""
+    """The judge's prompt and model for answers without a reference, in a cascade or in `advise`."""
 
     def __init__(self, settings: JudgeSettings, *, generator: Generator) -> None:
         self.generator, self.max_tokens = generator, settings.max_tokens
-        template = judge_templates(settings.templates)[RUBRIC]
-        self._maker = PromptMaker(settings=settings, template=template, generator=generator)
+        template = judge_templates(settings.templates)[rubric.RUBRIC]
+        self._maker = rubric.PromptMaker(settings=settings, template=template, generator=generator)
 
     def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
-        """(the prompt, what gives the score in its reply). Raises PromptTooLong, and ArmFailed for no score."""
+        """Returns (prompt, function that reads the score in the reply). Both raise ArmFailed."""
         settings = self._maker.settings
-        material = JudgedAnswer(question=question, answer=answer, passages=tuple(sources[: settings.passages]))
-        asked = self._maker.prompt(material, mark=f"#{token_hex(6)}#")
+        material = rubric.JudgedAnswer(question=question, answer=answer, passages=tuple(sources[: settings.passages]))
+        request = self._maker.prompt(material, mark=f"#{token_hex(6)}#")
 
         def score(reply: str) -> float:
             try:
-                return weighted_score(parsed_scores(reply, criteria=asked.criteria), weights=settings.criterion_weights)
-            except UnreadableReply as error:
+                scores = rubric.parsed_scores(reply, criteria=request.criteria)
+            except rubric.UnreadableReply as error:
                 raise ArmFailed(f"the judge's reply cannot be used: {error}") from error
+            return rubric.weighted_score(scores, weights=settings.criterion_weights)
 
-        return asked.prompt, score
+        return request.prompt, score
 
 
 def check_judge(settings: Settings, *, fetch: bool) -> None:
-    """Raises ConfigError if a prompt is unusable, or if the judge cannot be made on this host. Loads no model. fetch:
-    see `check_generator`.
-    """
-    template, chosen = judge_templates(settings.judge.templates)[RUBRIC], settings.judge.generator
+    """Raise ConfigError if a prompt or the judge cannot be used. Loads no model. fetch: see `check_generator`."""
+    template = judge_templates(settings.judge.templates)[rubric.RUBRIC]
+    chosen = settings.judge.generator
     if chosen is None:
         return
     if (chosen.name, chosen.model) == ("local", GeneratorSettings().model):
-        log.warning(
-            "judge.generator: %s is too small to judge, and its replies give no scores; set a larger model",
-            chosen.model,
-        )
+        message = "judge.generator: %s is too small to judge, and its replies give no scores; set a larger model"
+        log.warning(message, chosen.model)
     with errors_of("judge.generator", kind="generator"):
         check_generator(chosen, fetch=fetch)
     if chosen.name != "local":
@@ -91,15 +78,16 @@ def check_judge(settings: Settings, *, fetch: bool) -> None:
 
 
 def check_room(settings: Settings, *, template: Template, generator: Generator) -> None:
-    """Refuse a model in whose context the rubric, a short answer and a short passage have no room."""
+    """Raise ConfigError if the rubric, a short answer and a short passage do not fit into the model's context."""
     chosen = settings.judge
     text = "word " * (_LEAST_CHARS // 5)
-    passages = (Passage(id="1", title="", text=text),) if chosen.passages else ()
+    passages = (Passage(id="1", title="", text=text),)[: chosen.passages]
     try:
-        maker = PromptMaker(settings=chosen, template=template, generator=generator)
-        maker = maker.showing(passage_words=2 * len(text.split()), text_chars=_LEAST_CHARS)  # the bars count as well
-        material = JudgedAnswer(question=text, answer=text, passages=passages)
-        shown = maker.prompt(material, mark=mark_of("", attempt=0, secret=b"")).prompt.body
+        maker = rubric.PromptMaker(settings=chosen, template=template, generator=generator)
+        # Twice the words, because the bars before the lines count as words.
+        maker = maker.showing(passage_words=2 * len(text.split()), text_chars=_LEAST_CHARS)
+        material = rubric.JudgedAnswer(question=text, answer=text, passages=passages)
+        shown = maker.prompt(material, mark=rubric.mark_of("", attempt=0, secret=b"")).prompt.body
         fits = shown.count(text.strip()) >= 2 + len(passages)
     except PromptTooLong:
         fits = False

@@ -1,10 +1,9 @@
-"""Judge: a model, its prompt and the passages that it reads; one answer in, one verdict out."""
+"""Judge: a model that scores one answer, with the passages that it is shown."""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice
 from typing import Final, Literal
 
 from ragbandit.router.config.settings import JudgeSettings
@@ -15,23 +14,14 @@ from ragbandit.shared.types import Cost, Decision, Json, Outcome
 from ragbandit.strategies.base import CallBroke, Completion, Generator, Passage, PromptTooLong, Request, Retriever
 from ragbandit.strategies.prompting.prompts import Template
 from ragbandit.strategies.retrievers.reranking import NoRetriever
-from ragbandit.workers.judge.rubric import (
-    JudgedAnswer,
-    PromptMaker,
-    RubricPrompt,
-    UnreadableReply,
-    mark_of,
-    parsed_scores,
-    rubric_hash,
-    weighted_score,
-)
+from ragbandit.workers.judge import rubric
 
-#: gold answers that the judge is shown
+#: most reference answers that the judge is shown
 _REFERENCES: Final = 5
 
 
 class NoVerdict(Exception):
-    """The model's replies give no score: another try may."""
+    """Raised if the reply of the model contains no scores; another try may succeed."""
 
     def __init__(self, reason: str, *, spent: Spent) -> None:
         super().__init__(reason)
@@ -39,23 +29,23 @@ class NoVerdict(Exception):
 
 
 class ServerFailed(NoVerdict):
-    """The model could not be asked, or did not end in time: that says nothing about the answer."""
+    """Raised if the model cannot be reached or does not end in time, so that nothing is known about the answer."""
 
 
 class Suspicious(Exception):
-    """A text of the material addresses the judge."""
+    """Raised if the answer or a passage seems to address the judge, and such answers are withheld."""
 
 
-#: "arm": passages that the arm showed to its model; "search": those that the judge found; None: there are none
+#: source of the passages: shown by the arm to its model, or found by the judge; None without passages
 PassagesFrom = Literal["arm", "search"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """A score with all that made it."""
+    """A score with its reasons and its cost."""
 
     value: float
-    #: scores and reasons by criterion, what it was shown, and what it cost: kept with the feedback
+    #: stored with the feedback: scores and reasons by criterion, number of passages, cost
     facts: Mapping[str, Json]
     spent: Spent
 
@@ -73,32 +63,27 @@ class Judge:
         model: str,
         secret: bytes,
     ) -> None:
-        """model: the rater's name. secret: of the store; a caller may choose the id of its decision, so that the mark
-        in the prompt is made with what it cannot know.
-
-        retriever: what the judge searches in, where the arm showed no passages.
+        """retriever: searched if the arm showed no passages. model: name of the rater. secret: makes the mark in the
+        prompt unpredictable, because callers may choose the id of a decision.
         """
         self.settings = settings
         self.name = f"judge {model}"
         self.generator = generator
         self.rater = model
-        self.rubric = rubric_hash(template, weights=settings.criterion_weights)
-        self._maker = PromptMaker(settings=settings, template=template, generator=generator)
+        self.rubric = rubric.rubric_hash(template, weights=settings.criterion_weights)
+        self._maker = rubric.PromptMaker(settings=settings, template=template, generator=generator)
         self._retriever = retriever
-        self._mark = partial(mark_of, secret=secret)
+        self._mark = partial(rubric.mark_of, secret=secret)
 
     async def verdict(self, decision: Decision, *, outcome: Outcome, reference: Sequence[str], attempt: int) -> Verdict:
-        """The score of an answer. attempt: from 1; a further one asks in other words.
-
-        Raises NoVerdict, ServerFailed with what was spent, or Suspicious where such answers are not judged.
-        """
+        """Score an answer. attempt: from 1. Raises NoVerdict or ServerFailed, both with the cost, or Suspicious."""
         began = time.monotonic()
         passages, passages_from = await self._passages(decision, outcome=outcome)
-        material = JudgedAnswer(
+        material = rubric.JudgedAnswer(
             question=decision.query.text,
             answer=outcome.answer or "",
             passages=passages,
-            reference=tuple(reference[:_REFERENCES]) if self.settings.reference else (),
+            reference=tuple(reference[: _REFERENCES if self.settings.reference else 0]),
         )
         try:
             prompt = self._maker.prompt(material, mark=self._mark(decision.id, attempt=attempt), again=attempt > 1)
@@ -106,17 +91,17 @@ class Judge:
             raise NoVerdict(str(error), spent=Spent()) from error
         if prompt.suspicious and self.settings.suspicious == "withhold":
             raise Suspicious
-        done = await self._complete(prompt)
-        spent = _spent(done)
+        completion = await self._complete(prompt)
+        spent = _spent(completion)
         try:
-            if done.finish == "length":
-                raise UnreadableReply(f"it did not end within {self.settings.max_tokens} tokens")
-            scores = parsed_scores(done.text, criteria=prompt.criteria)
-        except UnreadableReply as error:
+            if completion.finish == "length":
+                raise rubric.UnreadableReply(f"it did not end within {self.settings.max_tokens} tokens")
+            scores = rubric.parsed_scores(completion.text, criteria=prompt.criteria)
+        except rubric.UnreadableReply as error:
             raise NoVerdict(f"the reply cannot be used: {error}", spent=spent) from error
-        facts: dict[str, Json] = {
-            "scores": {name: each.score for name, each in scores.items()},
-            "reasons": {name: each.reason for name, each in scores.items()},
+        stored: dict[str, Json] = {
+            "scores": {name: score.score for name, score in scores.items()},
+            "reasons": {name: score.reason for name, score in scores.items()},
             "passages": prompt.passages,
             "passages_from": passages_from if prompt.passages else None,
             "reference": "right" in prompt.criteria,
@@ -124,38 +109,34 @@ class Judge:
             **asdict(spent),
             "seconds": round(time.monotonic() - began, 3),
         }
-        value = weighted_score(scores, weights=self.settings.criterion_weights)
-        return Verdict(value=value, facts=facts, spent=spent)
+        value = rubric.weighted_score(scores, weights=self.settings.criterion_weights)
+        return Verdict(value=value, facts=stored, spent=spent)
 
     async def close(self) -> None:
         """Close the model and the retriever."""
         await self._retriever.close()
         await self.generator.close()
 
-    async def _complete(self, prompt: RubricPrompt) -> Completion:
-        """The reply."""
+    async def _complete(self, prompt: rubric.RubricPrompt) -> Completion:
         deadline = time.monotonic() + self.settings.seconds
         request = Request(prompt=prompt.prompt, max_tokens=self.settings.max_tokens, deadline=deadline)
         try:
-            done = await self.generator.complete(request)
+            completion = await self.generator.complete(request)
         except ArmFailed as error:
-            broke = error.spent if isinstance(error, CallBroke) else None
-            spent = Spent() if broke is None else _cost_of(broke)
+            cost = error.spent if isinstance(error, CallBroke) else None
+            spent = Spent() if cost is None else _cost_of(cost)
             raise ServerFailed(without_secrets(str(error)), spent=spent) from error
-        if done.finish == "deadline":
-            late = f"the judge did not reply within {self.settings.seconds:g} s"
-            raise ServerFailed(late, spent=_spent(done))
-        return done
+        if completion.finish == "deadline":
+            message = f"the judge did not reply within {self.settings.seconds:g} s"
+            raise ServerFailed(message, spent=_spent(completion))
+        return completion
 
     async def _passages(self, decision: Decision, *, outcome: Outcome) -> tuple[tuple[Passage, ...], PassagesFrom]:
-        """The passages that the arm showed its model; where there are none, those that a search for the question finds.
-
-        Texts are as long as outcomes keep them (`log.source_chars`).
-        """
+        """The passages that the arm showed its model, cut at `log.source_chars`; if there are none, search for some."""
         limit = self.settings.passages
-        kept = (Passage(id=each.id, title=each.title, text=each.text) for each in outcome.sources if each.text)
-        if shown := tuple(islice(kept, limit)):
-            return shown, "arm"
+        sources = [source for source in outcome.sources if source.text][:limit]
+        if sources:
+            return tuple(Passage(id=source.id, title=source.title, text=source.text) for source in sources), "arm"
         if not limit or not self.settings.search or isinstance(self._retriever, NoRetriever):
             return (), None
         try:
@@ -165,10 +146,10 @@ class Judge:
         return tuple(hit.passage for hit in hits), "search"
 
 
-def _spent(done: Completion) -> Spent:
-    """What a call cost; nothing where its reply was kept from an earlier one."""
-    return Spent() if done.seconds is not None else _cost_of(done)
+def _spent(completion: Completion) -> Spent:
+    """The cost of a call; none for a reply from the cache, which has the seconds of the first call."""
+    return Spent() if completion.seconds is not None else _cost_of(completion)
 
 
-def _cost_of(used: Completion | Cost) -> Spent:
-    return Spent(prompt_tokens=used.prompt_tokens, completion_tokens=used.completion_tokens, dollars=used.dollars)
+def _cost_of(call: Completion | Cost) -> Spent:
+    return Spent(prompt_tokens=call.prompt_tokens, completion_tokens=call.completion_tokens, dollars=call.dollars)

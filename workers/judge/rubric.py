@@ -1,12 +1,12 @@
-"""Rubric: how a judge is asked to score one answer, and how its reply is read.
+"""Rubric: the prompt by which a judge scores one answer, and the parser of its reply.
 
-Three criteria, each from 0 to 1 with a reason: `supported` by the passages, `answers` the question, `right` as far as a
-reference tells. What there is nothing to judge by is left out, and the score is the weighted mean of the others.
+Three criteria, each from 0 to 1 with a reason: `supported` by the passages, `answers` the question, `right` by a
+reference. A criterion without material is left out. The score is the weighted mean of the others.
 
-Passages, question and answer are written by others, who may address the judge. So the material stands between lines
-with a mark that nobody can foresee and that is taken out of the material itself; every line of it has a bar before it,
-so that none can pass for one of ours; and what opens a turn of a chat is taken apart. `addresses_judge` finds the plain
-attempts. None of this makes a judge obey nobody: it keeps the prompt's structure whatever the material says.
+Passages, question and answer may contain instructions to the judge. So they stand between lines with an unpredictable
+mark, which is removed from the texts; each of their lines begins with a bar, so that it cannot look like a line of the
+prompt; and control words of chats are split. `addresses_judge` finds obvious attempts. All this keeps the structure of
+the prompt; it cannot make a judge ignore instructions.
 """
 
 import hmac
@@ -39,30 +39,28 @@ CRITERIA: Final[Mapping[str, str]] = {
     "right": "the ANSWER agrees with the REFERENCE. 1: it says the same, in whatever words. 0.5: in part. 0: it does "
     "not, or contradicts it.",
 }
-#: characters of a reply that are read, and of a reason that are kept
+#: most characters of a reply, of a stored reason, and of a passage's title in the prompt
 _LONGEST_REPLY: Final = 20_000
 _LONGEST_REASON: Final = 300
-#: characters of a passage's title that are shown
 _LONGEST_TITLE: Final = 200
-#: texts are cut to so many parts of their length, one after the other, until the prompt fits
-_PARTS: Final = (1, 2, 4, 8, 16)
+#: the limits of text lengths are divided by these numbers, in this order, until the prompt fits
+_DIVISORS: Final = (1, 2, 4, 8, 16)
 
 _NONE: Final = "| (none)"
-#: what opens or closes a turn in a chat template, and any tag: apart, it is text
+#: begin of a tag or of a chat's control word; followed by a space it is plain text
 _TAG: Final = re.compile(r"<(?=[|/!A-Za-z_<])|\[(?=/?INST\b)")
 _THOUGHTS: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n?(.*?)\n?[ \t]*```", re.DOTALL | re.IGNORECASE)
-#: characters that nobody sees
-_UNSEEN: Final = re.compile("[\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
+_INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
 
-#: letters of other scripts that look like ours, and tags, which nobody sees and a model reads as letters
+#: letters of other scripts that look like Latin ones, and invisible tag characters, which a model reads as letters
 _LOOK_ALIKE: Final = str.maketrans(
     "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u04bb\u0261\u03bf\u03bd\u03b1\u0131"
     "\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425\u0406\u0405\u0408",
     "aeopcyxijsdhgovaiABEKMHOPCTXISJ",
 ) | {0xE0000 + code: code for code in range(0x20, 0x7F)}
 
-#: the best that a judge can give, in words and numbers
+#: the best grade, in words and numbers
 _BEST: Final = (
     r"(?:\b1(?:[.,]0+)?\b(?![.,]?\d)|\b10\s?/\s?10\b|\b5\s?/\s?5\b|\b100\s?%"
     r"|\bfull\b|\bperfect\b|\bhighest\b|\bmaximum\b|\btop\b)"
@@ -95,76 +93,75 @@ _ADDRESSES: Final = tuple(
 
 
 class UnreadableReply(Exception):
-    """The judge's reply gives no scores. The message is ours: nothing of the reply is in it."""
+    """Raised if the judge's reply has no scores. The message contains nothing of the reply."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedAnswer:
-    """What one answer is judged by."""
+    """An answer with the texts that it is judged by."""
 
     question: str
     answer: str
-    #: empty: no passage can support it
+    #: empty if `supported` cannot be judged
     passages: tuple[Passage, ...] = ()
-    #: gold answers; empty: nobody told
+    #: right answers; empty if `right` cannot be judged
     reference: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RubricPrompt:
-    """A prompt, and what it asks for."""
+    """A prompt, with the criteria that it asks for."""
 
     prompt: Prompt
     criteria: tuple[str, ...]
-    #: how many passages are in it
+    #: number of passages in the prompt
     passages: int
-    #: something in it addresses the judge
+    #: whether a text seems to address the judge
     suspicious: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """One criterion: from 0 to 1, and why."""
+    """The score of one criterion, from 0 to 1, with its reason."""
 
     score: float
     reason: str
 
 
 def mark_of(decision_id: str, *, attempt: int, secret: bytes) -> str:
-    """The mark that parts begin with: another one for every decision and attempt. secret: which no caller knows."""
+    """The mark between the parts of a prompt, different for every decision and attempt. secret: unknown to callers."""
     text = f"ragbandit rubric:{attempt}:{decision_id}".encode("utf-8", "replace")
     return f"#{hmac.new(secret, text, sha256).hexdigest()[:12]}#"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptMaker:
-    """Makes the prompts of a rubric for one model; the settings limit the material."""
+    """Makes the prompts of a rubric for one model."""
 
     settings: JudgeSettings
     template: Template
     generator: Generator
 
     def prompt(self, material: JudgedAnswer, *, mark: str, again: bool = False) -> RubricPrompt:
-        """The prompt for this material, made to fit: texts are cut before the last passage is left out.
-
-        again: it was asked before. Raises PromptTooLong where not even short texts fit.
+        """A prompt that fits: texts are cut before passages are left out. again: an earlier reply was unusable. Raises
+        PromptTooLong if not even short texts fit.
         """
         words, chars = self.settings.passage_words, self.settings.text_chars
-        for part in _PARTS:
-            shorter = {"passage_words": max(10, words // part), "text_chars": max(100, chars // part)}
+        for divisor in _DIVISORS:
+            shorter = {"passage_words": max(10, words // divisor), "text_chars": max(100, chars // divisor)}
             try:
                 prompt = _fitted(self.showing(**shorter), material, mark=mark, again=again)
             except PromptTooLong:
-                if part == _PARTS[-1]:
+                if divisor == _DIVISORS[-1]:
                     raise
                 continue
             if prompt.passages or not material.passages:
                 return prompt
-        # No room for a passage: the answer is judged without.
+        # Not even one short passage fits: the answer is judged without passages.
         return self.prompt(replace(material, passages=()), mark=mark, again=again)
 
     def showing(self, *, passage_words: int, text_chars: int) -> "PromptMaker":
-        """A copy with other limits for each passage, and for question, answer and reference."""
+        """A copy with these limits: words of each passage; characters of question, answer and reference."""
         update = {"passage_words": passage_words, "text_chars": text_chars}
         return replace(self, settings=self.settings.model_copy(update=update))
 
@@ -178,7 +175,7 @@ def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: boo
     shown = [
         Passage(
             id=passage.id,
-            title=_apart(" ".join(passage.title[:_LONGEST_TITLE].split()), mark=mark),
+            title=_defused(" ".join(passage.title[:_LONGEST_TITLE].split()), mark=mark),
             text=_quoted(passage.text, mark=mark),
         )
         for passage in material.passages
@@ -198,42 +195,41 @@ def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: boo
         passages=shown,
         passage_words=maker.settings.passage_words,
     )
-    read = [texts["question"], texts["answer"]]
-    read += [f"{each.title}\n{each.text}" for each in material.passages[: len(fitted.passages)]]
+    shown_texts = [texts["question"], texts["answer"]]
+    shown_texts += [f"{passage.title}\n{passage.text}" for passage in material.passages[: len(fitted.passages)]]
     return RubricPrompt(
         prompt=fitted.prompt,
         criteria=criteria,
         passages=len(fitted.passages),
-        suspicious=any(mark.strip("#") in text.lower() or addresses_judge(text) for text in read),
+        suspicious=any(mark.strip("#") in text.lower() or addresses_judge(text) for text in shown_texts),
     )
 
 
 def _quoted(text: str, *, mark: str) -> str:
-    """The text as material: a bar before every line, without our mark, tags apart."""
-    # All that any program may take for the end of a line.
-    lines = [line.rstrip() for line in _apart(text, mark=mark).splitlines()]
+    """The text without mark and tags, with a bar before every line (of all line ends that Unicode has)."""
+    lines = [line.rstrip() for line in _defused(text, mark=mark).splitlines()]
     return "\n".join(f"| {line}" for line in lines) if any(lines) else _NONE
 
 
-def _apart(text: str, *, mark: str) -> str:
-    return _TAG.sub(
-        lambda match: f"{match.group()} ", re.sub(re.escape(mark.strip("#")), "[...]", text, flags=re.IGNORECASE)
-    )
+def _defused(text: str, *, mark: str) -> str:
+    """The text without the mark, and with a space in every tag."""
+    without_mark = re.sub(re.escape(mark.strip("#")), "[...]", text, flags=re.IGNORECASE)
+    return _TAG.sub(lambda match: f"{match.group()} ", without_mark)
 
 
 def addresses_judge(text: str) -> bool:
     """Whether a text seems to address its grader: an obvious attempt in English, or control words of a chat."""
-    apart = unicodedata.normalize("NFKD", text.translate(_LOOK_ALIKE))
-    letters = "".join(sign for sign in apart if not unicodedata.combining(sign))
-    seen = " ".join(_UNSEEN.sub("", letters).split())
-    return any(pattern.search(seen) for pattern in _ADDRESSES)
+    decomposed = unicodedata.normalize("NFKD", text.translate(_LOOK_ALIKE))
+    letters = "".join(sign for sign in decomposed if not unicodedata.combining(sign))
+    visible = " ".join(_INVISIBLE.sub("", letters).split())
+    return any(pattern.search(visible) for pattern in _ADDRESSES)
 
 
 def parsed_scores(text: str, *, criteria: Sequence[str]) -> Mapping[str, Score]:
     """The scores in a judge's reply, one for each criterion.
 
-    The reply is one JSON object; a code fence around it, and thoughts in <think> before it, are passed over. Raises
-    UnreadableReply for anything else: a refusal, a missing criterion, a score that is not a number from 0 to 1.
+    The reply is one JSON object, with or without a code fence around it and <think> before it. Raises UnreadableReply
+    for anything else: a refusal, a missing criterion, a score that is not a number from 0 to 1.
     """
     if len(text) > _LONGEST_REPLY:
         raise UnreadableReply(f"it has more than {_LONGEST_REPLY} characters")
@@ -261,28 +257,27 @@ def _score(value: object, *, name: str) -> Score:
 
 
 def weighted_score(scores: Mapping[str, Score], *, weights: Mapping[str, float]) -> float:
-    """The mean of the criteria that were judged, weighted; the plain mean where all of their weights are 0."""
-    of = {name: weights[name] for name in scores}
-    if not any(of.values()):
-        of = dict.fromkeys(scores, 1.0)
-    total = math.fsum(of.values())
-    mean = math.fsum(weight * scores[name].score for name, weight in of.items()) / total
+    """The weighted mean of the judged criteria; the plain mean if all their weights are 0."""
+    used = {name: weights[name] for name in scores}
+    if not any(used.values()):
+        used = dict.fromkeys(scores, 1.0)
+    total = math.fsum(used.values())
+    mean = math.fsum(weight * scores[name].score for name, weight in used.items()) / total
     return min(1.0, max(0.0, round(mean, 6)))
 
 
 def rubric_hash(template: Template, *, weights: Mapping[str, float]) -> str:
-    """12 hexadecimal digits over all that decides what a score means: the prompt, the criteria, their weights."""
+    """12 hexadecimal digits over everything that defines the meaning of a score: prompt, criteria, weights."""
     parts = {"template": asdict(template), "criteria": dict(CRITERIA), "weights": dict(weights)}
     return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-#: reply of the judge, and entry of the references, where a text has no answer
+#: reply of the judge, and reference answer, if a text does not answer the question
 CANNOT_INFER = "无法推断"
-#: "3: answer" at the start of a line; the colon may be of either kind, or a full stop or comma of a list
+#: "3: answer" at the start of a line; instead of the colon also a full stop or a comma, Latin or Chinese
 _NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[ \t]*[:\uff1a.、\uff0e][ \t]*(.*)$", re.MULTILINE)
-#: questions of a quiz that the judge makes, at most
+#: most questions of a quiz, and most tokens of a reply about one
 QUESTIONS = 10
-#: tokens of a reply about a quiz, at most
 QUIZ_TOKENS = 512
 #: characters that may surround CANNOT_INFER
 _AROUND = " \t。.“”\"'"
@@ -294,7 +289,7 @@ Cut = Callable[[str], Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuizModel:
-    """The model that makes quizzes and answers them, with its prompts by name."""
+    """The model that makes quizzes and answers them, with its prompts (name -> template)."""
 
     generator: Generator
     templates: Mapping[str, Template]
@@ -302,8 +297,8 @@ class QuizModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quiz:
-    """Questions about one gold text and their reference answers, in the same order. Raises InvalidInput if their
-    numbers differ, or if no question has an answer in the gold text.
+    """Questions about a gold text, and their reference answers in the same order. Raises InvalidInput if there are not
+    as many references as questions, or if the gold text answers no question.
     """
 
     questions: tuple[str, ...]
@@ -319,44 +314,45 @@ class Quiz:
 
     @property
     def asked(self) -> tuple[tuple[str, str], ...]:
-        """(question, reference) of the questions that the gold text answers; the others are not asked."""
+        """(question, reference) of the questions that the gold text answers; only these are asked."""
         pairs = zip(self.questions, self.references, strict=True)
         return tuple((question, reference) for question, reference in pairs if not _cannot(reference))
 
 
-#: scores of one text, shares in [0, 1]. answered: of the asked questions those that the judge could answer: Q-R, the
-#: paper's "recall". word_precision, word_recall: words of its answers that are in the references, T-P, and the reverse,
-#: T-R; means over answered questions. word_f1: mean F1 of the two: T-F1, the paper's "precision"
+#: scores of one text, in [0, 1], with their heads in tables.
+#: answered (Q-R, the paper's "recall"): share of the asked questions that the judge could answer from the text.
+#: word_precision (T-P), word_recall (T-R): share of an answer's words in the reference, and the reverse.
+#: word_f1 (T-F1, the paper's "precision"): F1 of these two. All three are means over the answered questions
 QUIZ_MEASURES: Final = ("answered", "word_precision", "word_recall", "word_f1")
 
 
 def chinese_words() -> Cut:
-    """Jieba's word cutter. Raises ConfigError where the package is not installed."""
+    """Jieba's function that splits Chinese into words. Raises ConfigError if the package is not installed."""
     jieba: Any = required_module("jieba", extra="crud", field="cut")
-    jieba.setLogLevel(logging.WARNING)  # it prints the loading of its dictionary to standard error
+    jieba.setLogLevel(logging.WARNING)  # otherwise it reports the loading of its dictionary on standard error
     cut: Cut = jieba.lcut
     return cut
 
 
 async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut) -> Mapping[str, float]:
-    """The score of a text by QUIZ_MEASURES. `cut` splits an answer into words, as `chinese_words` does, and no more.
+    """The scores of a text by QUIZ_MEASURES. cut: splits an answer into words, see `chinese_words`.
 
-    A text of nothing but white space is not shown to the judge and counts 0, and a question counts as unanswered to
-    which the judge's reply has no line. Raises ArmFailed if the judge fails.
+    An empty text counts 0 without a call of the judge. A question counts as unanswered if the judge's reply has no line
+    for it. Raises ArmFailed if the judge fails.
     """
     questions = [question for question, _ in quiz.asked]
     answers = await _answers(text, questions=questions, model=model) if text.strip() else {}
-    read = [(answers[number], pair[1]) for number, pair in enumerate(quiz.asked, start=1) if number in answers]
-    overlaps = [_overlap(cut(answer), cut(reference)) for answer, reference in read if not _cannot(answer)]
+    overlaps = [
+        _overlap(cut(answers[number]), cut(reference))
+        for number, (_, reference) in enumerate(quiz.asked, start=1)
+        if number in answers and not _cannot(answers[number])
+    ]
     means = [fmean(column) for column in zip(*overlaps, strict=True)] if overlaps else [0.0, 0.0, 0.0]
     return dict(zip(QUIZ_MEASURES, [len(overlaps) / len(questions), *means], strict=True))
 
 
 async def made_quiz(text: str, *, model: QuizModel) -> Quiz:
-    """A quiz about a gold text: the judge writes at most QUESTIONS questions, then answers them from the same text.
-
-    Raises ArmFailed if the judge fails, or writes no question that it can answer from the text.
-    """
+    """Let the judge write a quiz about a gold text, and answer it. Raises ArmFailed if it can answer no question."""
     fields = {"text": text, "limit": str(QUESTIONS)}
     reply = await _reply(ASKS_FOR_QUESTIONS, fields=fields, model=model)
     questions = tuple(dict.fromkeys(_numbered(reply).values()))[:QUESTIONS]
@@ -369,7 +365,6 @@ async def made_quiz(text: str, *, model: QuizModel) -> Quiz:
 
 
 async def _answers(text: str, *, questions: Sequence[str], model: QuizModel) -> dict[int, str]:
-    """The judge's answers from the text, by the questions' numbers from 1."""
     numbered = "\n".join(f"{number}: {question}" for number, question in enumerate(questions, start=1))
     fields = {"text": text, "questions": numbered}
     return _numbered(await _reply(ASKS_FOR_ANSWERS, fields=fields, model=model))
@@ -382,7 +377,7 @@ async def _reply(template: str, *, fields: Mapping[str, str], model: QuizModel) 
 
 
 def _numbered(reply: str) -> dict[int, str]:
-    """Answers by number; of a number that stands twice the first, blank ones left out."""
+    """The answers in a reply, by number. Blank answers are skipped; the first of several with one number counts."""
     answers: dict[int, str] = {}
     for number, answer in _NUMBERED.findall(reply):
         if answer.strip():
@@ -395,7 +390,6 @@ def _cannot(answer: str) -> bool:
 
 
 def _overlap(words: Sequence[str], gold: Sequence[str]) -> tuple[float, float, float]:
-    """Precision, recall and F1 of words, each as often as it stands."""
     same = sum((Counter(words) & Counter(gold)).values())
     if same == 0:
         return 0.0, 0.0, 0.0

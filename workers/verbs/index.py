@@ -1,4 +1,4 @@
-"""Command `ragbandit index`: build, inspect and search the index of any retriever."""
+"""Command `ragbandit index`: builds, describes and searches the index of any retriever."""
 
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,7 @@ def build(
 
 
 def build_index(settings: Settings, *, corpus: Path, popularity: bool = True) -> Facts:
-    """Build the configured index from a corpus, with a progress bar; the facts of it. popularity: count mentions."""
+    """Build the configured index, with a progress bar. Returns its description. popularity: also count mentions."""
     kind = kind_of(settings)
     chosen, left_out = settings.retriever, set[str]()
     parts = (chosen.first, chosen.second) if chosen.name == "hybrid" else (chosen.name,)
@@ -58,11 +58,11 @@ def build_index(settings: Settings, *, corpus: Path, popularity: bool = True) ->
 
     rows = partial(read_corpus, corpus, leave_out=leave_out)
     with interruptible("stopped; the same command starts from the beginning"), bars(errors) as progress:
-        facts = kind.built(rows, lambda done: progress("passages indexed", done, 0))
-        if popularity and "bm25" in parts:  # the policy looks for its table in that folder
+        description = kind.built(rows, lambda done: progress("passages indexed", done, 0))
+        if popularity and "bm25" in parts:  # the policy looks for its table in the folder of a bm25 index
             progress("counting mentions", 0, 0)
-            facts = {**facts, "popularity": str(write_popularity(rows(), index_folder(settings)))}
-    return {**facts, "left_out": len(left_out)} if corpus.is_dir() else facts
+            description["popularity"] = str(write_popularity(rows(), index_folder(settings)))
+    return {**description, "left_out": len(left_out)} if corpus.is_dir() else description
 
 
 def search(

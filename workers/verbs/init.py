@@ -1,4 +1,4 @@
-"""Verb `init`: a first config.yaml from this machine's models and documents, and the user's choice."""
+"""Verb `init`: writes a first config.yaml from the models and documents that it finds, and the user's preference."""
 
 import os
 import sys
@@ -14,17 +14,7 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import whole_file
-from ragbandit.workers.draft import (
-    WEIGHTS,
-    Choice,
-    Surroundings,
-    as_yaml,
-    cost_unit,
-    draft,
-    look_around,
-    parsed_price,
-    worth,
-)
+from ragbandit.workers import draft
 from ragbandit.workers.verbs.validate import check_settings
 
 _BALANCED = "balanced"
@@ -44,7 +34,9 @@ def init(
     price: Annotated[
         list[str] | None, typer.Option(metavar="INPUT/OUTPUT", help="dollars per million tokens, small model first")
     ] = None,
-    prefer: Annotated[str | None, typer.Option(help=f"{', '.join(WEIGHTS)}: what a right answer is worth")] = None,
+    prefer: Annotated[
+        str | None, typer.Option(help=f"{', '.join(draft.WEIGHTS)}: what a right answer is worth")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help=f"ask nothing: {_BALANCED}, prices unknown")] = False,
     force: Annotated[bool, typer.Option("--force", help="overwrite an existing file")] = False,
     config: ConfigOption = None,
@@ -55,47 +47,50 @@ def init(
     """
     file = Path(config or os.environ.get("RAGBANDIT_CONFIG") or "config.yaml")
     _check_target(file, force=force)
-    if prefer is not None and prefer not in WEIGHTS:
-        raise ConfigError(f"{prefer!r} is unknown", field="--prefer", remedy=f"known: {', '.join(WEIGHTS)}")
-    sys.path.append(configuration.class_folder(file))  # as for classes that the file names
+    if prefer is not None and prefer not in draft.WEIGHTS:
+        raise ConfigError(f"{prefer!r} is unknown", field="--prefer", remedy=f"known: {', '.join(draft.WEIGHTS)}")
+    sys.path.append(configuration.class_folder(file))  # for classes that the file names
     settings = Settings(data_dir=os.environ.get("RAGBANDIT_DATA_DIR") or Settings().data_dir)
-    prices = [parsed_price(text) for text in price or []]
+    prices = [draft.parsed_price(text) for text in price or []]
     asks = not (yes or prefer) and sys.stdin.isatty()
     if not (asks or yes or prefer):
         remedy = f"give --yes, which is --prefer {_BALANCED}, or --prefer with one of: {_worths(unit='steps')}"
         raise ConfigError("there is no terminal to ask what a right answer is worth", field="--prefer", remedy=remedy)
-    here = look_around(
+    surroundings = draft.look_around(
         url=url, key_env=key_env, wanted=model or [], documents=documents, pipelines=pipeline or [], settings=settings
     )
-    if prices and len(prices) != len(here.models):
-        message = f"{len(prices)} prices for {len(here.models)} models"
+    models = surroundings.models
+    if prices and len(prices) != len(models):
+        message = f"{len(prices)} prices for {len(models)} models"
         raise ConfigError(message, field="--price", remedy="give one for each model, the small one first")
-    known = [dict(model.price) for model in here.models if model.price is not None]
-    known = known if len(known) == len(here.models) else []
-    prices = prices or known or (_asked_prices(here) if asks else [])
-    *others, price_choice = draft(here, preference=prefer or _BALANCED, key_env=key_env, prices=prices)
-    for choice in others:
+    listed_prices = [dict(model.price) for model in models if model.price is not None]
+    if not prices and len(listed_prices) == len(models):
+        prices = listed_prices
+    if not prices and asks:
+        prices = _asked_prices(surroundings)
+    choices = draft.draft(surroundings, preference=prefer or _BALANCED, key_env=key_env, prices=prices)
+    for choice in choices[:-1]:
         _print(choice)
-    if asks:  # the findings are printed before the question
-        chosen = _preference(unit=cost_unit(here, prices=prices))
-        *others, price_choice = draft(here, preference=chosen, key_env=key_env, prices=prices)
-    _print(price_choice)
-    written = _write(as_yaml([*others, price_choice]), file=file, force=force)
-    console.print(escape(f"wrote {file}{_next(written, here=here)}"), soft_wrap=True, highlight=False)
+    if asks:  # the question about the preference comes after the findings
+        chosen = _preference(unit=draft.cost_unit(surroundings, prices=prices))
+        choices = draft.draft(surroundings, preference=chosen, key_env=key_env, prices=prices)
+    _print(choices[-1])
+    settings = _write(draft.as_yaml(choices), file=file, force=force)
+    next_step = _next_step(settings, can_run_workers=not surroundings.no_workers)
+    console.print(escape(f"wrote {file}{next_step}"), soft_wrap=True, highlight=False)
 
 
-def _print(choice: Choice) -> None:
+def _print(choice: draft.Choice) -> None:
     console.print(escape(f"{choice.topic:<7} {choice.why}."), soft_wrap=True, highlight=False)
 
 
-def _next(settings: Settings, *, here: Surroundings) -> str:
-    """The next step, or what is missing before there is one."""
+def _next_step(settings: Settings, *, can_run_workers: bool) -> str:
     if len(settings.arms) == 1:
         arm = next(iter(settings.arms))
-        own = f"arms that your own code runs (arms: {{{arm}: {{...}}, own: {{run_by: caller}}}})"
-        missing = f"documents (--documents DIR), a second model, your pipelines (--pipeline), or {own}"
+        caller_arms = f"arms that your own code runs (arms: {{{arm}: {{...}}, own: {{run_by: caller}}}})"
+        missing = f"documents (--documents DIR), a second model, your pipelines (--pipeline), or {caller_arms}"
         return f", which is not ready: {arm} is the only arm, so there is nothing to route. Missing: {missing}"
-    if here.no_workers:
+    if not can_run_workers:
         return ". Next: Router.open() in Python"
     call = 'in another terminal: ragbandit answer "..."' if settings.worker_arms else "POST /v1/route"
     return f". Next: ragbandit up, and {call}"
@@ -107,38 +102,38 @@ def _check_target(file: Path, *, force: bool) -> None:
         raise ConfigError(message, field="--config", remedy="overwrite it with --force, or name another")
 
 
-def _asked_prices(here: Surroundings) -> list[dict[str, float]]:
-    """The prices of two models, as the user gives them; [] if one is unknown."""
-    prices = list[dict[str, float]]()
-    if len(here.models) == 2:
-        url = here.server.url if here.server else ""
-        console.print(escape(f"{url} has two models, {here.picked}."), highlight=False)
-    for model in here.models if len(here.models) == 2 else ():
+def _asked_prices(surroundings: draft.Surroundings) -> list[dict[str, float]]:
+    """Ask for the prices of the models if there are two; [] if a price is unknown."""
+    models, server = surroundings.models, surroundings.server
+    if len(models) != 2 or server is None:
+        return []
+    console.print(escape(f"{server.url} has two models, {surroundings.picked}."), highlight=False)
+    prices = []
+    for model in models:
         question = f"Price of {model.name} in dollars per million tokens, INPUT/OUTPUT (Enter: unknown)"
-        given = Prompt.ask(escape(question), default="", show_default=False, console=console)
-        if not given.strip():
+        text = Prompt.ask(escape(question), default="", show_default=False, console=console)
+        if not text.strip():
             return []
-        prices.append(parsed_price(given))
+        prices.append(draft.parsed_price(text))
     return prices
 
 
 def _worths(*, unit: str) -> str:
-    return ", ".join(f"{name} ({worth(name, unit=unit)})" for name in WEIGHTS)
+    return ", ".join(f"{name} ({draft.worth(name, unit=unit)})" for name in draft.WEIGHTS)
 
 
 def _preference(*, unit: str) -> str:
-    """The answer to the question of what a right answer is worth."""
     means = " (a step is one round of search and generation)" if unit == "steps" else ""
     question = f"What is a right answer worth{means}? {_worths(unit=unit)}"
-    return Prompt.ask(question, choices=list(WEIGHTS), default=_BALANCED, show_choices=False, console=console)
+    return Prompt.ask(question, choices=list(draft.WEIGHTS), default=_BALANCED, show_choices=False, console=console)
 
 
 def _write(text: str, *, file: Path, force: bool) -> Settings:
-    """Write the file, whole, once it was accepted as `validate` accepts it; the settings. Raises ConfigError."""
+    """Write the file if its settings pass the checks of `validate`. Returns the settings. Raises ConfigError."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(file, durable=False) as beside:  # classes are looked for in its folder
-        beside.write_text(text, encoding="utf-8")
-        settings = configuration.load(beside).settings
+    with whole_file(file, durable=False) as new_file:  # in the same folder, where the user's classes are
+        new_file.write_text(text, encoding="utf-8")
+        settings = configuration.load(new_file).settings
         check_settings(settings)
         _check_target(file, force=force)
     return settings

@@ -1,4 +1,4 @@
-"""Verbs `serve`, `worker` and `up`: the HTTP service alone, one process that takes jobs, or all on one machine."""
+"""Verbs `serve`, `worker` and `up`: only the HTTP service, one worker process, or everything on one machine."""
 
 import contextlib
 import time
@@ -50,11 +50,11 @@ def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption
 
 
 def _serve(settings: Settings) -> None:
-    # After the checks that refuse a start: it takes a second to load.
+    # Imported after the checks of `serve`, because this takes a second.
     from ragbandit.router.api.app import create_app, make_server
 
-    # The server first: it configures logging, which no thread of the router may do at the same time. The router before
-    # the server runs: a failure to open must end the process with our one line, not with a server's traceback.
+    # The server is made first, because it configures logging, before the router starts threads. The router is opened
+    # before the server runs, so that a failure ends the process with one line and not with the server's traceback.
     app = create_app(lambda: router, begin=lambda tracing: inline.start(tracing) if inline else None)
     server = make_server(app, settings=settings.server)
     router = Router.open(settings)
@@ -106,7 +106,7 @@ def up(
     check_judge(settings, fetch=True)
     check_reward_check(settings.reward)
     if settings.worker_arms and settings.workers.answer:
-        # What would end every worker is said here, not in their logs.
+        # Errors that would end every worker are reported here, not in the logs of the workers.
         check_indexes(settings)
         check_generators(settings, fetch=True)
     database = open_database(settings, new_store=new_store)
@@ -119,7 +119,7 @@ def up(
     if settings.redis_url is not None:
         try:
             ping(settings)
-        except QueueError as error:  # no reason not to start: what needs it is late until it replies
+        except QueueError as error:  # only a warning: without Redis answers are late, but nothing is lost
             errors.print(f"[yellow]warning[/yellow] {escape(str(error))}", soft_wrap=True, highlight=False)
     supervisor, url = Supervisor(loaded, database=database), settings.server.url
     try:

@@ -1,4 +1,4 @@
-"""Verb `validate`. It is quick: it loads a database engine or Redis only if one is configured."""
+"""Verb `validate`. To be fast, it loads a database engine or Redis only if one is configured."""
 
 import contextlib
 import json
@@ -20,15 +20,7 @@ from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.learning.monitoring.price import in_words
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.setup.requirements import (
-    EncoderChoice,
-    check_data_dir,
-    check_packages,
-    check_port,
-    choices,
-    has_store,
-    refusal_to_begin,
-)
+from ragbandit.router.serving.setup import requirements
 from ragbandit.shared.errors import ConfigError, StoreError
 from ragbandit.workers.check_process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
@@ -53,59 +45,60 @@ def validate(
     loaded = configuration.load(config)
     encoder = check_settings(loaded.settings)
     rows = configuration.effective(loaded)
-    given = [row for row in rows if row[2] != "default"]
+    changed = [row for row in rows if row[2] != "default"]
     if as_json:
         print_json([{"key": key, "value": value, "source": source} for key, value, source in rows])
     else:
-        _print_settings(rows if every else given)
+        _print_settings(rows if every else changed)
         for line in in_words(loaded.settings.reward):
             console.print(escape(f"reward.weight: {line}"), soft_wrap=True, highlight=False)
         if loaded.settings.encoder.model == AUTO:
             console.print(escape(f"encoder.model: auto is {encoder.in_words()}"), soft_wrap=True, highlight=False)
     findings, names = ([*of_settings(loaded.settings)], []) if settings_only else _findings(loaded.settings)
     out = errors if as_json else console
-    for one in findings:
-        out.print(f"[yellow]{one.severity}[/yellow] {escape(one.line)}", soft_wrap=True)
-    problems = sum(one.severity == "problem" for one in findings)
+    for finding in findings:
+        out.print(f"[yellow]{finding.severity}[/yellow] {escape(finding.line)}", soft_wrap=True)
+    problems = sum(finding.severity == "problem" for finding in findings)
     if problems:
         out.print(f"{problems} problem{'s' if problems > 1 else ''}", highlight=False)
         raise typer.Exit(1)
     if not as_json:
-        counts = f"{len(given)} of {len(rows)} settings are not the default (--all prints all)"
+        counts = f"{len(changed)} of {len(rows)} settings are not the default (--all prints all)"
         line = f"ok: {counts}; tried: {', '.join(names) or 'nothing'}"
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def check_settings(settings: Settings) -> EncoderChoice:
-    """The encoder. Raises ConfigError for settings that cannot start here; nothing is tried or fetched."""
+def check_settings(settings: Settings) -> requirements.EncoderChoice:
+    """Raise ConfigError for settings that cannot start; connects to nothing. Returns the encoder."""
     check_arms(settings)
     check_generators(settings, fetch=False)
     check_judge(settings, fetch=False)
     check_policy(settings)
     check_reward_check(settings.reward)
-    check_packages(settings)
+    requirements.check_packages(settings)
     encoder = _encoder(settings)
     encoder.check(weights=True)
     return encoder
 
 
 def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
-    """Findings of the settings and of attempts to use them; the names of the attempts."""
-    start, late = "`ragbandit up` and `ragbandit serve` do not start", "the service starts without it, and answers wait"
+    """Check the settings and try folder, port and servers. Returns (findings, names of the attempts)."""
+    start = "`ragbandit up` and `ragbandit serve` do not start"
     attempts: dict[str, tuple[Callable[[], None], str]] = {
-        "data_dir": (partial(check_data_dir, settings), start),
+        "data_dir": (partial(requirements.check_data_dir, settings), start),
         "server.port": (partial(_try_port, settings.server), start),
     }
     if settings.redis_url is not None:
-        attempts["Redis"] = (partial(ping, settings), late)
+        attempts["Redis"] = (partial(ping, settings), "the service starts without it, and answers wait")
     for field, url in _model_servers(settings).items():
         attempts[field] = (partial(_connect, url), "answers that need it fail until it is there")
     findings = [*of_settings(settings)]
     for name, (attempt, means) in attempts.items():
         findings += tried(name, attempt, means=means)
     findings += tried("disk", lambda: of_disk(settings))
-    if not has_store(settings):
-        if (refusal := refusal_to_begin(settings, make=True)) is not None:
+    if not requirements.has_store(settings):
+        refusal = requirements.refusal_to_begin(settings, make=True)
+        if refusal is not None:
             findings.append(Finding("problem", "database", f"{refusal.message}; {start}", refusal.remedy or ""))
         return findings, [*attempts]
     from ragbandit.router.serving.setup.bootstrap import ledger_of
@@ -118,9 +111,9 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
 
 
 def _try_port(server: ServerSettings) -> None:
-    """Raises ConfigError where the service cannot listen; on a host where it runs already it is what listens."""
+    """Raise ConfigError if the port is taken, except by a running service."""
     try:
-        check_port(server)
+        requirements.check_port(server)
     except ConfigError:
         from ragbandit.client import Client
 
@@ -130,36 +123,35 @@ def _try_port(server: ServerSettings) -> None:
 
 
 def _connect(url: str) -> None:
-    """Raises OSError or ValueError where nobody listens at this address; nothing is asked there."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
 
 
 def _model_servers(settings: Settings) -> dict[str, str]:
-    """Setting -> the address that it has of a server of models."""
     named = settings.named_generators
-    chosen = {section_of("generator", name): named[name] for name in names_in_use(settings)[0]}
-    chosen |= {"judge.generator": settings.judge.generator} if settings.judge.generator else {}
+    generators = {section_of("generator", name): named[name] for name in names_in_use(settings)[0]}
+    if settings.judge.generator:
+        generators["judge.generator"] = settings.judge.generator
     return {
-        f"{section}.openai.base_url": one.openai.base_url
-        for section, one in chosen.items()
-        if one.name == "openai" and one.openai.base_url
+        f"{section}.openai.base_url": generator.openai.base_url
+        for section, generator in generators.items()
+        if generator.name == "openai" and generator.openai.base_url
     }
 
 
-def _encoder(settings: Settings) -> EncoderChoice:
-    """The encoder of a service on this store; if the store cannot be read, of a service on a new one."""
-    if settings.encoder.model == AUTO and has_store(settings):
+def _encoder(settings: Settings) -> requirements.EncoderChoice:
+    """The encoder of a service on this store, or on a new store if this one cannot be read."""
+    if settings.encoder.model == AUTO and requirements.has_store(settings):
         from ragbandit.router.serving.setup.bootstrap import choose_encoder
 
         with contextlib.suppress(StoreError):
             return choose_encoder(settings)
-    return choices(settings.encoder)[0]
+    return requirements.choices(settings.encoder)[0]
 
 
 def _print_settings(rows: Sequence[tuple[str, object, str]]) -> None:
-    """One line per setting, never cut: key, value as JSON, source."""
+    """Print a line per setting, of any length: key, value as JSON, source."""
     shown = [(key, json.dumps(value, ensure_ascii=False), source) for key, value, source in rows]
     width = max((len(key) for key, _, _ in shown), default=0)
     for key, value, source in shown:

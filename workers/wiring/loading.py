@@ -1,7 +1,5 @@
-"""Loading of arms: each with the generator and the retriever that it names, each of which is made once.
-
-What a generator is limited by, its concurrency, retries and cache, is its own; two names with equal
-settings are one generator.
+"""Loading of arms with their generators and retrievers. Names with equal settings share one generator, with its limits
+and its cache.
 """
 
 import asyncio
@@ -25,33 +23,22 @@ from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import made_by
 from ragbandit.workers.check_process import CheckProcess
 from ragbandit.workers.judge.checks import JudgeOfArm
-from ragbandit.workers.wiring.generators import (
-    WorkerArm,
-    check_generator,
-    concurrency_of,
-    generator_version,
-    make_generator,
-    make_strategies,
-    model_name,
-    names_in_use,
-    parts_of_cascade,
-    threads_of_worker,
-)
+from ragbandit.workers.wiring import generators
 from ragbandit.workers.wiring.retrievers import open_retriever
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LoadedArm:
-    """An arm, and what it runs on."""
+    """An arm with its generator and its retriever."""
 
     strategy: Strategy
     generator: Generator
     retriever: Retriever
-    #: runs of all arms of this generator that one process has at once
+    #: most concurrent runs of a process, over all arms with this generator
     most_runs: int
-    #: the generator and the retriever that the arm names: outcomes record them among its params
+    #: see generators.WorkerArm.named
     named: Mapping[str, Json] = field(default_factory=dict)
-    #: version of the generator's settings: see `generator_version`
+    #: see `generators.generator_version`
     version: str = ""
 
     def made_by(self, budget: Budget) -> Mapping[str, Json]:
@@ -64,39 +51,34 @@ class LoadedArm:
 _EVERY: Final[frozenset[Need]] = frozenset({"completion", "stop", "chat"})
 
 
-def _refused(_prompt: Prompt) -> str:
-    """The reply of a generator that was not loaded."""
+def _refuse(_prompt: Prompt) -> str:
     remedy = "remove that from the class"
     raise ArmFailed("the arm asked a model, and its class says generates = False", remedy=remedy)
 
 
 class ArmLoader:
-    """Makes arms of these settings, and what they run on, each generator and each retriever once.
-
-    Safe to use from several threads.
-    """
+    """Loads arms. Each generator and each retriever is made once. Safe to use from several threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        #: by their settings as JSON: a generator, and questions that one process works on at once with it
+        #: settings as JSON -> (generator, most concurrent questions of a process)
         self._generators: dict[str, tuple[Generator, int]] = {}
         self._retrievers: dict[str, Retriever] = {}
         self._lock = threading.RLock()
 
-    def load(self, arms: Mapping[str, WorkerArm]) -> dict[ArmName, LoadedArm]:
-        """The arms, loaded. Raises ConfigError."""
+    def load(self, arms: Mapping[str, generators.WorkerArm]) -> dict[ArmName, LoadedArm]:
+        """Load these arms. Raises ConfigError."""
         with self._lock:
-            made = make_strategies(self._settings, arms)
-            asked = {arm.generator for arm, strategy in made.values() if generates(strategy)}
-            models = sum(self._settings.named_generators[name].name == "local" for name in asked)
-            for name in sorted(asked):
-                self.generator(
-                    self._settings.named_generators[name], section=section_of("generator", name), models=models
-                )
-            for arm, strategy in made.values():
+            strategies = generators.make_strategies(self._settings, arms)
+            sections = self._settings.named_generators
+            names = sorted({arm.generator for arm, strategy in strategies.values() if generates(strategy)})
+            models = sum(sections[name].name == "local" for name in names)
+            for name in names:
+                self.generator(sections[name], section=section_of("generator", name), models=models)
+            for arm, strategy in strategies.values():
                 if retrieves(strategy):
                     self._open_retriever(arm.retriever)
-            loaded = {name: self._loaded(strategy, arm=arm) for name, (arm, strategy) in made.items()}
+            loaded = {name: self._loaded(strategy, arm=arm) for name, (arm, strategy) in strategies.items()}
             bound = set[str]()
             for name in loaded:
                 self._bind(name, loaded, bound=bound, within=())
@@ -105,62 +87,64 @@ class ArmLoader:
     def _bind(
         self, name: str, loaded: Mapping[ArmName, LoadedArm], *, bound: set[str], within: tuple[str, ...]
     ) -> None:
-        """Bind a cascade to its parts, check and judge, after the cascades among its parts. bound: the cascades that
-        are bound; this one is added. within: the cascades that contain this one.
+        """Bind a cascade to its arms, check and judge, inner cascades first. bound: cascades that are already bound;
+        this one is added. within: the cascades that contain this one.
         """
         cascade = loaded[ArmName(name)].strategy
         if not isinstance(cascade, Cascade) or name in bound:
             return
-        within, parts = (*within, name), dict[str, Part]()
-        for param, (part, _) in parts_of_cascade(cascade, settings=self._settings).items():
+        within = (*within, name)
+        parts: dict[str, Part] = {}
+        for param, (part, _) in generators.parts_of_cascade(cascade, settings=self._settings).items():
             if part in within:
                 message = f"{part} is a part of itself: {' > '.join((*within, part))}"
                 raise ConfigError(message, field=f"arms.{name}.{param}", remedy="name another arm")
             self._bind(part, loaded, bound=bound, within=within)
             arm = loaded[ArmName(part)]
             parts[param] = Part(arm.strategy, arm.generator, arm.retriever)
-        check, judge, chosen = None, None, self._settings.judge.generator
+        check, judge = None, None
         if cascade.check is not None:
             check = CheckProcess(RewardSettings(check=cascade.check), field=f"arms.{name}.check")
             check.start()
+        chosen = self._settings.judge.generator
         if cascade.judged and chosen is not None:
             judge = JudgeOfArm(self._settings.judge, generator=self.generator(chosen, section="judge.generator"))
         cascade.bind(parts, check=check, judge=judge)
         bound.add(name)
 
     def generator(self, chosen: GeneratorSettings, *, section: str, models: int = 1) -> Generator:
-        """The generator of these settings, which is made with the first call. models: see `threads_of_worker`.
-
-        Raises ConfigError.
-        """
+        """The generator of these settings, loaded once. models: as in `threads_of_worker`. Raises ConfigError."""
+        key = _key(chosen)
         with self._lock:
-            if (key := _key(chosen)) not in self._generators:
+            if key not in self._generators:
                 workers = self._settings.workers
-                threads = chosen.threads or threads_of_worker(workers, cores=os.cpu_count() or 1, models=models)
-                made = make_generator(chosen.model_copy(update={"threads": threads}), section=section)
-                self._generators[key] = made, concurrency_of(chosen, wanted=workers.concurrency, generator=made)
+                cores = os.cpu_count() or 1
+                threads = chosen.threads or generators.threads_of_worker(workers, cores=cores, models=models)
+                generator = generators.make_generator(chosen.model_copy(update={"threads": threads}), section=section)
+                most_runs = generators.concurrency_of(chosen, wanted=workers.concurrency, generator=generator)
+                self._generators[key] = generator, most_runs
             return self._generators[key][0]
 
-    def _loaded(self, strategy: Strategy, *, arm: WorkerArm) -> LoadedArm:
+    def _loaded(self, strategy: Strategy, *, arm: generators.WorkerArm) -> LoadedArm:
         chosen = self._settings.named_generators[arm.generator]
-        made = self._generators.get(_key(chosen))
-        if made is not None and strategy.needs - _EVERY:  # a model may offer less than its class does
-            check_needs(strategy, name=strategy.name, capabilities=made[0].capabilities)
-        generator, most = made or self._stand_in(chosen)
+        loaded = self._generators.get(_key(chosen))
+        if loaded is not None and strategy.needs - _EVERY:  # a model may offer less than its class does
+            check_needs(strategy, name=strategy.name, capabilities=loaded[0].capabilities)
+        generator, most_runs = loaded or self._stand_in(chosen)
         return LoadedArm(
             strategy=strategy,
             generator=generator,
             retriever=self._retrievers.get(_key(self._settings.named_retrievers[arm.retriever])) or NoRetriever(),
-            most_runs=most,
+            most_runs=most_runs,
             named=arm.named,
-            version=generator_version(chosen),
+            version=generators.generator_version(chosen),
         )
 
     def _stand_in(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
-        """For arms that ask no model: nothing is loaded for them."""
-        made = ScriptedGenerator(_refused, name=model_name(chosen), context_tokens=chosen.known_context)
-        at_once = concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
-        return self._generators.setdefault(f"unloaded: {_key(chosen)}", (made, at_once))
+        """A generator for arms that call no model, so that none is loaded."""
+        generator = ScriptedGenerator(_refuse, name=generators.model_name(chosen), context_tokens=chosen.known_context)
+        most_runs = generators.concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
+        return self._generators.setdefault(f"unloaded: {_key(chosen)}", (generator, most_runs))
 
     def _open_retriever(self, name: str) -> None:
         key = _key(self._settings.named_retrievers[name])
@@ -173,35 +157,34 @@ def _key(section: GeneratorSettings | RetrieverSettings) -> str:
 
 
 def parts_of(arms: Iterable[LoadedArm]) -> list[Generator | Retriever | Check]:
-    """The generators, the retrievers and the checks of these arms, each once."""
+    """The generators, retrievers and checks of these arms, each once."""
     parts: list[Generator | Retriever | Check] = []
     for arm in arms:
-        parts += [arm.generator, arm.retriever, *(arm.strategy.runs_on if isinstance(arm.strategy, Cascade) else ())]
+        parts += [arm.generator, arm.retriever]
+        if isinstance(arm.strategy, Cascade):
+            parts += arm.strategy.runs_on
     return list({id(part): part for part in parts}.values())
 
 
 def full_arms(arms: Mapping[ArmName, LoadedArm], *, running: Iterable[ArmName]) -> set[ArmName]:
-    """The arms whose generator has as many runs at once as it takes. running: the arm of every run."""
+    """The arms whose generator has reached its `most_runs`. running: the arm of every run."""
     runs = Counter(id(arms[name].generator) for name in running if name in arms)
     return {name for name, arm in arms.items() if runs[id(arm.generator)] >= arm.most_runs}
 
 
 def runs_at_once(arms: Iterable[LoadedArm]) -> int:
-    """Runs that a process of these arms has at once: as many as all their generators take together."""
+    """Most concurrent runs of a process with these arms: the sum over their generators."""
     return sum({id(arm.generator): arm.most_runs for arm in arms}.values())
 
 
 def check_generators(settings: Settings, *, fetch: bool) -> None:
-    """`check_generator` of every one that an arm of our workers asks. Raises ConfigError."""
-    for name in names_in_use(settings)[0]:
+    """`check_generator` for each generator that workers use. Raises ConfigError."""
+    for name in generators.names_in_use(settings)[0]:
         with errors_of(section_of("generator", name), kind="generator"):
-            check_generator(settings.named_generators[name], fetch=fetch)
+            generators.check_generator(settings.named_generators[name], fetch=fetch)
 
 
 def check_indexes(settings: Settings) -> None:
-    """Open every retriever that an arm of our workers searches, and close it again; no model is loaded.
-
-    Raises ConfigError.
-    """
-    for name in names_in_use(settings)[1]:
+    """Open and close each retriever that workers use; loads no generator. Raises ConfigError."""
+    for name in generators.names_in_use(settings)[1]:
         asyncio.run(open_retriever(settings, name).close())

@@ -1,4 +1,4 @@
-"""Wiring of retrievers: from settings to a retriever, opened, built or described, and to what reranks its hits."""
+"""Wiring of retrievers: from settings to a retriever, which is opened, built or described, and to its reranker."""
 
 import asyncio
 import importlib.util
@@ -31,39 +31,39 @@ if TYPE_CHECKING:
 #: the setting, for messages
 _RERANK = "retriever.rerank"
 
-#: function that reads the passages again at every call; reports the number of passages done
+#: reads all passages, at every call again
 Rows = Callable[[], Iterable[Passage]]
+#: is called with the number of passages done
 CountDone = Callable[[int], None]
+#: description of an index
 Facts = dict[str, Json]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """The operations on the retriever of some settings. All raise ConfigError where the settings are wrong."""
+    """The operations on the retriever of some settings. All raise ConfigError if the settings are wrong."""
 
     open: Callable[[], Retriever]
-    #: returns the facts of the index that was built
+    #: builds the index, and returns its description
     build: Callable[[Rows, CountDone], Facts]
-    #: the facts of the index that is there
+    #: describes the present index
     read: Callable[[], Facts]
-    #: where the index lies
+    #: place of the index: a folder, or a server with the index name
     location: Facts = field(default_factory=dict)
 
     def built(self, rows: Rows, progress: CountDone) -> Facts:
-        """Build the index; what `info` returns."""
+        """Build the index. Returns its place and description, as `info` does."""
         return {**self.location, **self.build(rows, progress)}
 
     def info(self) -> Facts:
-        """The place of the index and its description."""
+        """The place and the description of the index."""
         return {**self.location, **self.read()}
 
 
 def make_retriever(settings: Settings) -> Retriever:
-    """The configured retriever, opened, its hits reranked if that is set.
-
-    Raises ConfigError if it is unknown or its index is missing, or if the reranker cannot be made.
-    """
-    chosen, retriever = settings.retriever, kind_of(settings).open()
+    """Open the configured retriever with its reranker. Raises ConfigError, for example if the index is missing."""
+    retriever = kind_of(settings).open()
+    chosen = settings.retriever
     if chosen.rerank is None:
         return retriever
     rerank = _own_reranker(chosen.rerank) if ":" in chosen.rerank else _cross_encoder(chosen.rerank)
@@ -71,16 +71,13 @@ def make_retriever(settings: Settings) -> Retriever:
 
 
 def open_retriever(settings: Settings, name: str) -> Retriever:
-    """`make_retriever` of the one with this name, whose section errors name."""
+    """`make_retriever` for the retriever with this name. Errors name its section of the settings."""
     with errors_of(section_of("retriever", name), kind="retriever"):
         return make_retriever(with_retriever(settings, name))
 
 
 def check_reranker(settings: Settings) -> None:
-    """Refuse a reranker that cannot be imported, or whose weights are not to be found; none is made.
-
-    Nothing is fetched, and nothing is said of weights where the packages for them are missing. Raises ConfigError.
-    """
+    """Raise ConfigError if the reranker cannot be imported, or its weights are missing. Loads and fetches nothing."""
     rerank = settings.retriever.rerank
     if rerank is None:
         return
@@ -90,19 +87,20 @@ def check_reranker(settings: Settings) -> None:
         at_hand(rerank, setting=_RERANK)
 
 
-def _of_others(path: str, *, where: str, methods: Iterable[str], remedy: str) -> Any:
-    """What a class or function of others makes, with a name and these async methods. Raises ConfigError."""
+def _user_part(path: str, *, where: str, methods: Iterable[str], remedy: str) -> Any:
+    """Make an object by a class or function of the user. Raises ConfigError unless it has a name and these methods."""
     factory = import_class(path, where=where)
     try:
         part = factory()
     except ConfigError:
         raise
-    except Exception as error:  # whatever a class of others does when it is made
+    except Exception as error:  # any error of the user's code
         fault = f"{path!r} cannot be made: {type(error).__name__}: {error}"
         raise ConfigError(fault, field=where, remedy="it is called without arguments") from error
-    faults = [] if isinstance(getattr(part, "name", None), str) and part.name else ["has no name"]
-    missing = [each for each in methods if not inspect.iscoroutinefunction(getattr(part, each, None))]
-    faults += [f"has no `async def {method}`" for method in missing]
+    missing = [method for method in methods if not inspect.iscoroutinefunction(getattr(part, method, None))]
+    faults = [f"has no `async def {method}`" for method in missing]
+    if not isinstance(getattr(part, "name", None), str) or not part.name:
+        faults.insert(0, "has no name")
     if faults:
         raise ConfigError(f"{path!r} {', '.join(faults)}", field=where, remedy=remedy)
     return part
@@ -110,7 +108,7 @@ def _of_others(path: str, *, where: str, methods: Iterable[str], remedy: str) ->
 
 def _own_reranker(path: str) -> Reranker:
     remedy = "follow ragbandit.strategies.retrievers.reranking.Reranker"
-    reranker = _of_others(path, where=_RERANK, methods=["__call__"], remedy=remedy)
+    reranker = _user_part(path, where=_RERANK, methods=["__call__"], remedy=remedy)
     close = getattr(reranker, "close", None)
     if close is not None and not inspect.iscoroutinefunction(close):
         raise ConfigError(f"{path!r} has a close that is not async", field=_RERANK, remedy=remedy)
@@ -118,37 +116,37 @@ def _own_reranker(path: str) -> Reranker:
 
 
 def _cross_encoder(model: str) -> Reranker:
-    required_module("torch", extra="models", field=_RERANK)  # the module below cannot do without it
+    required_module("torch", extra="models", field=_RERANK)  # before the import below, which needs torch
     from ragbandit.strategies.retrievers.sentences import CrossEncoder
 
     return CrossEncoder(resolve(model, setting=_RERANK).folder, name=_short(model))
 
 
 def _short(model: str) -> str:
-    """A hub name as it is, and of a path the last part."""
     return Path(model).name if Path(model).exists() else model
 
 
 def kind_of(settings: Settings) -> Kind:
-    """Raises ConfigError, listing the known ones, for an unknown retriever."""
+    """The operations on the configured retriever. Raises ConfigError with the known names for an unknown one."""
     name = settings.retriever.name
     if ":" in name:
-        return _own(settings)
+        return _user_kind(settings)
     if name not in RETRIEVERS:
-        known = ", ".join(sorted(RETRIEVERS))
-        raise ConfigError(f"{name!r} is unknown", field="retriever.name", remedy=f"known: {known}")
+        raise ConfigError(
+            f"{name!r} is unknown", field="retriever.name", remedy=f"known: {', '.join(sorted(RETRIEVERS))}"
+        )
     return RETRIEVERS[name](settings)
 
 
-def _own(settings: Settings) -> Kind:
+def _user_kind(settings: Settings) -> Kind:
     path = settings.retriever.name
 
     def opened() -> Retriever:
         remedy = "follow ragbandit.strategies.base.Retriever"
-        retriever = _of_others(path, where="retriever.name", methods=["search", "close"], remedy=remedy)
+        retriever = _user_part(path, where="retriever.name", methods=["search", "close"], remedy=remedy)
         return cast(Retriever, retriever)
 
-    def build(rows: Rows, progress: CountDone) -> Facts:  # noqa: ARG001 - a Kind's
+    def build(rows: Rows, progress: CountDone) -> Facts:  # noqa: ARG001 - signature of Kind.build
         remedy = f"fill it where it is made; `index build` makes {', '.join(sorted(RETRIEVERS))}"
         raise ConfigError(f"{path!r} has an index of its own", field="retriever.name", remedy=remedy)
 
@@ -156,14 +154,13 @@ def _own(settings: Settings) -> Kind:
 
 
 def with_retriever(settings: Settings, name: str) -> Settings:
-    """The settings with the retriever of this name as their retriever."""
+    """A copy of the settings in which `retriever` is the retriever of this name."""
     return settings.model_copy(update={"retriever": settings.named_retrievers[name]})
 
 
 def with_choice(settings: Settings, *, retriever: str | None = None, index: str | None = None) -> Settings:
-    """The settings with another retriever, another index, or both.
-
-    retriever: a name of the settings, or else a kind: then the default one, of that kind. Raises ConfigError.
+    """A copy of the settings with another retriever, another index, or both. Raises ConfigError. retriever: a name in
+    `retrievers`, or a kind such as "bm25", which replaces the kind of the default retriever.
     """
     if retriever is not None and retriever in settings.named_retrievers:
         settings, retriever = with_retriever(settings, retriever), None
@@ -175,13 +172,13 @@ def with_choice(settings: Settings, *, retriever: str | None = None, index: str 
 
 
 def index_folder(settings: Settings, *, name: str | None = None) -> Path:
-    """The folder of an index of words: the configured one, or another by name or absolute path."""
-    given = Path(name or settings.retriever.index)
-    return given if given.is_absolute() else Path(settings.data_dir).absolute() / "indexes" / given
+    """The folder of a bm25 index: of the configured one, or of another by name or absolute path."""
+    folder = Path(name or settings.retriever.index)
+    return folder if folder.is_absolute() else Path(settings.data_dir).absolute() / "indexes" / folder
 
 
 def _bm25(settings: Settings) -> Kind:
-    from ragbandit.strategies.retrievers import bm25  # the searching process loads bm25s and its arrays
+    from ragbandit.strategies.retrievers import bm25  # imported late: only processes that search load bm25s
 
     folder = index_folder(settings)
     return Kind(
@@ -194,7 +191,7 @@ def _bm25(settings: Settings) -> Kind:
 
 @lru_cache(maxsize=4)
 def _encoder(model: str) -> "SentenceEncoder":
-    """One for both halves of a hybrid, and for all retrievers of that model."""
+    """The encoder of this model, shared by all retrievers that use it."""
     required_module("torch", extra="models", field="retriever.model")
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
@@ -233,8 +230,8 @@ def _elasticsearch(settings: Settings) -> Kind:
 
     if chosen.search != "both":
         return searching(chosen.search)
-    words, meaning = searching("words"), searching("meaning")
-    return replace(meaning, open=lambda: HybridRetriever(words.open(), second=meaning.open()))
+    by_words, by_meaning = searching("words"), searching("meaning")
+    return replace(by_meaning, open=lambda: HybridRetriever(by_words.open(), second=by_meaning.open()))
 
 
 def _pgvector(settings: Settings) -> Kind:
@@ -242,7 +239,8 @@ def _pgvector(settings: Settings) -> Kind:
     from ragbandit.strategies.retrievers.pgvector import PgvectorRetriever
 
     chosen = settings.retriever
-    if not (dsn := os.environ.get(chosen.dsn_env)):
+    dsn = os.environ.get(chosen.dsn_env)
+    if not dsn:
         remedy = "set it to postgresql://USER:PASSWORD@HOST/DATABASE"
         message = f"the variable {shown_variable(chosen.dsn_env)} is not set"
         raise ConfigError(message, field="retriever.dsn_env", remedy=remedy)
@@ -267,7 +265,7 @@ def _vectors(settings: Settings, kind: Callable[..., DatabaseRetriever], *, loca
 
 
 def _database(settings: Settings, make: Callable[[], DatabaseRetriever], *, location: Facts, encodes: bool) -> Kind:
-    """encodes: whether passages have vectors, of the configured model."""
+    """encodes: whether passages have vectors, made with `retriever.model`."""
 
     def encoder() -> "SentenceEncoder | None":
         return _encoder(settings.retriever.model) if encodes else None
@@ -307,7 +305,7 @@ RETRIEVERS: Mapping[str, Callable[[Settings], Kind]] = MappingProxyType(
 
 
 def search_once(retriever: Retriever, *, query: str, k: int) -> tuple[Hit, ...]:
-    """One search from outside an event loop; the retriever is closed after it."""
+    """Search once, outside an event loop, and close the retriever."""
 
     async def ask() -> tuple[Hit, ...]:
         try:

@@ -144,7 +144,7 @@ def make_supervisor(tmp_path, monkeypatch):
         if text is not None:
             (tmp_path / "config.yaml").write_text(text)
         made = Supervisor(load(None))
-        made._hand_on()
+        made._write_config()
         return made
 
     return make

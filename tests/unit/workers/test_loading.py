@@ -68,7 +68,7 @@ def test_nothing_is_loaded_that_no_arm_asks(monkeypatch):
         made.append((section, chosen.model, chosen.threads))
         return ScriptedGenerator({"": ""})
 
-    monkeypatch.setattr(loading, "make_generator", noted)
+    monkeypatch.setattr(loading.generators, "make_generator", noted)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     local = {"name": "local", "model": "one"}
     arms = loaded(

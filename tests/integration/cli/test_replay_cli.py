@@ -171,7 +171,7 @@ def test_store(store, filled, run):
 
 
 def test_a_sample_of_the_store(store, run):
-    """Policies learn and are judged on at most --sample rows, the same in every run, and each sentence names the sample."""
+    """Policies learn and are judged on at most --sample rows, the same in every run; each sentence names the sample."""
     said, again = (found(run("--policy", "linucb", "--sample", "90", "--json")) for _ in range(2))
     assert said == again
     assert (said["rows"], said["sampled_from"]) == (90, 120)

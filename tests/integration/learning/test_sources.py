@@ -109,7 +109,7 @@ def rated(world, raters, *, key=None, first=0):
 
 
 def test_beyond_its_cap_a_rater_is_not_learned(make_world, database_url):
-    """Three judgements of a rater per day are learned; further judgements are learned from other raters and on the next day."""
+    """Three judgements of a rater per day are learned; other raters and the next day have caps of their own."""
     world = make_world(database_url=database_url, learning={"rater_per_day": 3})
     rated(world, ["ann"] * 5 + ["bob"] * 2 + [None] * 5, key="app")
     world.learn()

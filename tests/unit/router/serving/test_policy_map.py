@@ -72,7 +72,7 @@ def mapped(rows, pmfs):
 
 
 def test_a_policy_that_is_a_tree_is_found_again():
-    """Long questions get one arm, short questions with "who" a second arm; three leaves explain this policy completely."""
+    """Long questions get one arm, short questions with "who" a second arm; three leaves explain this policy."""
     rows = questions(600)
     long, who = (np.array([row["words"] > 9 for row in rows]), np.array([row["question"] == "who" for row in rows]))
     pmfs = np.where(long[:, None], [0.1, 0.1, 0.8], np.where(who[:, None], [0.2, 0.7, 0.1], [0.9, 0.05, 0.05]))

@@ -10,6 +10,8 @@ from ragbandit.router.storage.sql.tables import decisions, feedback, jobs
 
 #: largest count that is reported
 MOST_COUNTED: Final = 10_000
+#: most feedback rows that are read for it: ids chosen by callers may sort after the ids of today
+MOST_READ: Final = 50_000
 
 
 def ids_to_label(connection: Connection, *, tenant: str | None, limit: int, skip: int) -> Sequence[str]:
@@ -21,13 +23,18 @@ def ids_to_label(connection: Connection, *, tenant: str | None, limit: int, skip
 
 
 def label_counts(connection: Connection, *, tenant: str | None, now: float) -> tuple[int, int]:
-    """(answers that wait for a label, labels given today (UTC)), each at most MOST_COUNTED. tenant: None for all."""
+    """(answers that wait for a label, labels given today (UTC)), each at most MOST_COUNTED. tenant: None for all.
+
+    At most MOST_READ feedback rows are read.
+    """
     midnight = now - now % DAY_S
     first_id = f"{int(1000 * midnight):012x}"  # a UUIDv7 begins with its time: today's are a range of the primary key
-    labels = select(feedback.c.id).where(feedback.c.id >= f"{first_id[:8]}-{first_id[8:]}")
-    labels = labels.where(feedback.c.source == "label", feedback.c.received_at >= midnight)
+    columns = feedback.c.decision_id, feedback.c.source, feedback.c.received_at
+    begin = f"{first_id[:8]}-{first_id[8:]}"
+    recent = select(*columns).where(feedback.c.id >= begin).order_by(feedback.c.id).limit(MOST_READ).subquery()
+    labels = select(recent.c.decision_id).where(recent.c.source == "label", recent.c.received_at >= midnight)
     if tenant is not None:
-        labels = labels.join(decisions, decisions.c.id == feedback.c.decision_id).where(decisions.c.tenant == tenant)
+        labels = labels.join(decisions, decisions.c.id == recent.c.decision_id).where(decisions.c.tenant == tenant)
     waiting, today = (
         connection.execute(select(func.count()).select_from(query.limit(MOST_COUNTED).subquery())).scalar_one()
         for query in (_awaiting_label(tenant), labels)

@@ -8,7 +8,7 @@ never change.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -41,17 +41,6 @@ _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
 _PRECISIONS: Final = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8 v1"}
 #: every fifth reference question is read to measure the ranges of int8
 _MEASURED: Final = 5
-
-
-def _hash_of(recipe: dict[str, Any], *, precision: str) -> str:
-    """The encoder's hash at this precision. recipe: everything else that the features depend on."""
-    text = json.dumps(recipe | {"precision": _PRECISIONS[precision]}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _pinned(hashes: Mapping[str, str], *, known: str | None) -> str | None:
-    """The precision whose hash, plain or in half precision, is `known`; None if there is none."""
-    return next((precision for precision, sha256 in hashes.items() if known in (sha256, half_hash(sha256))), None)
 
 
 class DistilBertEncoder:
@@ -120,10 +109,11 @@ class DistilBertEncoder:
             "reference": reference.text,
             "seed": seed,
         }
-        hashes = {name: _hash_of(recipe, precision=name) for name in _PRECISIONS}
-        pinned = _pinned(hashes, known=known) if precision == "auto" else None
-        if pinned not in (None, self._forward.precision):
-            self._forward = self._thread.submit(partial(load, precision=pinned)).result()
+        recipes = {name: json.dumps(recipe | {"precision": text}, sort_keys=True) for name, text in _PRECISIONS.items()}
+        hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in recipes.items()}
+        for name, sha256 in hashes.items():
+            if precision == "auto" and known in (sha256, half_hash(sha256)) and name != self._forward.precision:
+                self._forward = self._thread.submit(partial(load, precision=name)).result()
         self.precision = self._forward.precision
         self.hash = hashes[self.precision]
         if self.precision == "int8":

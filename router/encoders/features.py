@@ -89,9 +89,7 @@ def _raw_counts(text: str) -> tuple[int, ...]:
 
 
 def _has_digit(text: str) -> bool:
-    if _DIGIT.search(text) is not None:
-        return True
-    return not text.isascii() and any(letter.isdigit() for letter in text)
+    return _DIGIT.search(text) is not None or (not text.isascii() and any(letter.isdigit() for letter in text))
 
 
 def _cues_in(lower: str) -> list[int]:
@@ -287,10 +285,8 @@ def fitted(
 ) -> Projection:
     """Fit the projection on the states of the reference questions, shape (n, size).
 
-    known: the reference questions
+    known: the reference questions. seed: seed of the sketch. dtype: type of the arrays
     dimension: number of features, LEAST to size; may be smaller if the encoder has its own sketch
-    seed: seed of the sketch
-    dtype: type of the arrays
     """
     count, size = states.shape
     anchors = min(round(_ANCHORS * dimension), count)

@@ -7,6 +7,7 @@ arm) -> `choose` (draw by the decision's seed). `draw` runs all steps after the 
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeVar, runtime_checkable
@@ -213,10 +214,7 @@ def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms:
 
 
 def apply(policy: Policy, update: Update) -> bool:
-    """Restart the arms of `update.restarts`, then learn the row. Returns False if the policy refused the row.
-
-    Every replay gives the same result.
-    """
+    """Restart the arms of `update.restarts`, then learn the row. Returns False if the policy refuses the row."""
     for arm in update.restarts:
         restart(policy, arm)
     try:
@@ -233,11 +231,6 @@ def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, .
     return tuple(epsilon / len(scores) + ((1.0 - epsilon) / ties if s == best else 0.0) for s in scores)
 
 
-def usual_weight(query: Query, *, usual: float) -> float:
-    """The argument `usual` of `heads_of`: inf if the question has no weight of its own, or if `usual` is 0."""
-    return math.inf if own_weight(query) is None or usual <= 0.0 else usual
-
-
 def heads_of(reward: Reward, *, weight: float, usual: float = math.inf) -> tuple[float, float, float]:
     """Returns (quality, cost, weight) as a policy with separate heads learns them.
 
@@ -246,8 +239,8 @@ def heads_of(reward: Reward, *, weight: float, usual: float = math.inf) -> tuple
     million does not outweigh all others.
 
     weight: cost weight at the decision
-    usual: cost weight of questions without a weight of their own; a question with a higher weight (a budget's) has the
-        same cut of the cost as these questions
+    usual: cost weight of questions without a weight of their own; for a question with a higher weight (a budget's) the
+        cost is cut as for these questions. inf if the question has no weight of its own, or if this weight is 0
     """
     if not reward.has_parts:
         limit = (reward.maximum - reward.minimum) / weight if weight > 0.0 else math.inf
@@ -324,33 +317,22 @@ def restored_counts(facts: Facts) -> dict[ArmName, int]:
 WHERE: Final = "policy.params"
 
 # Types of params. Beyond these bounds results may underflow or overflow; torch and others use integers of 32 bits.
-#: a number from 0 to 1e12
 Number = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
-#: a number from 1e-12 to 1e12
 Positive = Annotated[float, Field(ge=1e-12, le=1e12, allow_inf_nan=False)]
-#: a number from 0 to 1
 Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
-#: an integer from 0 to 1e9
 Whole = Annotated[int, Field(ge=0, le=10**9)]
-#: an integer from 1 to 1e9
 Count = Annotated[int, Field(ge=1, le=10**9)]
-#: text that is not empty
 Text = Annotated[str, Field(min_length=1)]
-#: the name of an arm
 ArmParam = Annotated[ArmName, Field(min_length=1)]
 
 
-#: names of arms that are defaults of params
 NO_RETRIEVAL: Final = ArmName("no_retrieval")
 SINGLE_STEP: Final = ArmName("single_step")
 MULTI_STEP: Final = ArmName("multi_step")
 
 
 class PolicyParams:
-    """Base of the params dataclasses of policies: frozen, keyword-only.
-
-    Declare ranges as `Annotated[int, pydantic.Field(ge=1)]`.
-    """
+    """Base of the params dataclasses of policies, with ranges such as `Annotated[int, pydantic.Field(ge=1)]`."""
 
     __slots__ = ()
     #: fields that name an arm which the policy may draw; these arms must be configured
@@ -390,3 +372,39 @@ class HasParams:
     def arms_named(self) -> Mapping[str, ArmName]:
         """Param -> arm, for params that name an arm which the policy may draw."""
         return {name: getattr(self._params, name) for name in self._params.arms_named}
+
+
+class CountingPolicy(HasParams):
+    """A policy that counts the updates of each arm; a subclass may learn from them."""
+
+    def __init__(self, params: PolicyParams) -> None:
+        super().__init__(params)
+        self.seen: dict[ArmName, int] = {}
+
+    def learn(self, update: Update) -> None:
+        """Count the update."""
+        tally(self.seen, update)
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """The counts."""
+        return counted_state(self.seen)
+
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
+        """Load the counts."""
+        del arrays
+        self.seen = restored_counts(facts)
+
+
+class PerQuestionPolicy(CountingPolicy, ABC):
+    """A counting policy that computes the output for one question at a time."""
+
+    @abstractmethod
+    def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
+        """The output for one question. features: shape (d,)."""
+
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
+        """One output per question."""
+        rows = [None] * len(queries) if features is None else features
+        return [self.output(q, features=row, arms=a) for q, row, a in zip(queries, rows, arms, strict=True)]

@@ -199,13 +199,13 @@ def cold_start_floors(
 
 
 def raised_floors(facts: Mapping[str, Json]) -> Mapping[ArmName, float] | None:
-    """The cold-start floors of a stored decision, from its facts; None without such floors."""
+    """The cold-start floors in the facts of a stored decision; None without such floors."""
     floors = facts.get(COLD_START_FLOOR)
     return floors if isinstance(floors, dict) else None
 
 
 def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
-    """The holdback of a stored decision, from its facts; None without a holdback."""
+    """The holdback in the facts of a stored decision; None without a holdback."""
     row = facts.get(HOLDBACK)
     if not isinstance(row, Mapping):
         return None
@@ -262,9 +262,8 @@ def made_decisions(
 ) -> list[Decision]:
     """Draw an arm for each query, and make the decisions. Every query has an id.
 
-    seen: arm -> number of outcomes that the policy has learned, for the cold-start floors
-    cost_weights: weight of cost per query; empty if all have the weight of the reward setting
-    secret: see `seed_of`
+    seen: arm -> number of outcomes that the policy has learned, for the cold-start floors. cost_weights: weight of cost
+    per query; empty if all have the weight of the reward setting. secret: see `seed_of`.
     """
     label = PolicyLabel(settings.policy.label)
     seeds = [seed_of(query.id or "", secret=secret) for query in queries]
@@ -340,9 +339,7 @@ def mixed(champion: Sequence[float], candidate: Sequence[float], *, weight: floa
 def mixed_floor(champion: float, candidate: float, *, weight: float, arms: int, added: int = 0) -> float:
     """The least probability that an arm can have in a mixture of two pmfs.
 
-    champion, candidate: floors of the two pmfs
-    arms: number of arms
-    added: number of arms that the champion does not offer
+    champion, candidate: their floors. arms: number of arms. added: number of arms that the champion does not offer.
     """
     champion_floor = 0.0 if added else min(champion, 1.0 / arms)
     return (1.0 - weight) * champion_floor + weight * min(candidate, 1.0 / arms)

@@ -37,9 +37,8 @@ class Noise:
     def learn(self, errors: Vector, *, weight: float, rows: float, spread: float) -> tuple[float, float]:
         """Learn the prediction errors of a row, (2,). Returns the error (in reward, in standard deviations).
 
-        weight: weight of cost
-        rows: weight of the row; below 1, its quality has 1 / rows times the variance of a whole row
-        spread: z^T A^-1 z before the row
+        weight: weight of cost. rows: weight of the row; below 1, its quality has 1 / rows times the variance of a whole
+        row. spread: z^T A^-1 z before the row.
         """
         if rows == 0.0:
             return 0.0, 0.0

@@ -209,7 +209,7 @@ class Heads:
             self._assign_places({**self._arms, row.arm: _Arm()})
         part, arm = self._parts[row.arm], self._arms[row.arm]
         scale = self._scales.get(row.source, PLAIN)
-        signs = self._signs(row.arm, arm.number)
+        signs = signs_of(row.arm, "row", arm.number, count=self.pairs)
         errors, spread = self._add(part, _Newest(row.arm, row.source, arm.number, z, row.target, row.rows, signs))
         arm.number, arm.unfaded = arm.number + 1, arm.unfaded + row.rows
         members = [self._arms[name] for name in part.arms]
@@ -236,9 +236,6 @@ class Heads:
             self._move_to_sums(self._parts[arm])
             self._arms[arm].fade(share)
             self._solve(self._parts[arm])
-
-    def _signs(self, arm: ArmName, number: int) -> Vector:
-        return signs_of(arm, "row", number, count=self.pairs)
 
     def _add(self, part: _Part, row: _Newest) -> tuple[Vector, float]:
         """Add a row to the posterior. Returns (prediction errors, (2,), z^T A^-1 z before the row)."""
@@ -386,7 +383,7 @@ class Heads:
         for name, rows in facts["newest"].items():
             for (arm, source), numbers in zip(rows, checked[f"newest/{name}"].tolist(), strict=True):
                 number, count, quality, cost, *z = numbers
-                signs = self._signs(arm, int(number))
+                signs = signs_of(arm, "row", int(number), count=self.pairs)
                 row = _Newest(arm, source, int(number), np.array(z), (quality, cost), count, signs)
                 self._add(self._parts[arm], row)
 

@@ -160,9 +160,7 @@ def _standard_errors(deviations: Vector, *, variance: float, farthest: float) ->
     Few rare rows were seen, so the interval leans to their side, as Wilson's interval of a share does (1927). On the
     other side _UNSEEN_ROWS are allowed for only as far as the rows show that rare rows may lie there.
 
-    deviations: the rows minus their mean
-    variance: variance of the mean
-    farthest: what the most extreme row adds to the mean
+    deviations: the rows minus their mean. variance: of the mean. farthest: what the most extreme row adds to the mean.
     """
     if farthest <= 0.0:  # all values are equal, as the costs of an arm that costs nothing
         return math.sqrt(variance), math.sqrt(variance)

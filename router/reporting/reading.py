@@ -435,7 +435,6 @@ def _reward(row: RowMapping, *, setting: RewardSettings | None) -> float:
 
 
 def _price(row: RowMapping) -> str:
-    """The name of a decision's price; its weight of cost if the price has no name."""
     if row["price"] is not None:
         return str(row["price"])
     return "as configured" if row["cost_weight"] is None else f"weight {row['cost_weight']:g}"

@@ -287,12 +287,9 @@ def line_of(
 ) -> Line:
     """Make the line of comparisons over the same questions.
 
-    days: days since the first question
-    alarm: reason to give no verdict; None if there is none
-    sampled: whether the questions are a sample
+    days: days since the first question. alarm: reason to give no verdict. sampled: whether the questions are a sample
     rated: share of the questions that are rated
-    value: comparison of the rewards at the configured weight of cost
-    price: price of a right answer
+    value: comparison of the rewards at the configured weight of cost. price: price of a right answer
     """
     quality_word, cost_word = (None, None) if alarm is not None else (_quality_word(quality), _cost_word(cost))
     missing = [] if alarm is None else [alarm]

@@ -170,10 +170,12 @@ class MbaPaper(PerQuestionPolicy):
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Load a saved state. Raises SnapshotError for another model, or wrong arrays."""
-        super().restore(arrays, facts)
         if facts.get("model") != self._reader.identity:
             raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
-        self._steps = dict(facts["steps"])
-        self._network = self._reader.network(seed=self.settings.seed)
-        shapes = self._network.shapes(list(self._steps)) if self._steps else {}
-        self._network.fill(checked_arrays(arrays, shapes=shapes, float32=shapes))
+        steps = dict(facts["steps"])
+        network = self._reader.network(seed=self.settings.seed)
+        shapes = network.shapes(list(steps)) if steps else {}
+        checked = checked_arrays(arrays, shapes=shapes, float32=shapes)
+        super().restore(arrays, facts)
+        self._steps, self._network = steps, network
+        network.fill(checked)

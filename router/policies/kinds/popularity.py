@@ -255,12 +255,12 @@ class Popularity(PerQuestionPolicy):
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Load a histogram. Raises SnapshotError if it was made with another table."""
-        super().restore(arrays, facts)
         if facts.get("table_sha256") != self.table.sha256:
             message = f"made with another table than {self._path}"
             remedy = "put the old table back, or let the learner replay the ledger with this one"
             raise SnapshotError(message, field="policy.params.table", remedy=remedy)
         checked = checked_arrays(arrays, shapes={"questions": (BINS,), "sums": (2, BINS), "counts": (2, BINS)})
+        super().restore(arrays, facts)
         self._questions, self._sums, self._counts = (checked[name] for name in ("questions", "sums", "counts"))
 
 

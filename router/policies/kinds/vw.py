@@ -167,7 +167,6 @@ class VowpalWabbit(PerQuestionPolicy):
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Load a saved state. The sha256 is checked first: VW may crash on other bytes."""
-        super().restore(arrays, facts)
         model = arrays.get("model")
         if model is None or len(arrays) != 1 or model.dtype != np.uint8 or model.ndim != 1:
             raise SnapshotError(f"there must be one array, model, uint8 of shape (bytes,), not {sorted(arrays)}")
@@ -178,6 +177,7 @@ class VowpalWabbit(PerQuestionPolicy):
             workspace = self._vw.Workspace(["--quiet"], model_data=saved)
         except RuntimeError as error:  # another version of VW wrote it
             raise SnapshotError(f"VW cannot load the model: {error}") from error
+        super().restore(arrays, facts)
         if self._columns is not None:
             self._columns.restore(facts["context"])
         self._dimension = facts["dimension"]

@@ -94,7 +94,7 @@ class Mixture(_Shares):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UniformParams(PolicyParams):
-    """Settings of uniform: none."""
+    """Settings of uniform. There are none."""
 
 
 class Uniform(_Shares):

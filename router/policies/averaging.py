@@ -99,7 +99,7 @@ class AveragedHeads:
         #: the model in which arms share parts, which predicts arms without rows; None without such a model
         self._shared = next((name for name, model in self._models.items() if model.facts is not None), None)
         self.seen: dict[ArmName, int] = {}
-        #: default weight of cost: that of the last row whose question had no weight of its own; 0 before any row
+        #: default weight of cost, from the last row whose question had no weight of its own; 0 before any row
         self.weight = 0.0
         #: whether every question so far had its own weight of cost; `weight` is then the last of these weights
         self._is_borrowed = False

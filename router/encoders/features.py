@@ -1,6 +1,6 @@
-"""Projection from pooled states to features: a few hundred numbers that a learner with few rows can use.
+"""Projects pooled states to features: a few hundred numbers that a learner with few rows can use.
 
-Nothing is learned from traffic. The projection is fitted on reference questions, written and labelled one by one
+Nothing is learned from traffic. The projection is fitted on reference questions, which people wrote and labelled
 (reference_questions.jsonl: number of facts to join, kind of answer, how well known the subject is, wording):
 
 1. Directions. Ridge regression from the standardised states to each label gives one direction per label. The product of
@@ -12,7 +12,7 @@ Nothing is learned from traffic. The projection is fitted on reference questions
    numbers, the information that no label names.
 
 The scales are a learner's prior: `KINDS` of a question's squared length is in the kinds, the rest in the sketch.
-Every step is a continuous function of the states, so machines that round differently get nearly equal features.
+Every step is a continuous function of the states, so machines that round differently compute nearly equal features.
 """
 
 import importlib.resources
@@ -25,30 +25,32 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-#: words; a feature each: whether the question contains it as a whole word, in any case
-CUES: Final = (
-    *("who", "what", "when", "where", "which", "how", "why", "whose", "is", "are", "did", "does", "was"),
-    *("first", "both", "same", "or", "older", "earlier", "more", "born", "director", "film", "of the", "that"),
+_CUES: Final = (
+    "who what when where which how why whose is are did does was first both same or older earlier more born director "
+    "film of_the that"
 )
-#: names of the features, in order
-LEXICAL_COUNTS: Final = (
-    *("log words", "log characters", "capitalised words", "share capitalised", "digits", "question mark"),
-    *("capital first", "commas", "apostrophes", "quotes", "letters per word"),
-    *(f"says {cue}" for cue in CUES),
+#: each of these words is a count: 1 if the question contains it as a whole word, in any case, else 0
+CUES: Final = tuple(cue.replace("_", " ") for cue in _CUES.split())
+_FIRST_COUNTS: Final = (
+    "log words, log characters, capitalised words, share capitalised, digits, question mark, capital first, commas, "
+    "apostrophes, quotes, letters per word"
 )
+#: names of the lexical counts, in order
+LEXICAL_COUNTS: Final = tuple(_FIRST_COUNTS.split(", ")) + tuple(f"says {cue}" for cue in CUES)
+#: number of counts before the cues
+_FIRST_CUE: Final = len(LEXICAL_COUNTS) - len(CUES)
 
-#: cue of one word -> its column among the cues
+#: cue with one word -> its index
 _PLACES: Final = {cue: place for place, cue in enumerate(CUES) if " " not in cue}
-#: (column, cue, pattern) of the cues of several words
+#: (index, cue, pattern) of cues with several words
 _PHRASES: Final = tuple(
     (place, cue, re.compile(rf"\b{re.escape(cue)}\b")) for place, cue in enumerate(CUES) if " " in cue
 )
-#: a maximal run of word characters; equals a cue of one word exactly if the question contains it as a whole word
+#: matches the whole words of a text
 WORDS: Final = re.compile(r"\w+")
 _DIGIT: Final = re.compile(r"[0-9]")
 #: columns that are log(1 + count)
 _LOGARITHMIC: Final = [0, 1, 2, 7, 8, 9]
-_OTHERS: Final = 11
 
 
 def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
@@ -56,25 +58,23 @@ def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     features = np.zeros((len(texts), len(LEXICAL_COUNTS)))
     if not texts:
         return features
-    counts = np.array([_counted(text) for text in texts], dtype=np.float64)  # (n, 11)
-    words = np.maximum(1.0, counts[:, 0])
-    counts[:, 3] /= words
-    counts[:, 10] /= words
+    counts = np.array([_raw_counts(text) for text in texts], dtype=np.float64)  # (n, 11)
+    lengths = np.maximum(1.0, counts[:, 0])
+    counts[:, 3] /= lengths
+    counts[:, 10] /= lengths
     counts[:, _LOGARITHMIC] = np.log1p(counts[:, _LOGARITHMIC])
-    features[:, :_OTHERS] = counts
-    ones = [(row, _OTHERS + place) for row, text in enumerate(texts) for place in _cue_columns(text.lower())]
-    if ones:
-        rows, places = zip(*ones, strict=True)
-        features[list(rows), list(places)] = 1.0
+    features[:, :_FIRST_CUE] = counts
+    for row, text in zip(features[:, _FIRST_CUE:], texts, strict=True):
+        row[_cues_in(text.lower())] = 1.0
     return features
 
 
-def _counted(text: str) -> tuple[int, ...]:
-    """The counts before the cues. Shares are still sums, logarithms are still counts."""
-    words = text.split()
-    capitalised = sum([word[0].isupper() for word in words[1:]])  # any first word may have a capital
+def _raw_counts(text: str) -> tuple[int, ...]:
+    """The counts before the cues, not yet divided by the number of words or put on a logarithmic scale."""
+    tokens = text.split()
+    capitalised = sum([token[0].isupper() for token in tokens[1:]])  # the first word always may have a capital
     return (
-        len(words),
+        len(tokens),
         len(text),
         capitalised,
         capitalised,
@@ -84,23 +84,21 @@ def _counted(text: str) -> tuple[int, ...]:
         text.count(","),
         text.count("'") + text.count("\u2019"),
         text.count('"') + text.count("\u201c") + text.count("\u201d"),
-        sum(map(len, words)),
+        sum(map(len, tokens)),
     )
 
 
 def _has_digit(text: str) -> bool:
-    if _DIGIT.search(text) is not None:
-        return True
-    return not text.isascii() and any(letter.isdigit() for letter in text)
+    return _DIGIT.search(text) is not None or (not text.isascii() and any(letter.isdigit() for letter in text))
 
 
-def _cue_columns(lower: str) -> list[int]:
-    """Columns of the cues that a lower-case question contains."""
-    columns = [_PLACES[word] for word in _PLACES.keys() & WORDS.findall(lower)]
-    for column, phrase, whole in _PHRASES:
-        if phrase in lower and whole.search(lower) is not None:
-            columns.append(column)
-    return columns
+def _cues_in(lower: str) -> list[int]:
+    """Indices of the cues that a lower-case question contains."""
+    places = [_PLACES[cue] for cue in _PLACES.keys() & WORDS.findall(lower)]
+    for place, phrase, pattern in _PHRASES:
+        if phrase in lower and pattern.search(lower) is not None:
+            places.append(place)
+    return places
 
 
 #: group -> its words, in lower case
@@ -127,7 +125,7 @@ WORD_GROUPS: Final = {
         "total sum times twice half double percent average altogether left cost costs price number ratio dollars "
         "minutes hours"
     ),
-    "code": ("function python code list string array return returns program class integer element elements variable"),
+    "code": "function python code list string array return returns program class integer element elements variable",
     "writing": (
         "write explain describe summarize summarise translate list give create generate compare tell find compute "
         "calculate choose"
@@ -135,23 +133,23 @@ WORD_GROUPS: Final = {
     "choice": "answer option options choice choices true false following statement correct",
     "science": "energy cell cells water temperature process species gas blood force chemical body",
 }
-#: names of the counts, in order: the lexical counts come first
-STYLE_COUNTS: Final = (*LEXICAL_COUNTS, *(f"log words of {group}" for group in WORD_GROUPS))
+#: names of the style counts, in order: the lexical counts come first
+STYLE_COUNTS: Final = LEXICAL_COUNTS + tuple(f"log words of {group}" for group in WORD_GROUPS)
 
-#: word -> the columns of its groups, among the groups
-_COLUMNS: Final[dict[str, list[int]]] = {}
-for _column, _words in enumerate(WORD_GROUPS.values()):
-    for _word in _words.split():
-        _COLUMNS.setdefault(_word, []).append(_column)
+#: word -> indices of its groups
+_GROUPS: Final[dict[str, list[int]]] = {}
+for _index, _group in enumerate(WORD_GROUPS.values()):
+    for _member in _group.split():
+        _GROUPS.setdefault(_member, []).append(_index)
 
 
 def style_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     """The counts of n questions, shape (n, len(STYLE_COUNTS)); finite for any text, also an empty one."""
     groups = np.zeros((len(texts), len(WORD_GROUPS)))
     for row, text in zip(groups, texts, strict=True):
-        for word in WORDS.findall(text.lower()):
-            for column in _COLUMNS.get(word, ()):
-                row[column] += 1.0
+        for token in WORDS.findall(text.lower()):
+            for group in _GROUPS.get(token, ()):
+                row[group] += 1.0
     return np.concatenate([lexical_counts(texts), np.log1p(groups)], axis=1)
 
 
@@ -160,8 +158,8 @@ Wide = npt.NDArray[np.float64]
 
 #: share of the kinds in the squared length of the features, chosen by cross-validation (docs/mba.md)
 KINDS: Final = 0.85
-#: lexical counts that are features of their own, the last ones: numbers of words and characters. A learner needs few
-#: rows for rewards that depend only on length
+#: number of lexical counts that are also the last features: words and characters. A learner needs few rows if rewards
+#: depend only on length
 LENGTHS: Final = 2
 #: squared length of these features; the other features together have 1
 LENGTH: Final = 0.67
@@ -175,9 +173,9 @@ _RIDGE: Final = 1.0
 _WEIGHT: Final = 0.5
 #: counts are clipped at this many standard deviations from the mean
 _FAR: Final = 3.0
-#: width of the kernel: squared distances in units of the median over the reference questions
+#: factor on the squared distances in the kernel, in units of 1 / their median over the reference questions
 _NARROW: Final = 1.5
-#: part of the encoder's hash: everything in the features except the states; raise the version with the arithmetic
+#: part of the encoder's hash: all arithmetic after the states; raise the version if it changes
 RECIPE: Final = (
     f"v3: lengths ({LENGTHS}, {LENGTH}), readings (ridge {_RIDGE}) and surface (weight {_WEIGHT}, cut at {_FAR}, "
     f"{', '.join(LEXICAL_COUNTS)}), "
@@ -199,9 +197,9 @@ class References:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Projection:
-    """States of shape (n, size) and lexical counts of the texts -> features of shape (n, d)."""
+    """Turns states, shape (n, size), and lexical counts of the texts into features, shape (n, d)."""
 
-    #: mean and 1/deviation of each entry of the states over the reference questions, shape (size,)
+    #: mean and 1 / standard deviation of each state over the reference questions, shape (size,)
     mean: Array
     inverse: Array
     #: readings = states @ directions + offset; shapes (size, labels) and (labels,); variance 1 out of sample
@@ -215,7 +213,7 @@ class Projection:
     whiten: Array
     #: factor of squared distances in the kernel's exponent, shape ()
     narrow: Array
-    #: for the sketch: order of the states' entries, and their signs times a scale, shape (size,)
+    #: for the sketch: permutation of the states, and their signs times a scale, shape (size,)
     order: npt.NDArray[np.int64]
     signs: Array
 
@@ -225,7 +223,7 @@ class Projection:
         return readings
 
     def sketched(self, dimension: int) -> int:
-        """Number of features that are the sketch."""
+        """Number of features in the sketch."""
         return dimension - len(self.anchors) - LENGTHS
 
     def product(self, dimension: int) -> tuple[Array, Array]:
@@ -267,21 +265,19 @@ class Projection:
 
 def references() -> References:
     """Read the reference questions of the package."""
-    text = (
-        importlib.resources.files("ragbandit.router.encoders").joinpath("reference_questions.jsonl").read_text("utf-8")
-    )
+    folder = importlib.resources.files("ragbandit.router.encoders")
+    text = folder.joinpath("reference_questions.jsonl").read_text("utf-8")
     rows = [json.loads(line) for line in text.splitlines()]
-    names, columns = [], []
-    for key in sorted(key for key in rows[0] if key != "question"):
+    columns: dict[str, list[bool]] = {}
+    for key in sorted(rows[0].keys() - {"question"}):
         values = sorted({row[key] for row in rows})
-        for value in values[1:] if isinstance(values[0], int) else values:
-            # Labels of numbers mean "at least this much", labels of words mean equality.
-            ordered = isinstance(value, int)
-            names.append(f"{key} >= {value}" if ordered else f"{key} = {value}")
-            columns.append([float(row[key] >= value if ordered else row[key] == value) for row in rows])
-    return References(
-        questions=tuple(row["question"] for row in rows), labels=tuple(names), columns=np.array(columns).T, text=text
-    )
+        if isinstance(values[0], int):  # every number above the least one is a label: "at least this much"
+            columns |= {f"{key} >= {value}": [row[key] >= value for row in rows] for value in values[1:]}
+        else:
+            columns |= {f"{key} = {value}": [row[key] == value for row in rows] for value in values}
+    questions = tuple(row["question"] for row in rows)
+    table = np.array(list(columns.values()), dtype=np.float64).T
+    return References(questions=questions, labels=tuple(columns), columns=table, text=text)
 
 
 def fitted(
@@ -289,8 +285,8 @@ def fitted(
 ) -> Projection:
     """Fit the projection on the states of the reference questions, shape (n, size).
 
-    known: the reference questions. dimension: number of features, LEAST to size; may be smaller if the encoder has its
-    own sketch. seed: of the sketch. dtype: type of the arrays.
+    known: the reference questions. seed: seed of the sketch. dtype: type of the arrays
+    dimension: number of features, LEAST to size; may be smaller if the encoder has its own sketch
     """
     count, size = states.shape
     anchors = min(round(_ANCHORS * dimension), count)
@@ -301,7 +297,7 @@ def fitted(
     counts = lexical_counts(known.questions)
     surface_mean, surface_scale = counts.mean(axis=0), _WEIGHT / (counts.std(axis=0) + 1e-9)
     counted = np.clip((counts - surface_mean) * surface_scale, -_FAR * _WEIGHT, _FAR * _WEIGHT)
-    # Held-out readings, so that new questions have the same distribution as the anchors.
+    # Held-out readings: the readings of new questions have the same distribution.
     positions = np.concatenate([held_out, counted], axis=1)
     distances = _distances(positions, positions)
     narrow = _NARROW / np.median(distances[~np.eye(count, dtype=bool)])
@@ -352,6 +348,6 @@ def _distances(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _products(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Inner products of rows, shape (len(a), len(b)). One row does not use BLAS, which would wake its threads."""
+    """Inner products of rows, shape (len(a), len(b)). For one row without BLAS, which would wake threads."""
     products: npt.NDArray[Any] = np.einsum("ij,kj->ik", a, b) if len(a) == 1 else a @ b.T
     return products

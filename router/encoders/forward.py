@@ -1,10 +1,10 @@
-"""Encoder forward pass: questions as token ids in, hidden states pooled per layer out.
+"""Forward pass of the encoder: from the token ids of questions to hidden states, pooled per layer.
 
-DistilBERT is written out here: for one short question, transformers' general code and unpacked weights take most of the
-time. On a processor the tokens of all questions form one matrix without padding; attention handles each group of
-equally long questions separately. On a card, where a call costs more than padding, questions of similar length are
-padded to one length. No question influences another one. Everything here runs on the encoder's thread. Importing this
-module does not import torch; loading a model does.
+DistilBERT is implemented here because for one short question the general code of transformers and its unpacked weights
+take most of the time. On a CPU the tokens of all questions form one matrix without padding, and attention handles each
+group of equally long questions separately. On a GPU, where a call costs more than padding, questions of similar length
+are padded to the same length. Questions do not influence each other. Everything here runs on the encoder's thread.
+Importing this module does not import torch; loading a model does.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ def _load(folder: Path, *, field: str) -> Any:
     return AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer
 
 
-#: padded lengths are multiples of it: few shapes, and aligned masks
+#: padded lengths are multiples of this number: there are few shapes, and masks are aligned
 _MULTIPLE: Final = 8
 
 Integers = npt.NDArray[np.int64]
@@ -78,7 +78,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenBatch:
-    """Questions of one forward pass, the shortest first."""
+    """The questions of one forward pass, the shortest first."""
 
     #: the tokens of all questions, one question after another, shape (N,)
     ids: Integers
@@ -109,10 +109,11 @@ class TokenBatch:
 def token_batches(
     rows: Sequence[Sequence[int]], *, most_questions: int, most_tokens: int
 ) -> Iterator[tuple[list[int], TokenBatch]]:
-    """Split the token ids of questions into batches, each with the places of its questions in `rows`.
+    """Split questions into batches. Yields (indices of the questions in `rows`, batch).
 
-    most_questions: most questions of a batch. most_tokens: most tokens of a batch that is padded to its longest
-    question; a single longer question is a batch too.
+    rows: token ids of every question
+    most_questions: most questions of a batch
+    most_tokens: most tokens of a batch, padding included; a single longer question is a batch of its own
     """
     order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
     start = 0
@@ -129,9 +130,9 @@ def token_batches(
 
 Array = npt.NDArray[np.float32]
 
-#: longest spin after which the default has several threads; GNU OpenMP's own default is 300,000
+#: largest GOMP_SPINCOUNT with which the default is several threads; GNU OpenMP's default is 300,000
 _SHORT_SPIN: Final = 10_000
-#: most threads by default: a short question has no work for more
+#: most threads by default: more do not help with a short question
 _MOST_THREADS: Final = 4
 
 
@@ -153,7 +154,7 @@ class Forward(ABC):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._threads = default_threads(os.environ, cores=cores) if threads is None else threads
         self._fix_threads()
-        self._held: tuple[Tensor, Tensor] | None = None
+        self._projection: tuple[Tensor, Tensor] | None = None
         #: linear layers that compute in 8 bits; empty for other precisions
         self.byte_layers: list[Int8Linear] = []
 
@@ -164,23 +165,23 @@ class Forward(ABC):
             return _numpy(self._run(batch))
 
     def measure(self, batches: Sequence[TokenBatch]) -> Ranges:
-        """Measure the ranges of the layers' inputs over these batches, for `fix`. Only for int8."""
+        """Measure the ranges of the layers' inputs in these batches, for `fix`. Only for int8."""
         for batch in batches:
             self.pooled(batch)
         return ranges_of(self.byte_layers)
 
     def fix(self, ranges: Ranges) -> None:
-        """Compute in 8 bits from now on, with these ranges of the layers' inputs. Only for int8."""
+        """Compute in 8 bits from now on. ranges: of the layers' inputs. Only for int8."""
         set_ranges(self.byte_layers, ranges)
 
     def hold(self, matrix: Array, offset: Array) -> None:
         """Store the projection's matrix (layers * 2 * width, k) and offset (k,) on the device, for `product`."""
-        self._held = tuple(self._torch.from_numpy(part).to(self.device) for part in (matrix, offset))
+        self._projection = tuple(self._torch.from_numpy(part).to(self.device) for part in (matrix, offset))
 
     def product(self, batch: TokenBatch) -> Array:
         """`pooled` @ matrix + offset, computed on the device: (questions, k). Call `hold` first."""
-        assert self._held is not None
-        matrix, offset = self._held
+        assert self._projection is not None
+        matrix, offset = self._projection
         self._fix_threads()
         with self._torch.inference_mode():
             return _numpy(self._torch.addmm(offset, self._run(batch), matrix))
@@ -191,7 +192,7 @@ class Forward(ABC):
             self._torch.set_num_threads(self._threads)
 
     def _run(self, batch: TokenBatch) -> "Tensor":
-        """(n, layers * 2 * width), float32, on the device."""
+        """Pooled states on the device: (n, layers * 2 * width), float32."""
         width = min(-(-int(batch.lengths[-1]) // _MULTIPLE) * _MULTIPLE, self.max_tokens)
         real = np.arange(width) < batch.lengths[:, None]  # (n, T)
         ids = np.zeros(real.shape, dtype=np.int64)
@@ -223,7 +224,7 @@ def load_transformer(folder: Path, *, precision: str, device: str, threads: int 
 
 
 def processor_features() -> Mapping[str, Any]:
-    """Name of an instruction set -> whether this processor has it; empty for a torch without this function."""
+    """Returns name of an instruction set -> whether this processor has it; {} if this torch cannot say."""
     import torch
 
     features: Mapping[str, Any] = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
@@ -231,9 +232,9 @@ def processor_features() -> Mapping[str, Any]:
 
 
 def automatic_precision(features: Mapping[str, Any], *, takes_bytes: bool) -> str:
-    """The fastest precision of a processor. takes_bytes: whether the model supports int8.
+    """The fastest precision on a processor. takes_bytes: whether the model supports int8.
 
-    Without VNNI, oneDNN adds products of bytes in 16 bits, which overflow. Without AMX, bfloat16 is slow.
+    Without VNNI, oneDNN sums products of bytes in 16 bits, which overflow. Without AMX, bfloat16 is slow.
     """
     if features.get("amx_bf16"):
         return "bfloat16"
@@ -335,7 +336,7 @@ class DistilBertForward(Forward):
 
 
 class AnyForward(Forward):
-    """Any encoder that AutoModel can load; a padded batch is one call."""
+    """Any encoder that AutoModel can load; every padded batch is one call."""
 
     def __init__(self, folder: Path, *, precision: str, device: str, threads: int | None) -> None:
         super().__init__(precision=precision, device=device, threads=threads)
@@ -353,23 +354,23 @@ class AnyForward(Forward):
 
 
 def default_threads(environment: Mapping[str, str], *, cores: int) -> int:
-    """Encoder threads where the setting names none: up to 4 if waiting threads soon sleep in this process, else 1.
+    """The default number of encoder threads: up to 4 if waiting threads soon sleep in this process, else 1.
 
-    By default GNU OpenMP's threads spin for milliseconds while they wait for each other. With other work on the
-    same cores a thread then spins where the one that it waits for should run, and a question takes ten times as
-    long. GOMP_SPINCOUNT and OMP_WAIT_POLICY end that; the `ragbandit` command sets the first. They are read when
-    torch is loaded, so that a library cannot set them for its host. See docs/machines.md for the measurements.
+    By default GNU OpenMP's threads spin for milliseconds while they wait for each other. If other work runs on the same
+    cores, a spinning thread takes the core from the thread that it waits for, and a question takes ten times as long.
+    GOMP_SPINCOUNT or OMP_WAIT_POLICY shorten the wait; the `ragbandit` command sets the former. They are read when
+    torch is loaded, so a library cannot set them for its host process. docs/machines.md has measurements.
     """
     spins = environment.get("GOMP_SPINCOUNT", "")
     if spins:
-        short = spins.isdecimal() and int(spins) <= _SHORT_SPIN
+        sleeps_soon = spins.isdecimal() and int(spins) <= _SHORT_SPIN
     else:
-        short = environment.get("OMP_WAIT_POLICY", "").lower() == "passive"
-    return min(_MOST_THREADS, max(1, cores)) if short else 1
+        sleeps_soon = environment.get("OMP_WAIT_POLICY", "").lower() == "passive"
+    return min(_MOST_THREADS, max(1, cores)) if sleeps_soon else 1
 
 
 def _pool(states: "Tensor") -> "Tensor":
-    """(layers, B, T, width) -> (B, layers * 2 * width), float32."""
+    """First token and mean over the tokens: (layers, B, T, width) -> (B, layers * 2 * width), float32."""
     import torch
 
     real = states.float()
@@ -378,7 +379,7 @@ def _pool(states: "Tensor") -> "Tensor":
 
 
 def _masked_pool(states: "Tensor", *, real: "Tensor", lengths: "Tensor") -> "Tensor":
-    """States of a layer (B, T, width) -> (B, 2 * width), float32. real (B, T): False for padding."""
+    """`_pool` of one layer with padding: (B, T, width) -> (B, 2 * width), float32. real (B, T): False for padding."""
     import torch
 
     wide = states.float()

@@ -1,9 +1,9 @@
 """Linear layers on 8-bit integers, for the encoder on processors that multiply bytes in hardware (VNNI).
 
 Weights have one scale per output (symmetric); inputs have one fixed range per layer, measured once on reference
-questions. The range never depends on the batch: a question has the same features whichever questions are read with it.
-On other processors, and if oneDNN's result is wrong, the same integers are multiplied as float32: the same features up
-to rounding, at the speed of float32. Importing this module imports no torch.
+questions. The range never depends on the batch: the features of a question do not depend on the other questions. On
+other processors, and if oneDNN's result is wrong, the same integers are multiplied as float32, with the same features
+up to rounding, at the speed of float32. Importing this module does not import torch.
 """
 
 import math
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 #: lowest and highest input of every layer, shape (layers, 2)
 Ranges = npt.NDArray[np.float64]
 
-#: levels of an input
+#: largest level of an input
 _LEVELS: Final = 255
-#: largest weight
+#: largest absolute weight
 _LARGEST: Final = 127
-#: Ranges are widened to multiples of 1/32 of their power of two, so that processors that round differently agree.
+#: ranges are widened to multiples of 1/32 of their power of two, so that processors that round differently agree
 _STEPS: Final = 32
 #: oneDNN expects a scale and a zero point of its output, also for a float32 output
 _PLAIN: Final = (1.0, 0)
@@ -49,7 +49,7 @@ class Int8Linear:
         return self._run(x)
 
     def set_range(self, lowest: float, highest: float) -> None:
-        """Compute in 8 bits from now on; inputs outside of the range count as its ends. lowest <= 0 <= highest."""
+        """Compute in 8 bits from now on; inputs are clipped to the range. lowest <= 0 <= highest."""
         torch = self._torch
         self._step = max(highest - lowest, 1e-8) / _LEVELS
         self._zero = round(-lowest / self._step)
@@ -87,7 +87,7 @@ class Int8Linear:
         return self._activated(self._torch.addcmul(self._bias, products, self._scales * self._step))
 
     def _quantized(self, x: "Tensor") -> "Tensor":
-        """Levels of the inputs, from 0 to 255, plus a fraction that a conversion to integers cuts off."""
+        """Levels of the inputs, from 0 to 255, plus a fraction that conversion to integers drops."""
         return self._torch.add(self._zero + 0.5, x, alpha=1.0 / self._step).clamp_(0.0, _LEVELS + 0.49)
 
     def _activated(self, x: "Tensor") -> "Tensor":

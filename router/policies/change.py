@@ -5,9 +5,9 @@ value in standard deviations from the arm's mean prediction. The test watches fo
 
     x = r, -r, r u, -r u:
 
-a rise or fall of rewards, and a stronger or weaker relation to the predictions: a new model may keep the mean and
-change the ranking of questions. Without a change, every x varies around its mean m. A bet of size b that x is larger
-has the wealth W, and every row starts one more bet of 1,
+a rise or fall of rewards, and a stronger or weaker relation to the predictions, because a new model may keep the mean
+and change the ranking of questions. Without a change, every x varies around its mean m. A bet of size b that x is
+larger has the wealth W, and every row starts one more bet of 1,
 
     W <- (W + 1) * (1 + b * (x - m - d)),
 
@@ -28,7 +28,7 @@ from ragbandit.shared.types import ArmName, Json
 
 #: the bets: (index of x, size)
 _BETS: Final = ((0, 0.1), (0, 0.4), (1, 0.1), (1, 0.4), (2, 0.2), (3, 0.2))
-#: bounds of x: they limit the loss of a bet, and one row cannot raise an alarm
+#: bounds of x: they limit the loss of a bet, and keep a single row from raising an alarm
 _LEAST, _MOST = -2.0, 4.0
 #: largest absolute residual, so that one extreme row does not hide the following ones
 _MOST_RESIDUAL: Final = 10.0
@@ -38,13 +38,13 @@ _MOST_PREDICTED: Final = 1.5
 _LEAST_FACTOR: Final = 0.02
 #: largest wealth, far above every threshold
 _MOST_WEALTH: Final = 1e15
-#: first rows of an arm that are not part of the means, and rows of the means before bets start
+#: number of first rows that the means skip, and number of rows in the means before bets start
 _YOUNG, _WARM_UP = 50, 50
-#: latest rows that the means and the variance cover
+#: number of latest rows in the means, and in the variance
 _REFERENCE_ROWS, _VARIANCE_ROWS = 1000, 200
-#: virtual rows of variance 1 at the start
+#: number of virtual rows with variance 1 at the start
 _PRIOR_ROWS: Final = 10
-#: least variance of an arm's residuals in units of all arms' variance, for arms that are nearly always right
+#: least variance of an arm's residuals, in units of all arms' variance; arms that are nearly always right reach it
 _LEAST_VARIANCE: Final = 0.25
 
 
@@ -82,7 +82,7 @@ class _ArmTest:
         return math.fsum(self.wealth) / len(_BETS)
 
     def _numbers(self, residual: float, *, predicted: float) -> list[float]:
-        """The four x of a row, from the state before it."""
+        """The four numbers x of a row, from the state before it."""
         r = residual / math.sqrt(max(self.variance, _LEAST_VARIANCE))
         u = 0.0 if self.spread == 0.0 else (predicted - self.predicted) / math.sqrt(self.spread)
         limit = _MOST / _MOST_PREDICTED
@@ -98,7 +98,7 @@ class ChangeTest:
         self._arms: dict[ArmName, _ArmTest] = {}
 
     def learn(self, arm: ArmName, residual: float, *, predicted: float, rows: float) -> bool:
-        """Learn a row of an arm. Returns whether the arm has changed; its test restarts then.
+        """Learn a row of an arm. Returns whether the arm has changed; if so, its test restarts.
 
         residual: in standard deviations of its prediction. predicted: the reward's posterior mean before the row.
         rows: weight of the row, > 0; bets on rows below 1 are smaller.

@@ -1,6 +1,6 @@
-"""Checks of a policy against the configured arms: the arms in its params, and the arms of a trained classifier.
+"""Checks that the arms in a policy's params, and the arms of a trained classifier, are configured.
 
-`serve`, `simulate` and `replay` use the same checks: a mistyped arm would silently change the policy's behaviour.
+`serve`, `simulate` and `replay` use these checks, because a mistyped arm would silently change the policy's behaviour.
 """
 
 import difflib
@@ -40,17 +40,21 @@ def _check_texts(policy: Policy, *, settings: Settings) -> None:
     if settings.log.text == "full":
         return
     if "text" in policy.needs:
-        fault = f"{policy.algorithm} learns from questions, and log.text: {settings.log.text} stores none"
+        fault = f"{policy.algorithm} learns from questions, and log.text: {settings.log.text} does not store them"
         remedy = "set it to full, or choose a policy that needs only features"
         raise ConfigError(fault, field="log.text", remedy=remedy)
     if reads_text(schema_of(policy)):
         key = next(key for key, declared in settings.context.items() if declared.type in OF_TEXT)
-        fault = f"it is computed from the question, and log.text: {settings.log.text} stores none to replay it"
+        fault = (
+            f"it is computed from the question, and with log.text: {settings.log.text} no text is stored for replays"
+        )
         remedy = "set log.text to full, or let callers send it under another type"
         raise ConfigError(fault, field=f"context.{key}", remedy=remedy)
     if settings.worker_arms:
         arm = sorted(settings.worker_arms)[0]
-        fault = f"workers read the question of the arm {arm} in the database, log.text: {settings.log.text} stores none"
+        fault = (
+            f"workers read questions for {arm} in the database, and log.text: {settings.log.text} does not store them"
+        )
         raise ConfigError(fault, field="log.text", remedy="set it to full, or set run_by: caller for every arm")
 
 
@@ -64,7 +68,7 @@ def check_incumbent(settings: Settings) -> None:
     _check_arm(settings.policy.incumbent, field="policy.incumbent", settings=settings)
     if settings.policy.incumbent is not None and settings.policy.name == CONSERVATIVE:
         message = f"the policy {CONSERVATIVE} has an incumbent of its own"
-        remedy = "leave it out, or name the policy inside in policy.name"
+        remedy = "remove it, or set policy.name to the inner policy"
         raise ConfigError(message, field="policy.incumbent", remedy=remedy)
 
 
@@ -75,8 +79,10 @@ def _check_holdback(settings: Settings) -> None:
         return
     _check_arm(holdback.arm, field="policy.holdback.arm", settings=settings)
     if incumbent not in (None, holdback.arm):
-        message = f"{holdback.arm!r} would have its share whatever it costs against policy.incumbent, {incumbent!r}"
-        remedy = f"set it to {incumbent}, or leave one of the two out"
+        message = (
+            f"{holdback.arm!r} would keep its share even if it loses reward against policy.incumbent, {incumbent!r}"
+        )
+        remedy = f"set it to {incumbent}, or remove one of the two"
         raise ConfigError(message, field="policy.holdback.arm", remedy=remedy)
 
 
@@ -116,7 +122,7 @@ def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
 
 
 def _check_training(policy: TableClassifier, *, arms: Sequence[str], field: str) -> None:
-    """A classifier chooses only arms of its table; the table may have further arms."""
+    """Raise ConfigError if the classifier is not trained for all arms. Its table may have further arms."""
     retrain = f"ragbandit policy train --policy {policy.algorithm} --table T.jsonl --out FOLDER"
     if policy.params.get("trained") is None:
         setting = f"set {field}: FOLDER" if field.startswith(WHERE) else f"give --param {field}=FOLDER"

@@ -1,6 +1,6 @@
 """Confusion matrix: shares of the arms among the questions with the same label.
 
-Adaptive-RAG's figure 3 and tables 4 and 6, MBA-RAG's figure 2: the label of a question is its cheapest right arm.
+The label in Adaptive-RAG's figure 3 and tables 4 and 6, and in MBA-RAG's figure 2, is the cheapest right arm.
 """
 
 from collections.abc import Hashable, Sequence
@@ -37,8 +37,8 @@ def shares_by_label(
 ) -> list[LabelShares[Label]]:
     """A row for each label that occurs, in the order of `order`, then a row for questions without a label.
 
-    labels: one per question. shares: distribution over the arms per question, shape (n, arms). order: all labels; if it
-    is empty, there are no rows. seconds: of every answer, shape (n, arms).
+    labels: label of every question. shares: probabilities of the arms for every question, shape (n, arms). order: all
+    labels; without labels there are no rows. seconds: seconds of every answer, shape (n, arms).
     """
     if not order:
         return []

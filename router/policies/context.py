@@ -35,17 +35,17 @@ _WORDS: Final = {
 #: word -> its languages
 _LANGUAGES: Final[dict[str, tuple[str, ...]]] = {}
 for _language, _listed in _WORDS.items():
-    for _word in _listed.split():
-        _LANGUAGES[_word] = (*_LANGUAGES.get(_word, ()), _language)
-#: words of a question that are examined
+    for _token in _listed.split():
+        _LANGUAGES[_token] = (*_LANGUAGES.get(_token, ()), _language)
+#: number of first words of a question that decide its language
 _READ: Final = 200
 
 
 def language_of(text: str) -> str | None:
-    """The language with most of its function words in the text; None without any, or if two languages tie."""
+    """The language with the most function words in the text; None if there are none, or if two languages tie."""
     counts: dict[str, int] = {}
-    for word in re.findall(r"[^\W\d_]+", text[: 20 * _READ].casefold())[:_READ]:
-        for language in _LANGUAGES.get(word, ()):
+    for token in re.findall(r"[^\W\d_]+", text[: 20 * _READ].casefold())[:_READ]:
+        for language in _LANGUAGES.get(token, ()):
             counts[language] = counts.get(language, 0) + 1
     ranked = sorted(counts.values(), reverse=True)
     if not ranked or (len(ranked) > 1 and ranked[0] == ranked[1]):
@@ -55,9 +55,9 @@ def language_of(text: str) -> str | None:
 
 #: standardised numbers are clipped at this many standard deviations
 _CUT: Final = 3.0
-#: rows after which numbers are clipped before they enter the moments
+#: number of rows after which numbers are clipped before they are added to the moments
 _YOUNG: Final = 20
-#: standard deviations at which they are clipped
+#: distance from the mean at which they are clipped, in standard deviations
 _FAR: Final = 8.0
 
 
@@ -75,7 +75,7 @@ class ContextColumns:
         columns = np.zeros(self.size)
         start = 0
         for key, declared in self.schema.items():
-            value = value_of(query, key=key, one=declared)
+            value = value_of(query, key=key, declared=declared)
             self._fill(columns[start : start + declared.columns], key=key, declared=declared, value=value)
             start += declared.columns
         columns /= math.sqrt(len(self.schema))
@@ -85,12 +85,12 @@ class ContextColumns:
         """Add the question's numbers to the moments."""
         for key, declared in self.schema.items():
             if declared.type in ("number", "question_length"):
-                value = value_of(query, key=key, one=declared)
+                value = value_of(query, key=key, declared=declared)
                 if value is not None:
                     assert isinstance(value, float)
-                    self._take(key, value)
+                    self._add_to_moments(key, value)
 
-    def _take(self, key: str, value: float) -> None:
+    def _add_to_moments(self, key: str, value: float) -> None:
         rows, mean, squares = self._moments.get(key, (0, 0.0, 0.0))
         if rows >= _YOUNG and squares > 0.0:
             limit = _FAR * math.sqrt(squares / rows)
@@ -113,11 +113,11 @@ class ContextColumns:
             if categories is not None:
                 columns[categories.index(value) if value in categories else len(categories)] = 1.0
             else:
-                _add_hashed(columns[:-1], key=key, word=value)
+                _add_hashed(columns[:-1], key=key, text=value)
         else:
             assert isinstance(value, tuple)
-            for word in value:
-                _add_hashed(columns[:-1], key=key, word=word)
+            for text in value:
+                _add_hashed(columns[:-1], key=key, text=text)
             columns /= math.sqrt(max(len(value), 1))
 
     def state(self) -> dict[str, Json]:
@@ -129,9 +129,9 @@ class ContextColumns:
         self._moments = {key: (rows, mean, squares) for key, (rows, mean, squares) in facts.items()}
 
 
-def value_of(query: Query, *, key: str, one: ContextKey) -> bool | float | str | tuple[str, ...] | None:
-    """Value of a declared key for a question; None if it is missing or has another type. one: the declaration."""
-    match one.type:
+def value_of(query: Query, *, key: str, declared: ContextKey) -> bool | float | str | tuple[str, ...] | None:
+    """The question's value for a declared key; None if it is missing or has another type."""
+    match declared.type:
         case "tenant":
             return query.tenant
         case "language":
@@ -139,7 +139,7 @@ def value_of(query: Query, *, key: str, one: ContextKey) -> bool | float | str |
         case "question_length":
             return float(len(query.text))
         case _:
-            return _from_caller(query.context.get(key), declared=one)
+            return _from_caller(query.context.get(key), declared=declared)
 
 
 def _from_caller(value: object, *, declared: ContextKey) -> bool | float | str | tuple[str, ...] | None:
@@ -149,16 +149,16 @@ def _from_caller(value: object, *, declared: ContextKey) -> bool | float | str |
         case "boolean":
             return value if isinstance(value, bool) else None
         case "words":
-            if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
+            if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
                 return None
             return tuple(sorted(set(value)))[: declared.most_words]
         case _:
             return value if isinstance(value, str) else None
 
 
-def _add_hashed(columns: Vector, *, key: str, word: str) -> None:
-    text = f"{key}\x00{word}".encode("utf-8", "surrogatepass")
-    number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+def _add_hashed(columns: Vector, *, key: str, text: str) -> None:
+    named = f"{key}\x00{text}".encode("utf-8", "surrogatepass")
+    number = int.from_bytes(hashlib.blake2b(named, digest_size=8).digest(), "big")
     columns[(number >> 1) % len(columns)] += 1.0 if number & 1 else -1.0
 
 
@@ -180,8 +180,8 @@ def _drawn(features: int, columns: int, size: int) -> tuple[Matrix, Matrix]:
     """Returns (signs s_k (size, d), 1 or -1, weights t_k (size, columns), uniform with variance 1)."""
     bits = np.unpackbits(np.frombuffer(_bytes("signs", size * ((features + 7) // 8)), dtype=np.uint8))
     signs: Matrix = bits.reshape(size, -1)[:, :features].astype(np.float64) * 2.0 - 1.0
-    words = np.frombuffer(_bytes("weights", 4 * size * columns), dtype="<u4").astype(np.float64)
-    weights: Matrix = ((words + 0.5) * 2.0**-31 - 1.0).reshape(size, columns) * math.sqrt(3.0)
+    integers = np.frombuffer(_bytes("weights", 4 * size * columns), dtype="<u4").astype(np.float64)
+    weights: Matrix = ((integers + 0.5) * 2.0**-31 - 1.0).reshape(size, columns) * math.sqrt(3.0)
     return signs, weights
 
 
@@ -195,7 +195,7 @@ _SCHEMA: Final = TypeAdapter(dict[str, ContextKey])
 
 
 def read_schema(given: Mapping[str, Any] | None) -> ContextSchema:
-    """Make the schema from plain values; {} without values. Raises ConfigError with the key."""
+    """Make the schema from plain values; {} without values. Raises ConfigError that names the key."""
     if not given:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""The draw: from a policy's pmf to a decision by gate, floor and seeded choice; the same code live and offline."""
+"""The draw: turns a policy's pmf into a decision by gate, floors and seeded choice; the same code live and offline."""
 
 import hashlib
 import hmac
@@ -33,14 +33,6 @@ class Holdback:
 
     arm: ArmName
     share: float
-
-    def applies(self, arms: Sequence[ArmName]) -> bool:
-        """Whether the holdback changes a draw from these arms: its arm is one of several."""
-        return len(arms) > 1 and self.arm in arms
-
-    def facts(self, *, floor: float) -> dict[str, Json]:
-        """Facts about the holdback to store with the decision. floor: the floor before the holdback was mixed in."""
-        return {"arm": self.arm, "share": self.share, "floor": floor}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,15 +86,15 @@ def with_floor(
     extra = [max(0.0, raised.get(arm, 0.0) - floor) for arm in arms]
     total = math.fsum(extra)
     scale = 1.0 if total <= room else room / total
-    rest = max(0.0, room - scale * total)
-    return tuple(floor + scale * e + rest * p for e, p in zip(extra, pmf, strict=True))
+    remaining = max(0.0, room - scale * total)
+    return tuple(floor + scale * e + remaining * p for e, p in zip(extra, pmf, strict=True))
 
 
 def seed_of(decision_id: str, *, secret: bytes | None = None) -> int:
     """The 64-bit seed of a decision's draw: the first eight bytes of HMAC-SHA256(secret, its id), big-endian.
 
-    secret: of the store, so that a caller who chooses the id cannot predict the draw. None hashes only the id: offline,
-    where callers choose no ids, and in decisions of earlier releases.
+    secret: the store's secret, so that a caller who chooses the id cannot predict the draw. None hashes only the id,
+    as offline, where callers do not choose ids, and in decisions of earlier releases.
     """
     text = decision_id.encode()
     digest = hashlib.sha256(text).digest() if secret is None else hmac.digest(secret, text, "sha256")
@@ -110,24 +102,24 @@ def seed_of(decision_id: str, *, secret: bytes | None = None) -> int:
 
 
 def choose(pmf: Sequence[float], *, seed: int) -> int:
-    """Draw an index from the pmf: inverse transform of u = (top 53 bits of the seed) / 2**53, left to right."""
+    """Draw an index from the pmf: inverse transform of u = (top 53 bits of the seed) / 2**53."""
     u = (seed >> 11) * 2.0**-53
     edge = 0.0
     for index, p in enumerate(pmf):
         edge += p
         if u < edge:
             return index
-    # By rounding the last edge is just below u: the last arm with a probability is drawn.
+    # Rounding left the last edge just below u: the last arm with a probability is drawn.
     return max(i for i, p in enumerate(pmf) if p > 0.0)
 
 
 def fallback_arm(fallback: str | None, *, arms: Sequence[ArmName]) -> ArmName:
-    """The configured fallback arm, or single_step without one; the first arm if that one is not offered."""
+    """The configured fallback arm (default: single_step); the first arm if the fallback arm is not offered."""
     arm = ArmName(_FALLBACK if fallback is None else fallback)
     return arm if arm in arms else arms[0]
 
 
-def held_back(
+def with_incumbent(
     pmf: Sequence[float], *, restraint: Restraint, floor: float, arms: Sequence[ArmName]
 ) -> tuple[tuple[float, ...], float, dict[str, Json]]:
     """Mix in the incumbent as far as the allowance requires. Returns (pmf, floor, facts to store).
@@ -135,25 +127,16 @@ def held_back(
     The pmf does not change if the incumbent is not offered.
     """
     if restraint.arm not in arms:
-        facts = _facts(restraint.arm, share=1.0, slack=restraint.slack, reason="not offered", floor=floor)
-        return tuple(pmf), floor, facts
+        return tuple(pmf), floor, _incumbent_facts(restraint, share=1.0, reason="not offered", floor=floor)
     risk = math.fsum(p * r for p, r in zip(pmf, restraint.risks, strict=True))
     share = 1.0 if risk <= restraint.allowance else max(restraint.allowance, 0.0) / risk
     mixed = tuple(share * p + (1.0 - share if arm == restraint.arm else 0.0) for p, arm in zip(pmf, arms, strict=True))
     reason = restraint.reason if share < 1.0 else None
-    return mixed, floor * share, _facts(restraint.arm, share=share, slack=restraint.slack, reason=reason, floor=floor)
+    return mixed, floor * share, _incumbent_facts(restraint, share=share, reason=reason, floor=floor)
 
 
-def held_back_wholly(
-    incumbent: ArmName, *, floor: float, arms: Sequence[ArmName]
-) -> tuple[tuple[float, ...], float, dict[str, Json]]:
-    """All probability for the incumbent after a policy's fault: the risk of other arms is unknown."""
-    pmf = tuple(float(arm == incumbent) for arm in arms)
-    return pmf, 0.0, _facts(incumbent, share=0.0, slack=None, reason="the policy failed", floor=floor)
-
-
-def _facts(arm: ArmName, *, share: float, slack: float | None, reason: str | None, floor: float) -> dict[str, Json]:
-    return {"arm": arm, "share": share, "slack": slack, "reason": reason, "floor": floor}
+def _incumbent_facts(restraint: Restraint, *, share: float, reason: str | None, floor: float) -> dict[str, Json]:
+    return {"arm": restraint.arm, "share": share, "slack": restraint.slack, "reason": reason, "floor": floor}
 
 
 def draw(
@@ -169,12 +152,12 @@ def draw(
 ) -> Drawn:
     """Draw an arm from a policy's output: gate, floors, restraint, holdback, choice. The facts record these steps.
 
-    output: the exception of a policy that raised one. After an exception, or if the gate refuses the output, the pmf is
-    that of the fallback arm with floors, and `Drawn.fault` has the reason.
-    fallback: see `fallback_arm`.
-    raised: arm -> floor, for arms with a higher floor.
-    incumbent: gets all probability after a fault, if it is offered.
-    holdback: mixed in last.
+    output: the policy's output, or the exception that it raised. After an exception, or if the gate refuses the output,
+        the fallback arm gets all probability above the floors, and `Drawn.fault` has the reason
+    fallback: see `fallback_arm`
+    raised: arm -> floor, for arms with a higher floor
+    incumbent: the arm that gets all probability after a fault, if it is offered
+    holdback: mixed in last
     """
     scores: tuple[float, ...] | None = None
     facts: dict[str, Json] = {}
@@ -193,14 +176,17 @@ def draw(
     if raised:
         facts[COLD_START_FLOOR] = dict(raised)
     if fault is not None and incumbent is not None and incumbent in arms:
-        pmf, floor, facts[INCUMBENT] = held_back_wholly(incumbent, floor=floor, arms=arms)
+        # The policy failed, so the risk of other arms is unknown.
+        reason = "the policy failed"
+        facts[INCUMBENT] = {"arm": incumbent, "share": 0.0, "slack": None, "reason": reason, "floor": floor}
+        pmf, floor = tuple(float(arm == incumbent) for arm in arms), 0.0
     elif restraint is not None:
-        pmf, floor, facts[INCUMBENT] = held_back(pmf, restraint=restraint, floor=floor, arms=arms)
-    if holdback is not None and holdback.applies(arms):
-        facts[HOLDBACK] = holdback.facts(floor=floor)
-        rest = 1.0 - holdback.share
-        pmf = tuple(rest * p + (holdback.share if a == holdback.arm else 0.0) for a, p in zip(arms, pmf, strict=True))
-        floor = rest * floor
+        pmf, floor, facts[INCUMBENT] = with_incumbent(pmf, restraint=restraint, floor=floor, arms=arms)
+    if holdback is not None and holdback.arm in arms and len(arms) > 1:
+        share = holdback.share
+        facts[HOLDBACK] = {"arm": holdback.arm, "share": share, "floor": floor}
+        pmf = tuple((1.0 - share) * p + (share if a == holdback.arm else 0.0) for a, p in zip(arms, pmf, strict=True))
+        floor *= 1.0 - share
     scores = None if scores is None else tuple(scores)
     return Drawn(index=choose(pmf, seed=seed), pmf=pmf, floor=floor, scores=scores, facts=facts, fault=fault)
 
@@ -213,13 +199,13 @@ def cold_start_floors(
 
 
 def raised_floors(facts: Mapping[str, Json]) -> Mapping[ArmName, float] | None:
-    """The cold-start floors of a stored decision, from its facts; None without such floors."""
+    """The cold-start floors in the facts of a stored decision; None without such floors."""
     floors = facts.get(COLD_START_FLOOR)
     return floors if isinstance(floors, dict) else None
 
 
 def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
-    """The holdback of a stored decision, from its facts; None without a holdback."""
+    """The holdback in the facts of a stored decision; None without a holdback."""
     row = facts.get(HOLDBACK)
     if not isinstance(row, Mapping):
         return None
@@ -228,14 +214,14 @@ def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
 
 
 def is_explored(pmf: Sequence[float], drawn: int) -> bool:
-    """Whether the decision explored: another arm was at least as probable as the drawn one."""
+    """Whether a draw explored: another arm was at least as probable as the drawn arm."""
     return sum(p >= pmf[drawn] for p in pmf) > 1
 
 
 def with_untried(
     facts: Mapping[str, Json], *, arms: Sequence[ArmName], seen: Mapping[ArmName, int]
 ) -> Mapping[str, Json]:
-    """The facts, with the arms for which the policy has no rows, if there are any."""
+    """Add the arms for which the policy has no rows to the facts, if there are any."""
     untried: list[Json] = [arm for arm in arms if not seen.get(arm)]
     return {**facts, UNTRIED: untried} if untried else facts
 
@@ -283,9 +269,9 @@ def made_decisions(
     now: float,
     secret: bytes | None = None,
 ) -> list[Decision]:
-    """Draw an arm for each question and make its decision.
+    """Draw an arm for each offer, and make the decisions. Every query has an id.
 
-    seen: arm -> outcomes that the policy has learned, for the cold-start floors. secret: see `seed_of`.
+    seen: arm -> number of outcomes that the policy has learned, for the cold-start floors. secret: see `seed_of`.
     """
     label = PolicyLabel(settings.policy.label)
     arms = [offer.arms for offer in offers]
@@ -328,7 +314,7 @@ def drawn_by_arms(
     settings: Settings,
     seen: Mapping[ArmName, int],
 ) -> list[Drawn]:
-    """Draw an arm for each question, by the settings of the policy."""
+    """Draw an arm for each question by the settings of the policy."""
     policy, holdback = settings.policy, settings.policy.holdback
     share, outcomes = policy.cold_start_floor, policy.cold_start_outcomes
     raised = {offered: cold_start_floors(seen, arms=offered, share=share, outcomes=outcomes) for offered in set(arms)}
@@ -360,7 +346,7 @@ def mixed(champion: Sequence[float], candidate: Sequence[float], *, weight: floa
 
 
 def mixed_floor(champion: float, candidate: float, *, weight: float, arms: int, added: int = 0) -> float:
-    """The least probability that an arm can have in a mixture.
+    """The least probability that an arm can have in a mixture of two pmfs.
 
     champion, candidate: their floors. arms: number of arms. added: number of arms that the champion does not offer.
     """

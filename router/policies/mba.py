@@ -45,20 +45,20 @@ from ragbandit.router.policies.context import read_schema
 from ragbandit.router.policies.posterior import LEAST_MEMORY, ArmFacts, Heads
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update, Vector
 
-#: relative difference of an array that rounding may cause between two processors: sums and inverses in float64
+#: largest relative difference of an array between two processors by rounding of sums and inverses in float64
 TOLERANCE: Final = 1e-6
-#: largest factor of the samples' deviations: for two arms 1 / sqrt(2 ln K) would draw the better arm too seldom
+#: largest factor on the samples' deviations: with 1 / sqrt(2 ln 2) the better of two arms is drawn too seldom
 _WIDEST: Final = 0.7
-#: sample values that differ by less tie, in units of reward, so that rounding does not decide
+#: samples tie if they differ by less, in units of reward, so that rounding does not decide
 _TIE: Final = 1e-7
 #: prior mean of the quality of an arm's answers
 _QUALITY: Final = 0.5
-#: model -> prior weight up to a factor; large for models that learn from few rows, small for the product with the
-#: context, so that a useless context does not harm the first questions
+#: model -> prior weight up to a factor. It is large for models that learn from few rows, and small for the product with
+#: the context, so that a useless context does not harm the first questions
 _MODELS: Final = {"short": 1.0, "question": 1.0}
 _MODELS_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02}
 _OPTIMIST_WITH_CONTEXT: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
-#: prior weight of the model "question", in which arms are independent, if arms declare shared parts
+#: if arms declare shared parts: prior weight of the model "question", in which arms are independent
 _QUESTION_WITH_FACTS: Final = 0.01
 
 
@@ -102,12 +102,12 @@ class RidgePolicy(AveragedHeads, HasParams, ABC):
         memory: float | None = None,
         quality: float | None = None,
     ) -> None:
-        """models: name -> prior weight. facts, memory: see Heads. quality: see AveragedHeads."""
+        """models: name -> prior weight. facts, memory: see `Heads`. quality: see `AveragedHeads`."""
         HasParams.__init__(self, params)
         new_heads = partial(
             Heads, ridge=params.ridge, bias_ridge=params.bias_ridge, memory=memory, pairs=params.points // 2
         )
-        heads = {name: (share, new_heads(facts if name == "short" else None)) for name, share in models.items()}
+        heads = {name: (prior, new_heads(facts if name == "short" else None)) for name, prior in models.items()}
         super().__init__(read_schema(params.context), models=heads, memory=memory, quality=quality)
 
     @abstractmethod
@@ -144,7 +144,7 @@ class MbaParams(RidgeParams):
 
 
 class MbaRag(RidgePolicy):
-    """Draws an arm by its share of the posterior samples in which it is the best; see the module."""
+    """Draws each arm with the share of posterior samples in which it is the best; see the module."""
 
     algorithm: ClassVar[str] = "mba"
     takes_facts: ClassVar[bool] = True
@@ -173,7 +173,7 @@ class MbaRag(RidgePolicy):
         return PolicyOutput(pmf=pmf, scores=tuple(means.value.tolist()), deviations=deviations, facts=facts)
 
     def learn(self, update: Update) -> None:
-        """Learn a row in the heads and in the change test of its arm. Raises as AveragedHeads does."""
+        """Learn a row in the heads and in the change test of its arm. Raises PolicyFault."""
         super().learn(update)
         arm, predicted = update.arm, update.reward.value - self.missed
         if self.counted > 0.0 and self._changes.learn(arm, self.residual, predicted=predicted, rows=self.counted):

@@ -6,8 +6,8 @@ arms have the prior N(0, C x diag(v)), in units of the noise variance, v = RIDGE
     C_ab = [a = b] / RIDGE                                                  independent arms
     C_ab = COMMON + PART * (facts that a and b share) + OWN * [a = b]       arms that share parts
 
-With facts, a row of one arm also changes the estimates of arms with the same model, retriever or depth, and the
-estimate of an arm without rows follows from its parts. The state of an arm is sums over its rows,
+If arms share parts ("facts"), a row of one arm also changes the estimates of arms with the same model, retriever or
+depth, and the estimate of an arm without rows follows from its parts. The state of an arm is sums over its rows,
 
     G = sum w z z^T,    b = sum w y z^T,    u = sum sqrt(w) e z^T,
 
@@ -19,9 +19,7 @@ an arm's values for all questions. Samples come in pairs, the mean plus and minu
 Hammersley and Morton 1956): half of them is stored, and their mean is exact. Samples of an arm without rows follow from
 the other arms by Matheron's rule: prior sample + C_n C^-1 (sample - prior sample).
 
-The noise has one covariance S for all arms, because single arms often have too few rows. A row adds
-w e e^T / (1 + w z^T A^-1 z), e the prediction error (Bishop, Pattern Recognition and Machine Learning, section 3.3).
-A value quality - weight * cost at z has the posterior standard deviation
+With the covariance S of the noise (noise.py), a value quality - weight * cost at z has the posterior standard deviation
 
     width = sqrt((1, -weight) S (1, -weight)^T * z^T A^-1 z),    in units of reward.
 
@@ -40,10 +38,11 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.policies.base import Arrays, Facts, checked_arrays
+from ragbandit.router.policies.noise import LEAST_NOISE, Noise
 from ragbandit.router.policies.surrogates import PLAIN, TRUSTED, Scale
 from ragbandit.shared.types import ArmName, Json, Matrix, Vector
 
-#: prior covariance of arms with parts: of all arms, per shared fact, and of an arm with itself
+#: prior covariance of arms that share parts: of any two arms, per shared part, and of an arm with itself
 COMMON: Final = 0.3
 PART: Final = 0.1
 OWN: Final = 0.1
@@ -55,13 +54,6 @@ _BLOCK: Final = 32
 LEAST_MEMORY: Final = 50
 #: a block has at most memory / this many rows, because rows of a block do not fade
 _SHARE_OF_MEMORY: Final = 16
-#: The noise before any row: quality in [0, 1] has a variance of at most 1/4; of cost nothing is known, not even its
-#: unit. It counts as much as one row.
-_FIRST_QUALITY: Final = 0.25
-#: one row lets older ones fade by at most this share in the noise
-_MOST_LOST: Final = 0.5
-#: least standard deviation of a prediction, in units of reward
-LEAST_NOISE: Final = 1e-6
 
 ArmFacts = Mapping[ArmName, Mapping[str, Json]]
 
@@ -81,46 +73,9 @@ class Row:
     source: str = TRUSTED
 
 
-class Noise:
-    """The covariance of (quality, cost) around their means, common to all arms; old rows fade."""
-
-    def __init__(self, *, memory: float | None) -> None:
-        self.memory = memory
-        #: sums of quality^2, quality * cost and cost^2 about the means, and what their rows count as, all faded
-        self.scatter = 0.0, 0.0, 0.0
-        self.rows = 0.0
-
-    def at(self, weight: float) -> float:
-        """Standard deviation of quality - weight * cost around its mean, in units of reward, >= 0."""
-        (quality, both, cost), rows = self.scatter, 1.0 + self.rows
-        variance = (_FIRST_QUALITY + quality) / rows - 2.0 * weight * (both / rows) + weight * weight * (cost / rows)
-        return math.sqrt(max(variance, 0.0))  # rounding can take it below 0
-
-    def learn(self, row: Row, *, rows: float, missed: Vector, spread: float) -> tuple[float, float]:
-        """Take in the error of a row's mean, (2,); returns as `Heads.learn`. spread: z^T A^-1 z before the row.
-
-        rows: number of rows that it counts as. Below 1, its quality has 1 / rows times the variance of a whole row.
-        """
-        if rows == 0.0:
-            return 0.0, 0.0
-        expected = self.at(row.weight) * math.sqrt((1.0 + rows * spread) / rows)
-        quality, cost = missed.tolist()
-        value: float = quality - row.weight * cost
-        quality *= min(math.sqrt(rows), 1.0)
-        fade = 1.0 if self.memory is None else 1.0 - min(rows / self.memory, _MOST_LOST)
-        (first, both, last), left = self.scatter, 1.0 + rows * spread
-        self.scatter = (
-            fade * first + rows * (quality * quality) / left,
-            fade * both + rows * (quality * cost) / left,
-            fade * last + rows * (cost * cost) / left,
-        )
-        self.rows = fade * self.rows + rows
-        return value, value / max(expected, LEAST_NOISE)
-
-
 @dataclass(slots=True)
 class _Sums:
-    """Sums over the rows of one arm and source, without the newest rows: G (p, p), b (2, p), u (pairs, p)."""
+    """Sums over the rows of one arm and source, except the newest rows: G (p, p), b (2, p), u (pairs, p)."""
 
     gram: Matrix
     moment: Matrix
@@ -135,13 +90,14 @@ class _Sums:
 
 @dataclass(slots=True)
 class _Arm:
-    """The rows of one arm, by source."""
+    """The rows of one arm."""
 
+    #: source -> sums
     sums: dict[str, _Sums] = field(default_factory=dict)
-    #: all rows so far, the newest included
+    #: number of all rows, the newest included
     number: int = 0
     #: weight of the rows since the last fading
-    fresh: float = 0.0
+    unfaded: float = 0.0
 
     def fade(self, share: float) -> None:
         """Multiply the weight of all rows by `share`."""
@@ -157,11 +113,12 @@ class _Newest:
 
     arm: ArmName
     source: str
-    #: rows of the arm before this one
+    #: number of earlier rows of the arm
     number: int
     #: design row, (p,)
     z: Vector
     target: tuple[float, float]
+    #: weight of the row
     rows: float
     #: signs of the row's posterior samples, (pairs,)
     signs: Vector
@@ -169,15 +126,15 @@ class _Newest:
 
 @dataclass(slots=True)
 class _Part:
-    """Weights that are solved together: of one independent arm, or of all arms with facts."""
+    """Weights that are solved together: one independent arm, or all arms if arms share parts."""
 
-    #: ordered by name
+    #: sorted by name
     arms: list[ArmName]
     #: position of these weights among the weights of all arms
     place: slice
-    #: inverse of the precision of the sums, (n, n); A^-1 is this minus the sum of g g^T over the gains g
+    #: inverse of the precision of the sums, (n, n); A^-1 = covariance - sum of g g^T over the gains g
     covariance: Matrix
-    #: a vector g for each of the newest rows, (rows of a block, n)
+    #: gain g of each of the newest rows, (rows of a block, n)
     gains: Matrix
     newest: list[_Newest] = field(default_factory=list)
 
@@ -197,23 +154,24 @@ class _Part:
 class Heads:
     """Weights of all arms in one model of the question.
 
-    facts: arm -> its parts; an arm without an entry shares only COMMON. None for independent arms.
-    ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1 / noise variance, > 0.
-    memory: a row of an arm this many rows old has the weight 1/e, >= 50; None for no fading.
-    pairs: pairs of posterior samples, > 0.
+    facts: arm -> its parts; arms without an entry share only COMMON. None for independent arms
+    ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1 / noise variance, > 0
+    memory: age, in rows of the arm, at which a row has the weight 1/e, >= 50; None for no fading
+    pairs: number of pairs of posterior samples, > 0
     """
 
     def __init__(
         self, facts: ArmFacts | None, *, ridge: float, bias_ridge: float, memory: float | None, pairs: int
     ) -> None:
-        self.facts, self.ridge, self.bias_ridge = facts, ridge, bias_ridge
-        self.memory, self.pairs, self.noise = memory, pairs, Noise(memory=memory)
+        self.facts, self.noise = facts, Noise(memory=memory)
+        self.ridge, self.bias_ridge = ridge, bias_ridge
+        self.memory, self.pairs = memory, pairs
         self._block = _BLOCK if memory is None else max(1, min(_BLOCK, int(memory) // _SHARE_OF_MEMORY))
         #: arms with rows, in the order of their places
         self._arms: dict[ArmName, _Arm] = {}
         #: source -> calibration of its scores
         self._scales: dict[str, Scale] = {}
-        #: p, 0 before any row
+        #: p; 0 before the first row
         self._size = 0
         self._places: dict[ArmName, int] = {}
         self._parts: dict[ArmName, _Part] = {}
@@ -223,7 +181,8 @@ class Heads:
     def sampled(self, z: Vector, *, arms: Sequence[ArmName], weight: float, which: slice) -> tuple[Matrix, Matrix]:
         """Returns (posterior minus prior means of quality and cost, (2, arms), deviations of the value, (n, arms)).
 
-        z: design row, (p,). which: n pairs of samples: the mean plus and minus the deviation, in units of reward.
+        z: design row, (p,). weight: weight of cost. which: the pairs of samples; a pair is the mean plus and minus a
+        deviation. Deviations are in units of reward.
         """
         noise, places = max(self.noise.at(weight), LEAST_NOISE), self._places
         if not places:
@@ -232,13 +191,14 @@ class Heads:
         drawn = (self._drawn[which].reshape(-1, z.size) @ z).reshape(-1, len(places))
         if list(arms) == list(places):
             return means, noise * drawn
-        if others := [arm for arm in arms if arm not in places]:
+        new = [arm for arm in arms if arm not in places]
+        if new:
             with_rows = list(places)
-            shares = np.linalg.solve(self._kernel(with_rows, with_rows), self._kernel(with_rows, others))
+            shares = np.linalg.solve(self._kernel(with_rows, with_rows), self._kernel(with_rows, new))
             above = drawn - self._prior_values(with_rows, z=z)[which]
             means = np.concatenate([means, means @ shares], axis=1)
-            drawn = np.concatenate([drawn, self._prior_values(others, z=z)[which] + above @ shares], axis=1)
-            places = {arm: place for place, arm in enumerate([*with_rows, *others])}
+            drawn = np.concatenate([drawn, self._prior_values(new, z=z)[which] + above @ shares], axis=1)
+            places = {arm: place for place, arm in enumerate(with_rows + new)}
         order = [places[arm] for arm in arms]
         return means[:, order], noise * drawn[:, order]
 
@@ -246,42 +206,38 @@ class Heads:
         """Learn a row with the design row z, (p,). Returns the prediction error (in reward, in standard deviations)."""
         if row.arm not in self._arms:
             self._size = z.size
-            self._place({**self._arms, row.arm: _Arm()})
+            self._assign_places({**self._arms, row.arm: _Arm()})
         part, arm = self._parts[row.arm], self._arms[row.arm]
         scale = self._scales.get(row.source, PLAIN)
-        missed, spread = self._take(part, self._newest(row.arm, row.source, arm.number, z, row.target, row.rows))
-        arm.number, arm.fresh = arm.number + 1, arm.fresh + row.rows
-        if sum(self._arms[name].number for name in part.arms) % self._block == 0:
-            self._add(part)
-            for member in (self._arms[name] for name in part.arms):
-                member.fade(1.0 if self.memory is None else math.exp(-member.fresh / self.memory))
-                member.fresh = 0.0
+        signs = signs_of(row.arm, "row", arm.number, count=self.pairs)
+        errors, spread = self._add(part, _Newest(row.arm, row.source, arm.number, z, row.target, row.rows, signs))
+        arm.number, arm.unfaded = arm.number + 1, arm.unfaded + row.rows
+        members = [self._arms[name] for name in part.arms]
+        if sum(member.number for member in members) % self._block == 0:
+            self._move_to_sums(part)
+            for member in members:
+                member.fade(1.0 if self.memory is None else math.exp(-member.unfaded / self.memory))
+                member.unfaded = 0.0
             self._solve(part)
-        return self.noise.learn(row, rows=scale.share * row.rows, missed=missed, spread=spread)
+        return self.noise.learn(errors, weight=row.weight, rows=scale.share * row.rows, spread=spread)
 
     def rescale(self, source: str, scale: Scale) -> None:
         """Use this calibration for all rows of a source, earlier rows included."""
         parts = {id(part): part for part in self._parts.values()}.values()
         for part in parts:
-            self._add(part)
+            self._move_to_sums(part)
         self._scales[source] = scale
         for part in parts:
             self._solve(part)
 
     def fade(self, arm: ArmName, *, share: float) -> None:
-        """Multiply the weight of an arm's rows by `share`, in (0, 1]: the estimate stays, new rows soon outweigh it."""
+        """Multiply the weight of an arm's rows by `share`, in (0, 1]: the estimate stays until new rows outweigh it."""
         if arm in self._arms:
-            self._add(self._parts[arm])
+            self._move_to_sums(self._parts[arm])
             self._arms[arm].fade(share)
             self._solve(self._parts[arm])
 
-    def _newest(
-        self, arm: ArmName, source: str, number: int, z: Vector, target: tuple[float, float], rows: float
-    ) -> _Newest:
-        signs = signs_of(arm, "row", number, count=self.pairs)
-        return _Newest(arm, source, number, z, target, rows, signs)
-
-    def _take(self, part: _Part, row: _Newest) -> tuple[Vector, float]:
+    def _add(self, part: _Part, row: _Newest) -> tuple[Vector, float]:
         """Add a row to the posterior. Returns (prediction errors, (2,), z^T A^-1 z before the row)."""
         place = part.slice_of(row.arm, size=row.z.size)
         gain = part.gain(row.z, place=place)
@@ -298,12 +254,13 @@ class Heads:
         part.newest.append(row)
         return errors, spread
 
-    def _add(self, part: _Part) -> None:
+    def _move_to_sums(self, part: _Part) -> None:
+        """Add the newest rows to the sums; the posterior does not change."""
         for arm, source in sorted({(row.arm, row.source) for row in part.newest}):
             newest = [row for row in part.newest if (row.arm, row.source) == (arm, source)]
             z, rows = np.array([row.z for row in newest]), np.array([row.rows for row in newest])
-            nothing = _Sums(*(np.zeros((rows, self._size)) for rows in (self._size, 2, self.pairs)))
-            sums = self._arms[arm].sums.setdefault(source, nothing)
+            zeros = _Sums(*(np.zeros((length, self._size)) for length in (self._size, 2, self.pairs)))
+            sums = self._arms[arm].sums.setdefault(source, zeros)
             signs = np.array([row.signs for row in newest])
             weighted = rows[:, None] * z
             gram = z.T @ weighted
@@ -312,24 +269,25 @@ class Heads:
             sums.noise += (np.sqrt(rows)[:, None] * signs).T @ z
         part.newest = []
 
-    def _place(self, rows: Mapping[ArmName, _Arm]) -> None:
-        """Assign places to these arms, by name. The posterior of a part with unchanged arms is kept."""
-        size, before, mean, drawn = self._size, self._parts, self._mean, self._drawn
+    def _assign_places(self, rows: Mapping[ArmName, _Arm]) -> None:
+        """Assign places to these arms, sorted by name. A part keeps its posterior if its arms are the same."""
+        size, old_parts = self._size, self._parts
+        old_mean, old_drawn = self._mean, self._drawn
         self._arms, self._parts = {arm: rows[arm] for arm in sorted(rows)}, {}
         arms = list(self._arms)
         self._places = {arm: place for place, arm in enumerate(arms)}
         self._mean, self._drawn = np.zeros((2, len(arms), size)), np.zeros((self.pairs, len(arms), size))
         for together in [arms] if self.facts is not None else [[arm] for arm in arms]:
             first, last = self._places[together[0]], self._places[together[-1]] + 1
-            old_part = next((before[arm] for arm in together if arm in before), None)
+            old_part = next((old_parts[arm] for arm in together if arm in old_parts), None)
             place = slice(first * size, last * size)
             if old_part is not None and old_part.arms == together:
                 part = replace(old_part, place=place)
-                for new, old in ((self._mean, mean), (self._drawn, drawn)):
+                for new, old in ((self._mean, old_mean), (self._drawn, old_drawn)):
                     new.reshape(len(new), -1)[:, place] = old.reshape(len(old), -1)[:, old_part.place]
             else:
                 if old_part is not None:
-                    self._add(old_part)
+                    self._move_to_sums(old_part)
                 gains = np.empty((self._block, len(together) * size))
                 part = _Part(together, place, np.zeros((0, 0)), gains)
                 self._solve(part)
@@ -379,12 +337,12 @@ class Heads:
         return _samples_of_parts(arm, parts, self.pairs, size) * np.sqrt(self._variances(size))
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """Per arm and source its sums, G as its upper triangle row by row; the newest rows by part.
+        """Sums per arm and source, with the upper triangle of G row by row; newest rows per part.
 
-        The posterior follows from them.
+        The posterior is computed from them.
         """
-        quality, both, cost = self.noise.scatter
-        arrays: Arrays = {"scatter": np.array([[quality, both], [both, cost]])}
+        quality, mixed, cost = self.noise.scatter
+        arrays: Arrays = {"scatter": np.array([[quality, mixed], [mixed, cost]])}
         newest = {part.arms[0]: part.newest for part in self._parts.values()}
         for name, arm in self._arms.items():
             for source, sums in arm.sums.items():
@@ -394,7 +352,7 @@ class Heads:
             numbers = [[row.number, row.rows, *row.target, *row.z] for row in rows]
             arrays[f"newest/{name}"] = np.array(numbers, dtype=np.float64).reshape(-1, 4 + self._size)
         facts: dict[str, Json] = {"rows": self.noise.rows, "size": self._size}
-        facts["arms"] = {name: [arm.number, arm.fresh, *arm.sums] for name, arm in self._arms.items()}
+        facts["arms"] = {name: [arm.number, arm.unfaded, *arm.sums] for name, arm in self._arms.items()}
         return arrays, facts | {"newest": {name: [[r.arm, r.source] for r in rows] for name, rows in newest.items()}}
 
     def restore(self, arrays: Arrays, facts: Facts, *, scales: Mapping[str, Scale]) -> None:
@@ -407,11 +365,13 @@ class Heads:
                 shapes[f"noise/{source}/{name}"] = (self.pairs, size)
         shapes |= {f"newest/{name}": (len(rows), 4 + size) for name, rows in facts["newest"].items()}
         checked = checked_arrays(arrays, shapes=shapes)
-        (quality, both), (_, cost) = checked["scatter"].tolist()
-        self.noise.scatter, self.noise.rows, self._scales = (quality, both, cost), facts["rows"], dict(scales)
-        self._arms, self._places, self._parts, arms = {}, {}, {}, dict[ArmName, _Arm]()
-        for name, (number, fresh, *sources) in facts["arms"].items():
-            arms[name] = _Arm({}, number, fresh)
+        (quality, mixed), (_, cost) = checked["scatter"].tolist()
+        self.noise.scatter, self.noise.rows = (quality, mixed, cost), facts["rows"]
+        self._arms, self._places = {}, {}
+        self._parts, self._scales = {}, dict(scales)
+        arms: dict[ArmName, _Arm] = {}
+        for name, (number, unfaded, *sources) in facts["arms"].items():
+            arms[name] = _Arm({}, number, unfaded)
             for source in sources:
                 gram = np.zeros((size, size))
                 gram[np.triu_indices(size)] = checked[f"gram/{source}/{name}"]
@@ -419,12 +379,13 @@ class Heads:
                 key = f"{source}/{name}"
                 arms[name].sums[source] = _Sums(gram, checked[f"moment/{key}"], checked[f"noise/{key}"])
         if arms:
-            self._place(arms)
+            self._assign_places(arms)
         for name, rows in facts["newest"].items():
             for (arm, source), numbers in zip(rows, checked[f"newest/{name}"].tolist(), strict=True):
                 number, count, quality, cost, *z = numbers
-                row = self._newest(arm, source, int(number), np.array(z), (quality, cost), count)
-                self._take(self._parts[arm], row)
+                signs = signs_of(arm, "row", int(number), count=self.pairs)
+                row = _Newest(arm, source, int(number), np.array(z), (quality, cost), count, signs)
+                self._add(self._parts[arm], row)
 
 
 def design(features: Vector) -> Vector:
@@ -434,7 +395,7 @@ def design(features: Vector) -> Vector:
 
 @functools.lru_cache(maxsize=256)
 def _samples_apart(arm: str, count: int, size: int) -> Matrix:
-    """Deviations of N(0, I), (count, size), of an independent arm: signs; the intercept's times upper quantiles."""
+    """Samples of N(0, I) for an independent arm, (count, size): signs, times upper quantiles for the intercept."""
     samples = signs_of(arm, "prior", 0, count=count * size).reshape(count, size)
     order = sorted(range(count), key=lambda sample: hashlib.blake2b(_name(arm, "intercept", sample)).digest())
     values = np.array([NormalDist().inv_cdf(0.5 + (sample + 0.5) / (2 * count)) for sample in range(count)])
@@ -445,7 +406,7 @@ def _samples_apart(arm: str, count: int, size: int) -> Matrix:
 
 @functools.lru_cache(maxsize=256)
 def _samples_of_parts(arm: str, parts: tuple[str, ...], count: int, size: int) -> Matrix:
-    """Samples with the covariance C between arms, (count, size): sums of signs for all arms, each fact, the arm."""
+    """Samples with covariance C between arms, (count, size): sums of signs for all arms, for each part, for the arm."""
     samples = math.sqrt(OWN) * signs_of(arm, "prior", 0, count=count * size)
     for name, variance in [("common", COMMON), *((part, PART) for part in parts)]:
         samples += math.sqrt(variance) * signs_of(name, "part", 0, count=count * size)
@@ -454,7 +415,7 @@ def _samples_of_parts(arm: str, parts: tuple[str, ...], count: int, size: int) -
 
 
 def signs_of(name: str, kind: str, number: int, *, count: int) -> Vector:
-    """`count` numbers +1 or -1, determined by the name, the kind and the number."""
+    """`count` signs, +1 or -1, computed from the name, the kind and the number."""
     stream = hashlib.shake_128(_name(name, kind, number)).digest((count + 7) // 8)
     return np.unpackbits(np.array(bytearray(stream), dtype=np.uint8))[:count].astype(np.float64) * 2.0 - 1.0
 

@@ -2,9 +2,9 @@
 
 y is the rating of a trusted rater, g the score of the source, and g = a + c y + e on the decisions with both. Without a
 rating, (g - a) / c is an unbiased observation of y. Its variance is 1 / r^2 times the variance of y, so it has the
-weight of r^2 rows; r is the correlation of y and g within the answers of one arm. (Across all arms, a source that
-favours one arm would look right as soon as that arm is good.) The prior odds that the source is informative are even;
-Schwarz's approximation of the Bayes factor updates them.
+weight of r^2 rows. r is the correlation of y and g within the answers of one arm, because across arms a source that
+favours one arm would look right as soon as that arm is good. The prior odds that the source is informative are even,
+and updated by Schwarz's approximation of the Bayes factor.
 
 Until the first decision with both, scores are used as they are, with the weight of the setting `learning.weights`,
 which is also the upper bound afterwards. Sums are stored per source, so all rows of a source follow its current
@@ -23,15 +23,15 @@ from ragbandit.shared.types import ArmName, Matrix, Vector
 SURROGATES: Final = ("judge", "event")
 #: source of all ratings that are used as the quality
 TRUSTED: Final = "trusted"
-#: virtual uncorrelated decisions with both, the prior of the correlation
+#: prior of the correlation: number of virtual decisions with both that are uncorrelated
 _PRIOR_ROWS: Final = 4.0
-#: growth of the number of decisions with both after which the scale is fitted again, and all heads are solved
+#: the scale is fitted again, and all heads are solved, when the number of decisions with both has grown by this factor
 _GROWTH: Final = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Calibration: quality = (score - offset) / slope; the row keeps `share`, in [0, 1], of its weight."""
+    """Calibration of a source: quality = (score - offset) / slope. `share`, in [0, 1], multiplies the row's weight."""
 
     share: float = 1.0
     slope: float = 1.0
@@ -42,13 +42,13 @@ class Scale:
         return (score - self.offset) / self.slope
 
 
-#: scale of trusted raters, and of every source before the first decision with both
+#: scale of trusted ratings, and of every source before the first decision with both
 PLAIN: Final = Scale()
 
 
 @dataclass(slots=True)
 class Surrogate:
-    """Calibration state of one source."""
+    """Calibration state of one source of scores."""
 
     #: arm -> (number of decisions with both, sum of y, sum of g)
     arms: dict[ArmName, Vector] = field(default_factory=dict)

@@ -1,14 +1,14 @@
 """A report and its rows: the decisions of a period with their outcomes and learned rewards, as arrays.
 
-A period with more than `ReportScope.most` questions is sampled. The last six digits of a decision's seed decide whether
-it is drawn: the seed is a hash of the decision's id under the store's secret, so every question has the same chance
-whatever its time, arm or rating, and every reader draws the same rows. The arm is drawn by the seed's first 53 bits,
-between whose edges the last digits are uniform. This is independent thinning: a thinned stream of rows has the means of
-the whole stream, and its rows come in the same order with the same propensities, so the confidence sequences of the
-estimates hold for it as they do for the whole. The share drawn is a power of 1/2, so that a growing period changes its
-sample seldom, and the smaller sample is part of the larger one.
+If a period has more than `ReportScope.most` questions, a sample is read. The last six digits of a decision's seed
+decide whether its row belongs to the sample. The seed is a hash of the decision's id under the store's secret, so every
+question has the same chance whatever its time, arm or rating, and every reader gets the same rows. (The first 53 bits
+of the seed draw the arm; given the arm, the last digits are still uniform.) Such independent thinning keeps the means,
+the order and the propensities of the rows, so the confidence sequences of the estimates hold for a sample too. The
+share that is read is a power of 1/2: the sample of a growing period seldom changes, and a smaller sample is part of
+the larger one.
 
-Imported decisions are no traffic, and are not counted.
+Imported decisions do not count as traffic, and are left out.
 """
 
 import json
@@ -41,9 +41,9 @@ class Line:
     """One line of a report."""
 
     name: str
-    """What it is about."""
+    """Name of the group of questions, or "always" and the arm."""
     against: str
-    """The arm that it is compared with."""
+    """The arm that always answers in the comparison."""
     questions: int
     """Questions that could have had this arm; estimated if the report is made from a sample."""
     cost: Comparison
@@ -53,24 +53,24 @@ class Line:
     value: Comparison | None = None
     """Reward per question at the configured weight of cost, of rated answers."""
     earned: str | None = None
-    """What routing earned at the configured price, in words; null if nothing is known of it."""
+    """What routing earned at the configured price, in words; null if it cannot be estimated."""
     verdict: str
-    """better, as good or worse, then cheaper, same cost or more expensive, as "as good, cheaper"; or "cannot
-    tell yet"."""
+    """Quality and cost, for example "as good, cheaper"; or "cannot tell yet". Quality is better, as good or worse; cost
+    is cheaper, same cost or more expensive."""
     missing: str | None
     """Why there is no verdict, and how many more questions it takes; null if there is a verdict."""
     saved: str
-    """What was saved in all, in words."""
+    """The total savings, in words."""
     words: str
     """The verdict in words, with its numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """What was asked in a period, by the hourly totals: exact, whatever was sampled."""
+    """Totals of a period from the hourly counters: exact, even if the report is made from a sample."""
 
     questions: int
-    """Decisions, of any kind but imported ones."""
+    """Number of decisions, without imported ones."""
     dollars: float
     """Dollars of all outcomes."""
     steps: float
@@ -80,97 +80,96 @@ class Asked:
     shares: Mapping[str, float]
     """Arm -> its share of the questions."""
     counted_to: float
-    """The figures hold decisions up to this time, seconds since 1970."""
+    """Time up to which decisions are counted, seconds since 1970."""
     behind_s: float
     """Seconds from `counted_to` to the newest question of the period."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """The questions that a report was made from."""
+    """Size of a report's sample."""
 
     questions: int
     """Questions read."""
     out_of: int
-    """Questions of the period, of which they are a uniform sample."""
+    """Questions of the period, from which the sample was drawn uniformly."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """A report of a time. Every line is about the questions that could have had the arm that it is compared with."""
+    """A report of a period. Every line covers the questions that could have had the arm of its comparison."""
 
     sentence: str = ""
     """All of it in one sentence."""
     since: float
-    """Beginning of the time, seconds since 1970."""
+    """Start of the period, seconds since 1970."""
     until: float
-    """End of the time."""
+    """End of the period, seconds since 1970."""
     tenant: str | None
-    """The tenant that it is about; null: all."""
+    """The tenant whose questions are counted; null for all tenants."""
     unit: Unit
-    """The unit of costs: dollars; if none were reported, steps or seconds."""
+    """The unit of costs: dollars if outcomes report them, else steps or seconds."""
     why: str | None
-    """Why it is compared with this arm; null if there is no arm to compare with."""
+    """Why this arm was chosen for the comparison; null if there is no arm to compare with."""
     price: str | None = None
     """What a right answer is worth by the reward setting, in words; null without a price."""
     sample: Sample | None = None
-    """The sample that comparisons and lines are made from; null if every question was read."""
+    """The sample behind comparisons and lines; null if every question was read."""
     asked: Asked | None = None
-    """Exact figures of a sampled period; null without a sample, with a tenant, or before hours are counted."""
+    """Exact totals of a sampled period; null without a sample, with a tenant, or if hours are not counted yet."""
     total: Line | None
-    """All questions; null if nothing can be compared."""
+    """The line of all questions; null if nothing can be compared."""
     costs: Mapping[Unit, Comparison]
-    """Dollars, steps and seconds over these questions, as far as outcomes report them."""
+    """Comparisons in dollars, steps and seconds, as far as outcomes report them."""
     arms: tuple[Line, ...]
-    """The same against each arm, the most used first."""
+    """Lines of all questions against each arm, the most used arm first."""
     tenants: tuple[Line, ...]
-    """By tenant, the largest first; empty if there is only one."""
+    """Lines by tenant, the largest first; empty if there is only one tenant."""
     prices: tuple[Line, ...]
-    """By price."""
+    """Lines by price; empty if there is only one price."""
     weeks: tuple[Line, ...]
-    """By week, which begin on Mondays, UTC."""
+    """Lines by week, from Monday 00:00 UTC; empty if there is only one week."""
     left_out: Mapping[str, int]
-    """Questions that are in no line, by the reason; estimated if the report is made from a sample."""
+    """Reason -> number of questions that no line includes; estimated if the report is made from a sample."""
     notes: tuple[str, ...]
-    """How the numbers are meant, and what is not among them."""
+    """Notes on how to read the numbers, and on what they leave out."""
     learning: str | None = None
-    """The state of learning: a word, why, and what to do; null where it is not known."""
+    """The state of learning, its reason, and what to do; null if it is unknown."""
 
 
-#: decisions that are read at once
+#: rows fetched from the database at once
 _PAGE: Final = 2000
-#: questions that a report reads: reading them takes about a second, and 20 MB
+#: default of `ReportScope.most`: reading this many questions takes about a second, and 20 MB
 MOST_ROWS: Final = 30_000
 #: units of costs, which every outcome may report
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
 _COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "judge", "by_judge", "counts", *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost")
 _FORCED: Final = '"forced":true'
-#: why a row compares nothing
+#: key of a decision's facts -> reason to leave the decision out
 _NO_DRAW: Final = {STICKY: "a turn that stayed on its arm", KILLED: "an arm that was pinned"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportScope:
-    """Which rows: since <= made_at < until, of one tenant or (None) of all, at most about `most` of them.
+    """Which rows a report reads: since <= made_at < until."""
 
-    label: the ledger whose rewards are read. reward: the setting whose price rewards are counted at; None for the price
-    that each was learned at.
-    """
-
+    #: policy whose ledger has the rewards
     label: str
     since: float
     until: float
+    #: None for all tenants
     tenant: str | None = None
+    #: a larger period is sampled, to about this number of rows
     most: int = MOST_ROWS
+    #: reward setting whose price applies to all rewards; None keeps the price at which each reward was learned
     reward: RewardSettings | None = None
 
     @property
     def condition(self) -> ColumnElement[bool]:
-        """The rows of the period and the tenant."""
-        time = decisions.c.made_at
-        tenant = [] if self.tenant is None else [decisions.c.tenant == self.tenant]
-        return and_(time >= self.since, time < self.until, *tenant)
+        """SQL condition for the period and the tenant."""
+        period = and_(decisions.c.made_at >= self.since, decisions.c.made_at < self.until)
+        return period if self.tenant is None else and_(period, decisions.c.tenant == self.tenant)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,31 +178,33 @@ class ReportRows:
 
     arms: tuple[str, ...]
     made_at: Vector
+    #: index in `tenants`
     tenant: Choices
     tenants: tuple[str, ...]
+    #: index in `prices`
     price: Choices
-    #: names, or weights of cost as numbers
+    #: names of prices, or weights of cost as text
     prices: tuple[str, ...]
-    #: the drawn one
+    #: index of the drawn arm in `arms`
     arm: Choices
     #: 0 for arms that were not offered
     pmf: Matrix
-    #: unit -> of the outcomes; NaN where there is none
+    #: unit -> costs of the outcomes, NaN without an outcome
     costs: Mapping[Unit, Vector]
     #: quality by learned ratings, labels and rewards; NaN if the answer has none
     quality: Vector
-    #: what the policy expected of each arm before the draw; NaN where it said nothing
+    #: the policy's predictions for every arm before the draw; NaN without a prediction
     expected_quality: Matrix
     expected_cost: Matrix
-    #: why a row is not among them -> how many
+    #: reason -> number of rows left out for it
     left_out: Mapping[str, int]
-    #: questions of the period, of which the rows and `left_out` are a sample; None if all were read
+    #: questions of the period if the rows and `left_out` are a sample; None if all were read
     whole: int | None = None
-    #: reward of the same answers as `quality`: quality less weighted cost; None if it was not read
+    #: reward of the same answers as `quality`: quality - weight * cost; None if it was not read
     reward: Vector | None = None
-    #: a judge's scores, in [0, 1], NaN if there is none; None if they stand for the quality, as people rated too few
+    #: a judge's scores in [0, 1], NaN without a score; None if people rated so few that scores are used as the quality
     judge: Vector | None = None
-    #: rows that a label stands for, by the probability of the label queue; None: all are as likely
+    #: rows that the answer's label stands for (`label_weight`), 1 without a label; None if all are 1
     counts: Vector | None = None
 
     @property
@@ -214,37 +215,36 @@ class ReportRows:
 
     @property
     def scale(self) -> float:
-        """Questions of the period for each one read, left-out ones included."""
+        """Questions of the period per question read, left-out ones included."""
         return 1.0 if self.sample is None else self.sample.out_of / max(self.sample.questions, 1)
 
     def part(self, rows: Flags | slice) -> "ReportRows":
-        """The log with these rows only."""
-        known = {one.name: getattr(self, one.name) for one in fields(self)}
-        cut: dict[str, Any] = {name: value[rows] for name, value in known.items() if isinstance(value, np.ndarray)}
-        return replace(self, costs={unit: value[rows] for unit, value in self.costs.items()}, **cut)
+        """The same log with only these rows."""
+        values = {column.name: getattr(self, column.name) for column in fields(self)}
+        part: dict[str, Any] = {name: value[rows] for name, value in values.items() if isinstance(value, np.ndarray)}
+        return replace(self, costs={unit: cost[rows] for unit, cost in self.costs.items()}, **part)
 
 
 def read_log(database: Database, scope: ReportScope) -> ReportRows:
     """The rows of a report, the newest first: all of the period, or a sample. Raises StoreError."""
     with database.read() as connection:
-        asked = _count(connection, scope.condition)
-        rows = _Rows()
-        rows.read(connection, scope, share=share_of(asked, most=scope.most))
-        if rows.imported and asked > scope.most:
-            asked = _count(connection, scope.condition & ~_IS_IMPORTED)
-            rows = _Rows()
-            rows.read(connection, scope, share=share_of(asked, most=scope.most))
-    return rows.log(whole=asked if asked > scope.most else None)
+        questions = _count(connection, scope.condition)
+        rows = _read_rows(connection, scope, questions=questions)
+        if rows.imported and questions > scope.most:  # imported decisions took rows of the sample
+            questions = _count(connection, scope.condition & ~_IS_IMPORTED)
+            rows = _read_rows(connection, scope, questions=questions)
+    return rows.log(whole=questions if questions > scope.most else None)
 
 
-#: totals of an hour that `Asked` sums
+#: hourly counters that `Asked` needs
 _SUMMED: Final = ("decided", *UNITS)
 
 
 def read_asked(database: Database, scope: ReportScope) -> Asked | None:
-    """Exact figures of the period by the hourly totals; None for one tenant, and if its hours are not counted.
+    """Exact totals of the period from the hourly counters; None for one tenant, or if its hours are not counted.
 
-    An hour that lies in the period in part adds the share of its questions that do. Raises StoreError.
+    If an hour lies only partly in the period, its totals are multiplied by the share of its questions that do. Raises
+    StoreError.
     """
     first, last = hour_of(scope.since), hour_of(scope.until)
     sums: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(_SUMMED, 0.0))
@@ -252,29 +252,31 @@ def read_asked(database: Database, scope: ReportScope) -> Asked | None:
         counted_to = position_of(connection, TRAFFIC).get("decisions", (-1.0,))[0]
         if scope.tenant is not None or counted_to < scope.since or last - first > KEPT:
             return None
-        parts = {(hour, hour + 1): _part(connection, scope, hour=hour) for hour in (first, last)}
-        for (since, until), part in {(first + 1, last): 1.0, **parts}.items():
-            for arm, totals in summed(connection, policy=None, since=since, until=until, names=_SUMMED).items():
+        shares = {(hour, hour + 1): _share_of_hour(connection, scope, hour=hour) for hour in (first, last)}
+        for (begin, end), share in {(first + 1, last): 1.0, **shares}.items():
+            for arm, totals in summed(connection, policy=None, since=begin, until=end, names=_SUMMED).items():
                 for name in _SUMMED:
-                    sums[arm][name] += part * getattr(totals, name)
+                    sums[arm][name] += share * getattr(totals, name)
         newest = connection.execute(select(func.max(decisions.c.made_at)).where(scope.condition)).scalar()
-    questions = math.fsum(each["decided"] for each in sums.values())
+    questions = math.fsum(totals["decided"] for totals in sums.values())
+    costs = {unit: math.fsum(totals[unit] for totals in sums.values()) for unit in UNITS}
     return Asked(
         questions=round(questions),
-        **{unit: math.fsum(each[unit] for each in sums.values()) for unit in UNITS},
-        shares={arm: each["decided"] / max(questions, 1.0) for arm, each in sums.items()},
+        **costs,
+        shares={arm: totals["decided"] / max(questions, 1.0) for arm, totals in sums.items()},
         counted_to=min(counted_to, scope.until),
         behind_s=max((newest or 0.0) - counted_to, 0.0),
     )
 
 
-def _part(connection: Connection, scope: ReportScope, *, hour: int) -> float:
-    """The share of an hour's questions that were asked within the period; of its time if none is stored."""
-    time, begin, end = decisions.c.made_at, 3600.0 * hour, 3600.0 * (hour + 1)
-    since, until = max(begin, scope.since), min(end, scope.until)
-    asked = _count(connection, and_(time >= begin, time < end))
-    inside = _count(connection, and_(time >= since, time < until))
-    return inside / asked if asked else (until - since) / 3600.0
+def _share_of_hour(connection: Connection, scope: ReportScope, *, hour: int) -> float:
+    """Share of an hour's questions that lie in the period; share of its time if it has no questions."""
+    time = decisions.c.made_at
+    begin, end = 3600.0 * hour, 3600.0 * (hour + 1)
+    first, last = max(begin, scope.since), min(end, scope.until)
+    questions = _count(connection, and_(time >= begin, time < end))
+    inside = _count(connection, and_(time >= first, time < last))
+    return inside / questions if questions else (last - first) / 3600.0
 
 
 _IS_IMPORTED: Final = decisions.c.facts.contains(f'"{IMPORTED}":')
@@ -285,46 +287,52 @@ def _count(connection: Connection, condition: ColumnElement[bool]) -> int:
 
 
 def share_of(asked: int, *, most: int) -> float:
-    """The largest power of 1/2 by which at most `most` of these questions are drawn."""
+    """The largest power of 1/2 that leaves at most `most` of `asked` questions."""
     return 0.5 ** max(math.ceil(math.log2(max(asked, 1) / most)), 0)
+
+
+def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) -> "_Rows":
+    """Read the rows of the scope, the newest first; a sample if there are more than `scope.most` questions."""
+    in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
+    query = select(
+        *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
+        *outcomes.c["cost", "steps"],
+        *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates", "preset"],
+        updates.c.cost.label("charged"),
+    ).select_from(
+        decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger),
+    )
+    share = share_of(questions, most=scope.most)
+    if share < 1.0:  # the seed is a decimal without leading zeros
+        last_digits = func.substr(decisions.c.seed, func.length(decisions.c.seed) - 5)
+        query = query.where(last_digits < f"{round(1e6 * share):06}")
+    query = query.where(scope.condition).order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
+    rows = _Rows()
+    with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
+        for row in result.mappings():
+            rows.add(row, reward=scope.reward)
+    return rows
 
 
 @dataclass(kw_only=True, slots=True)
 class _Rows:
-    """Rows while they are read: numbers as arrays, a few numbers for each arm on offer."""
+    """Collects rows as plain numbers, which take little memory."""
 
+    #: arm -> its index
     arms: dict[str, int] = field(default_factory=dict)
-    #: JSON of the arms on offer -> their names
+    #: JSON of the offered arms -> their names
     offers: dict[str, list[str]] = field(default_factory=dict)
     tenants: dict[str, int] = field(default_factory=dict)
     prices: dict[str, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     imported: int = 0
-    #: a number for each of _COLUMNS of each row, and for each of _OFFERED of each arm on offer
+    #: the numbers of _COLUMNS, row after row
     columns: "array[float]" = field(default_factory=lambda: array("d"))
+    #: the numbers of _OFFERED, for every offered arm of every row
     offered: "array[float]" = field(default_factory=lambda: array("d"))
 
-    def read(self, connection: Connection, scope: ReportScope, *, share: float) -> None:
-        """Add the rows of the scope whose seeds draw them, the newest first."""
-        ours = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
-        query = select(
-            *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
-            *outcomes.c["cost", "steps"],
-            *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates", "preset"],
-            updates.c.cost.label("charged"),
-        ).select_from(
-            decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, ours),
-        )
-        if share < 1.0:  # the seed is a decimal without leading zeros
-            last = func.substr(decisions.c.seed, func.length(decisions.c.seed) - 5)
-            query = query.where(last < f"{round(1e6 * share):06}")
-        query = query.where(scope.condition).order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
-        with connection.execute(query.execution_options(yield_per=_PAGE)) as rows:
-            for row in rows.mappings():
-                self.add(row, reward=scope.reward)
-
     def add(self, row: RowMapping, *, reward: RewardSettings | None) -> None:
-        """Add a row, or count why it is left out."""
+        """Add a row, or count the reason to leave it out."""
         facts = row["facts"]
         if f'"{IMPORTED}":' in facts:
             self.imported += 1
@@ -332,14 +340,17 @@ class _Rows:
         if row["arms"] not in self.offers:
             self.offers[row["arms"]] = json.loads(row["arms"])
         arms = self.offers[row["arms"]]
-        why = _why_not(row, arms=arms)
-        if why is not None:
-            self.left_out[why] += 1
+        reason = _reason_to_leave_out(row, arms=arms)
+        if reason is not None:
+            self.left_out[reason] += 1
             return
         self._add_offered(arms, pmf=json.loads(row["pmf"]), facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
         by_judge = row["judged_by"] == "judge"
-        cost = None if row["cost"] is None else json.loads(row["cost"])
+        costs = (np.nan,) * 3
+        if row["cost"] is not None:
+            cost = json.loads(row["cost"])
+            costs = (cost.get("dollars", 0.0), row["steps"], cost.get("seconds_total", 0.0))
         self.columns.extend(
             (
                 row["made_at"],
@@ -351,33 +362,30 @@ class _Rows:
                 row["quality"] if by_judge else judge_score(row["surrogates"]),
                 by_judge,
                 label_weight(json.loads(facts)) if row["judged_by"] == "label" and LABEL_QUEUE in facts else 1.0,
-                *(
-                    (np.nan,) * 3
-                    if cost is None
-                    else (cost.get("dollars", 0.0), row["steps"], cost.get("seconds_total", 0.0))
-                ),
+                *costs,
             )
         )
 
     def _add_offered(self, arms: list[str], *, pmf: list[float], facts: str) -> None:
         values = json.loads(facts) if '"quality":' in facts else {}
-        number, nothing = len(self.columns) // len(_COLUMNS), [np.nan] * len(arms)
-        quality, cost = (_numbers(values.get(name), count=len(arms)) or nothing for name in ("quality", "cost"))
-        for each in zip(arms, pmf, quality, cost, strict=True):
-            self.offered.extend((number, self.arms.setdefault(each[0], len(self.arms)), *each[1:]))
+        number, unknown = len(self.columns) // len(_COLUMNS), [np.nan] * len(arms)
+        quality, cost = (_numbers(values.get(name), count=len(arms)) or unknown for name in ("quality", "cost"))
+        for arm, *numbers in zip(arms, pmf, quality, cost, strict=True):
+            self.offered.extend((number, self.arms.setdefault(arm, len(self.arms)), *numbers))
 
     def log(self, *, whole: int | None) -> ReportRows:
         """The rows as arrays."""
         columns = dict(zip(_COLUMNS, _by_column(self.columns, len(_COLUMNS)), strict=True))
-        of = dict(zip(_OFFERED, _by_column(self.offered, len(_OFFERED)), strict=True))
-        at, shape = (of["row"].astype(np.intp), of["place"].astype(np.intp)), (len(columns["arm"]), len(self.arms))
+        offered = dict(zip(_OFFERED, _by_column(self.offered, len(_OFFERED)), strict=True))
+        cells = offered["row"].astype(np.intp), offered["place"].astype(np.intp)
+        shape = len(columns["arm"]), len(self.arms)
         tables = {"pmf": np.zeros(shape), "quality": np.full(shape, np.nan), "cost": np.full(shape, np.nan)}
         for name, table in tables.items():
-            table[at] = of[name]
+            table[cells] = offered[name]
         judge, by_judge = columns["judge"], columns["by_judge"] > 0.0
-        told = int((~by_judge & ~np.isnan(columns["quality"] + judge)).sum()) >= FEWEST_BOTH
-        for name in ("quality", "reward") if told else ():
-            columns[name][by_judge] = np.nan
+        judge_helps = int((~by_judge & ~np.isnan(columns["quality"] + judge)).sum()) >= FEWEST_BOTH
+        if judge_helps:
+            columns["quality"][by_judge] = columns["reward"][by_judge] = np.nan
         return ReportRows(
             arms=tuple(self.arms),
             made_at=columns["made_at"],
@@ -394,25 +402,25 @@ class _Rows:
             left_out=dict(self.left_out),
             whole=whole,
             reward=columns["reward"],
-            judge=judge if told else None,
+            judge=judge if judge_helps else None,
             counts=columns["counts"] if (columns["counts"] != 1.0).any() else None,
         )
 
 
 def _by_column(numbers: "array[float]", width: int) -> Matrix:
-    """Numbers that came row by row, shape (width, rows)."""
+    """Transpose numbers that are stored row after row: shape (width, rows)."""
     return np.array(numbers, dtype=np.float64).reshape(-1, width).T
 
 
-def _why_not(row: RowMapping, *, arms: list[str]) -> str | None:
-    """Why a decision compares nothing; None if it compares arms."""
-    for key, why in _NO_DRAW.items():
+def _reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:
+    """Why a decision cannot compare arms; None if it can."""
+    for key, reason in _NO_DRAW.items():
         if f'"{key}":' in row["facts"]:
-            return why
+            return reason
     if _FORCED in (row["request"] or ""):
         return "an arm that the caller chose"
     if len(arms) < 2:
-        return "one arm alone on offer"
+        return "only one arm on offer"
     if row["cost"] is None and row["source"] != "explicit":
         return "no outcome yet"
     return None
@@ -427,7 +435,6 @@ def _reward(row: RowMapping, *, setting: RewardSettings | None) -> float:
 
 
 def _price(row: RowMapping) -> str:
-    """The name of a decision's price, else its weight of cost."""
     if row["price"] is not None:
         return str(row["price"])
     return "as configured" if row["cost_weight"] is None else f"weight {row['cost_weight']:g}"

@@ -1,14 +1,13 @@
-"""The report of a period: its costs and quality against always one arm; by tenant, price and week too.
+"""The report of a period: costs and quality of what was served against always one arm, also by tenant, price and week.
 
-Verdicts come from two intervals, of the differences in quality and in cost, each of 95 % and valid at every look.
-Quality is as good if its lower bound is above -MARGIN (non-inferiority); a cost is the same if its interval lies within
-SAME_COST of the other.
+Verdicts come from two 95 % intervals, of the differences in quality and in cost, both valid at every look. Quality is
+"as good" if its lower bound is above -MARGIN (non-inferiority). The cost is the "same cost" if its interval lies within
+SAME_COST of the arm's cost.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -47,22 +46,22 @@ from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.formats import NOTHING, decimal, duration, money, number, percent, roughly
 from ragbandit.shared.types import Vector
 
-#: quality per question that may be lost where two are called as good: of right answers 95 in 100 stay, as is usual
+#: quality per question that may be lost in a verdict "as good": 5 of 100 right answers, the usual margin
 MARGIN: Final = 0.05
-#: share of the other's cost within which two costs are called the same
+#: largest difference of two costs that count as the same, as a share of the arm's cost
 SAME_COST: Final = 0.02
 #: start of the note that always one arm earns as much as the router
 FIX: Final = "fix: "
-#: least gain a question, in right answers, that is worth a router; questions from which on the verdict may be "fix": of
-#: fewer a policy has learned too little
+#: least gain per question, in right answers, that is worth a router
 WORTH: Final = 0.01
+#: fewest questions for the verdict "fix": with fewer questions a policy has learned too little
 FEWEST_TO_FIX: Final = 300
-#: lines of a table: the largest groups
+#: most lines of a table; smaller groups are left out
 MOST_LINES: Final = 20
 _WEEK_S: Final = 7 * 86_400.0
 #: 1970-01-05 was a Monday
 _MONDAY_S: Final = 4 * 86_400.0
-#: a forecast of more than this multiple of the questions so far is not printed
+#: largest forecast that is printed, as a multiple of the questions so far
 _FARTHEST: Final = 1000.0
 
 
@@ -74,19 +73,21 @@ def report(
     against: str | None = None,
     now: float | None = None,
 ) -> Report:
-    """The report of a period. It has no verdict while draws, outcomes or ratings favour an arm, and gives the reason.
+    """The report of a period. If draws, outcomes or ratings favour an arm, it gives the reason instead of a verdict.
 
-    against: the arm; None for the holdback's, else the incumbent, else the most expensive arm that is tried enough.
-    now: None for the end of the period. Raises InvalidInput for an impossible period, NotFound for an arm that no
-    question was offered, StoreError.
+    against: the arm to compare with; None for the holdback's arm, else the incumbent, else the most expensive arm that
+        is tried enough
+    now: None for the end of the period
+
+    Raises InvalidInput for an impossible period, NotFound for an arm that was never offered, StoreError.
     """
     if not (math.isfinite(scope.since) and math.isfinite(scope.until) and 0.0 <= scope.since < scope.until < 1e11):
         raise InvalidInput(f"since {scope.since:g}, until {scope.until:g}", field="since", remedy="give an earlier one")
     uneven = lately(database, policy=scope.label, now=scope.until)
     alarm = None if uneven is None else uneven.sentence
     log = read_log(database, scope)
-    asked = None if log.whole is None else read_asked(database, scope)
-    return report_of(log, scope, policy=policy, against=against, alarm=alarm, now=now, asked=asked)
+    totals = None if log.whole is None else read_asked(database, scope)
+    return report_of(log, scope, policy=policy, against=against, alarm=alarm, now=now, asked=totals)
 
 
 def report_of(
@@ -99,20 +100,25 @@ def report_of(
     now: float | None = None,
     asked: Asked | None = None,
 ) -> Report:
-    """`report` of rows that were read. alarm: names the side that the log favours. Raises NotFound."""
-    unit = _unit(log)
-    days, price = (scope.until - log.made_at.min(initial=scope.until)) / 86_400.0, price_of(scope.reward)
+    """Make the report of rows that were read; see `report`. Raises NotFound.
+
+    alarm: sentence that names what the log favours; None if it favours nothing
+    asked: exact totals if the rows are a sample
+    """
+    unit, price = _unit(log), price_of(scope.reward)
+    days = (scope.until - log.made_at.min(initial=scope.until)) / 86_400.0
     lines = _Lines(log, unit=unit, days=days, alarm=alarm, price=price)
     everything = np.ones(len(log.arm), dtype=np.bool_)
     arms = [lines.line(f"always {arm}", everything, against=place) for place, arm in enumerate(log.arms)]
-    chosen, why = _against(log, arms, policy=policy, given=against)
+    chosen, why = _arm_to_compare(log, arms, policy=policy, against=against)
     total = None if chosen is None else arms[chosen]
-    left_out = {why: round(count * log.scale) for why, count in log.left_out.items()}
+    left_out = {reason: round(count * log.scale) for reason, count in log.left_out.items()}
     groups: dict[str, Any] = {"tenants": (), "prices": (), "weeks": ()}
     costs: dict[Unit, Comparison] = {}
-    if chosen is not None and total is not None:
-        if lost := int((log.pmf[:, chosen] == 0.0).sum()):
-            left_out[f"{total.against} was not offered, or could not be drawn"] = round(lost * log.scale)
+    if chosen is not None:
+        impossible = int((log.pmf[:, chosen] == 0.0).sum())
+        if impossible:
+            left_out[f"{log.arms[chosen]} was not offered, or could not be drawn"] = round(impossible * log.scale)
         week = ((log.made_at - _MONDAY_S) // _WEEK_S).astype(np.intp)
         names = {number: day_of(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
         groups = {
@@ -120,9 +126,12 @@ def report_of(
             "prices": lines.table(log.price, names=dict(enumerate(log.prices)), against=chosen),
             "weeks": lines.table(week, names=names, against=chosen),
         }
-        units = [one for one in UNITS if np.nansum(log.costs[one]) > 0.0]
-        costs = {one: _cost(log.part(log.pmf[:, chosen] > 0.0), one, against=chosen) for one in units}
-    found = Report(
+        comparable = log.part(log.pmf[:, chosen] > 0.0)
+        units = [name for name in UNITS if np.nansum(log.costs[name]) > 0.0]
+        costs = {name: _compared_costs(comparable, name, against=chosen) for name in units}
+    notes = [] if alarm is not None else list(_fix_note(arms))
+    notes += _notes(log, asked, policy=policy, unit=unit, compares=total is not None)
+    result = Report(
         since=scope.since,
         until=scope.until,
         tenant=scope.tenant,
@@ -133,81 +142,74 @@ def report_of(
         asked=asked,
         total=total,
         costs=costs,
-        arms=tuple(sorted(arms, key=lambda one: (-one.cost.draws, one.name))),
+        arms=tuple(sorted(arms, key=lambda line: (-line.cost.draws, line.name))),
         **groups,
         left_out=left_out,
-        notes=(
-            *(_fix(arms) if alarm is None else ()),
-            *_notes(log, asked, policy=policy, unit=unit, compares=total is not None),
-        ),
+        notes=(),
     )
-    return replace(
-        found, sentence=sentence(found, now=scope.until if now is None else now), notes=tuple(_footnotes(found))
-    )
+    text = sentence(result, now=scope.until if now is None else now)
+    return replace(result, sentence=text, notes=(*_footnotes(result), *notes))
 
 
 def _unit(log: ReportRows) -> Unit:
-    """The unit of the sentence: dollars if some were reported, else steps unless all are alike, else seconds."""
+    """The unit of costs: dollars if some were reported; else seconds if all steps are equal; else steps."""
     if np.nansum(log.costs["dollars"]) > 0.0:
         return "dollars"
     steps = log.costs["steps"][~np.isnan(log.costs["steps"])]
     return "seconds" if len(steps) and np.ptp(steps) == 0.0 and np.nansum(log.costs["seconds"]) > 0.0 else "steps"
 
 
-def _against(
-    log: ReportRows, arms: Sequence[Line], *, policy: PolicySettings, given: str | None
+def _arm_to_compare(
+    log: ReportRows, arms: Sequence[Line], *, policy: PolicySettings, against: str | None
 ) -> tuple[int | None, str | None]:
-    """The place of the arm to compare with, and why it is this one."""
-    if given is not None:
-        if given not in log.arms:
-            known = f"use one of {', '.join(sorted(log.arms))}" if log.arms else "ask for a longer time"
-            raise NotFound(f"no question of this time was offered {given!r}", field="against", remedy=known)
-        return log.arms.index(given), "as asked"
-    named = (
-        (None if policy.holdback is None else policy.holdback.arm, "the arm of policy.holdback"),
-        (policy.incumbent, "policy.incumbent"),
-    )
-    for arm, why in named:
-        if arm in log.arms:
-            return log.arms.index(arm), why
+    """Returns (index of the arm to compare with, reason to choose it); None twice if no arm is tried enough."""
+    if against is not None:
+        if against not in log.arms:
+            remedy = f"use one of {', '.join(sorted(log.arms))}" if log.arms else "ask for a longer period"
+            raise NotFound(f"no question of this period was offered {against!r}", field="against", remedy=remedy)
+        return log.arms.index(against), "as asked"
+    if policy.holdback is not None and policy.holdback.arm in log.arms:
+        return log.arms.index(policy.holdback.arm), "the arm of policy.holdback"
+    if policy.incumbent in log.arms:
+        return log.arms.index(policy.incumbent), "policy.incumbent"
     tried = [(line.cost.always, place) for place, line in enumerate(arms) if line.cost.always is not None]
-    if tried:
-        return max(tried)[1], "the most expensive arm that is tried enough"
-    return None, None
+    return (max(tried)[1], "the most expensive arm that is tried enough") if tried else (None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Makes lines of a log."""
+    """Makes the lines of a report."""
 
     log: ReportRows
     unit: Unit
-    #: since the first of the questions
+    #: days since the first question
     days: float
     alarm: str | None
     price: Price | None
 
     def table(self, group: Choices, *, names: Mapping[int, str], against: int) -> tuple[Line, ...]:
-        """A line for each group, the largest first; none where all is one group."""
+        """A line for each group of questions, the largest first; () if there is only one group."""
         numbers, counts = np.unique(group[self.log.pmf[:, against] > 0.0], return_counts=True)
         if len(numbers) < 2:
             return ()
-        first = numbers[np.argsort(-counts, kind="stable")][:MOST_LINES].tolist()
-        return tuple(self.line(names[number], group == number, against=against) for number in first)
+        largest = numbers[np.argsort(-counts, kind="stable")][:MOST_LINES].tolist()
+        return tuple(self.line(names[number], group == number, against=against) for number in largest)
 
     def line(self, name: str, rows: Flags, *, against: int) -> Line:
-        """These rows, as far as they can be compared with always this arm."""
+        """The line of these rows, without rows that could not have drawn the arm `against`."""
         log = self.log.part(rows & (self.log.pmf[:, against] > 0.0))
-        ends = _ends(log.quality)
-        value = None if log.reward is None else _rated(log, log.reward, against=against, ends=_ends(log.reward))
+        least, most = _range_of(log.quality)
+        quality = _compared_ratings(log, log.quality, against=against, least=least, most=most)
+        value = None
+        if log.reward is not None:
+            lowest, highest = _range_of(log.reward)
+            value = _compared_ratings(log, log.reward, against=against, least=lowest, most=highest)
         return line_of(
             name,
             log.arms[against],
             questions=round(len(log.arm) * log.scale),
-            quality=_clipped(
-                _rated(log, log.quality, against=against, ends=ends), ends[0] - ends[1], ends[1] - ends[0]
-            ),
-            cost=_cost(log, self.unit, against=against),
+            quality=_clipped(quality, least - most, most - least),
+            cost=_compared_costs(log, self.unit, against=against),
             unit=self.unit,
             days=self.days,
             alarm=self.alarm,
@@ -218,53 +220,51 @@ class _Lines:
         )
 
 
-def _fix(arms: Sequence[Line]) -> Iterator[str]:
-    """The verdict "fix", if what was served earned less than WORTH more than always the best arm."""
-    known = [(one, one.value) for one in arms if one.value is not None and one.questions >= FEWEST_TO_FIX]
+def _fix_note(arms: Sequence[Line]) -> Iterator[str]:
+    """The verdict "fix", if routing earned less than WORTH more than the best arm would have earned."""
     gains = [
-        (each.always, one.against, each.high)
-        for one, each in known
-        if each.always is not None and each.high is not None
+        (line.value.always, line.against, line.value.high)
+        for line in arms
+        if line.value is not None and line.value.always is not None and line.questions >= FEWEST_TO_FIX
     ]
-    if gains and max(gains)[2] < WORTH:
-        yield f"{FIX}always {max(gains)[1]} earns as much; see `ragbandit advise`"
+    if gains:
+        _, best, gain = max(gains)
+        if gain is not None and gain < WORTH:
+            yield f"{FIX}always {best} earns as much; see `ragbandit advise`"
 
 
-def _ends(values: Vector) -> tuple[float, float]:
-    """Between which values of quality lie: [0, 1], and what is beyond."""
+def _range_of(values: Vector) -> tuple[float, float]:
+    """(least, largest) value, which include 0 and 1."""
     return float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
 
 
-def _rated(log: ReportRows, values: Vector, *, against: int | Choices, ends: tuple[float, float]) -> Comparison:
-    """The comparison of values that only rated rows have."""
-    told: dict[str, Any] = {"predicted": log.expected_quality, "judge": log.judge, "counts": log.counts}
-    found = compared(values, arm=log.arm, pmf=log.pmf, against=against, least=ends[0], most=ends[1], **told)
-    return _of_sample(found, log)
+def _compared_ratings(
+    log: ReportRows, values: Vector, *, against: int | Choices, least: float, most: float
+) -> Comparison:
+    """Compare values that only rated answers have."""
+    scores: dict[str, Any] = {"predicted": log.expected_quality, "judge": log.judge, "counts": log.counts}
+    return _compared(log, values, against=against, least=least, most=most, **scores)
 
 
-def _spent(log: ReportRows, unit: Unit, *, against: int | Choices, most: float) -> Comparison:
-    """The comparison of costs, which every outcome has: an answer may cost anything from nothing to `most`."""
-    given: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "predicted": log.expected_cost, "against": against}
-    return _of_sample(compared(log.costs[unit], least=0.0, most=most, **given), log)
-
-
-def _of_sample(comparison: Comparison, log: ReportRows) -> Comparison:
-    """The comparison without a forecast if it was made from a sample, which does not grow with the questions."""
+def _compared(log: ReportRows, values: Vector, **options: Any) -> Comparison:
+    """`compared` for this log; without a forecast if the log is a sample, which does not grow with the questions."""
+    comparison = compared(values, arm=log.arm, pmf=log.pmf, **options)
     if comparison.missing is None or log.whole is None:
         return comparison
     counts = f"{comparison.draws:,} draws, {comparison.seen:,} judged in the sample"
     return replace(comparison, missing=f"{NOT_TRIED}: {counts}")
 
 
-def _cost(log: ReportRows, unit: Unit, *, against: int) -> Comparison:
-    """The comparison of costs in this unit: an answer may cost as much as the most expensive one of the arm."""
-    most = np.nanmax(log.costs[unit][log.arm == against], initial=0.0)
-    cost = _spent(log, unit, against=against, most=float(most))
-    return _clipped(cost, -math.inf, cost.served or 0.0)  # the other would have cost nothing at least
+def _compared_costs(log: ReportRows, unit: Unit, *, against: int) -> Comparison:
+    """Compare costs with always one arm; its most expensive answer so far is the largest cost."""
+    spent = log.costs[unit]
+    most = float(np.nanmax(spent[log.arm == against], initial=0.0))
+    cost = _compared(log, spent, predicted=log.expected_cost, against=against, least=0.0, most=most)
+    return _clipped(cost, -math.inf, cost.served or 0.0)  # at the upper end the arm would have cost nothing
 
 
 def _clipped(comparison: Comparison, low: float, high: float) -> Comparison:
-    """Its interval within what can be."""
+    """Clip the interval to possible differences."""
     if comparison.low is None or comparison.high is None:
         return comparison
     return replace(comparison, low=max(comparison.low, low), high=min(comparison.high, high))
@@ -285,21 +285,26 @@ def line_of(
     value: Comparison | None = None,
     price: Price | None = None,
 ) -> Line:
-    """The line of comparisons over the same questions. days: since the first question. rated: the share that is rated.
+    """Make the line of comparisons over the same questions.
 
-    value: in reward at the configured weight of cost; price: of a right answer.
+    days: days since the first question. alarm: reason to give no verdict. sampled: whether the questions are a sample
+    rated: share of the questions that are rated
+    value: comparison of the rewards at the configured weight of cost. price: price of a right answer
     """
-    worth, expense = _quality_word(quality), _cost_word(cost)
-    missing = [alarm] if alarm is not None else []
-    forecast = partial(_missing, questions=questions, days=days, sampled=sampled)
-    if worth is None and alarm is None:
+    quality_word, cost_word = (None, None) if alarm is not None else (_quality_word(quality), _cost_word(cost))
+    missing = [] if alarm is None else [alarm]
+
+    def forecast(comparison: Comparison, *, margin: float = 0.0, rated: float | None = None) -> str:
+        return _missing(comparison, margin=margin, questions=questions, days=days, sampled=sampled, rated=rated)
+
+    if quality_word is None and alarm is None:
         missing.append(f"quality: {forecast(quality, margin=MARGIN, rated=rated)}")
+    if cost_word is None and alarm is None:
+        missing.append(f"cost: {'none was reported' if cost.always == 0.0 else forecast(cost)}")
     earned = None
     if value is not None and price is not None and alarm is None:
-        more = forecast(value, margin=0.0, rated=rated)
-        earned = earned_words(value, against=against, questions=questions, price=price, forecast=more)
-    if expense is None and alarm is None:
-        missing.append(f"cost: {'none was reported' if cost.always == 0.0 else forecast(cost, margin=0.0)}")
+        further = forecast(value, rated=rated)
+        earned = earned_words(value, against=against, questions=questions, price=price, forecast=further)
     why = "; ".join(missing) or None
     return Line(
         name=name,
@@ -309,12 +314,10 @@ def line_of(
         quality=quality,
         value=value,
         earned=earned,
-        verdict=f"{worth}, {expense}" if why is None else "cannot tell yet",
+        verdict=f"{quality_word}, {cost_word}" if why is None else "cannot tell yet",
         missing=why,
         saved=saved(cost, questions, unit),
-        words=verdict_in_words(
-            *(worth, expense) if alarm is None else (None, None), quality=quality, cost=cost, missing=why
-        ),
+        words=verdict_in_words(quality_word, cost_word, quality=quality, cost=cost, missing=why),
     )
 
 
@@ -323,106 +326,111 @@ def _quality_word(quality: Comparison) -> QualityWord | None:
         return None
     if quality.low > 0.0:
         return "better"
-    return "as good" if quality.low >= -MARGIN else "worse" if quality.high < 0.0 else None
+    if quality.low >= -MARGIN:
+        return "as good"
+    return "worse" if quality.high < 0.0 else None
 
 
 def _cost_word(cost: Comparison) -> CostWord | None:
     if cost.low is None or cost.high is None or not cost.always:
         return None
-    near = SAME_COST * cost.always
-    if -near <= cost.low and cost.high <= near:
+    margin = SAME_COST * cost.always
+    if -margin <= cost.low and cost.high <= margin:
         return "same cost"
-    return "cheaper" if cost.high < 0.0 else "more expensive" if cost.low > 0.0 else None
+    if cost.high < 0.0:
+        return "cheaper"
+    return "more expensive" if cost.low > 0.0 else None
 
 
 def _missing(
-    comparison: Comparison, *, margin: float, questions: int, days: float, sampled: bool, rated: float | None = None
+    comparison: Comparison, *, margin: float, questions: int, days: float, sampled: bool, rated: float | None
 ) -> str:
-    """What the comparison lacks until its interval lies above -margin, or below 0, in words.
+    """What is missing until the interval lies above -margin, or below 0, as text.
 
     rated: share of the questions that are rated; None for a comparison of costs.
     """
     if comparison.missing is not None or comparison.low is None or comparison.high is None:
         return comparison.missing or "nothing is known"
     if sampled:
-        return "the sample does not settle it; `ragbandit replay` reads every question"
-    off = comparison.difference or 0.0
-    half = max(off + margin, -off)
+        return "the sample is too small to decide; `ragbandit replay` reads every question"
+    difference = comparison.difference or 0.0
+    half = max(difference + margin, -difference)  # half-width that would decide
     times = ((comparison.high - comparison.low) / (2.0 * half)) ** 2 if half > 0.0 else math.inf
-    more = questions * (times - 1.0)
+    further = questions * (times - 1.0)
     if not times < _FARTHEST:
         return "the difference is too small to settle at this rate"
-    seconds = max(more, 1.0) / pace(questions, first=0.0, until=86_400.0 * days)
+    seconds = max(further, 1.0) / pace(questions, first=0.0, until=86_400.0 * days)
     size = next((size for size in (86_400.0, 3_600.0, 60.0) if seconds >= 2.0 * size), 1.0)
     wait = duration(float(f"{seconds / size:.0e}") * size)
-    asked = "more questions" if rated is None else "more rated questions"
-    return f"{roughly(more * (1.0 if rated is None else rated))} {asked}, {wait} at this rate"
+    if rated is None:
+        return f"{roughly(further)} more questions, {wait} at this rate"
+    return f"{roughly(further * rated)} more rated questions, {wait} at this rate"
 
 
 def _notes(
     log: ReportRows, asked: Asked | None, *, policy: PolicySettings, unit: Unit, compares: bool
 ) -> Iterator[str]:
-    """How the log limits the numbers."""
+    """Notes on how the log limits the numbers."""
     if log.sample is not None:
         yield f"comparisons are {sample_words(log.sample)}, drawn by their ids; sums are scaled to all of them"
-    values = log.costs[unit]
-    ended = int((~np.isnan(values)).sum())
-    if (silent := int((values == 0.0).sum())) and unit == "dollars":
-        yield f"{silent:,} of {ended:,} outcomes report no dollars, and count as 0"
+    costs = log.costs[unit]
+    outcomes, free = int((~np.isnan(costs)).sum()), int((costs == 0.0).sum())
+    if free and unit == "dollars":
+        yield f"{free:,} of {outcomes:,} outcomes report no dollars, and count as 0"
     if np.nansum(log.costs["seconds"]) > 0.0:
-        yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_spread(log, asked))}"
-    if log.judge is not None and (both := ~np.isnan(log.quality + log.judge)).sum() > 1:
-        with np.errstate(invalid="ignore", divide="ignore"):  # one of the two is always the same
-            alike = float(np.nan_to_num(np.corrcoef(log.quality[both], log.judge[both])[0, 1]))
-        scored = int((~np.isnan(log.judge)).sum())
-        yield f"the judge's scores of {scored:,} answers narrow these intervals; correlation with ratings {alike:.2f}"
+        yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_arm_shares(log, asked))}"
+    has_both = np.zeros(0) if log.judge is None else ~np.isnan(log.quality + log.judge)
+    if log.judge is not None and has_both.sum() > 1:
+        with np.errstate(invalid="ignore", divide="ignore"):  # ratings or scores may all be equal
+            correlation = float(np.nan_to_num(np.corrcoef(log.quality[has_both], log.judge[has_both])[0, 1]))
+        scores = f"{int((~np.isnan(log.judge)).sum()):,} answers"
+        yield f"the judge's scores of {scores} narrow these intervals; correlation with ratings {correlation:.2f}"
     if policy.holdback is None:
         yield "no holdback is set: policy.holdback would make verdicts come sooner"
     if compares:
-        yield _explored(log, unit=unit)
+        yield _exploration_note(log, unit=unit)
 
 
-def _spread(log: ReportRows, asked: Asked | None) -> Iterator[str]:
-    """Each arm in words, the most used first: its share, and the mean seconds of its outcomes."""
+def _arm_shares(log: ReportRows, asked: Asked | None) -> Iterator[str]:
+    """Share and mean seconds of each arm as text, the most used arm first."""
     drawn = np.bincount(log.arm, minlength=len(log.arms)) / len(log.arm)
     shares = dict(zip(log.arms, drawn.tolist(), strict=True)) if asked is None else asked.shares
     for arm, share in sorted(shares.items(), key=lambda pair: -pair[1]):
         seconds = log.costs["seconds"][log.arm == log.arms.index(arm)] if arm in log.arms else np.zeros(0)
-        known = seconds[~np.isnan(seconds)]
-        took = f"{number(float(known.mean()))} s" if len(known) else NOTHING
-        yield f"{arm} {percent(share)}, {took}"
+        seconds = seconds[~np.isnan(seconds)]
+        mean = f"{number(float(seconds.mean()))} s" if len(seconds) else NOTHING
+        yield f"{arm} {percent(share)}, {mean}"
 
 
 def exploration(log: ReportRows, *, unit: Unit) -> tuple[Comparison, Comparison]:
-    """(quality, cost) of what was served against always the likeliest arm of each question."""
-    likeliest, most = log.pmf.argmax(axis=1), float(np.nanmax(log.costs[unit], initial=0.0))
-    quality = _rated(log, log.quality, against=likeliest, ends=(0.0, _ends(log.quality)[1]))
-    return quality, _spent(log, unit, against=likeliest, most=most)
+    """Compare what was served with always the likeliest arm of each question. Returns (quality, cost)."""
+    likeliest, spent = log.pmf.argmax(axis=1), log.costs[unit]
+    quality = _compared_ratings(log, log.quality, against=likeliest, least=0.0, most=_range_of(log.quality)[1])
+    most = float(np.nanmax(spent, initial=0.0))
+    return quality, _compared(log, spent, predicted=log.expected_cost, against=likeliest, least=0.0, most=most)
 
 
-def _explored(log: ReportRows, *, unit: Unit) -> str:
-    """What drawing other arms than the likeliest cost so far, in words."""
+def _exploration_note(log: ReportRows, *, unit: Unit) -> str:
     quality, cost = exploration(log, unit=unit)
     if quality.difference is None or cost.difference is None:
-        return f"what exploration cost is not known: {quality.missing or cost.missing}"
-    ends = [money(end, unit) for end in (cost.difference, cost.low, cost.high)]
+        return f"the cost of exploration is not known: {quality.missing or cost.missing}"
+    middle, low, high = (money(end, unit) for end in (cost.difference, cost.low, cost.high))
     return (
         f"exploration: against always the likeliest arm of each question, quality {difference(quality)}, and cost "
-        f"{ends[0]} ({ends[1]} to {ends[2]}) a question"
+        f"{middle} ({low} to {high}) a question"
     )
 
 
 def _footnotes(report: Report) -> Iterator[str]:
-    """How the numbers are meant, and what is not among them."""
+    """Notes on how to read the numbers, and on what they leave out."""
     if report.total is not None:
-        yield f"compared with always {report.total.against}: {report.why}"
-        rated = report.total.quality
+        arm, quality = report.total.against, report.total.quality
+        yield f"compared with always {arm}: {report.why}"
         yield (
-            f"costs are of all outcomes, quality of rated answers; of {rated.draws:,} draws of {report.total.against} "
-            f"{rated.seen:,} are rated; 95 % intervals stay valid however often you look"
+            f"costs include all outcomes, quality only rated answers: {quality.seen:,} of {quality.draws:,} draws of "
+            f"{arm} are rated; 95 % intervals stay valid however often you look"
         )
-        yield f"as good: not more than {decimal(MARGIN)} below, by the whole interval"
+        yield f'"as good": the whole interval of the difference is above -{decimal(MARGIN)}'
     if report.left_out:
-        parts = ", ".join(f"{count:,} ({why})" for why, count in sorted(report.left_out.items()))
+        parts = ", ".join(f"{count:,} ({reason})" for reason, count in sorted(report.left_out.items()))
         yield f"questions that are in no comparison: {parts}"
-    yield from report.notes

@@ -1,4 +1,4 @@
-"""Texts of a report: its sentence, and the cells of its tables."""
+"""The texts of a report: its sentence, and the cells of its tables."""
 
 from typing import Final, Literal, NamedTuple
 
@@ -11,9 +11,9 @@ from ragbandit.shared.formats import counted, decimal, duration, moment, money, 
 QualityWord = Literal["better", "as good", "worse"]
 CostWord = Literal["cheaper", "same cost", "more expensive"]
 
-#: a report that ends within this time of now is about "the last 7 days", seconds
+#: a report that ends at most this long before now covers "the last 7 days", seconds
 _NOW_S: Final = 120.0
-#: hourly totals that are farther behind the newest question are dated, seconds
+#: if the hourly totals are farther behind the newest question, the report states their date, seconds
 _LATE_S: Final = 120.0
 
 
@@ -22,12 +22,12 @@ class Price(NamedTuple):
 
     amount: float
     unit: str
-    #: as a clause; empty if the reward charges no cost
+    #: "a right answer is worth ..."; empty if the reward charges no cost
     words: str
 
 
 def price_of(reward: RewardSettings | None) -> Price | None:
-    """What a right answer is worth by the reward setting: in its one cost term, else in units of cost."""
+    """What a right answer is worth by the reward setting, in the unit of its one cost term, or in "units of cost"."""
     if reward is None:
         return None
     charged = {term: price for term, price in reward.cost.items() if price > 0.0}
@@ -41,13 +41,16 @@ def price_of(reward: RewardSettings | None) -> Price | None:
 
 
 def tells_nothing(comparison: Comparison) -> bool:
-    """Whether its interval holds 0 and is as wide as the range of a quality: it could be anything."""
+    """Whether the interval contains 0 and is as wide as the range of a quality, so that any difference is possible."""
     low, high = comparison.low, comparison.high
     return low is not None and high is not None and low < 0.0 < high and high - low >= 1.0
 
 
 def earned_words(value: Comparison, *, against: str, questions: int, price: Price, forecast: str) -> str | None:
-    """What routing earned at the price; "earned more" or "less" only if the interval leaves 0. None without one."""
+    """What routing earned at the price; None without an interval. "more" or "less" only if the interval excludes 0.
+
+    forecast: text about what is missing.
+    """
     if value.low is None or value.difference is None or value.high is None:
         return None
     if tells_nothing(value):
@@ -56,17 +59,18 @@ def earned_words(value: Comparison, *, against: str, questions: int, price: Pric
     ends = sorted(sign * end * questions * price.amount for end in (value.low, value.difference, value.high))
     low, middle, high = (money(end, price.unit) for end in ends)
     if ends[0] > 0.0:
-        word = "more" if sign > 0.0 else "less"
-        return f"routing earned {middle} {word} than always {against}, between {low} and {high}"
-    less = money(-ends[0], price.unit)
-    return f"whether routing earned more than always {against} is open: between {less} less and {high} more"
+        more_or_less = "more" if sign > 0.0 else "less"
+        return f"routing earned {middle} {more_or_less} than always {against}, between {low} and {high}"
+    loss = money(-ends[0], price.unit)
+    return f"whether routing earned more than always {against} is open: between {loss} less and {high} more"
 
 
 def sentence(report: Report, *, now: float) -> str:
-    """The report in one sentence: first what routing earned, as far as known, then cost, quality and verdict."""
-    line, unit, start = report.total, report.unit, f"{period_of(report, now=now)}: "
+    """The report in one sentence: what routing earned, if it is known, then cost, quality and verdict."""
+    line, unit = report.total, report.unit
+    start = f"{period_of(report, now=now)}: "
     if report.sample is not None:
-        start += f"{_asked(report)}; {sample_words(report.sample)}: "
+        start += f"{_totals(report)}; {sample_words(report.sample)}: "
     if line is None:
         return f"{start}no questions that compare two arms."
     cost = line.cost
@@ -76,27 +80,29 @@ def sentence(report: Report, *, now: float) -> str:
         parts[0] += f" instead of {amount(cost.always, line.questions, unit)} with always {line.against} ({line.saved})"
     parts.append(quality_words(line.quality))
     if line.earned is not None and line.value is not None:
-        price = [report.price] if report.price else []
-        parts = [*parts, line.earned] if tells_nothing(line.value) else [*price, line.earned, *parts]
+        if tells_nothing(line.value):
+            parts.append(line.earned)
+        else:
+            parts = [report.price, line.earned, *parts] if report.price else [line.earned, *parts]
     return f"{start}{'; '.join(parts)}; verdict: {line.words}."
 
 
 def sample_words(sample: Sample) -> str:
-    """The size of a sample."""
+    """The size of a sample, as text."""
     return f"from a sample of {sample.questions:,} of {counted(sample.out_of, 'question')}"
 
 
-def _asked(report: Report) -> str:
-    """The exact number of questions of a sampled period, and what they cost."""
-    asked, sample = report.asked, report.sample
-    if asked is None:
+def _totals(report: Report) -> str:
+    """The exact number of questions of a sampled period, and their cost."""
+    totals, sample = report.asked, report.sample
+    if totals is None:
         return f"{0 if sample is None else sample.out_of:,} questions"
-    text = f"{asked.questions:,} questions for {money(getattr(asked, report.unit), report.unit)}"
-    return f"{text} (counted up to {moment(asked.counted_to)})" if asked.behind_s > _LATE_S else text
+    text = f"{totals.questions:,} questions for {money(getattr(totals, report.unit), report.unit)}"
+    return f"{text} (counted up to {moment(totals.counted_to)})" if totals.behind_s > _LATE_S else text
 
 
 def period_of(report: Report, *, now: float) -> str:
-    """The time that it is about."""
+    """The period and the tenant, as text."""
     tenant = "" if report.tenant is None else f", tenant {report.tenant}"
     if abs(now - report.until) < _NOW_S:
         days = (report.until - report.since) / 86_400.0
@@ -105,12 +111,12 @@ def period_of(report: Report, *, now: float) -> str:
 
 
 def amount(mean: float | None, questions: int, unit: str) -> str:
-    """A mean per question over so many questions, in all."""
+    """The total of `questions` questions with this mean, as text."""
     return money(None if mean is None else mean * questions, unit)
 
 
 def saved(cost: Comparison, n: int, unit: Unit) -> str:
-    """The amount saved over all questions, with its interval."""
+    """The amount saved over `n` questions, with its interval."""
     if cost.difference is None or cost.low is None or cost.high is None:
         return cost.missing or number(None)
     ends = (cost.low, cost.difference, cost.high)
@@ -122,7 +128,7 @@ def saved(cost: Comparison, n: int, unit: Unit) -> str:
 
 
 def quality_words(quality: Comparison) -> str:
-    """The quality of both, with the interval of the difference."""
+    """The quality of what was served and of the arm, with the interval of the difference."""
     if quality.served is None:
         return "no answer was rated"
     if quality.always is None:
@@ -145,18 +151,20 @@ def verdict_in_words(
 ) -> str:
     """The verdict with its numbers: first the settled parts, then the open ones.
 
-    A router that costs more is not called expensive before its quality is known.
+    A higher cost is not called more expensive before the quality is known.
     """
-    known = []
+    settled = []
     if worth is not None:
-        known.append(f"worse by {decimal(-(quality.difference or 0.0))}" if worth == "worse" else worth)
-    share = percent(round(abs((cost.difference or 0.0) / (cost.always or 1.0)), 2))
+        settled.append(f"worse by {decimal(-(quality.difference or 0.0))}" if worth == "worse" else worth)
+    change = percent(round(abs((cost.difference or 0.0) / (cost.always or 1.0)), 2))
     if price == "more expensive" and worth is None:
-        known.append("what the higher cost bought is not known yet")
+        settled.append("what the higher cost bought is not known yet")
     elif price is not None:
-        known.append(price if price == "same cost" else f"{share} {price}")
-    settled = [", ".join(known)] if known else []
-    return "; ".join(settled if missing is None else [*settled, f"cannot tell yet: {missing}"])
+        settled.append(price if price == "same cost" else f"{change} {price}")
+    text = ", ".join(settled)
+    if missing is None:
+        return text
+    return f"{text}; cannot tell yet: {missing}" if text else f"cannot tell yet: {missing}"
 
 
 #: columns of `cells` after the first
@@ -164,14 +172,15 @@ COLUMNS: Final = ("Questions", "Earned", "Spent, instead of", "Saved", "Quality,
 
 
 def tables(report: Report) -> list[tuple[str, tuple[Line, ...]]]:
-    """The title and the lines of each table that has some, the arms first."""
-    groups = (("Tenant", report.tenants), ("Price", report.prices), ("Week from", report.weeks))
-    return [("Against", report.arms), *((title, lines) for title, lines in groups if lines)]
+    """Title and lines of each table, the arms first; tables without lines are left out."""
+    groups = [("Tenant", report.tenants), ("Price", report.prices), ("Week from", report.weeks)]
+    return [("Against", report.arms)] + [(title, lines) for title, lines in groups if lines]
 
 
 def cells(line: Line, unit: Unit) -> tuple[str, ...]:
-    """A line of a table."""
-    n, cost, quality = line.questions, line.cost, line.quality
+    """The cells of a table's row."""
+    n = line.questions
+    cost, quality = line.cost, line.quality
     return (
         line.name,
         number(n),

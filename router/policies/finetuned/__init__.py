@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RIGHT: Final = 0.5
 #: prefix of the names of the heads' arrays
 HEAD: Final = "head/"
-#: name of the model's setting, for messages
+#: path of the setting with the model, for messages
 MODEL: Final = "policy.params.model"
 
 
@@ -32,19 +32,19 @@ class ReadingParams(PolicyParams):
 
     #: folder or hub name of the encoder, where training starts
     model: Text = DEFAULT_ENCODER
-    #: tokens of a question that are read
+    #: most tokens of a question; further tokens are ignored
     max_tokens: Annotated[int, Field(ge=3, le=10**9)] = 256
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: precision of matrix products; weights and gradients are float32
     precision: Literal["float32", "bfloat16"] = "float32"
-    #: torch threads; another number changes the rounding of sums. None keeps torch's setting
+    #: torch threads; the number affects the rounding of sums. None keeps torch's setting
     threads: Count | None = None
-    #: seed of the fresh layers and of the dropout; for training on a table also of the split and the order
+    #: seed of the new layers and of the dropout; in training on a table also of the split and of the order
     seed: Whole = 0
 
 
 def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader":
-    """Load the model, once per process and settings: policies are made often, and share it.
+    """Load the model. It is loaded once per process and settings, because policies are made often.
 
     folder: replaces `model`. Raises ConfigError if the weights, the packages or the device are missing.
     """
@@ -58,5 +58,5 @@ def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader
 
 
 def sha256_of(file: Path) -> str:
-    """The sha256 of a file, cached: policies are made often, and the encoder has 260 MB."""
+    """The sha256 of a file; cached because policies are made often, and the encoder has 260 MB."""
     return file_sha256(file, root=cache_root(None))

@@ -1,8 +1,8 @@
 """`adaptive_rag` and `multi_label`: choose the arm with a classifier that was trained on a table.
 
-`fit` fine-tunes DistilBERT with one output per arm (AdamW without weight decay, linear decay without warm-up) and keeps
-the best epoch on held-out rows. `save` writes a folder for the param `trained`; the state contains its sha256. Ledger
-rows are counted and not learned. A folder has
+`fit` fine-tunes DistilBERT with one output per arm (AdamW without weight decay; the learning rate falls linearly,
+without warm-up) and keeps the epoch that is best on held-out rows. `save` writes a folder for the param `trained`; the
+state contains its sha256. Ledger rows are counted, but not learned. A folder has
 
     config.json  model.safetensors  tokenizer.json    the fine-tuned encoder, as AutoModel loads it
     layers.safetensors                                "pre" (d, d + 1) and "heads" (K, d + 1), biases last
@@ -37,6 +37,7 @@ from ragbandit.router.policies.base import (
     Count,
     Facts,
     Number,
+    PerQuestionPolicy,
     PolicyNeed,
     PolicyOutput,
     Share,
@@ -46,10 +47,9 @@ from ragbandit.router.policies.base import (
 )
 from ragbandit.router.policies.confusion import shares_by_label
 from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader, sha256_of
-from ragbandit.router.policies.kinds.fixed import CountingPolicy
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
 from ragbandit.shared.files import whole_folder
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, TableRow
+from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 #: called with (batches done, all batches)
 BatchProgress = Callable[[int, int], None]
 
-#: version of the folder
+#: version of the folder's layout
 FORMAT: Final = 1
 _FACTS: Final = "ragbandit.json"
 _FIELD: Final = "policy.params.trained"
@@ -70,7 +70,7 @@ _REMEDY: Final = "give a folder that `ragbandit policy train` wrote"
 class FittingParams(ReadingParams):
     """Settings of training on tables."""
 
-    #: initial learning rate; falls linearly to 0 over `epochs` passes
+    #: initial learning rate; it falls linearly to 0 over `epochs` passes
     learning_rate: Number = 3e-5
     #: questions per step
     batch: Count = 32
@@ -81,7 +81,7 @@ class FittingParams(ReadingParams):
     trained: Text | None = None
 
 
-class TableClassifier(CountingPolicy, ABC):
+class TableClassifier(PerQuestionPolicy, ABC):
     """A classifier that is fine-tuned on tables; a subclass defines labels, loss and choice."""
 
     algorithm: ClassVar[str]
@@ -122,17 +122,12 @@ class TableClassifier(CountingPolicy, ABC):
         """Rounding of scores only: the state, the folder's sha256 and counts, is exact."""
         return 0.0 if self._network is None else self._network.reader.rounding
 
-    def pmf(
-        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
-    ) -> list[PolicyOutput]:
+    def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
         """All probability for the chosen arm, divided between ties; uniform for an untrained policy."""
         del features
-        return [self._one(query.text, arms=offered) for query, offered in zip(queries, arms, strict=True)]
-
-    def _one(self, text: str, *, arms: Sequence[ArmName]) -> PolicyOutput:
         if self._network is None:
             return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms), facts={"untrained": True})
-        return self._choice(self._network.outputs([text], arms=self.trained_arms)[0], arms=arms)
+        return self._choice(self._network.outputs([query.text], arms=self.trained_arms)[0], arms=arms)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """Counts, and the sha256 of the trained folder; "" if the weights are not saved."""
@@ -146,12 +141,11 @@ class TableClassifier(CountingPolicy, ABC):
         super().restore(arrays, facts)
 
     def fit(self, rows: Sequence[TableRow], *, progress: BatchProgress = lambda _done, _total: None) -> dict[str, Json]:
-        """Train on full-information rows, starting from the encoder `model`. Returns the report.
+        """Train on full-information rows, starting from the encoder `model`. Replaces earlier training.
 
-        The report has: all rows, used ones, dropped ones (without label) and inductive ones; labels per arm; the
-        training loss per epoch, and loss and accuracy on held-out rows; the kept epoch, and its confusion matrix on
-        held-out rows, a row per label. Replaces earlier training. Raises InvalidInput if fewer than two rows have a
-        label.
+        Returns the report: the numbers of all rows, used rows, dropped rows (without a label) and inductive rows;
+        labels per arm; the training loss per epoch, and loss and accuracy on held-out rows; the kept epoch, and its
+        confusion matrix on held-out rows, a row per label. Raises InvalidInput if fewer than two rows have a label.
         """
         arms = tuple(dict.fromkeys(arm for row in rows for arm in row.correct))
         targets_of_rows = [self._target(row, arms=arms) if arms else None for row in rows]
@@ -160,40 +154,47 @@ class TableClassifier(CountingPolicy, ABC):
             message = f"{len(examples)} of {len(rows)} rows have a label: {self.algorithm} cannot be trained"
             remedy = "give a table with questions that some arm answers right"
             raise InvalidInput(message, field="rows", remedy=remedy)
-        held = min(round(len(examples) * self.fitting.validation), len(examples) - 1)
+        held_out = min(round(len(examples) * self.fitting.validation), len(examples) - 1)
         network, texts = load_reader(self.fitting).network(seed=self.fitting.seed), [r.question for r, _ in examples]
         targets = np.array([target for _, target in examples], dtype=np.float32)  # (n, K)
         tensor = network.reader.tensor(targets)
-        epochs, best, unseen = self._train(network, texts, targets=tensor, arms=arms, held=held, progress=progress)
+        epochs, best, unseen = self._train(
+            network, texts, targets=tensor, arms=arms, held_out=held_out, progress=progress
+        )
         report: dict[str, Json] = {
             "rows": len(rows),
             "used": len(examples),
             "dropped": len(rows) - len(examples),
             "inductive": sum(not _right(row) and 1.0 in target for row, target in examples),
             "labels": dict(zip(arms, (targets == 1.0).sum(axis=0).tolist(), strict=True)),
-            "validation_rows": held,
+            "validation_rows": held_out,
             "epochs": epochs,
             "best_epoch": best,
         }
         self._network, self._identity = network, None
         self.trained_arms, self.report = arms, report
-        steps_of = [[row.steps[arm] for row in rows if arm in row.steps] for arm in arms]
-        self._costs = tuple(math.fsum(steps) / len(steps) if steps else 0.0 for steps in steps_of)
+        costs = []
+        for arm in arms:
+            steps = [row.steps[arm] for row in rows if arm in row.steps]
+            costs.append(math.fsum(steps) / len(steps) if steps else 0.0)
+        self._costs = tuple(costs)
         report["confusion"] = self._confusion([examples[index] for index in unseen])
         return report
 
-    def _confusion(self, held: Sequence[tuple[TableRow, tuple[float, ...]]]) -> list[Json]:
-        """A row per label, the cheapest right arm: shares of the arms among its held-out questions."""
-        if not held:
+    def _confusion(self, examples: Sequence[tuple[TableRow, tuple[float, ...]]]) -> list[Json]:
+        """Shares of the arms among held-out questions, a row per label. The label is the cheapest right arm."""
+        if not examples:
             return []
         arms = self.trained_arms
         labels: list[ArmName | None] = []
-        for row, target in held:
+        for row, target in examples:
             steps = {arm: row.steps.get(arm, 0.0) for arm, value in zip(arms, target, strict=True) if value == 1.0}
             labels.append(min(steps, key=steps.__getitem__) if steps else None)
-        shares = np.array([self._one(row.question, arms=arms).pmf for row, _ in held])
-        timed = all(arm in row.seconds for row, _ in held for arm in arms)
-        seconds = np.array([[row.seconds[arm] for arm in arms] for row, _ in held]) if timed else None
+        rows = [row for row, _ in examples]
+        queries = [Query(text=row.question) for row in rows]
+        shares = np.array([output.pmf for output in self.pmf(queries, features=None, arms=[arms] * len(rows))])
+        timed = all(arm in row.seconds for row in rows for arm in arms)
+        seconds = np.array([[row.seconds[arm] for arm in arms] for row in rows]) if timed else None
         return [asdict(row) for row in shares_by_label(labels, shares=shares, arms=arms, order=arms, seconds=seconds)]
 
     def _train(
@@ -203,13 +204,13 @@ class TableClassifier(CountingPolicy, ABC):
         *,
         targets: "Tensor",
         arms: Sequence[ArmName],
-        held: int,
+        held_out: int,
         progress: BatchProgress,
     ) -> tuple[list[dict[str, Json]], int, list[int]]:
-        """Returns (measures of every epoch, number of the best one, the first among equals, `held` held-out rows)."""
+        """Returns (measures of every epoch, number of the best epoch, indices of the `held_out` unseen rows)."""
         fitting, random = self.fitting, np.random.default_rng([self.fitting.seed, 2])
         order = random.permutation(len(texts))
-        rows, step = order[held:], 0
+        unseen, rows, step = order[:held_out], order[held_out:], 0
         total = math.ceil(len(rows) / fitting.batch) * fitting.epochs
         best: tuple[tuple[float, ...], int, Arrays] | None = None
         epochs: list[dict[str, Json]] = []
@@ -225,17 +226,17 @@ class TableClassifier(CountingPolicy, ABC):
                 progress(step, total)
             line: dict[str, Json] = {"loss": math.fsum(losses) / len(rows)}
             merit: tuple[float, ...] = (number,)
-            if held:
-                outputs = network.outputs([texts[index] for index in order[:held]], arms=arms).to(targets)
-                held_loss, accuracy = map(float, self._measures(outputs, targets[order[:held]]))
-                line |= {"validation_loss": held_loss, "accuracy": accuracy}
-                merit = (-held_loss, accuracy) if self.least_loss else (accuracy, -held_loss)
+            if held_out:
+                outputs = network.outputs([texts[index] for index in unseen], arms=arms).to(targets)
+                unseen_loss, accuracy = map(float, self._measures(outputs, targets[unseen]))
+                line |= {"validation_loss": unseen_loss, "accuracy": accuracy}
+                merit = (-unseen_loss, accuracy) if self.least_loss else (accuracy, -unseen_loss)
             epochs.append(line)
             if best is None or merit > best[0]:
                 best = merit, number, network.arrays(rows=1)
         assert best is not None
         network.fill(best[2])
-        return epochs, best[1], order[:held].tolist()
+        return epochs, best[1], unseen.tolist()
 
     def _loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         return self._measures(outputs, targets)[0]
@@ -298,7 +299,7 @@ class TableClassifier(CountingPolicy, ABC):
 
 
 def free_folder(folder: str | Path) -> Path:
-    """The path, if it is free. Raises ConfigError otherwise: training takes long, and the old folder may be in use."""
+    """The path of a folder that is missing or empty. Raises ConfigError for others, which may be in use."""
     path = Path(folder).expanduser()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"{path} already exists", field="out", remedy="give another folder, or empty this one")
@@ -322,8 +323,8 @@ class AdaptiveRagParams(FittingParams):
 class AdaptiveRag(TableClassifier):
     """Softmax over the table's arms; draws the most probable offered arm.
 
-    Facts of a decision: "probability" of each offered arm to be the cheapest right one. Probabilities are not values in
-    units of reward, so there are no scores.
+    Facts of a decision: "probability" of each offered arm to be the cheapest right arm. There are no scores, because
+    probabilities are not in units of reward.
     """
 
     algorithm: ClassVar[str] = "adaptive_rag"
@@ -332,7 +333,7 @@ class AdaptiveRag(TableClassifier):
     def __init__(self, **params: Json) -> None:
         settings = read_params(AdaptiveRagParams, given=params)
         super().__init__(settings)
-        # Only labels of the table, compared with its rows by `fit`; the policy does not draw them by name.
+        # Labels, which `fit` compares with the table; the policy does not draw these arms by name.
         self._by_hops = {1: ("single", settings.single), 2: ("multi", settings.multi)}
 
     def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
@@ -365,8 +366,8 @@ class AdaptiveRag(TableClassifier):
 class MultiLabelParams(FittingParams):
     """Settings of multi_label."""
 
-    #: "cheapest" takes the cheapest arm with p >= tau, or the most probable arm without such an arm; "net" takes the
-    #: highest p - weight * cost
+    #: "cheapest" takes the cheapest arm with p >= tau, or the most probable arm if no arm has p >= tau; "net" takes the
+    #: arm with the highest p - weight * cost
     choice: Literal["cheapest", "net"] = "cheapest"
     #: least probability of being right
     tau: Share = 0.5
@@ -375,11 +376,11 @@ class MultiLabelParams(FittingParams):
 
 
 class MultiLabel(TableClassifier):
-    """P(right) per arm, then a choice by probability and cost: the mean steps of the arm in the training rows.
+    """Predicts P(right) per arm, and chooses by it and by cost, the arm's mean steps in the training rows.
 
-    Facts of a decision: "cheapest" logs "probability" per offered arm; "net" logs "quality" (p), "cost" and
-    "weight", and its scores are the net values. An arm outside the training table counts as wrong, with the cost of the
-    most expensive arm.
+    Facts of a decision: "cheapest" logs "probability" per offered arm; "net" logs "quality" (p), "cost" and "weight",
+    and its scores are the net values. An arm outside the training table counts as wrong, with the cost of the most
+    expensive arm.
     """
 
     algorithm: ClassVar[str] = "multi_label"
@@ -390,13 +391,13 @@ class MultiLabel(TableClassifier):
         super().__init__(self.settings)
 
     def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
-        """Right arms of a row; questions without outcomes have no label here."""
+        """1.0 for right arms, 0.0 for wrong ones; None for a question without outcomes."""
         if not row.correct:
             return None
         return tuple(float(row.correct[arm] >= RIGHT) if arm in row.correct else math.nan for arm in arms)
 
     def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Binary cross-entropy over known entries, and the share of these on the right side of 1/2."""
+        """Binary cross-entropy over the known targets, and the share of them on the right side of 1/2."""
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         has_target = ~targets.isnan()

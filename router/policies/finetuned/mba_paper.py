@@ -3,11 +3,11 @@
 docs/training.md lists the differences between the paper and the authors' code, which settings choose. Intended
 differences to both:
 
-- The net decides without dropout. The authors' net is in training mode while it chooses arms, which adds exploration
-  without a known propensity.
+- The network decides without dropout. The authors' network is in training mode while it chooses arms, which adds
+  exploration with unknown propensities.
 - Arms are identified by name. A head is created at its arm's first update.
-- loss "code" divides by 3, the number of arms of the authors' net, for any number of arms.
-- A row with the sample weight w has w times its loss; a row of weight 0 is not a step.
+- The loss "code" divides by 3, the number of arms of the authors' network, for any number of arms.
+- A row with the sample weight w has w times its loss; a row with weight 0 is not a step.
 - Rows are learned in the order of the ledger. The authors shuffle their 1,292 questions once.
 """
 
@@ -20,30 +20,29 @@ from ragbandit.router.policies.base import (
     Arrays,
     Count,
     Facts,
-    HasParams,
     Number,
+    PerQuestionPolicy,
     PolicyNeed,
     PolicyOutput,
     Share,
     checked_arrays,
-    counted_state,
     epsilon_greedy,
     read_params,
-    restored_counts,
     rows_of,
     tally,
 )
 from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader
 from ragbandit.shared.errors import PolicyFault, SnapshotError
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
+from ragbandit.shared.types import ArmName, Features, Json, Query, Update
 
-#: arm -> reward of a right answer: published for multi-hop questions, and from the authors' launch script
+#: name -> arm -> reward of a right answer: as published for multi-hop questions, and as in the authors' launch script
 TABLES: Final[Mapping[str, Mapping[str, float]]] = {
     "multi_paper": {"no_retrieval": 4.3, "single_step": 2.3, "multi_step": 1.15},
     "multi_code": {"no_retrieval": 4.49, "single_step": 2.3, "multi_step": 2.1},
 }
+#: largest absolute reward that is learned
 _MOST: Final = 1e6
-#: cap of `MbaPaper.tolerance`
+#: largest value of `MbaPaper.tolerance`
 MOST_ROUNDING: Final = 2.0**-8
 #: number of logits of the authors' net; their loss is the mean over them
 _LOGITS: Final = 3
@@ -65,14 +64,14 @@ class MbaPaperParams(ReadingParams):
     warmup: Share = 0.0
     #: "paper" is (f_a - r)^2, "code" a third of it
     loss: Literal["paper", "code"] = "paper"
-    #: "ledger" is the reward of the service; the others give right answers a reward from a table: "single" is
+    #: "ledger" is the reward of the service. The others are the papers' rewards of right answers: "single" is
     #: 1 - steps/10 (1 for no_retrieval, 0.9 for single_step); for "multi_paper" and "multi_code" see TABLES
     reward: Literal["ledger", "single", "multi_paper", "multi_code"] = "ledger"
     #: reward of a wrong answer with a table: "paper" is -1, "code" is 0
     failure: Literal["paper", "code"] = "paper"
 
 
-class MbaPaper(HasParams):
+class MbaPaper(PerQuestionPolicy):
     """Fine-tuned DistilBERT with one head per arm; epsilon-greedy on the heads' outputs."""
 
     algorithm: ClassVar[str] = "mba_paper"
@@ -83,8 +82,7 @@ class MbaPaper(HasParams):
         self.settings = read_params(MbaPaperParams, given=params)
         super().__init__(self.settings)
         self._reader = load_reader(self.settings)
-        self.seen: dict[ArmName, int] = {}
-        #: arm -> updates that were steps
+        #: arm -> number of updates that were steps
         self._steps: dict[ArmName, int] = {}
         self._network = self._reader.network(seed=self.settings.seed)
 
@@ -104,38 +102,33 @@ class MbaPaper(HasParams):
         done, warm = self.updates, int(self.settings.warmup * self.settings.total)
         if done < warm:
             return self.settings.learning_rate * done / warm
-        share = max(0.0, (self.settings.total - done) / max(1, self.settings.total - warm))
-        return max(self.settings.floor, self.settings.learning_rate * share)
+        remaining = max(0.0, (self.settings.total - done) / max(1, self.settings.total - warm))
+        return max(self.settings.floor, self.settings.learning_rate * remaining)
 
     @property
     def tolerance(self) -> float:
-        """Bound of the relative rounding difference: the rounding of one gradient, times the number of steps.
+        """Largest relative rounding difference: the rounding of one gradient, times the number of steps.
 
-        At most 2**-8, so that rounding cannot hide that other rows were learned.
+        At most MOST_ROUNDING, because a larger tolerance would hide that other rows were learned.
         """
         steps = self.updates if self.settings.floor > 0.0 else min(self.updates, self.settings.total)
         return min(MOST_ROUNDING, self._reader.rounding * (1 + steps))
 
-    def pmf(
-        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
-    ) -> list[PolicyOutput]:
+    def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
         """Epsilon-greedy on the heads; the score of an arm without updates comes from its initial head."""
         del features
-        return [self._one(query.text, arms=offered) for query, offered in zip(queries, arms, strict=True)]
-
-    def _one(self, text: str, *, arms: Sequence[ArmName]) -> PolicyOutput:
-        scores = tuple(self._network.outputs([text], arms=arms)[0].tolist())
+        scores = tuple(self._network.outputs([query.text], arms=arms)[0].tolist())
         epsilon = self.epsilon
         facts = {"epsilon": epsilon, "learning_rate": self.rate}
         return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=epsilon), scores=scores, facts=facts)
 
     def learn(self, update: Update) -> None:
-        """One step on the question of the row. The number of earlier updates is the seed of the dropout."""
+        """One step on the question of the row. The number of the step is the seed of the dropout."""
         target, rows = self._target(update), rows_of(update)
         if not abs(target) <= _MOST:
             raise PolicyFault(f"the reward {target} is too large to be squared and added in float32, or not a number")
         if rows == 0.0:
-            tally(self.seen, update)
+            super().learn(update)
             return
         factor = rows if self.settings.loss == "paper" else rows / _LOGITS
         # At the start of the warm-up the rate is 0, but the moments change.
@@ -149,7 +142,7 @@ class MbaPaper(HasParams):
                 step=self.updates + 1,
             )
         self._network.values[HEAD + update.arm] = self._network.head(update.arm)
-        tally(self.seen, update)
+        super().learn(update)
         tally(self._steps, update)
 
     def _target(self, update: Update) -> float:
@@ -171,19 +164,18 @@ class MbaPaper(HasParams):
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """All weights with their two moments: "encoder", "pre", and "head/<arm>" for every learned arm."""
-        arrays, facts = counted_state(self.seen)
+        arrays, facts = super().state()
         facts |= {"model": self._reader.identity, "steps": dict(sorted(self._steps.items()))}
         return arrays | (self._network.arrays(rows=3) if self._steps else {}), facts
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Load a saved state. Raises SnapshotError for another model, or wrong arrays."""
-        seen = restored_counts(facts)
         if facts.get("model") != self._reader.identity:
             raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
         steps = dict(facts["steps"])
         network = self._reader.network(seed=self.settings.seed)
         shapes = network.shapes(list(steps)) if steps else {}
-        arrays = checked_arrays(arrays, shapes=shapes, float32=shapes)
-        self.seen, self._steps = seen, steps
-        self._network = network
-        network.fill(arrays)
+        checked = checked_arrays(arrays, shapes=shapes, float32=shapes)
+        super().restore(arrays, facts)
+        self._steps, self._network = steps, network
+        network.fill(checked)

@@ -37,12 +37,12 @@ _WORK: Final = threading.RLock()
 
 
 class Reader:
-    """A loaded encoder with its tokenizer; d is its width. Its weights are never trained."""
+    """A loaded encoder with its tokenizer; d is its width. Networks train copies of its weights."""
 
     def __init__(self, folder: Path, *, sha256: str, device: str, reading: ReadingParams) -> None:
         self.folder, self.device = folder, device
         self.reading = reading
-        with self.at_work(0):  # a fixed seed: unused layers that the checkpoint lacks must be equal in all processes
+        with self.at_work(0):  # a fixed seed: layers that the checkpoint lacks must be equal in all processes
             module = load_model("AutoModel", folder, field=MODEL, attn_implementation="eager")
             self.module = module.float().to(device).eval()
         config = self.module.config
@@ -64,7 +64,7 @@ class Reader:
         self.identity = hashlib.sha256(f"{sha256} {self.tokens.sha256}".encode()).hexdigest()
 
     def network(self, *, seed: int) -> "Network":
-        """A network that starts from this encoder. seed: of the fresh layers."""
+        """A network that starts from this encoder. seed: seed of the new layers."""
         return Network(self, seed=seed)
 
     def tensor(self, array: npt.NDArray[Any]) -> Tensor:
@@ -80,7 +80,10 @@ class Reader:
 
     @contextlib.contextmanager
     def at_work(self, dropout: int | None) -> Iterator[None]:
-        """Exclusive use of torch with the configured threads and precision. dropout: seed; None keeps the state."""
+        """Exclusive use of torch with the configured threads and precision.
+
+        dropout: seed of the dropout; None keeps the state of torch's generator.
+        """
         with _WORK, contextlib.ExitStack() as stack:
             before, threads = torch.get_num_threads(), self.reading.threads
             if threads not in (None, before):
@@ -94,16 +97,16 @@ class Reader:
             yield
 
 
-#: policies are made often, and share it
+#: cached, because policies are made often
 loaded_reader = functools.lru_cache(maxsize=4)(Reader)
 
 
 class Network:
     """An encoder, the square layer, and a head per arm, trained by `descend`.
 
-    `values` is the state. Row 0 of an array has the weights, rows 1 and 2 AdamW's moments, which may be missing if the
-    network is never trained: "encoder" (3, P), missing before the first step; "pre" (3, d, d + 1) and "head/<arm>"
-    (3, d + 1), with the bias last.
+    `values` is the state: "encoder" (3, P), missing before the first step; "pre" (3, d, d + 1) and "head/<arm>"
+    (3, d + 1), with the bias last. Row 0 has the weights; rows 1 and 2 have AdamW's moments, and are missing in the
+    folder of a trained classifier.
     """
 
     def __init__(self, reader: Reader, *, seed: int) -> None:
@@ -123,9 +126,11 @@ class Network:
     ) -> float:
         """One step of AdamW (Loshchilov and Hutter 2019) on a batch. Returns the loss before it.
 
-        loss: function of outputs (B, K), a column per arm of `arms`. step: number of the step from 1, seed of the
-        dropout. Heads of other arms get a gradient of zero. Raises PolicyFault, without any change, if the loss or a
-        gradient is not finite, or too large to be squared.
+        loss: function of outputs (B, K), a column per arm of `arms`; heads of other arms get a gradient of zero
+        rate, decay: learning rate and weight decay
+        step: number of the step, from 1; also the seed of the dropout
+
+        Raises PolicyFault, without any change, if the loss or a gradient is not finite, or too large to be squared.
         """
         if "encoder" not in self.values:
             vector = torch.nn.utils.parameters_to_vector(self.encoder.parameters())
@@ -138,8 +143,8 @@ class Network:
         optimizer = torch.optim.AdamW(leaves.values(), lr=rate, weight_decay=decay, fused=True)
         optimizer.zero_grad()
         for name, leaf in leaves.items():
-            done = torch.tensor(step - 1.0, device=leaf.device)
-            optimizer.state[leaf] = {"step": done, "exp_avg": moments[0][name], "exp_avg_sq": moments[1][name]}
+            steps = torch.tensor(step - 1.0, device=leaf.device)
+            optimizer.state[leaf] = {"step": steps, "exp_avg": moments[0][name], "exp_avg_sq": moments[1][name]}
         with self.reader.at_work(dropout_seed(self.seed, step=step)), torch.enable_grad():
             rows = torch.stack([leaf for name, leaf in leaves.items() if name.startswith(HEAD)])[: len(arms)]
             hidden = self._hidden(texts, leaves["pre"], train=True)
@@ -155,10 +160,8 @@ class Network:
     def outputs(self, texts: Sequence[str], *, arms: Sequence[str]) -> Tensor:
         """Outputs (B, K), float64. Heads are separate products, so that an output does not depend on other arms."""
         with self.reader.at_work(None), torch.no_grad():
-            batches, pre = (
-                [texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH)],
-                self.values["pre"][0],
-            )
+            batches = [texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH)]
+            pre = self.values["pre"][0]
             hidden = torch.cat([self._hidden(batch, pre, train=False) for batch in batches]).cpu().double()
         heads = [self.head(arm)[0].cpu().double() for arm in arms]
         return torch.stack([hidden @ head[:-1] + head[-1] for head in heads], dim=1)
@@ -182,7 +185,7 @@ class Network:
             self._take_encoder(self.values["encoder"])
 
     def _take_encoder(self, values: Tensor) -> None:
-        """Use these weights of the encoder; the parameters of `encoder` become views of them."""
+        """Use these weights in a copy of the encoder, whose parameters become views of them."""
         self.values["encoder"], self.encoder = values, copy.deepcopy(self.reader.module)
         torch.nn.utils.vector_to_parameters(values[0], self.encoder.parameters())
 
@@ -196,7 +199,7 @@ class Network:
         return {"encoder": (3, size), "pre": (3, width, width + 1), **{HEAD + arm: (3, width + 1) for arm in arms}}
 
     def _split(self, values: Mapping[str, Tensor], *, row: int) -> dict[str, Tensor]:
-        """A row of `values` by name; the encoder's is split into its parameters. All are views."""
+        """Views of a row of `values` by name; the encoder's row is split into its parameters."""
         tensors = {name: value[row] for name, value in values.items()}
         if "encoder" in tensors:
             parameters = dict(self.encoder.named_parameters())
@@ -210,7 +213,7 @@ class Network:
 
 
 def dropout_seed(seed: int, *, step: int) -> int:
-    """Seed of the dropout at a step, so that a replay drops the same units."""
+    """Seed of the dropout at a step: a replay drops the same units."""
     return int.from_bytes(hashlib.sha256(f"{seed} {step}".encode()).digest()[:7], "big")
 
 

@@ -1,1 +1,1 @@
-"""Policies that stand for themselves: fixed probabilities, another model's choice, wrappers of other policies."""
+"""Further policies: fixed probabilities, choices of other models, and a wrapper of other policies."""

@@ -1,5 +1,5 @@
-"""Restrains a policy to an incumbent arm: from the 100th question on, the total reward is at least 1 - harm of the
-reward that playing only the incumbent would give.
+"""Restrains a policy to an incumbent arm: from the 100th question on, the total reward shall be at least 1 - harm times
+the reward of always playing the incumbent.
 
 Conservative bandits (Wu, Shariff, Lattimore, Szepesvari 2016; with features: Kazerouni et al. 2017) play the incumbent
 until the surplus pays for the worst next draw. Stage-wise conservative bandits (Khezeli and Bitar 2020; Moradipari et
@@ -11,12 +11,12 @@ al. 2020) require (1 - harm) of the incumbent's reward for every single decision
 
       E exp(theta * (loss - credit)) <= 1,      credit = half of the decision's allowance, harm * incumbent's mean.
 
-  theta grows as s shrinks, and the share of the policy goes to 0.
+  As s shrinks, theta grows, and the policy's share of the draw goes to 0.
 - The expected loss is the incumbent's score minus the arm's; the variance of rewards is estimated from the ledger, and
   equal for all arms. With Gaussian rewards, E exp(theta * loss) = exp(theta * (score_incumbent - score_arm) + theta^2 *
-  variance). With a posterior (`deviations`) half a standard deviation of the difference is subtracted from an arm's
-  score, because an arm without rows may be worse than its prior mean. Without scores, mean rewards of the arms replace
-  them, 0 for an arm without rows.
+  variance). If the policy has a posterior (`deviations`), half a standard deviation of the difference is subtracted
+  from an arm's score, because an arm without rows may be worse than its prior mean. If the policy has no scores, the
+  arms' mean rewards replace them, with 0 for an arm without rows.
 - The loss is estimated without the policy. The loss of a row of another arm is the incumbent's mean reward minus its
   own reward; the loss of a row of the incumbent is (reward - mean) * (1 / propensity - 1), which corrects for the
   selection of questions that the incumbent gets. Wrong scores reduce the slack, and a small slack restrains the policy.
@@ -59,9 +59,9 @@ from ragbandit.router.policies.context import read_schema
 from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Query, Update
 
-#: first question for which the promise holds; the allowance of the questions before it is available at once
+#: first question for which the promise holds; the allowance of all earlier questions is available from the start
 FROM: Final = 100
-#: learned outcomes of the incumbent before another arm is tried
+#: number of learned outcomes of the incumbent before another arm is tried
 KNOWN: Final = 10
 #: largest surplus, in allowances of a decision: a policy that has earned much may not lose all of it
 MOST: Final = 1000
@@ -71,24 +71,21 @@ _MEMORY: Final = 1000.0
 _MOST_WEIGHT: Final = 10.0
 #: least size of the incumbent's mean reward, in standard deviations of its rewards
 _LEAST_SCALE: Final = 0.1
-#: attributes of a Shortfall that a state stores, in this order
-_NUMBERS: Final = (
-    *("_own", "_lost", "_others", "_ratio", "_weight", "_rewards", "_squares", "_all_squares"),
-    *("_quality", "_cost", "_price"),
-)
+#: attributes of a Shortfall that a state stores, in this order, each after an underscore
+_NUMBERS: Final = "_own _lost _others _ratio _weight _rewards _squares _all_squares _quality _cost _price"
 
 
 class Shortfall:
-    """Losses of a ledger against its incumbent. harm: share of the incumbent's reward that may be lost."""
+    """Lost reward in a ledger, compared with the incumbent. harm: share of the incumbent's reward that may be lost."""
 
     def __init__(self, incumbent: ArmName, *, harm: float) -> None:
         self.incumbent, self.harm = incumbent, harm
         #: arm -> number of rows, and the sum of their rewards
         self.rows: dict[ArmName, int] = {}
         self._sums: dict[ArmName, float] = {}
-        #: rows of decisions made here; their lost reward, clamped; their rows of other arms, faded
+        #: number of rows that were not imported; their lost reward, clamped; their number of other arms' rows, faded
         self._own = self._lost = self._others = 0.0
-        #: decisions made per row learned, at least 1
+        #: decisions per learned row, at least 1
         self._ratio = 1.0
         #: faded sums over the incumbent's rows, weighted by 1/propensity: weights, rewards, squared rewards
         self._weight = self._rewards = self._squares = 0.0
@@ -105,10 +102,10 @@ class Shortfall:
         return self.rows.get(self.incumbent, 0) - self.before >= KNOWN
 
     def allowance(self, weight: float | None = None) -> float:
-        """Reward that a decision may lose on average: harm times the size of the incumbent's mean reward.
+        """Reward that a decision may lose on average: harm times the absolute value of the incumbent's mean reward.
 
-        weight: weight of cost in the reward; None for the mean over the rows. If the mean reward is near 0, a tenth of
-        the standard deviation replaces it, because otherwise no other arm could ever be tried.
+        If the mean reward is near 0, a tenth of the standard deviation replaces it, because otherwise no other arm
+        could ever be tried. weight: weight of cost in the reward; None for the mean over the rows.
         """
         if self._weight == 0.0:
             return 0.0
@@ -132,10 +129,9 @@ class Shortfall:
     def slack(self) -> float:
         """Reward that may still be lost: allowed minus lost reward, minus one standard deviation of the lost reward.
 
-        At most MOST allowances. The learned decisions represent all: each row stands for `ratio` decisions, so the sum
-        has the variance ratio * (1 + (ratio - 1) * ratio) per row.
+        At most MOST allowances. A learned row stands for `ratio` decisions, so the sum has the variance ratio * (1 +
+        (ratio - 1) * ratio) per row, from the noise of the rewards and from the selection of the learned decisions.
         """
-        # noise of the rewards, and of the selection of learned decisions
         noise = self._others * self.variance * (1.0 + (self._ratio - 1.0) * self._ratio)
         return self._allowed - self._ratio * self._lost - math.sqrt(noise)
 
@@ -166,9 +162,9 @@ class Shortfall:
         self.rows[arm] = self.rows.get(arm, 0) + 1
         self._sums[arm] = self._sums.get(arm, 0.0) + reward
         self._all_squares += reward * reward
-        # The surplus is limited to MOST allowances, the debt by late feedback to FROM allowances.
+        # The surplus is at most MOST allowances; the debt, from late feedback, at most FROM allowances.
         allowed, allowance = self._allowed, self.allowance()
-        if allowance > 0.0:  # else the incumbent has changed, and its mean reward is unknown
+        if allowance > 0.0:  # it is 0 after a change of the incumbent, while the mean reward is unknown
             lost = min(max(self._ratio * self._lost, allowed - MOST * allowance), allowed + FROM * allowance)
             self._lost = lost / self._ratio
 
@@ -178,12 +174,12 @@ class Shortfall:
         self._weight = self._rewards = self._squares = self._quality = self._cost = 0.0
 
     def _pay(self, update: Update, *, weight: float) -> None:
-        """Add the loss of a row, relative to the incumbent's mean reward before it, at the row's weight of cost."""
+        """Add the loss of a row, compared with the incumbent's mean reward before it. weight: the row's cost weight."""
         reward = update.reward.value
         base = self._mean_at(weight) if self._weight > 0.0 else reward
         self._own += 1.0
-        elsewhere = sum(self.rows.values()) - (self._own - 1.0)
-        self._ratio = max(1.0, (update.decided - elsewhere) / self._own if update.decided else 1.0)
+        imported = sum(self.rows.values()) - (self._own - 1.0)
+        self._ratio = max(1.0, (update.decided - imported) / self._own if update.decided else 1.0)
         if update.arm == self.incumbent:
             self._lost += (reward - base) * (min(1.0 / update.propensity, _MOST_WEIGHT) - 1.0)
         else:
@@ -192,15 +188,16 @@ class Shortfall:
 
     def state(self) -> Arrays:
         """All sums, and rows and rewards of each arm."""
-        arrays: Arrays = {"shortfall": np.array([float(getattr(self, name)) for name in _NUMBERS])}
+        arrays: Arrays = {"shortfall": np.array([float(getattr(self, name)) for name in _NUMBERS.split()])}
         for arm in sorted(self.rows):
             arrays[f"rewards/{arm}"] = np.array([self.rows[arm], self._sums[arm]])
         return arrays
 
     def restore(self, arrays: Arrays, *, seen: Mapping[ArmName, int]) -> None:
         """Load a saved state. seen: arm -> rows that the policy has learned. Raises SnapshotError."""
-        checked_arrays(arrays, shapes={"shortfall": (len(_NUMBERS),)} | {f"rewards/{arm}": (2,) for arm in seen})
-        for name, value in zip(_NUMBERS, arrays["shortfall"].tolist(), strict=True):
+        names = _NUMBERS.split()
+        checked_arrays(arrays, shapes={"shortfall": (len(names),)} | {f"rewards/{arm}": (2,) for arm in seen})
+        for name, value in zip(names, arrays["shortfall"].tolist(), strict=True):
             setattr(self, name, value)
         self.rows = dict(seen)
         self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in seen}
@@ -222,18 +219,17 @@ def _inner_policy(policy: str, *, params: Mapping[str, Json], context: Mapping[s
 _INNER: Final = "inner/"
 #: attributes that are read from the inner policy
 _INSIDE: Final = frozenset(
-    {"age", "alarms", "deterministic", "lean", "needs", "noise", "noise_at", "schema"}
-    | {"seen", "serves_prices", "tolerance"}
+    {"age", "alarms", "deterministic", "lean", "needs", "noise_at", "schema", "seen", "serves_prices", "tolerance"}
 )
-#: theta = ln(1 / CONFIDENCE) / slack; a smaller value takes less risk
+#: theta = ln(1 / CONFIDENCE) / slack; a smaller CONFIDENCE takes less risk
 CONFIDENCE: Final = 0.05
 #: share of a decision's allowance that is available before the decision is learned
 _CREDIT: Final = 0.5
 #: posterior standard deviations that are subtracted from an arm's difference to the incumbent
 _DOUBT: Final = 0.5
-#: largest exponent
+#: largest exponent, so that exponentials are finite
 _MOST_EXPONENT: Final = 50.0
-#: bound of rewards, so that sums of their squares are finite
+#: bound of absolute rewards, so that sums of their squares are finite
 _MOST_REWARD: Final = 1e100
 
 

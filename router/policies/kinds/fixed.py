@@ -1,4 +1,7 @@
-"""Policies that do not learn, for baselines and fallbacks: one arm, two arms in a fixed proportion, all arms."""
+"""Policies that do not learn, for baselines and fallbacks: one arm, two arms in a fixed proportion, all arms.
+
+They count updates, so their ledger is written, and a learning policy can be trained on it later.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,47 +10,18 @@ from typing import ClassVar
 from ragbandit.router.policies.base import (
     WHERE,
     ArmParam,
-    Arrays,
-    Facts,
-    HasParams,
+    PerQuestionPolicy,
     PolicyNeed,
     PolicyOutput,
     PolicyParams,
     Share,
-    counted_state,
     read_params,
-    restored_counts,
-    tally,
 )
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
+from ragbandit.shared.types import ArmName, Features, Json, Query
 
 
-class CountingPolicy(HasParams):
-    """A policy that only counts the updates of each arm.
-
-    The ledger is written as for other policies, so that a learning policy can be trained on it later.
-    """
-
-    def __init__(self, params: PolicyParams) -> None:
-        super().__init__(params)
-        self.seen: dict[ArmName, int] = {}
-
-    def learn(self, update: Update) -> None:
-        """Count the update."""
-        tally(self.seen, update)
-
-    def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The counts."""
-        return counted_state(self.seen)
-
-    def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load the counts."""
-        del arrays
-        self.seen = restored_counts(facts)
-
-
-class _Shares(CountingPolicy):
+class _Shares(PerQuestionPolicy):
     """A pmf that depends only on the offered arms, without scores. shares: arm -> share; {} for a uniform pmf."""
 
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
@@ -58,20 +32,15 @@ class _Shares(CountingPolicy):
         super().__init__(params)
         self.shares = shares
 
-    def pmf(
-        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
-    ) -> list[PolicyOutput]:
-        """The shares. If one arm with a share is offered it gets all; without such an arm the pmf is uniform."""
-        del queries, features
-        return [PolicyOutput(pmf=self._pmf(offered)) for offered in arms]
-
-    def _pmf(self, arms: Sequence[ArmName]) -> tuple[float, ...]:
+    def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
+        """The shares. If only one arm with a share is offered, it gets all; without such an arm the pmf is uniform."""
+        del query, features
         with_share = [arm for arm in arms if arm in self.shares]
         if not with_share:
-            return (1.0 / len(arms),) * len(arms)
+            return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms))
         if len(with_share) == 1:
-            return tuple(float(arm == with_share[0]) for arm in arms)
-        return tuple(self.shares.get(arm, 0.0) for arm in arms)
+            return PolicyOutput(pmf=tuple(float(arm == with_share[0]) for arm in arms))
+        return PolicyOutput(pmf=tuple(self.shares.get(arm, 0.0) for arm in arms))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +77,7 @@ class MixtureParams(PolicyParams):
 class Mixture(_Shares):
     """`second` with probability `share`, else `first`: the baseline that a router must beat at equal cost.
 
-    If only one of the two arms is offered it gets all probability; without both the pmf is uniform.
+    If only one of the two arms is offered, it gets all probability; if neither is offered, the pmf is uniform.
     """
 
     algorithm: ClassVar[str] = "mixture"
@@ -125,11 +94,11 @@ class Mixture(_Shares):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UniformParams(PolicyParams):
-    """Uniform has no settings."""
+    """Settings of uniform. There are none."""
 
 
 class Uniform(_Shares):
-    """Every offered arm with the same probability: the best log for judging other policies."""
+    """The same probability for every offered arm: the best log to judge other policies with."""
 
     algorithm: ClassVar[str] = "uniform"
 

@@ -1,18 +1,18 @@
-"""LLM as selector: a chat model chooses the arm from a numbered list of descriptions (as LlamaIndex's router engines).
+"""LLM as selector: a chat model chooses the arm from a numbered list of descriptions, as in LlamaIndex's routers.
 
 The policy does not learn; it is a baseline, and a start without a log. Intended differences to LlamaIndex's selector:
 
-- The number is checked. There, choice 0 becomes index -1 and silently chooses the last engine; here every reply except
-  a JSON object with a number of the list is a failure, counted by kind, and the fallback arm answers.
+- The number is checked. In LlamaIndex choice 0 becomes index -1 and silently chooses the last engine. Here every reply
+  except a JSON object with a number of the list is a failure, counted by kind, and the fallback arm answers.
 - The descriptions state how much work an arm does, not which documents it searches.
 - `epsilon` mixes in a uniform draw: a deterministic log cannot judge other policies.
 - The list is ordered by arm name, because models prefer some positions.
-- The questions of a batch are asked concurrently with one deadline, at which open calls are cancelled.
+- The calls for a batch of questions are concurrent, and cancelled at a common deadline.
 
-Every decision costs a call of the model. Its tokens are in the facts; no reward setting counts them. The server may be
-any OpenAI-compatible one. Failures have names:
+Every decision costs a call of the model. Its tokens are in the facts; no reward setting counts them. Any
+OpenAI-compatible server can be used. Failures have names:
 
-    timeout, connection, http_429 ..., malformed       as for every chat: see shared.openai_client
+    timeout, connection, http_429 ..., malformed       see shared.openai_client
     not_json       the model's text is not a JSON object with an integer under "choice"
     out_of_range   no arm has that number
 """
@@ -32,6 +32,7 @@ from ragbandit.router.policies.base import (
     SINGLE_STEP,
     ArmParam,
     Count,
+    CountingPolicy,
     PolicyNeed,
     PolicyOutput,
     PolicyParams,
@@ -40,7 +41,6 @@ from ragbandit.router.policies.base import (
     Text,
     read_params,
 )
-from ragbandit.router.policies.kinds.fixed import CountingPolicy
 from ragbandit.shared.errors import missing_package
 from ragbandit.shared.openai_client import ChatReply, ChatServer, event_loop
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query
@@ -58,7 +58,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
 MAX_QUESTION: Final = 4000
 #: most characters of a reply in the log
 MAX_REPLY: Final = 200
-#: seconds after the deadline, for a slow event loop
+#: seconds to wait after the deadline for a slow event loop
 _GRACE_S: Final = 2.0
 
 _INSTRUCTIONS: Final = (
@@ -70,7 +70,7 @@ _INSTRUCTIONS: Final = (
 
 _Chat = list[dict[str, str]]
 
-#: servers read a seed as an integer of 64 bits
+#: largest seed: servers read it as a signed 64-bit integer
 _MOST_SEED: Final = 2**63 - 1
 
 
@@ -82,13 +82,13 @@ class LlmParams(PolicyParams):
     model: Text
     #: the server, for example http://localhost:8000/v1; None is OpenAI
     base_url: Annotated[str, Field(pattern="^https?://[^#]+$")] | None = None
-    #: the environment variable with the key; never the key itself, because params are logged
+    #: environment variable with the API key; the key itself must not be a param, because params are logged
     api_key_env: Text = "OPENAI_API_KEY"
-    #: arm -> its description; only the name is shown for other arms. None for the texts above
+    #: arm -> its description; of other arms only the name is shown. None for DESCRIPTIONS
     descriptions: Mapping[str, Text] | None = None
-    #: the arm that answers after a failure; all arms with equal probability if it is not offered
+    #: the arm that answers after a failure; if it is not offered, all arms have the same probability
     fallback: ArmParam = SINGLE_STEP
-    #: timeout of a batch of questions, seconds; no caller waits longer, so keep it short
+    #: timeout of a batch of questions, seconds; keep it short, because callers wait
     timeout_s: Positive = 5.0
     #: most concurrent calls
     max_concurrency: Count = 8
@@ -110,7 +110,7 @@ def messages_of(question: str, *, methods: Sequence[str]) -> _Chat:
 
 
 def parse_choice(text: str, *, count: int) -> int | str:
-    """The chosen index, from 0, or the name of the failure. Text around the JSON object is a failure."""
+    """Returns the chosen index, from 0, or the name of the failure. Text around the JSON object is a failure."""
     try:
         reply = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,24 +1,23 @@
 """Adaptive Retrieval: retrieve for rarely mentioned entities (Mallen et al. 2023, arXiv 2212.10511, section 5).
 
-Language models remember popular entities. The question's entities are looked up in a table of popularity; below a
+Language models remember popular entities. The question's entities are looked up in a table of popularity. Below a
 threshold the arm `below` answers (by retrieval), above it the arm `above` (from the model's memory). As in the paper,
-the threshold is the edge, among ten bins of log popularity, that would have earned most so far.
+the threshold is an edge between ten bins of log popularity: the edge that would have earned most so far.
 
 Intended differences to the paper:
 
-- Popularity is the number of passages in your index that mention the entity, not its page views. The index has the
-  table (`ragbandit index build` writes `popularity.json`); other numbers can replace it.
+- Popularity is the number of passages in your index that mention the entity, not its page views. `ragbandit index
+  build` writes the table (`popularity.json`); a table with other numbers can replace it.
 - There is one threshold, not one per relation type: the relation of a question is unknown.
 - The paper fits on questions that every arm has answered. Here one arm answered each question, so an edge is judged by
   the arms' mean rewards per bin; `epsilon` and the floor ensure that both arms are tried. Within a bin the draw does
   not depend on the question, so these means are unbiased. A row with the sample weight w counts as w rows.
 - Rewards instead of accuracy, so the cost of retrieval counts.
 
-Entities are found by lookup, without a model: the longest keys of the table, from left to right, among capitalised
-words, and strings in double quotes as a whole. A capitalised word that is not in the table is an entity with popularity
-0, unless it begins the sentence or is a common word. A question without capitals is searched for keys everywhere. A
-question without entities has popularity 0; otherwise the least popular entity decides. Only the first READ characters
-of a question are searched.
+Entities are found by lookup, without a model. They are the strings in double quotes, and the longest keys of the table
+among capitalised words, from left to right. A capitalised word that is not in the table is an entity with popularity 0,
+unless it begins a sentence or is a common word. In a question without capitals, keys may start at any word. The least
+popular entity decides; a question without entities has popularity 0. Only the first READ characters are searched.
 """
 
 import functools
@@ -41,33 +40,31 @@ from ragbandit.router.policies.base import (
     ArmParam,
     Arrays,
     Facts,
-    HasParams,
     Number,
+    PerQuestionPolicy,
     PolicyNeed,
     PolicyOutput,
     PolicyParams,
     Share,
     Text,
     checked_arrays,
-    counted_state,
     read_params,
-    restored_counts,
     rows_of,
-    tally,
 )
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
+from ragbandit.shared.types import ArmName, Features, Json, Query, Update
 
 #: version of the table's file
 FORMAT: Final = 1
-#: bins of popularity
+#: number of popularity bins
 BINS = 10
-#: most entities in the log
+#: most entities of a question in the log
 SHOWN = 10
 #: most characters of a question that are searched
 READ = 4000
 
-# strategies/retrievers/mention_counts.py defines words in the same way, and the file's format: change both, and FORMAT.
+# strategies/retrievers/mention_counts.py has the same definition of words, and writes the file: if you change this,
+# change that too, and raise FORMAT.
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _POSSESSIVE = re.compile(r"['\u2019]s$", re.IGNORECASE)
 _QUOTED = re.compile(r"[\"“”«]([^\"“”«»]+)[\"“”»]")
@@ -82,7 +79,7 @@ class PopularityTable(BaseModel, frozen=True, strict=True):
     mentions: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
     #: words that are not names although a question may capitalise them
     common: frozenset[str]
-    #: longest key, in words
+    #: length of the longest key, in words
     words: Annotated[int, Field(ge=1)]
     #: hash of the file
     sha256: str = ""
@@ -93,11 +90,11 @@ class PopularityTable(BaseModel, frozen=True, strict=True):
         return math.log10(max(self.mentions.values(), default=0.0) + 2.0)
 
     def entities(self, text: str) -> dict[str, float]:
-        """Entity -> popularity, 0 if it is not in the table, for the first READ characters of a question."""
+        """Returns entity -> popularity (0 if it is not in the table) for the first READ characters of a question."""
         text = unicodedata.normalize("NFC", _beginning(text))
         popularity: dict[str, float] = {}
         for quoted in _QUOTED.findall(text):
-            key = " ".join(_key_word(word) for word in _WORD.findall(quoted))
+            key = " ".join(map(_key_word, _WORD.findall(quoted)))
             if key:
                 popularity[key] = self.mentions.get(key, 0.0)
         unquoted = _QUOTED.sub(" , ", text)
@@ -106,37 +103,37 @@ class PopularityTable(BaseModel, frozen=True, strict=True):
         index, end = 0, 0  # index of the next word, end of the previous one
         while index < len(matches):
             raw = matches[index].group()
-            capital = any(character.isupper() for character in raw)
-            may_be_key = capital or anywhere or raw[0].isdigit()
+            has_capital = any(character.isupper() for character in raw)
+            may_be_key = has_capital or anywhere or raw[0].isdigit()
             length = self._longest(matches[index : index + self.words]) if may_be_key else 0
             before = unquoted[end : matches[index].start()]
             if length:
                 key = " ".join(_key_word(match.group()) for match in matches[index : index + length])
                 popularity[key] = self.mentions[key]
-            elif capital and not self._ignored(_key_word(raw), before=before, first=not index):
+            elif has_capital and not self._is_ignored(_key_word(raw), before=before, first=not index):
                 popularity[_key_word(raw)] = 0.0
             index += length or 1
             end = matches[index - 1].end()
         return popularity
 
-    def _longest(self, words: Sequence[re.Match[str]]) -> int:
-        """Length in words of the longest key that starts with these words; 0 without one."""
-        keys = [_key_word(match.group()) for match in words]
+    def _longest(self, matches: Sequence[re.Match[str]]) -> int:
+        """Length in words of the longest key at the start of these words; 0 without a key."""
+        keys = [_key_word(match.group()) for match in matches]
         return next((end for end in range(len(keys), 0, -1) if " ".join(keys[:end]) in self.mentions), 0)
 
-    def _ignored(self, word: str, *, before: str, first: bool) -> bool:
+    def _is_ignored(self, key: str, *, before: str, first: bool) -> bool:
         """Whether a word is not a name: it is common, or begins a sentence. before: text since the previous word."""
         mark = before.rstrip()[-1:]
-        return word in self.common or (mark in _SENTENCE_ENDS if mark else first)
+        return key in self.common or (mark in _SENTENCE_ENDS if mark else first)
 
 
 def _beginning(text: str) -> str:
-    """The first READ characters, without a last word that continues after them."""
+    """The first READ characters, without a last word that is cut off."""
     cut = text[:READ]
     if len(text) <= READ or cut[-1].isspace() or text[READ].isspace():
         return cut
-    whole = cut.rsplit(maxsplit=1)
-    return whole[0] if len(whole) == 2 else cut
+    parts = cut.rsplit(maxsplit=1)
+    return parts[0] if len(parts) == 2 else cut
 
 
 def _key_word(raw: str) -> str:
@@ -161,12 +158,12 @@ class PopularityParams(PolicyParams):
     arms_named: ClassVar[tuple[str, ...]] = ("below", "above")
 
 
-class Popularity(HasParams):
+class Popularity(PerQuestionPolicy):
     """One arm below a threshold of popularity, another above it; epsilon / K for every arm.
 
-    If one of the two arms is not offered the other one is used; without both the pmf is uniform. The table is part of
+    If only one of the two arms is offered, it is used; if neither is offered, the pmf is uniform. The table is part of
     the policy: a snapshot made with another table is refused, and a replay of the ledger shows the difference. Raises
-    ConfigError if the table is missing or of another format.
+    ConfigError if the table is missing or has another format.
     """
 
     algorithm: ClassVar[str] = "popularity"
@@ -183,9 +180,9 @@ class Popularity(HasParams):
             raise ConfigError(message, field=f"{WHERE}.below", remedy=remedy)
         self.table = read_table(settings.table)
         self._path = settings.table
-        self.seen: dict[ArmName, int] = {}
-        #: questions per bin of all arms; sums of rewards and counts per bin, row 0 for `below`, row 1 for `above`
+        #: questions per bin, over all arms
         self._questions = np.zeros(BINS)
+        #: sums of rewards, and numbers of rows; row 0 for `below`, row 1 for `above`
         self._sums = np.zeros((2, BINS))
         self._counts = np.zeros((2, BINS))
 
@@ -193,8 +190,8 @@ class Popularity(HasParams):
     def edge(self) -> int:
         """The learned threshold as an edge of the bins: `below` answers bins 0 to edge - 1, `above` the others.
 
-        The edge with the highest estimated mean reward; the largest among equals, which retrieves most. The mean of a
-        cell includes one virtual row with the arm's mean over all bins.
+        The edge with the highest estimated mean reward; among equals the largest, which retrieves most. The mean of a
+        bin includes one virtual row with the arm's mean over all bins.
         """
         totals = self._counts.sum(axis=1)
         overall = np.where(totals > 0, self._sums.sum(axis=1) / np.where(totals > 0, totals, 1.0), 0.0)  # (2,)
@@ -208,24 +205,19 @@ class Popularity(HasParams):
         """The least popularity for which `above` answers."""
         return self._threshold if self._threshold is not None else 10.0 ** (self.edge * self.table.top / BINS) - 1.0
 
-    def pmf(
-        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
-    ) -> list[PolicyOutput]:
-        """1 - epsilon + epsilon/K on the arm of the question's popularity."""
+    def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
+        """1 - epsilon + epsilon/K on the arm for the question's popularity."""
         del features
-        edge, threshold = self.edge, self.threshold
-        return [self._one(q.text, edge=edge, threshold=threshold, arms=a) for q, a in zip(queries, arms, strict=True)]
-
-    def _one(self, text: str, *, edge: int, threshold: float, arms: Sequence[ArmName]) -> PolicyOutput:
-        entities = self.table.entities(text)
+        threshold = self.threshold
+        entities = self.table.entities(query.text)
         lowest = min(entities.values(), default=0.0)
-        is_rare = lowest < threshold if self._threshold is not None else self._bin(lowest) < edge
+        is_rare = lowest < threshold if self._threshold is not None else self._bin(lowest) < self.edge
         # Popularity 0 is below every threshold, also a threshold of 0.
         first, second = (self.below, self.above) if is_rare or lowest == 0.0 else (self.above, self.below)
         chosen = first if first in arms else second
         epsilon = self.epsilon if chosen in arms else 1.0
         pmf = tuple(epsilon / len(arms) + (1.0 - epsilon if arm == chosen else 0.0) for arm in arms)
-        # A long question has many entities; the least popular ones decide.
+        # A long question has many entities; the least popular ones are logged.
         shown = dict(sorted(entities.items(), key=lambda pair: (pair[1], pair[0]))[:SHOWN])
         facts = {"entities": shown, "popularity": lowest, "threshold": threshold, "epsilon": epsilon}
         return PolicyOutput(pmf=pmf, facts=facts)
@@ -235,7 +227,7 @@ class Popularity(HasParams):
         if not math.isfinite(update.reward.value):
             raise PolicyFault(f"the reward is {update.reward.value!r}")
         rows = rows_of(update)
-        tally(self.seen, update)
+        super().learn(update)
         lowest = min(self.table.entities(update.query.text).values(), default=0.0)
         if lowest == 0.0:
             return
@@ -257,24 +249,23 @@ class Popularity(HasParams):
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """The histogram, and the sha256 of its table."""
-        arrays, facts = counted_state(self.seen)
+        arrays, facts = super().state()
         arrays |= {"questions": self._questions, "sums": self._sums, "counts": self._counts}
         return arrays, facts | {"table_sha256": self.table.sha256}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Load a histogram. Raises SnapshotError if it was made with another table."""
-        seen = restored_counts(facts)
         if facts.get("table_sha256") != self.table.sha256:
             message = f"made with another table than {self._path}"
             remedy = "put the old table back, or let the learner replay the ledger with this one"
             raise SnapshotError(message, field="policy.params.table", remedy=remedy)
         checked = checked_arrays(arrays, shapes={"questions": (BINS,), "sums": (2, BINS), "counts": (2, BINS)})
-        self.seen, self._questions = seen, checked["questions"]
-        self._sums, self._counts = checked["sums"], checked["counts"]
+        super().restore(arrays, facts)
+        self._questions, self._sums, self._counts = (checked[name] for name in ("questions", "sums", "counts"))
 
 
 def read_table(path: str) -> PopularityTable:
-    """Read a table; cached until the file changes. Raises ConfigError with the fault."""
+    """Read a table; cached until the file changes. Raises ConfigError."""
     try:
         stamp = Path(path).stat()
         return _read(path, stamp.st_mtime_ns, stamp.st_size)

@@ -7,7 +7,7 @@ The setting cb_type chooses the cost estimate (Bietti et al. 2021, "A Contextual
 - mtr: regresses the cost of the drawn arm, weighted by 1/p. VW scales the step by the share of drawn arms; here VW sees
   only the drawn arm, so the step does not depend on the number of arms.
 - ips: the drawn arm gets cost/p, every other offered arm 0.
-- dr: every offered arm gets its predicted cost; the drawn arm gets (cost - prediction)/p in addition.
+- dr: every offered arm gets its predicted cost, and the drawn arm (cost - prediction)/p more.
 
 The explorers are computed here in float64 from VW's predicted costs; tests compare them with VW's own, which are
 float32, hide the predicted costs, and return arms in the order of the scores.
@@ -34,30 +34,22 @@ from pydantic import Field
 from ragbandit.router.policies.base import (
     Arrays,
     Facts,
-    HasParams,
+    PerQuestionPolicy,
     PolicyNeed,
     PolicyOutput,
     PolicyParams,
     Share,
-    counted_state,
     epsilon_greedy,
     read_params,
-    restored_counts,
     rows_of,
-    tally,
 )
 from ragbandit.router.policies.context import ContextColumns, read_schema
 from ragbandit.router.policies.draw import with_floor
 from ragbandit.shared.errors import PolicyFault, SnapshotError, required_module
-from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
+from ragbandit.shared.types import ArmName, Features, Json, Query, Update
 
-# Offsets of namespaces in VW's hash (murmur3), so that the same rows as dsjson give the same model.
-#: namespace "q"
-_QUESTION: Final = 0xFF8209E8
-#: namespace "a"
-_ARM: Final = 0x3C2569B2
-#: namespace "c"
-_CONTEXT: Final = 0xE132D65F
+#: offsets of the namespaces q, a and c in VW's hash (murmur3), so that the same rows as dsjson give the same model
+_QUESTION, _ARM, _CONTEXT = 0xFF8209E8, 0x3C2569B2, 0xE132D65F
 #: options with a context: weights of an arm for the question, the context and their products
 _WITH_CONTEXT: Final = "-q qa -q ca --interactions qca --ignore_linear q --ignore_linear c"
 _ONE = np.ones(1, dtype=np.float32)
@@ -83,7 +75,7 @@ class VwParams(PolicyParams):
     context: Mapping[str, Any] | None = None
 
 
-class VowpalWabbit(HasParams):
+class VowpalWabbit(PerQuestionPolicy):
     """A contextual bandit by Vowpal Wabbit. Raises ConfigError if the wheel is not installed.
 
     Weights whose hashes agree in `bits` bits are shared, and so are arms whose names' hashes agree.
@@ -97,23 +89,22 @@ class VowpalWabbit(HasParams):
     def __init__(self, **params: Json) -> None:
         settings = read_params(VwParams, given=params)
         super().__init__(settings)
-        #: schema of the context that it learns from; {} without a context
+        #: schema of the context that the policy learns from; {} without a context
         self.schema = read_schema(settings.context)
         self._columns = ContextColumns(self.schema) if self.schema else None
         self.settings = settings
-        self.seen: dict[ArmName, int] = {}
         #: total weight of the updates
         self._mass = 0.0
         #: number of features; None before the first update
         self._dimension: int | None = None
-        # Any, because its type stubs contradict numpy's.
+        # Any, because the module's type stubs contradict numpy's.
         self._vw: Any = required_module("vowpal_wabbit_next", extra="vw", field="policy.name")
         self._lock = threading.Lock()
         self._workspace = self._vw.Workspace(self._arguments())
 
     def _arguments(self) -> list[str]:
-        # No constant feature: it would couple the arms' intercepts, and depend on the number of arms.
-        # Not --normalized: features have length 1 already, and VW cannot save its running scale for dr.
+        # --noconstant: a constant feature would couple the arms' intercepts, and depend on the number of arms.
+        # Without --normalized: features have length 1 already, and VW cannot save its running scale for dr.
         crossed = _WITH_CONTEXT if self.schema else "-q qa --ignore_linear q"
         settings = self.settings
         return (
@@ -121,19 +112,14 @@ class VowpalWabbit(HasParams):
             f"--learning_rate {settings.learning_rate!r} --power_t {settings.power_t!r} -b {settings.bits} --quiet"
         ).split()
 
-    def pmf(
-        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
-    ) -> list[PolicyOutput]:
+    def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
         """The explorer on VW's predicted costs; scores are the predicted rewards, 0 for an arm without updates."""
         assert features is not None
-        questions = zip(features, queries, arms, strict=True)
-        return [self._one(row, query=query, arms=offered) for row, query, offered in questions]
-
-    def _one(self, features: Features, *, query: Query, arms: Sequence[ArmName]) -> PolicyOutput:
         # Weight 0: VW counts the weight of all examples, and a prediction must not change the state.
-        examples = [self._shared(features, query=query, weight=0.0), *(self._action(arm, weight=0.0) for arm in arms)]
+        question = self._shared(features, query=query, weight=0.0)
+        actions = [self._action(arm, weight=0.0) for arm in arms]
         with self._lock:
-            ranked = self._workspace.predict_one(examples)  # [(index, cost)], best first
+            ranked = self._workspace.predict_one([question, *actions])  # [(index, cost)], best first
         scores = [0.0] * len(arms)
         for index, cost in ranked:
             scores[index] = 0.0 - cost  # never -0.0
@@ -154,22 +140,22 @@ class VowpalWabbit(HasParams):
         if not (float(np.abs(features).max()) < 1e6 and 0.0 < p <= 1.0 and (1.0 + abs(cost)) / p < 1e15):
             raise PolicyFault(f"VW cannot learn from cost {cost!r} at probability {p!r} with these features")
         if rows == 0.0:
-            tally(self.seen, update)
+            super().learn(update)
             return
         drawn = self._vw.CBLabel(label=(0, cost, p), weight=rows)
         # Sorted, because float32 sums depend on the order.
-        shown = [update.arm] if self.settings.cb_type == "mtr" else sorted({update.arm, *update.arms})
-        actions = [self._action(arm, label=drawn if arm == update.arm else None, weight=rows) for arm in shown]
+        learned = [update.arm] if self.settings.cb_type == "mtr" else sorted({update.arm, *update.arms})
+        actions = [self._action(arm, label=drawn if arm == update.arm else None, weight=rows) for arm in learned]
         with self._lock:
             self._workspace.learn_one([self._shared(features, query=update.query), *actions])
         if self._columns is not None:
             self._columns.learn(update.query)
         self._dimension, self._mass = features.size, self._mass + rows
-        tally(self.seen, update)
+        super().learn(update)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """The bytes of VW's model, with their sha256, the counts, and d."""
-        arrays, facts = counted_state(self.seen)
+        arrays, facts = super().state()
         with self._lock:
             saved = self._workspace.serialize()
         # Loading resets VW's counts of examples, features and predictions, so that the state depends only on updates.
@@ -181,7 +167,7 @@ class VowpalWabbit(HasParams):
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Load a saved state. The sha256 is checked first: VW may crash on other bytes."""
-        seen, model = restored_counts(facts), arrays.get("model")
+        model = arrays.get("model")
         if model is None or len(arrays) != 1 or model.dtype != np.uint8 or model.ndim != 1:
             raise SnapshotError(f"there must be one array, model, uint8 of shape (bytes,), not {sorted(arrays)}")
         saved = model.tobytes()
@@ -191,15 +177,15 @@ class VowpalWabbit(HasParams):
             workspace = self._vw.Workspace(["--quiet"], model_data=saved)
         except RuntimeError as error:  # another version of VW wrote it
             raise SnapshotError(f"VW cannot load the model: {error}") from error
+        super().restore(arrays, facts)
         if self._columns is not None:
             self._columns.restore(facts["context"])
         self._dimension = facts["dimension"]
         with self._lock:
-            self.seen, self._mass = seen, facts["mass"]
-            self._workspace = workspace
+            self._mass, self._workspace = facts["mass"], workspace
 
     def _shared(self, features: Features, *, query: Query, weight: float = 1.0) -> Any:
-        """The question as x / sqrt(d), which has the same length as the intercept 1, and its context."""
+        """The question as x / sqrt(d), which has about the length of the intercept, 1, and its context."""
         example = self._vw.Example()
         indices = np.arange(_QUESTION, _QUESTION + features.size, dtype=np.uint64)
         scaled = (features.astype(np.float64) / math.sqrt(features.size)).astype(np.float32)
@@ -212,7 +198,7 @@ class VowpalWabbit(HasParams):
         return example
 
     def _action(self, arm: ArmName, *, label: Any = None, weight: float = 1.0) -> Any:
-        """An arm as a single feature; its weight is the intercept, its products with the question are the others."""
+        """An arm as one feature: its weight is the arm's intercept; products with the question have further weights."""
         example = self._vw.Example()
         digest = hashlib.blake2b(arm.encode("utf-8", "surrogatepass"), digest_size=4).digest()
         index = _ARM + int.from_bytes(digest, "big")
@@ -225,5 +211,5 @@ def _squarecb(scores: Sequence[float], *, gamma: float) -> list[float]:
     """Inverse gap weighting: 1 / (K + gamma * (best - score)); the best arms share the remaining probability."""
     best, count = max(scores), len(scores)
     pmf = [0.0 if score == best else 1.0 / (count + gamma * (best - score)) for score in scores]
-    share = (1.0 - math.fsum(pmf)) / sum(score == best for score in scores)
-    return [share if score == best else p for p, score in zip(pmf, scores, strict=True)]
+    p_best = (1.0 - math.fsum(pmf)) / sum(score == best for score in scores)
+    return [p_best if score == best else p for p, score in zip(pmf, scores, strict=True)]

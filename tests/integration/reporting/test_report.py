@@ -101,7 +101,7 @@ def test_what_is_read_of_a_store(store, monkeypatch):
         "a turn that stayed on its arm": 1,
         "an arm that was pinned": 1,
         "an arm that the caller chose": 1,
-        "one arm alone on offer": 1,
+        "only one arm on offer": 1,
         "no outcome yet": 1,
     }
     assert [log.tenants[place] for place in log.tenant] == ["default"] * 3 + ["acme", "default"]

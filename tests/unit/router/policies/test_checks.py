@@ -40,7 +40,7 @@ def test_the_arm_of_a_holdback():
     check_policy(Settings.model_validate({"policy": {"holdback": {"arm": "single_step"}, "incumbent": "single_step"}}))
     for policy, message in (
         ({"holdback": {"arm": "single_stepp"}}, "is not among the arms"),
-        ({"holdback": {"arm": "multi_step"}, "incumbent": "single_step"}, "whatever it costs"),
+        ({"holdback": {"arm": "multi_step"}, "incumbent": "single_step"}, "keep its share even if it loses"),
     ):
         with pytest.raises(ConfigError, match=message) as caught:
             check_policy(Settings.model_validate({"policy": policy}))

@@ -101,7 +101,7 @@ def test_noise_is_that_of_the_rewards():
         learned(
             heads, [replace(update, reward=made_reward(quality, cost=2.0 + 0.5 * rng.standard_normal(), weight=0.3))]
         )
-    assert heads.noise == pytest.approx(math.hypot(0.2, 0.15), rel=0.05)
+    assert heads.noise_at(heads.weight) == pytest.approx(math.hypot(0.2, 0.15), rel=0.05)
 
 
 def test_width_covers_the_truth():
@@ -125,12 +125,12 @@ def test_arm_without_rows_has_the_prior():
     nothing = np.zeros(SIZE, dtype=np.float32)
     fresh = heads_after([], ridge=5.0, bias_ridge=2.0)
     late = heads_after(made_updates(100), ridge=5.0, bias_ridge=2.0)
-    assert fresh.noise == 0.5
-    assert late.noise != 0.5
+    assert fresh.noise_at(fresh.weight) == 0.5
+    assert late.noise_at(late.weight) != 0.5
     for heads in (fresh, late):
         means, widths = said(heads, nothing, arms=["newcomer"])
         assert (means.quality[0], means.cost[0], means.value[0]) == (0.0, 0.0, 0.0)
-        assert widths[0] == pytest.approx(heads.noise / math.sqrt(2.0), rel=1e-9)
+        assert widths[0] == pytest.approx(heads.noise_at(heads.weight) / math.sqrt(2.0), rel=1e-9)
 
 
 def test_weight_is_that_of_the_last_row():
@@ -192,8 +192,8 @@ def test_noise_fades_too():
         row_of(rng.standard_normal(SIZE), quality=0.5 + (0.4 if i < 1000 else 0.1) * rng.standard_normal(), weight=0.0)
         for i in range(2000)
     ]
-    assert heads_after(rows, memory=100.0).noise == pytest.approx(0.1, rel=0.15)
-    assert heads_after(rows).noise == pytest.approx(math.sqrt((0.4**2 + 0.1**2) / 2), rel=0.05)
+    assert heads_after(rows, memory=100.0).noise_at(0.0) == pytest.approx(0.1, rel=0.15)
+    assert heads_after(rows).noise_at(0.0) == pytest.approx(math.sqrt((0.4**2 + 0.1**2) / 2), rel=0.05)
 
 
 def test_residual_is_standard_where_the_world_is_linear():

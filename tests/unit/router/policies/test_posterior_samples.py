@@ -112,7 +112,9 @@ def test_samples_are_explicit_sums(rows, weights, memory, restarts):
             weighed, samples, _ = explicit(updates, arm, memory=memory, restarts=restarts)
             wanted, samples = z @ weighed, z @ samples
         assert (means.quality[at], means.cost[at]) == pytest.approx(tuple(wanted), abs=1e-9)
-        assert deviations[at] == pytest.approx(heads.noise * np.concatenate([samples, -samples]), abs=1e-9)
+        assert deviations[at] == pytest.approx(
+            heads.noise_at(heads.weight) * np.concatenate([samples, -samples]), abs=1e-9
+        )
     assert means.value == pytest.approx(means.quality - 0.1 * means.cost, abs=1e-12)
 
 
@@ -141,10 +143,12 @@ def test_an_arm_that_nobody_tried_has_the_prior():
     means, deviations = heads.sampled(nothing, arms=[ArmName("newcomer")], weight=0.1)
     first = [next(u.reward.cost for u in rows_of(60, arms=ARMS[:2]) if u.arm == arm) for arm in ARMS[:2]]
     assert (means.quality[0], means.cost[0]) == pytest.approx((0.5, np.mean(first)), abs=1e-12)
-    assert np.sqrt((deviations[0] ** 2).mean()) == pytest.approx(heads.noise / math.sqrt(BIAS), rel=1e-6)
+    assert np.sqrt((deviations[0] ** 2).mean()) == pytest.approx(
+        heads.noise_at(heads.weight) / math.sqrt(BIAS), rel=1e-6
+    )
     z = np.concatenate([[1.0], made_features(9, size=SIZE).astype(float) / math.sqrt(SIZE)])
     many = [heads.sampled(made_features(9, size=SIZE), arms=[ArmName(f"new {n}")], weight=0.1)[1] for n in range(50)]
-    wanted = heads.noise * math.sqrt(float((z * z / ([BIAS] + [RIDGE] * SIZE)).sum()))
+    wanted = heads.noise_at(heads.weight) * math.sqrt(float((z * z / ([BIAS] + [RIDGE] * SIZE)).sum()))
     assert np.sqrt((np.concatenate(many) ** 2).mean()) == pytest.approx(wanted, rel=0.03)
 
 

@@ -12,7 +12,7 @@ from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Restraint, pmf_of_one
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.policies.draw import Offer, draw, held_back, made_decisions, seed_of
+from ragbandit.router.policies.draw import Offer, draw, made_decisions, seed_of, with_incumbent
 from ragbandit.router.policies.kinds.conservative import KNOWN, Shortfall
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName
@@ -199,11 +199,11 @@ def test_the_promise_is_kept(policy, delay):
 def test_a_share_is_at_most_what_is_allowed():
     """The expected risk of what is drawn is the allowance, to the last digits, wherever something is held back."""
     restraint = Restraint(arm=INCUMBENT, risks=(3.0, 0.0, -0.5), allowance=0.1, slack=1.0, reason="why")
-    pmf, floor, said = held_back((0.3, 0.3, 0.4), restraint=restraint, floor=0.02, arms=ARMS)
+    pmf, floor, said = with_incumbent((0.3, 0.3, 0.4), restraint=restraint, floor=0.02, arms=ARMS)
     assert math.fsum(p * r for p, r in zip(pmf, restraint.risks, strict=True)) == pytest.approx(0.1)
     assert said["share"] == pytest.approx(0.1 / 0.7)
     assert floor == 0.02 * said["share"]
-    assert held_back((0.0, 0.4, 0.6), restraint=restraint, floor=0.0, arms=ARMS)[0] == (0.0, 0.4, 0.6)
+    assert with_incumbent((0.0, 0.4, 0.6), restraint=restraint, floor=0.0, arms=ARMS)[0] == (0.0, 0.4, 0.6)
 
 
 def test_bad_settings_are_refused():

@@ -66,19 +66,23 @@ _Value = TypeVar("_Value")
 
 
 class AsyncClient:
-    """Client of one service for asyncio. It may be used from several event loops: each has connections of its own.
+    """Client of one service for asyncio. It may be used from several event loops; each has its own connections.
 
-    url, api_key: of the service; None: RAGBANDIT_URL and RAGBANDIT_API_KEY. timeout_s: longest a call may take, retries
-    included; connect_timeout_s, read_timeout_s: longest wait for a connection, and longest silence within a call
-    (None: timeout_s). retries: further attempts where the connection broke, or the service said by 429 or 503 and
-    Retry-After when to come back; of no more than retry_after_most_s. An attempt repeats the same id, so nothing is
-    done twice. connections: at most, at one time. transport: for tests (httpx).
+    Methods raise the error that the service reports, NotReady if no service replies, and InvalidInput for arguments
+    that cannot be used. Every attempt of a call sends the same id, so nothing is done twice.
 
-    default_arm: the arm that `route` names when the service is away or has not replied in route_timeout_s; such a reply
-    is marked `degraded: true`, its outcome and feedback are not sent, and nothing is learned of it. None: it raises.
-
-    Raises the error that the service raised, NotReady where none replied; InvalidInput for arguments that cannot be
-    used.
+    url: address of the service; None: $RAGBANDIT_URL, else http://127.0.0.1:8100
+    api_key: None: $RAGBANDIT_API_KEY
+    timeout_s: time limit of a call, retries included
+    connect_timeout_s: longest wait for a connection
+    read_timeout_s: longest silence within a call; None: timeout_s
+    retries: most attempts after the first, made if the connection breaks, or after a 429 or 503 with Retry-After
+    retry_after_most_s: longest Retry-After that the client waits for
+    connections: most connections at the same time
+    default_arm: the arm that `route` returns if the service cannot be reached, or does not reply within
+        route_timeout_s. Such a reply has `degraded: true`, its outcome and feedback are not sent, and nothing is
+        learned from it. None: `route` raises the error
+    transport: replaces the network in tests (httpx)
     """
 
     def __init__(
@@ -113,19 +117,19 @@ class AsyncClient:
     async def route(
         self, question: str, *, decision_id: str | None = None, **more: Unpack[Options]
     ) -> ClientRouteReply:
-        """POST /v1/route. `more`: cost_weight, context, arms, budget, tenant, ... as in the HTTP body."""
+        """POST /v1/route. more: cost_weight, context, arms, budget, tenant, ... as in the HTTP body."""
         return await self._route(question, decision_id=decision_id, default_arm=self._fallback.default_arm, more=more)
 
     async def route_batch(self, items: Sequence[Mapping[str, object]]) -> list[RouteReply | ErrorReply]:
-        """POST /v1/route/batch, each item as the body of /v1/route; a decision or {"error": ...} per item."""
-        sent = item_list(items, path="/v1/route", key="decision_id")
-        reply = await self._object(post("/v1/route/batch", {"items": sent}))
-        return replies_of(reply, path="/v1/route/batch", count=len(sent))
+        """POST /v1/route/batch. An item is a body of /v1/route. Returns a decision or {"error": ...} per item."""
+        questions = item_list(items, path="/v1/route", key="decision_id")
+        reply = await self._object(post("/v1/route/batch", {"items": questions}))
+        return replies_of(reply, path="/v1/route/batch", count=len(questions))
 
     async def answer(
         self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Options]
     ) -> AnswerReply | PendingReply:
-        """POST /v1/answer, as `route`; status "pending" if it takes longer than wait_s."""
+        """POST /v1/answer, with the options of `route`. The status is "pending" if it takes longer than wait_s."""
         timeout_s = self._connection.timeout_s
         call = answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
         return cast(AnswerReply | PendingReply, await self._object(call))
@@ -133,11 +137,11 @@ class AsyncClient:
     async def answer_stream(
         self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Options]
     ) -> AsyncIterator[StreamEvent]:
-        """POST /v1/answer?stream=true: its events while the arm writes; the last is `outcome`.
+        """POST /v1/answer?stream=true. Yields events while the arm writes; the last one is `outcome`.
 
-        The question is asked with the first event. timeout_s is here the longest silence; a loop that is left early
-        closes the stream, which cancels the answer. Raises the error that the service raised, also in mid-answer, and
-        NotReady for a stream that breaks off.
+        The question is sent when the first event is requested. timeout_s limits the silence between events. Leaving
+        the loop early closes the stream, which cancels the answer. Raises the error that the service reports, also
+        during the answer, and NotReady if the stream breaks off.
         """
         timeout_s = self._connection.timeout_s
         call = answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
@@ -155,29 +159,33 @@ class AsyncClient:
         reader.end()
 
     async def outcome(self, decision_id: str, **body: Unpack[OutcomeFields]) -> ClientOutcomeReply:
-        """POST /v1/outcomes: answer, steps, cost, and status, stop_reason, error of one that failed."""
+        """POST /v1/outcomes with answer, steps and cost; for a failed run also status, stop_reason and error."""
         return await self._outcome(decision_id, body)
 
     async def feedback(self, decision_id: str, **body: Unpack[Judgement]) -> ClientFeedbackReply:
-        """POST /v1/feedback with one of label, rating, reward, event; and rater, source, feedback_id where known."""
-        given = body.get("feedback_id")
-        key = new_id() if given is None else given
+        """POST /v1/feedback with one of label, rating, reward, event; and rater, source, feedback_id if known."""
+        feedback_id = body.get("feedback_id")
+        if feedback_id is None:
+            feedback_id = new_id()
         if self._fallback.has(decision_id):
-            return not_sent(key)
-        sent = {**body, "decision_id": decision_id, "feedback_id": key}
-        return cast(ClientFeedbackReply, await self._object(post("/v1/feedback", sent)))
+            return not_sent(feedback_id)
+        fields = {**body, "decision_id": decision_id, "feedback_id": feedback_id}
+        return cast(ClientFeedbackReply, await self._object(post("/v1/feedback", fields)))
 
     async def feedback_batch(self, items: Sequence[Mapping[str, object]]) -> list[ReceiptReply | ErrorReply]:
-        """POST /v1/feedback/batch; a receipt or {"error": ...} per item. What judges degraded decisions is not sent."""
-        given = item_list(items, path="/v1/feedback", key="feedback_id")
-        sent = [item for item in given if not self._fallback.has(item.get("decision_id"))]
+        """POST /v1/feedback/batch. Returns a receipt or {"error": ...} per item.
+
+        Feedback on degraded decisions is not sent.
+        """
+        judgements = item_list(items, path="/v1/feedback", key="feedback_id")
+        sent = [item for item in judgements if not self._fallback.has(item.get("decision_id"))]
         replies = iter(())
         if sent:
             reply = await self._object(post("/v1/feedback/batch", {"items": sent}))
             replies = iter(replies_of(reply, path="/v1/feedback/batch", count=len(sent)))
         return [
             not_sent(item["feedback_id"]) if self._fallback.has(item.get("decision_id")) else next(replies)
-            for item in given
+            for item in judgements
         ]
 
     def arms(
@@ -189,15 +197,16 @@ class AsyncClient:
     ) -> RoutedArms[Awaitable[ArmRun[_Value]]]:
         """Route among your own functions: `arms(question)` chooses one, runs it and reports its outcome.
 
-        functions: for each arm that the service has with `run_by: caller`, a function of the question. outcome_of: from
-        what a function returned to fields of /v1/outcomes (answer, steps, cost); None: text is the answer. Seconds are
-        measured; where `reward.cost` charges something else, say that too: an outcome without it is refused.
-        default_arm: instead of the client's.
+        The returned callable takes the options of `route` (decision_id, context, tenant, ...). If a function raises an
+        error, a failed outcome is reported and the error is raised again. A cancelled call reports no outcome.
 
         A function that is not `async def` runs in a thread, since it may block.
 
-        The call takes decision_id, context, tenant as `route` does. It raises what the function raises, after reporting
-        a failed outcome. Of a call that is cancelled nothing is reported, and nothing is learned.
+        functions: arm -> function of the question; the service must have these arms with `run_by: caller`
+        outcome_of: converts the return value of a function to fields of /v1/outcomes (answer, steps, cost); None: a
+            returned text is the answer. Seconds are measured. If `reward.cost` prices another term, `outcome_of` must
+            return it, or the service refuses the outcome
+        default_arm: replaces the client's default arm
         """
         checked = checked_functions(functions, default_arm=default_arm, waits=self._transport.WAITS)
         fallback = default_arm or self._fallback.default_arm
@@ -227,14 +236,16 @@ class AsyncClient:
     async def report(
         self, decision_id: str, *, seconds: float, error: BaseException | None = None, **fields: Unpack[ReportFields]
     ) -> bool:
-        """POST /v1/outcomes of an arm that has run: whether it is stored. What cannot be sent is logged, not raised.
+        """POST /v1/outcomes for a run of your own. Returns whether the outcome is stored. Errors are only logged.
 
-        seconds: that the arm took. error: what it raised. fields: as for `outcome`.
+        seconds: duration of the run
+        error: exception of the run; None if it succeeded
+        fields: fields of `outcome`
         """
         try:
             reply = await self._outcome(decision_id, outcome_body(seconds=seconds, error=error, fields=fields))
         except RagBanditError as fault:
-            message = "the outcome of decision %s is not stored, and nothing is learned of it: %s"
+            message = "the outcome of decision %s is not stored, and nothing is learned from it: %s"
             log.error(message, decision_id, refusal(fault))
             return False
         return not reply.get("degraded", False)
@@ -245,11 +256,11 @@ class AsyncClient:
         return cast(RecordReply, await self._object(call))
 
     async def label_queue(self, n: int = 20) -> LabelQueueReply:
-        """GET /v1/label-queue: at most n answers whose label would teach most; n from 1 to 100."""
+        """GET /v1/label-queue: the answers whose labels would teach most, at most n (1 to 100)."""
         return cast(LabelQueueReply, await self._object(Call(method="GET", path=f"/v1/label-queue?n={int(n)}")))
 
     async def cancel(self, decision_id: str) -> CancellationReply:
-        """POST /v1/decisions/{id}/cancel; status "pending" while a worker has still to end it."""
+        """POST /v1/decisions/{id}/cancel. The status is "pending" until the worker has stopped."""
         call = post(f"/v1/decisions/{quoted(decision_id)}/cancel", {})
         return cast(CancellationReply, await self._object(call))
 
@@ -258,7 +269,7 @@ class AsyncClient:
         return cast(StatusReply, await self._object(Call(method="GET", path="/v1/status")))
 
     async def ready(self) -> bool:
-        """True if /ready replies 200; False while nothing answers."""
+        """Whether /ready replies 200; False if no service answers."""
         try:
             reply = await self._transport.opened().get("/ready", timeout=self._connection.timeout_s)
             return reply.status_code == 200
@@ -267,12 +278,12 @@ class AsyncClient:
 
     @property
     def connection(self) -> Connection:
-        """Where it calls, with which key and limits."""
+        """Address, key and limits of this client."""
         return self._connection
 
     @property
     def degraded(self) -> int:
-        """Decisions that this client has made by `default_arm`, since it was opened."""
+        """Number of decisions that this client has made by `default_arm`."""
         return self._fallback.count
 
     async def aclose(self) -> None:
@@ -308,11 +319,10 @@ class AsyncClient:
     async def _choose(
         self, question: str, *, arms: list[str], default_arm: str | None, more: Mapping[str, object]
     ) -> ClientRouteReply:
-        """Route among these arms of the caller."""
-        given = {"arms": arms, **more}
-        decision_id = cast(str | None, given.pop("decision_id", None))
+        options = {"arms": arms, **more}
+        decision_id = cast(str | None, options.pop("decision_id", None))
         try:
-            return await self._route(question, decision_id=decision_id, default_arm=default_arm, more=given)
+            return await self._route(question, decision_id=decision_id, default_arm=default_arm, more=options)
         except InvalidInput as error:
             raise with_configuration(error, arms=arms) from error
 
@@ -325,8 +335,9 @@ class AsyncClient:
         return object_of(await self._exchange(call), path=call.path)
 
     async def _exchange(self, call: Call) -> Any:
-        """The reply, or of a stream the open one. Raises what the service raised, or NotReady."""
-        limits, attempts = self._connection, 0
+        """The reply to a call, or the open response of a stream. Raises the service's error, or NotReady."""
+        limits = self._connection
+        attempts = 0
         ends = time.monotonic() + (limits.timeout_s if call.limit_s is None else call.limit_s)
         while True:
             attempts += 1
@@ -334,8 +345,9 @@ class AsyncClient:
                 async with self._transport.until(ends):
                     received = await self._received(call, ends=ends)
             except (httpx.RequestError, TimeoutError) as error:
-                failure, pause = away(error, call=call, connection=limits), pause_after(error, attempts=attempts)
+                failure = away(error, call=call, connection=limits)
                 failure.__cause__ = error
+                pause = pause_after(error, attempts=attempts)
             else:
                 if 200 <= received.status < 300:
                     return received.opened or received
@@ -346,12 +358,13 @@ class AsyncClient:
             await self._transport.sleep(pause)
 
     async def _received(self, call: Call, *, ends: float) -> ReceivedReply:
-        """What one attempt brings: the whole reply, or of a stream the open one. Raises httpx.RequestError."""
+        """The reply to one attempt, complete or, for a stream, still open. Raises httpx.RequestError."""
         http = self._transport.opened()
         request = request_of(call, http=http, ends=ends, connection=self._connection)
-        body, response = bytearray(), await http.send(request, stream=True)
+        response = await http.send(request, stream=True)
         if call.stream and response.is_success:
             return ReceivedReply(status=response.status_code, headers=response.headers, body=b"", opened=response)
+        body = bytearray()
         try:
             async for chunk in response.aiter_bytes():
                 body += chunk

@@ -1,4 +1,4 @@
-"""HTTP clients of a running service: `Client`, and `AsyncClient` for asyncio. They need httpx, and no other large package.
+"""HTTP clients of a running service: `Client`, and `AsyncClient` for asyncio. They need no large package except httpx.
 
     with Client("http://127.0.0.1:8100") as client:
         reply = client.route("Who wrote Dracula?")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, Unpack, cast
 
 import httpx
 
+from ragbandit.client import exchange
 from ragbandit.client.arms import (
     ArmRun,
     Fallback,
@@ -20,42 +21,8 @@ from ragbandit.client.arms import (
     refusal,
     with_configuration,
 )
-from ragbandit.client.exchange import (
-    AskOptions,
-    Call,
-    Connection,
-    Judgement,
-    Options,
-    OutcomeFields,
-    ReceivedReply,
-    ReportFields,
-    answer_call,
-    away,
-    check_size,
-    item_list,
-    new_id,
-    not_sent,
-    object_of,
-    pause_after,
-    post,
-    quoted,
-    refused,
-    replies_of,
-    request_of,
-)
-from ragbandit.client.replies.decisions import (
-    AnswerReply,
-    CancellationReply,
-    ClientFeedbackReply,
-    ClientOutcomeReply,
-    ClientRouteReply,
-    ErrorReply,
-    LabelQueueReply,
-    PendingReply,
-    ReceiptReply,
-    RecordReply,
-    RouteReply,
-)
+from ragbandit.client.exchange import Call, Connection, ReceivedReply
+from ragbandit.client.replies import decisions as replies
 from ragbandit.client.replies.status import StatusReply
 from ragbandit.client.transport import AsyncTransport, EventReader, StreamEvent
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
@@ -115,27 +82,37 @@ class AsyncClient:
         self._transport = AsyncTransport(self._connection, transport=transport)
 
     async def route(
-        self, question: str, *, decision_id: str | None = None, **more: Unpack[Options]
-    ) -> ClientRouteReply:
+        self, question: str, *, decision_id: str | None = None, **more: Unpack[exchange.Options]
+    ) -> replies.ClientRouteReply:
         """POST /v1/route. more: cost_weight, context, arms, budget, tenant, ... as in the HTTP body."""
         return await self._route(question, decision_id=decision_id, default_arm=self._fallback.default_arm, more=more)
 
-    async def route_batch(self, items: Sequence[Mapping[str, object]]) -> list[RouteReply | ErrorReply]:
+    async def route_batch(self, items: Sequence[Mapping[str, object]]) -> list[replies.RouteReply | replies.ErrorReply]:
         """POST /v1/route/batch. An item is a body of /v1/route. Returns a decision or {"error": ...} per item."""
-        questions = item_list(items, path="/v1/route", key="decision_id")
-        reply = await self._object(post("/v1/route/batch", {"items": questions}))
-        return replies_of(reply, path="/v1/route/batch", count=len(questions))
+        questions = exchange.item_list(items, path="/v1/route", key="decision_id")
+        reply = await self._object(exchange.post("/v1/route/batch", {"items": questions}))
+        return exchange.replies_of(reply, path="/v1/route/batch", count=len(questions))
 
     async def answer(
-        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Options]
-    ) -> AnswerReply | PendingReply:
+        self,
+        question: str,
+        *,
+        decision_id: str | None = None,
+        wait_s: float | None = None,
+        **more: Unpack[exchange.Options],
+    ) -> replies.AnswerReply | replies.PendingReply:
         """POST /v1/answer, with the options of `route`. The status is "pending" if it takes longer than wait_s."""
         timeout_s = self._connection.timeout_s
-        call = answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
-        return cast(AnswerReply | PendingReply, await self._object(call))
+        call = exchange.answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
+        return cast(replies.AnswerReply | replies.PendingReply, await self._object(call))
 
     async def answer_stream(
-        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Options]
+        self,
+        question: str,
+        *,
+        decision_id: str | None = None,
+        wait_s: float | None = None,
+        **more: Unpack[exchange.Options],
     ) -> AsyncIterator[StreamEvent]:
         """POST /v1/answer?stream=true. Yields events while the arm writes; the last one is `outcome`.
 
@@ -144,7 +121,7 @@ class AsyncClient:
         during the answer, and NotReady if the stream breaks off.
         """
         timeout_s = self._connection.timeout_s
-        call = answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
+        call = exchange.answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
         call = replace(call, params={**(call.params or {}), "stream": "true"}, stream=True)
         opened = await self._exchange(call)
         reader = EventReader()
@@ -158,33 +135,35 @@ class AsyncClient:
             await opened.aclose()
         reader.end()
 
-    async def outcome(self, decision_id: str, **body: Unpack[OutcomeFields]) -> ClientOutcomeReply:
+    async def outcome(self, decision_id: str, **body: Unpack[exchange.OutcomeFields]) -> replies.ClientOutcomeReply:
         """POST /v1/outcomes with answer, steps and cost; for a failed run also status, stop_reason and error."""
         return await self._outcome(decision_id, body)
 
-    async def feedback(self, decision_id: str, **body: Unpack[Judgement]) -> ClientFeedbackReply:
+    async def feedback(self, decision_id: str, **body: Unpack[exchange.Judgement]) -> replies.ClientFeedbackReply:
         """POST /v1/feedback with one of label, rating, reward, event; and rater, source, feedback_id if known."""
         feedback_id = body.get("feedback_id")
         if feedback_id is None:
-            feedback_id = new_id()
+            feedback_id = exchange.new_id()
         if self._fallback.has(decision_id):
-            return not_sent(feedback_id)
+            return exchange.not_sent(feedback_id)
         fields = {**body, "decision_id": decision_id, "feedback_id": feedback_id}
-        return cast(ClientFeedbackReply, await self._object(post("/v1/feedback", fields)))
+        return cast(replies.ClientFeedbackReply, await self._object(exchange.post("/v1/feedback", fields)))
 
-    async def feedback_batch(self, items: Sequence[Mapping[str, object]]) -> list[ReceiptReply | ErrorReply]:
+    async def feedback_batch(
+        self, items: Sequence[Mapping[str, object]]
+    ) -> list[replies.ReceiptReply | replies.ErrorReply]:
         """POST /v1/feedback/batch. Returns a receipt or {"error": ...} per item.
 
         Feedback on degraded decisions is not sent.
         """
-        judgements = item_list(items, path="/v1/feedback", key="feedback_id")
+        judgements = exchange.item_list(items, path="/v1/feedback", key="feedback_id")
         sent = [item for item in judgements if not self._fallback.has(item.get("decision_id"))]
-        replies = iter(())
+        receipts = iter(())
         if sent:
-            reply = await self._object(post("/v1/feedback/batch", {"items": sent}))
-            replies = iter(replies_of(reply, path="/v1/feedback/batch", count=len(sent)))
+            reply = await self._object(exchange.post("/v1/feedback/batch", {"items": sent}))
+            receipts = iter(exchange.replies_of(reply, path="/v1/feedback/batch", count=len(sent)))
         return [
-            not_sent(item["feedback_id"]) if self._fallback.has(item.get("decision_id")) else next(replies)
+            exchange.not_sent(item["feedback_id"]) if self._fallback.has(item.get("decision_id")) else next(receipts)
             for item in judgements
         ]
 
@@ -211,13 +190,13 @@ class AsyncClient:
         checked = checked_functions(functions, default_arm=default_arm, waits=self._transport.WAITS)
         fallback = default_arm or self._fallback.default_arm
 
-        async def run(question: str, **more: Unpack[AskOptions]) -> ArmRun[_Value]:
+        async def run(question: str, **more: Unpack[exchange.AskOptions]) -> ArmRun[_Value]:
             reply = await self._choose(question, arms=list(checked), default_arm=fallback, more=more)
             key, began = reply["decision_id"], time.perf_counter()
             try:
                 value: _Value = await self._transport.run(function_of(reply["arm"], checked), question)
                 answer = {"answer": value} if isinstance(value, str) else {}
-                fields = cast(ReportFields, answer if outcome_of is None else dict(outcome_of(value)))
+                fields = cast(exchange.ReportFields, answer if outcome_of is None else dict(outcome_of(value)))
             except Exception as error:
                 await self.report(key, seconds=time.perf_counter() - began, error=error)
                 raise
@@ -234,7 +213,12 @@ class AsyncClient:
         return run
 
     async def report(
-        self, decision_id: str, *, seconds: float, error: BaseException | None = None, **fields: Unpack[ReportFields]
+        self,
+        decision_id: str,
+        *,
+        seconds: float,
+        error: BaseException | None = None,
+        **fields: Unpack[exchange.ReportFields],
     ) -> bool:
         """POST /v1/outcomes for a run of your own. Returns whether the outcome is stored. Errors are only logged.
 
@@ -250,19 +234,19 @@ class AsyncClient:
             return False
         return not reply.get("degraded", False)
 
-    async def decision(self, decision_id: str) -> RecordReply:
+    async def decision(self, decision_id: str) -> replies.RecordReply:
         """GET /v1/decisions/{id}."""
-        call = Call(method="GET", path=f"/v1/decisions/{quoted(decision_id)}")
-        return cast(RecordReply, await self._object(call))
+        call = Call(method="GET", path=f"/v1/decisions/{exchange.quoted(decision_id)}")
+        return cast(replies.RecordReply, await self._object(call))
 
-    async def label_queue(self, n: int = 20) -> LabelQueueReply:
+    async def label_queue(self, n: int = 20) -> replies.LabelQueueReply:
         """GET /v1/label-queue: the answers whose labels would teach most, at most n (1 to 100)."""
-        return cast(LabelQueueReply, await self._object(Call(method="GET", path=f"/v1/label-queue?n={int(n)}")))
+        return cast(replies.LabelQueueReply, await self._object(Call(method="GET", path=f"/v1/label-queue?n={int(n)}")))
 
-    async def cancel(self, decision_id: str) -> CancellationReply:
+    async def cancel(self, decision_id: str) -> replies.CancellationReply:
         """POST /v1/decisions/{id}/cancel. The status is "pending" until the worker has stopped."""
-        call = post(f"/v1/decisions/{quoted(decision_id)}/cancel", {})
-        return cast(CancellationReply, await self._object(call))
+        call = exchange.post(f"/v1/decisions/{exchange.quoted(decision_id)}/cancel", {})
+        return cast(replies.CancellationReply, await self._object(call))
 
     async def status(self) -> StatusReply:
         """GET /v1/status."""
@@ -303,22 +287,22 @@ class AsyncClient:
 
     async def _route(
         self, question: str, *, decision_id: str | None, default_arm: str | None, more: Mapping[str, object]
-    ) -> ClientRouteReply:
-        key = new_id() if decision_id is None else decision_id
+    ) -> replies.ClientRouteReply:
+        key = exchange.new_id() if decision_id is None else decision_id
         limit_s = None if default_arm is None else min(self._connection.route_timeout_s, self._connection.timeout_s)
         try:
             body = {"question": question, "decision_id": key, **more}
-            reply = await self._object(post("/v1/route", body, limit_s=limit_s))
+            reply = await self._object(exchange.post("/v1/route", body, limit_s=limit_s))
         except RagBanditError as error:
             if default_arm is None or not self._fallback.may_replace(error, arm=default_arm, arms=more.get("arms")):
                 raise
             return self._fallback.reply(default_arm, decision_id=key, is_own=decision_id is not None, error=error)
         self._fallback.decided(key)
-        return cast(ClientRouteReply, reply)
+        return cast(replies.ClientRouteReply, reply)
 
     async def _choose(
         self, question: str, *, arms: list[str], default_arm: str | None, more: Mapping[str, object]
-    ) -> ClientRouteReply:
+    ) -> replies.ClientRouteReply:
         options = {"arms": arms, **more}
         decision_id = cast(str | None, options.pop("decision_id", None))
         try:
@@ -326,13 +310,16 @@ class AsyncClient:
         except InvalidInput as error:
             raise with_configuration(error, arms=arms) from error
 
-    async def _outcome(self, decision_id: str, body: Mapping[str, object]) -> ClientOutcomeReply:
+    async def _outcome(self, decision_id: str, body: Mapping[str, object]) -> replies.ClientOutcomeReply:
         if self._fallback.has(decision_id):
-            return ClientOutcomeReply(decision_id=decision_id, duplicate=False, degraded=True)
-        return cast(ClientOutcomeReply, await self._object(post("/v1/outcomes", {"decision_id": decision_id, **body})))
+            return replies.ClientOutcomeReply(decision_id=decision_id, duplicate=False, degraded=True)
+        return cast(
+            replies.ClientOutcomeReply,
+            await self._object(exchange.post("/v1/outcomes", {"decision_id": decision_id, **body})),
+        )
 
     async def _object(self, call: Call) -> dict[str, Any]:
-        return object_of(await self._exchange(call), path=call.path)
+        return exchange.object_of(await self._exchange(call), path=call.path)
 
     async def _exchange(self, call: Call) -> Any:
         """The reply to a call, or the open response of a stream. Raises the service's error, or NotReady."""
@@ -345,14 +332,14 @@ class AsyncClient:
                 async with self._transport.until(ends):
                     received = await self._received(call, ends=ends)
             except (httpx.RequestError, TimeoutError) as error:
-                failure = away(error, call=call, connection=limits)
+                failure = exchange.away(error, call=call, connection=limits)
                 failure.__cause__ = error
-                pause = pause_after(error, attempts=attempts)
+                pause = exchange.pause_after(error, attempts=attempts)
             else:
                 if 200 <= received.status < 300:
                     return received.opened or received
-                failure = refused(received, path=call.path)
-                pause = pause_after(received, attempts=attempts, most_s=limits.retry_after_most_s)
+                failure = exchange.refused(received, path=call.path)
+                pause = exchange.pause_after(received, attempts=attempts, most_s=limits.retry_after_most_s)
             if pause is None or attempts > limits.retries or time.monotonic() + pause >= ends:
                 raise failure
             await self._transport.sleep(pause)
@@ -360,7 +347,7 @@ class AsyncClient:
     async def _received(self, call: Call, *, ends: float) -> ReceivedReply:
         """The reply to one attempt, complete or, for a stream, still open. Raises httpx.RequestError."""
         http = self._transport.opened()
-        request = request_of(call, http=http, ends=ends, connection=self._connection)
+        request = exchange.request_of(call, http=http, ends=ends, connection=self._connection)
         response = await http.send(request, stream=True)
         if call.stream and response.is_success:
             return ReceivedReply(status=response.status_code, headers=response.headers, body=b"", opened=response)
@@ -368,7 +355,7 @@ class AsyncClient:
         try:
             async for chunk in response.aiter_bytes():
                 body += chunk
-                check_size(len(body), call=call, ends=ends)
+                exchange.check_size(len(body), call=call, ends=ends)
         finally:
             await response.aclose()
         return ReceivedReply(status=response.status_code, headers=response.headers, body=bytes(body))

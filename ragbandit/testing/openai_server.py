@@ -286,7 +286,7 @@ def _changed(part: dict[str, Any], *, reply: Reply) -> dict[str, Any]:
 
 
 def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Split further fields of a message into deltas; a tool call has three: its head, and two halves of its arguments."""
+    """Split further fields of a message into deltas; a tool call becomes a head and two halves of its arguments."""
     for name, value in message.items():
         if name != "tool_calls":
             yield {name: value}

@@ -237,7 +237,7 @@ class OpenAiOptions:
 
     #: address of the server; None: $OPENAI_BASE_URL, else OpenAI. A query (?api-version=...) is sent with every request
     base_url: str | None = None
-    #: environment variable with the API key; if it is not set, the key "none" is sent
+    #: environment variable with the API key; your own servers get the key "none" if it is not set
     api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
     #: headers sent with every request
     headers: Mapping[str, str] = field(default_factory=dict)

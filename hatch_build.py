@@ -11,7 +11,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 #: the client for threads
 CLIENT: Final = Path(__file__).parent / "ragbandit" / "client" / "client.py"
-#: what the client for asyncio has -> what the one for threads has
+#: pattern in the client for asyncio -> replacement in the client for threads
 _CHANGES: Final = (
     (
         r"Client for asyncio: every call is awaited\.",
@@ -24,7 +24,7 @@ _CHANGES: Final = (
     (r"        A function that is not .*?\n\n", ""),
     (r" \| Awaitable\[_Value\]", ""),
     (r"Awaitable\[(\w+(?:\[\w+\])?)\]", r"\1"),
-    (r" Of a call that is cancelled nothing is reported, and nothing is learned\.", ""),
+    (r" A cancelled call reports no outcome\.", ""),
     (r" \(of this event loop\)", ""),
     (r"AsyncIterator", "Iterator"),
     (r", Awaitable\b", ""),
@@ -39,7 +39,7 @@ _CHANGES: Final = (
 
 
 def client_module() -> str:
-    """The whole module."""
+    """Source text of the client for threads."""
     text = CLIENT.with_name("async_client.py").read_text(encoding="utf-8")
     for pattern, replacement in _CHANGES:
         text = re.sub(pattern, replacement, text, flags=re.DOTALL)
@@ -47,14 +47,14 @@ def client_module() -> str:
 
 
 def write_client() -> None:
-    """Write it beside the one for asyncio, where it is another one."""
+    """Write the module if its text has changed."""
     text = client_module()
     if not CLIENT.exists() or CLIENT.read_text(encoding="utf-8") != text:
         CLIENT.write_text(text, encoding="utf-8")
 
 
 class ClientHook(BuildHookInterface):  # type: ignore[type-arg, misc] # hatchling has no types here
-    """The client for threads is not kept twice: git ignores it, and `artifacts` in pyproject.toml takes it in."""
+    """Writes the client for threads. Git ignores the file; `artifacts` in pyproject.toml adds it to the package."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
         """Write the module."""

@@ -1,7 +1,8 @@
-"""Checks that ship, for `reward.check`: functions of an answer, its question and its sources.
+"""Ready-made checks for the setting `reward.check`: functions of an answer, its question and its sources.
 
-A check returns a number from 0 to 1, a bool, or None where it cannot say. `sources` are mappings with id, title, text
-and url. What else a check takes comes from `reward.check_params`. Yours look the same; see docs/feedback.md.
+A check returns a quality from 0 to 1, a bool, or None if it cannot judge the answer. `sources` are mappings with id,
+title, text and url. Further arguments come from `reward.check_params`. You can write your own checks in the same way;
+see docs/feedback.md.
 """
 
 import json
@@ -14,25 +15,25 @@ from typing import Any, Final
 
 _FENCE: Final = re.compile(r"```[^\n`]*\n(.*?)\n?```", re.DOTALL)
 _CITATION: Final = re.compile(r"\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
-#: words in a row that are a quotation
+#: number of consecutive words that count as a quotation
 _QUOTED_WORDS: Final = 8
 
 
 def json_parses(*, answer: str, question: str, sources: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the answer is one JSON object or array, in a code fence or not."""
+    """Whether the answer is one JSON object or array, with or without a code fence around it."""
     del question, sources
-    whole = _FENCE.fullmatch(answer.strip())
+    fenced = _FENCE.fullmatch(answer.strip())
     try:
-        value = json.loads(whole[1] if whole else answer)
+        value = json.loads(fenced[1] if fenced else answer)
     except (ValueError, RecursionError):
         return False
     return isinstance(value, dict | list)
 
 
 def cites_source(*, answer: str, question: str, sources: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Whether the answer cites a source: as [1], by its url, or by eight of its words in a row.
+    """Whether the answer cites a source: as [1], by its url, or by eight consecutive words of its text.
 
-    False where it cites [9] of five sources; None where there are no sources.
+    False if it cites a number that no source has, such as [9] of five sources. None if there are no sources.
     """
     del question
     if not sources:
@@ -40,19 +41,20 @@ def cites_source(*, answer: str, question: str, sources: Sequence[Mapping[str, A
     cited = {int(number) for numbers in _CITATION.findall(answer) for number in numbers.split(",")}
     if cited:
         return all(1 <= number <= len(sources) for number in cited)
-    quotations = _runs(answer)
+    sequences = _word_sequences(answer)
     return any(
-        (bool(source["url"]) and source["url"] in answer) or not quotations.isdisjoint(_runs(source["text"]))
+        (bool(source["url"]) and source["url"] in answer) or not sequences.isdisjoint(_word_sequences(source["text"]))
         for source in sources
     )
 
 
 def tests_pass(*, answer: str, question: str, sources: Sequence[Mapping[str, Any]], command: Sequence[str]) -> bool:
-    """Whether a command that reads the answer's code from its standard input ends with status 0; with 1 it does not.
+    """Whether `command` accepts the code of the answer: True for exit status 0, False for 1.
 
-    The code is what stands in the answer's first code fence, or all of it. The command runs without a shell, in an
-    empty folder, with PATH alone of the environment. It is for the command to run the code where it can do no harm, for
-    example in a container without a network. Raises RuntimeError for any other status.
+    The code is the first code fence of the answer, or the whole answer if it has none. The command gets it on standard
+    input. It runs without a shell, in an empty folder, with PATH as its only environment variable. The command itself
+    must run the code safely, for example in a container without a network. Raises RuntimeError for any other exit
+    status.
     """
     del question, sources
     fenced = _FENCE.search(answer)
@@ -71,6 +73,6 @@ def tests_pass(*, answer: str, question: str, sources: Sequence[Mapping[str, Any
     return done.returncode == 0
 
 
-def _runs(text: str) -> set[tuple[str, ...]]:
+def _word_sequences(text: str) -> set[tuple[str, ...]]:
     words = re.findall(r"\w+", text.lower())
-    return {tuple(words[at : at + _QUOTED_WORDS]) for at in range(len(words) - _QUOTED_WORDS + 1)}
+    return {tuple(words[start : start + _QUOTED_WORDS]) for start in range(len(words) - _QUOTED_WORDS + 1)}

@@ -1,12 +1,12 @@
-"""HTTP clients of a running service: `Client`, and `AsyncClient` for asyncio. They need httpx and nothing heavy.
+"""HTTP clients of a running service: `Client`, and `AsyncClient` for asyncio. They need no large package except httpx.
 
     with Client("http://127.0.0.1:8100") as client:
         reply = client.route("Who wrote Dracula?")
         client.outcome(reply["decision_id"], answer="Bram Stoker", steps=1)
         client.feedback(reply["decision_id"], rating=True)
 
-The types of the replies are in `ragbandit.client.replies`, which the service uses too; so httpx is loaded with the
-first client that is named.
+The service uses the types of the replies in `ragbandit.client.replies` too, and does not need httpx for that. So httpx
+is imported at the first access to a client class.
 """
 
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ragbandit.client.client import Client
     from ragbandit.client.transport import StreamEvent
 
-#: httpx's own command line
+#: module with the command line of httpx
 _HTTPX_COMMAND = "httpx._main"
 
 __all__ = ["ArmRun", "AsyncClient", "Client", "StreamEvent", "is_degraded"]
@@ -41,10 +41,10 @@ def __getattr__(name: str) -> object:
 
 
 def _load_httpx() -> None:
-    """Httpx without its own command line, which would load click, rich and pygments: half of its time."""
+    """Import httpx without its command line, whose packages (click, rich, pygments) take half of the import time."""
     if "httpx" in sys.modules:
         return
-    sys.modules[_HTTPX_COMMAND] = None  # type: ignore[assignment] # Python's way to say that it cannot be imported
+    sys.modules[_HTTPX_COMMAND] = None  # type: ignore[assignment] # None makes the import of this module fail
     try:
         import_module("httpx")
     finally:

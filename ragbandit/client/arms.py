@@ -63,7 +63,7 @@ def checked_functions(
     """Check the functions of the arms. waits: whether a synchronous client calls them. Raises InvalidInput."""
     if not isinstance(functions, Mapping) or not functions:
         remedy = 'pass a function for each arm: {"fast": ask_fast, "deep": ask_deep}'
-        raise InvalidInput("no arm was given", field="arms", remedy=remedy)
+        raise InvalidInput("no arm was passed", field="arms", remedy=remedy)
     unchecked: Mapping[Any, object] = functions
     for name, function in unchecked.items():
         if not isinstance(name, str) or not callable(function):
@@ -82,8 +82,8 @@ def with_configuration(error: InvalidInput, *, arms: Sequence[str]) -> InvalidIn
     """Add the missing configuration to the service's error about unknown arms."""
     if error.field != "arms":
         return error
-    wanted = ", ".join(f"{name}: {{run_by: caller}}" for name in arms)
-    remedy = f"configure them in the service (arms: {{{wanted}}}), or rename the functions; {error.remedy or ''}"
+    settings = ", ".join(f"{name}: {{run_by: caller}}" for name in arms)
+    remedy = f"configure them in the service (arms: {{{settings}}}), or rename the functions; {error.remedy or ''}"
     return InvalidInput(error.message, field="arms", remedy=remedy.rstrip("; "))
 
 

@@ -73,13 +73,9 @@ class Connection:
 
     def pool(self) -> dict[str, Any]:
         """Arguments of httpx.Client and httpx.AsyncClient."""
-        most = self.connections
-        return {
-            "base_url": self.url,
-            "headers": {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"},
-            "limits": httpx.Limits(max_connections=most, max_keepalive_connections=min(20, most)),
-            "follow_redirects": False,
-        }
+        limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=min(20, self.connections))
+        headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
+        return {"base_url": self.url, "headers": headers, "limits": limits, "follow_redirects": False}
 
 
 #: largest limit, in seconds or as a count
@@ -111,7 +107,7 @@ def _checked_url(url: str) -> str:
 def _checked_key(key: str) -> str:
     # A header cannot contain other characters, and the error of httpx would print the key.
     if not isinstance(key, str) or not key or not key.isascii() or any(c.isspace() or not c.isprintable() for c in key):
-        message = "the API key is empty, or has characters that no key has"
+        message = "the API key is empty, or contains a character that no key contains"
         raise InvalidInput(message, field="api_key", remedy="pass it as `ragbandit keys create` printed it")
     return key
 
@@ -166,7 +162,7 @@ class ReceivedReply:
 def check_size(size: int, *, call: Call, ends: float) -> None:
     """Raise an error if a reply is late or too large. size: bytes so far. ends: deadline in time.monotonic()."""
     if time.monotonic() > ends:
-        raise httpx.ReadTimeout("the reply was not whole in time")
+        raise httpx.ReadTimeout("the reply was not complete in time")
     if size > MAX_REPLY:
         raise RagBanditError(f"{call.path} replied with more than {MAX_REPLY} bytes")
 
@@ -373,7 +369,7 @@ def quoted(decision_id: object) -> str:
     """Quote an id for a URL path. Raises InvalidInput."""
     if not isinstance(decision_id, str):
         message = f'"decision_id" must be text, not {type(decision_id).__name__}'
-        raise InvalidInput(message, field="decision_id", remedy="pass the decision id that route or answer gave")
+        raise InvalidInput(message, field="decision_id", remedy="pass the decision id that route or answer returned")
     return quote(decision_id, safe="")
 
 

@@ -1,6 +1,6 @@
-"""Transports: connections, a pause, and a function of the user, for threads and for asyncio.
+"""Transports for threads and for asyncio: connections, pauses, and calls of the user's functions.
 
-All that differs between the two clients is here; the rest of `Client` is written from `AsyncClient`.
+Everything that differs between both clients is here; the rest of `Client` is generated from `AsyncClient`.
 """
 
 import asyncio
@@ -22,22 +22,22 @@ _Value = TypeVar("_Value")
 
 
 class SyncTransport:
-    """Connections of threads. transport: for tests (httpx)."""
+    """Connections for threads. transport: replaces the network in tests (httpx)."""
 
-    #: functions of the user must not be `async def`
+    #: whether functions of the user are called synchronously, so that they must not be `async def`
     WAITS: Final = True
 
     def __init__(self, connection: Connection, *, transport: httpx.BaseTransport | None) -> None:
         self._http = httpx.Client(**connection.pool(), transport=transport)
 
     def opened(self) -> httpx.Client:
-        """What sends. Raises InvalidInput after `close`."""
+        """The HTTP client. Raises InvalidInput after `close`."""
         if self._http.is_closed:
             raise _closed()
         return self._http
 
     def until(self, ends: float) -> AbstractContextManager[object]:  # noqa: ARG002 - as of AsyncTransport
-        """A block that nothing ends: between two reads the time is looked at."""
+        """A block without a time limit; `check_size` checks the time between reads."""
         return nullcontext()
 
     def sleep(self, seconds: float) -> None:
@@ -45,11 +45,12 @@ class SyncTransport:
         time.sleep(seconds)
 
     def run(self, function: Callable[[str], _Value], question: str) -> _Value:
-        """The result of a function of the user."""
+        """Call a function of the user. Raises InvalidInput if it is async."""
         result = function(question)
         if inspect.iscoroutine(result):  # a function that does not look async may return a coroutine
             result.close()
-            raise InvalidInput("the arm is async, and Client awaits nothing", field="arms", remedy="use AsyncClient")
+            message = "the arm is async, but Client calls functions synchronously"
+            raise InvalidInput(message, field="arms", remedy="use AsyncClient")
         return result
 
     def close(self) -> None:
@@ -58,7 +59,7 @@ class SyncTransport:
 
 
 class AsyncTransport:
-    """Connections of asyncio, from any number of event loops, one after another. transport: for tests (httpx)."""
+    """Connections for asyncio, one pool per event loop. transport: replaces the network in tests (httpx)."""
 
     WAITS: Final = False
 
@@ -66,13 +67,13 @@ class AsyncTransport:
         self._connection = connection
         self._transport = transport
         self._is_closed = False
-        #: a connection belongs to the event loop that opened it
+        #: event loop -> its HTTP client; a connection works only in the event loop that opened it
         self.pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
             weakref.WeakKeyDictionary()
         )
 
     def opened(self) -> httpx.AsyncClient:
-        """What sends from this event loop. Raises InvalidInput after `aclose`."""
+        """The HTTP client of this event loop. Raises InvalidInput after `aclose`."""
         if self._is_closed:
             raise _closed()
         loop = asyncio.get_running_loop()
@@ -81,7 +82,7 @@ class AsyncTransport:
         return self.pools[loop]
 
     def until(self, ends: float) -> asyncio.Timeout:
-        """A block that is over by then, a time.monotonic(). It raises TimeoutError."""
+        """A block that raises TimeoutError at `ends`, a time.monotonic()."""
         return asyncio.timeout(max(ends - time.monotonic(), 0.001))
 
     async def sleep(self, seconds: float) -> None:
@@ -89,7 +90,7 @@ class AsyncTransport:
         await asyncio.sleep(seconds)
 
     async def run(self, function: Callable[[str], _Value | Awaitable[_Value]], question: str) -> _Value:
-        """The result of a function of the user; one that is not `async def` runs in a thread, since it may block."""
+        """Call a function of the user; in a thread if it is not `async def`, since it may block."""
         if inspect.iscoroutinefunction(function):
             return cast(_Value, await function(question))
         result = await asyncio.to_thread(function, question)
@@ -107,38 +108,39 @@ def _closed() -> InvalidInput:
     return InvalidInput("this client is closed", field="client", remedy="open another one")
 
 
-#: longest event that is read, bytes
+#: most bytes of one event
 MAX_EVENT: Final = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamEvent:
-    """One event of an answer that is being written."""
+    """One event of a streamed answer."""
 
-    #: decision: the decision; status: what the arm does, in `text`; text: the next piece, in `text`; outcome: the last,
-    #: what `answer` would have returned
+    #: "decision"; "status" (a note for the user in `data["text"]`); "text" (the next piece of the answer in
+    #: `data["text"]`); or "outcome", the last event
     event: str
+    #: fields of the event; an outcome has the fields that `answer` returns
     data: Mapping[str, Any]
 
 
 class EventReader:
-    """Events out of the bytes of a stream, wherever they are cut."""
+    """Splits the bytes of a stream into events; a chunk may end anywhere."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._unread = bytearray()
         self._ended = False
 
     def read(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that are whole with these bytes. Raises what an `error` event says."""
-        self._rest += chunk
-        *whole, rest = bytes(self._rest).replace(b"\r\n", b"\n").split(b"\n\n")
-        self._rest = bytearray(rest)
-        if len(rest) > MAX_EVENT:
+        """The events that this chunk completes. Raises the error of an `error` event."""
+        self._unread += chunk
+        *complete, unread = bytes(self._unread).replace(b"\r\n", b"\n").split(b"\n\n")
+        self._unread = bytearray(unread)
+        if len(unread) > MAX_EVENT:
             raise RagBanditError(f"/v1/answer sent an event of more than {MAX_EVENT} bytes")
-        return [event for event in map(self._event, whole) if event is not None]
+        return [event for event in map(self._event, complete) if event is not None]
 
     def end(self) -> None:
-        """The stream is over. Raises NotReady if it has broken off before its outcome."""
+        """Call at the end of the stream. Raises NotReady if the outcome has not come."""
         if not self._ended:
             remedy = "the answer may still come: ask decision(id), or send the same id again"
             raise NotReady("the stream of the answer broke off", remedy=remedy)
@@ -148,7 +150,7 @@ class EventReader:
         for line in text.split(b"\n"):
             key, _, value = line.partition(b":")
             fields[key] = value.removeprefix(b" ")
-        if b"data" not in fields:  # a comment, which keeps the connection alive
+        if b"data" not in fields:  # a comment; the service sends comments to keep the connection open
             return None
         name = fields.get(b"event", b"message").decode("utf-8", "replace")
         try:

@@ -1,5 +1,5 @@
-"""Adapters: the service's choice inside LangChain, LangGraph, LlamaIndex and Haystack.
+"""Adapters that let LangChain, LangGraph, LlamaIndex and Haystack route with the service.
 
-Each module needs its framework, which an extra of the same name brings, and is imported by nothing of ours. The arms
-that they choose among are run by the framework: configure them in the service with `run_by: caller`.
+Each module needs its framework, which the extra of the same name installs; RagBandit itself imports none of them. The
+framework runs the arms, so configure them in the service with `run_by: caller`.
 """

@@ -1,4 +1,4 @@
-"""Haystack: a component that sends a query to the branch that the service chooses, and one that reports its outcome.
+"""Haystack: a component that sends a query to the branch that the service chooses, and one that reports the outcome.
 
     pipeline.add_component("router", BanditRouter(["fast", "deep"]))
     pipeline.connect("router.fast", "fast_prompt.query")
@@ -6,8 +6,9 @@
     pipeline.add_component("report", BanditReport())
     pipeline.connect("router.decision", "report.decision")
 
-Branches that are not chosen do not run. The address is RAGBANDIT_URL, a key RAGBANDIT_API_KEY. To load a saved pipeline
-allow the module: `allowed_modules=["ragbandit.integrations.haystack"]`. Needs the extra `haystack`.
+The other branches do not run. The components read the address of the service and the API key from RAGBANDIT_URL and
+RAGBANDIT_API_KEY. To load a saved pipeline, allow the module: `allowed_modules=["ragbandit.integrations.haystack"]`.
+Needs the extra `haystack`.
 """
 
 import time
@@ -21,7 +22,7 @@ from ragbandit.client import Client
 
 
 class _ClientComponent:
-    """What both components hold: parameters by their names, by which a pipeline is saved, and a client made of them."""
+    """Base of both components. Haystack saves a pipeline by attributes named like the parameters of `__init__`."""
 
     def __init__(self, *, url: str | None, default_arm: str | None) -> None:
         self.url = url
@@ -29,13 +30,13 @@ class _ClientComponent:
         self._client: Client | None = None
 
     def client(self) -> Client:
-        """Made when it is first needed."""
+        """The client; the first call makes it."""
         if self._client is None:
             self._client = Client(self.url, default_arm=self.default_arm)
         return self._client
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections of the client."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -55,7 +56,7 @@ class BanditRouter(_ClientComponent):
         component.set_output_types(self, decision=dict[str, Any], decision_id=str, **dict.fromkeys(self.arms, str))
 
     def run(self, query: str, context: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The query under the name of the chosen arm, and the decision. context: facts for the choice."""
+        """Send the query to the output of the chosen arm, and return the decision. context: facts for the choice."""
         reply = self.client().route(query, arms=self.arms, context=context)
         decision = {"id": reply["decision_id"], "arm": reply["arm"], "began": time.perf_counter()}
         return {reply["arm"]: query, "decision": decision, "decision_id": reply["decision_id"]}
@@ -63,14 +64,17 @@ class BanditRouter(_ClientComponent):
 
 @component
 class BanditReport(_ClientComponent):
-    """Reports the outcome of a decision and hands its answer on: connect the replies of every branch to `replies`."""
+    """Reports the outcome of a decision and passes the answer on. Connect the replies of all branches to `replies`."""
 
     def __init__(self, *, url: str | None = None) -> None:
         _ClientComponent.__init__(self, url=url, default_arm=None)
         component.set_output_types(self, answer=str, decision_id=str)
 
     def run(self, decision: dict[str, Any], replies: Variadic[Any]) -> dict[str, Any]:
-        """The first reply's text, and the decision's id for feedback; `reply` may be text, a list or a ChatMessage."""
+        """Report the first reply that has text. Returns its text and the decision's id for feedback.
+
+        replies: one per branch, each a text, a list or a ChatMessage
+        """
         answer = next((text for text in map(_text, replies) if text is not None), None)
         seconds = time.perf_counter() - decision["began"]
         self.client().report(decision["id"], seconds=seconds, answer=answer)
@@ -78,7 +82,7 @@ class BanditReport(_ClientComponent):
 
 
 def _text(reply: Any) -> str | None:
-    """The text of a reply: text, an object's `text`, or the first of a list."""
+    """A text itself, the `text` of an object, or the first text in a list; None without any."""
     if isinstance(reply, list | tuple):
         return next((text for text in map(_text, reply) if text is not None), None)
     text = reply if isinstance(reply, str) else getattr(reply, "text", None)

@@ -3,8 +3,8 @@
     answer = RoutedRunnable(client, runnables={"fast": fast_chain, "deep": deep_chain})
     answer.invoke("Who wrote Dracula?")
 
-The chosen runnable runs under the decision's id as its `run_id`, so a trace's run is the decision, and feedback that
-is given to the run finds it. Needs the extra `langchain`.
+The `run_id` of the chosen runnable is the id of the decision, so that traces and feedback on the run can be joined with
+the decision. Needs the extra `langchain`.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from ragbandit.client.replies.decisions import ClientRouteReply
 
 
 def question_of(value: Any) -> str:
-    """The question of a runnable's input: text, a message, the last message of a list, or a dict's `question`/`input`.
+    """The question in a runnable's input: text, a message, the last item of a list, or a dict's `question` or `input`.
 
-    Raises KeyError or TypeError for anything else: pass a function of your own.
+    Raises KeyError or TypeError for other inputs; pass your own function for them.
     """
     if isinstance(value, Mapping):
         return question_of(value["question"] if "question" in value else value["input"])
@@ -37,20 +37,24 @@ def question_of(value: Any) -> str:
 
 
 def outcome_of(value: Any) -> dict[str, object]:
-    """The outcome of a runnable's output: text or a message is the answer, a message's token counts its cost."""
+    """Fields of the outcome: text or a message is the answer, and the token counts of a message are its cost."""
     if isinstance(value, BaseMessage):
-        used = getattr(value, "usage_metadata", None) or {}
-        tokens = {"prompt_tokens": used.get("input_tokens", 0), "completion_tokens": used.get("output_tokens", 0)}
-        return {"answer": str(value.text), "cost": {"llm_calls": 1, **tokens} if used else {}}
+        usage = getattr(value, "usage_metadata", None) or {}
+        tokens = {"prompt_tokens": usage.get("input_tokens", 0), "completion_tokens": usage.get("output_tokens", 0)}
+        return {"answer": str(value.text), "cost": {"llm_calls": 1, **tokens} if usage else {}}
     return {"answer": value} if isinstance(value, str) else {}
 
 
 class RoutedRunnable(Runnable[Any, Any]):
-    """A Runnable that has the service choose among runnables, runs the chosen one and reports its outcome.
+    """A Runnable that lets the service choose among runnables, runs the chosen one and reports its outcome.
 
-    runnables: by arm. question_of: of the input; outcome_of: of the output, see `Client.arms`; context_of: facts for
-    the choice, of the input. The decision's id is `config["run_id"]` where the caller gives one. A failing runnable is
-    a failed outcome, and raises.
+    `config["run_id"]` becomes the id of the decision if the caller sets it. If the runnable raises an error, a failed
+    outcome is reported and the error is raised again.
+
+    runnables: arm -> runnable
+    question_of: extracts the question from the input
+    outcome_of: converts the output to fields of the outcome, see `Client.arms`
+    context_of: extracts facts for the choice from the input
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class RoutedRunnable(Runnable[Any, Any]):
         self._context_of = context_of
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:  # noqa: A002 - LangChain's
-        """The output of the chosen runnable."""
+        """Run the chosen runnable."""
         config = ensure_config(config)
         reply = self._routed(input, config)
         with ReportedRun(self.client, reply["decision_id"], outcome_of=self._outcome_of) as run:
@@ -77,7 +81,7 @@ class RoutedRunnable(Runnable[Any, Any]):
         return run.value
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:  # noqa: A002
-        """The output of the chosen runnable; the service is asked in a thread."""
+        """Run the chosen runnable. The request to the service runs in a thread."""
         config = ensure_config(config)
         reply = await asyncio.to_thread(self._routed, input, config)
         async with ReportedRun(self.client, reply["decision_id"], outcome_of=self._outcome_of) as run:
@@ -96,12 +100,12 @@ class RoutedRunnable(Runnable[Any, Any]):
 
 
 def _config(config: RunnableConfig, reply: ClientRouteReply) -> RunnableConfig:
-    """The config of the chosen runnable: its run is the decision."""
-    facts = {"ragbandit_decision_id": reply["decision_id"], "ragbandit_arm": reply["arm"]}
-    made = {
+    """The config of the chosen runnable, with the decision's id as run id."""
+    metadata = {"ragbandit_decision_id": reply["decision_id"], "ragbandit_arm": reply["arm"]}
+    changed = {
         **config,
         "run_id": uuid.UUID(reply["decision_id"].removeprefix("degraded-")),
-        "metadata": {**config.get("metadata", {}), **facts},
+        "metadata": {**config.get("metadata", {}), **metadata},
         "tags": [*config.get("tags", []), f"ragbandit:{reply['arm']}"],
     }
-    return cast(RunnableConfig, made)
+    return cast(RunnableConfig, changed)

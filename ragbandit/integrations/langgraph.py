@@ -1,11 +1,11 @@
-"""LangGraph: a node that goes to the arm that the service chooses, and nodes that report how they went.
+"""LangGraph: a node that goes to the arm that the service chooses, and nodes that report their outcomes.
 
     graph.add_node("route", choose(client, arms=["fast", "deep"]))
     graph.add_node("fast", reported(client, ask_fast))
     graph.add_node("deep", reported(client, ask_deep))
 
-The arms are nodes of these names. The state has a key `question`, and keys `decision_id` and `arm` that the node sets.
-Needs the extra `langgraph`.
+The names of these nodes are the arms. The state needs the keys `question`, `decision_id` and `arm`; `choose` sets the
+last two. Needs the extra `langgraph`.
 """
 
 import functools
@@ -29,14 +29,19 @@ def choose(
     question_of: Callable[[State], str] = lambda state: str(state["question"]),
     context_of: Callable[[State], Mapping[str, object]] | None = None,
 ) -> Callable[[State], "Command[Any]"]:
-    """A node that goes to the one of these nodes that the service chooses, and sets `decision_id` and `arm`."""
+    """Make a node that goes to the arm that the service chooses, and sets `decision_id` and `arm`.
+
+    arms: names of the nodes to choose from
+    question_of: extracts the question from the state
+    context_of: extracts facts for the choice from the state
+    """
 
     def route(state: State) -> Command[Any]:
         context = None if context_of is None else dict(context_of(state))
         reply = client.route(question_of(state), arms=list(arms), context=context)
         return Command(goto=reply["arm"], update={"decision_id": reply["decision_id"], "arm": reply["arm"]})
 
-    # The graph reads from the annotation where the node may go.
+    # The graph reads the possible next nodes from the annotation.
     route.__annotations__["return"] = Command[Literal[tuple(arms)]]
     return route
 
@@ -47,21 +52,22 @@ def reported(
     *,
     outcome_of: Callable[[Any], Mapping[str, object]] = lambda update: {"answer": update["answer"]},
 ) -> Node:
-    """The node, which then reports its outcome under the state's `decision_id`; what it raises is a failed outcome.
+    """Wrap a node so that it reports its outcome for the state's `decision_id`; an error is a failed outcome.
 
-    node: a function of the state, or an `async def`. outcome_of: from what the node returned, see `Client.arms`.
+    node: a function of the state, `async def` or not
+    outcome_of: converts the node's return value to fields of the outcome, see `Client.arms`
     """
 
     @functools.wraps(node)
-    def waiting(state: State) -> Any:
+    def run_node(state: State) -> Any:
         with ReportedRun(client, state["decision_id"], outcome_of=outcome_of) as run:
             run.value = node(state)
         return run.value
 
     @functools.wraps(node)
-    async def awaited(state: State) -> Any:
+    async def await_node(state: State) -> Any:
         async with ReportedRun(client, state["decision_id"], outcome_of=outcome_of) as run:
             run.value = await node(state)
         return run.value
 
-    return awaited if inspect.iscoroutinefunction(node) else waiting
+    return await_node if inspect.iscoroutinefunction(node) else run_node

@@ -6,7 +6,7 @@
         run.response = engine.query("Who wrote Dracula?")
     client.feedback(run.decision_id, rating=True)
 
-The arms are the tools' names. Needs the extra `llama_index`.
+The names of the tools are the arms. Needs the extra `llama_index`.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ from ragbandit.shared.errors import InvalidInput, NotReady
 
 
 class BanditSelector(BaseSelector):
-    """A selector that has the service choose one of the tools by their names; `reason` is the decision's id.
+    """A selector that lets the service choose a tool by its name. The `reason` of a selection is the decision's id.
 
-    Within `with selector.reporting() as run` (or `async with`), what follows the choice is timed and reported.
+    Inside `with selector.reporting() as run` (or `async with`), the run of the chosen tool is timed and reported.
     """
 
     def __init__(self, client: Client) -> None:
@@ -39,7 +39,7 @@ class BanditSelector(BaseSelector):
         self.open: contextvars.ContextVar[Reporting | None] = contextvars.ContextVar("reporting", default=None)
 
     def reporting(self) -> "Reporting":
-        """A block that makes one choice and reports its outcome; what the block raises is a failed outcome."""
+        """A block that makes one choice and reports its outcome; an error in the block is a failed outcome."""
         return Reporting(self)
 
     def _select(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
@@ -52,9 +52,12 @@ class BanditSelector(BaseSelector):
         return self.client.route(query.query_str, arms=_names(choices))
 
     def _result(self, choices: Sequence[ToolMetadata], reply: ClientRouteReply) -> SelectorResult:
-        index = _names(choices).index(reply["arm"])  # not found is an error: -1 would be the last engine
-        if (run := self.open.get()) is not None:
-            run.decision_id, run.arm, run.began = reply["decision_id"], reply["arm"], time.perf_counter()
+        index = _names(choices).index(reply["arm"])
+        run = self.open.get()
+        if run is not None:
+            run.decision_id = reply["decision_id"]
+            run.arm = reply["arm"]
+            run.began = time.perf_counter()
         return SelectorResult(selections=[SingleSelection(index=index, reason=reply["decision_id"])])
 
     def _get_prompts(self) -> dict[str, Any]:
@@ -65,7 +68,7 @@ class BanditSelector(BaseSelector):
 
 
 class Reporting(ReportedRun):
-    """One choice and what came of it. `response`: set it to what the engine returned; its text is the answer."""
+    """One choice and its outcome. Set `response` to the engine's return value; its text is the answer."""
 
     def __init__(self, selector: BanditSelector) -> None:
         super().__init__(selector.client, None)
@@ -89,37 +92,34 @@ class Reporting(ReportedRun):
 
 
 class ServiceQueryEngine(CustomQueryEngine):
-    """The service as a query engine: its workers answer. `metadata` of a response has decision_id and arm.
+    """The service as a query engine: its workers answer. The metadata of a response contain decision_id and arm.
 
-    wait_s: longest wait for an answer, seconds; after it, and for a failed answer, it raises NotReady.
+    wait_s: longest wait for an answer, seconds; a query raises NotReady if it takes longer, or if the answer failed
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     client: Client
     wait_s: float = 60.0
-    #: context, tenant, budget as for `Client.answer`
+    #: further options of `Client.answer`: context, tenant, budget
     more: dict[str, Any] = Field(default_factory=dict)
 
     def custom_query(self, query_str: str) -> Response:
-        """The service's answer."""
+        """Ask the service."""
         reply = self.client.answer(query_str, wait_s=self.wait_s, **self.more)
         if reply["answer"] is None:
             message = f"decision {reply['decision_id']} has no answer: {reply.get('error') or reply['status']}"
             raise NotReady(message, remedy="raise wait_s, or see ragbandit status")
-        facts = {"decision_id": reply["decision_id"], "arm": reply["arm"]}
-        sources = reply.get("sources") or []
-        nodes = [
-            NodeWithScore(
-                node=TextNode(id_=each["id"], text=each["text"], metadata={"title": each["title"], "url": each["url"]}),
-                score=each["score"],
-            )
-            for each in sources
-        ]
-        return Response(response=reply["answer"], source_nodes=nodes, metadata=facts)
+        nodes = []
+        for source in reply.get("sources") or []:
+            metadata = {"title": source["title"], "url": source["url"]}
+            node = TextNode(id_=source["id"], text=source["text"], metadata=metadata)
+            nodes.append(NodeWithScore(node=node, score=source["score"]))
+        decision = {"decision_id": reply["decision_id"], "arm": reply["arm"]}
+        return Response(response=reply["answer"], source_nodes=nodes, metadata=decision)
 
     async def acustom_query(self, query_str: str) -> Response:
-        """The service's answer, waited for in a thread."""
+        """Ask the service in a thread."""
         return await asyncio.to_thread(self.custom_query, query_str)
 
 
@@ -127,5 +127,5 @@ def _names(choices: Sequence[ToolMetadata]) -> list[str]:
     names = [choice.name for choice in choices]
     if None in names or len(set(names)) < len(names):
         remedy = "name the tools: QueryEngineTool.from_defaults(engine, name=...)"
-        raise InvalidInput("the tools' names are the arms, each once", field="arms", remedy=remedy)
+        raise InvalidInput("a tool has no name, or two have the same: names are the arms", field="arms", remedy=remedy)
     return [str(name) for name in names]

@@ -1,27 +1,27 @@
-"""The body of a model server's reply as JSON values: server-sent events, or one document."""
+"""Reads the body of a model server's reply as JSON values: server-sent events, or one document."""
 
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-#: bytes of one event, or of a document; a larger one fails
+#: most bytes of one event, or of a document
 MAX_EVENT: Final = 16_000_000
-#: last value of a stream that has a mark of its end, and of a document
+#: value that marks the end of a stream, and that follows a document
 DONE: Final = "[DONE]"
 #: bytes of an unexpected body that are shown
 _BEGIN: Final = 80
-#: first characters of a document, and of a page of HTML
+#: first characters of a JSON document, and of an HTML page
 _DOCUMENT: Final = (b"{", b"[", b"<")
 _ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another page may be in between"
-#: accepts control characters in texts
+#: decoder that accepts control characters in texts
 _DECODER: Final = json.JSONDecoder(strict=False)
 
 
 class BrokenReply(Exception):
-    """The reply is broken or incomplete, or an error of the server with status 200.
+    """The reply is broken or incomplete, or it is an error with status 200.
 
-    status_code: the HTTP status that the error's code names, if it does.
+    status_code: HTTP status named by the code of such an error; None without one
     """
 
     def __init__(self, message: str, *, remedy: str | None = None, status_code: int | None = None) -> None:
@@ -30,57 +30,64 @@ class BrokenReply(Exception):
 
 
 class EventReader:
-    """The JSON values of a body: server-sent events or one document, by its first character and not by its type.
+    """Reads JSON values from a body: server-sent events or one document. The first character decides, not the type.
 
-    Comments, null and events without JSON are left out. DONE follows the last event of a stream, and a document.
+    Comments, null and events without JSON are skipped. DONE follows the last event of a stream, and a document.
     """
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        #: bytes that do not make a complete line yet
+        self._buffer = bytearray()
+        #: data lines and name of the event that is being read
         self._lines: list[bytes] = []
-        self._event, self._begin = b"", b""
-        self._held, self._is_read = 0, False
+        self._event = b""
+        #: first bytes of the body
+        self._begin = b""
+        #: bytes in the buffer and in the lines
+        self._size = 0
+        self._is_read = False
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The values that these bytes complete. Raises BrokenReply, after the values before the broken one."""
-        self._rest += data
-        self._held += len(data)
-        if self._held > MAX_EVENT:
+        """Yield the values that these bytes complete. Raises BrokenReply, after the values before the broken one."""
+        self._buffer += data
+        self._size += len(data)
+        if self._size > MAX_EVENT:
             raise BrokenReply(f"the reply has an event of more than {MAX_EVENT} bytes")
         if not self._begin:
-            self._rest = self._rest.lstrip(b"\xef\xbb\xbf \t\r\n")
-            self._begin = bytes(self._rest[:_BEGIN])
+            self._buffer = self._buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
+            self._begin = bytes(self._buffer[:_BEGIN])
         if self._begin.startswith(_DOCUMENT):
             yield from self._document()
-        elif self._rest and (b"\n" in data or b"\r" in data):
-            lines = bytes(self._rest).splitlines(keepends=True)
-            self._rest = bytearray() if lines[-1].endswith(b"\n") else bytearray(lines.pop())
+        elif self._buffer and (b"\n" in data or b"\r" in data):
+            lines = bytes(self._buffer).splitlines(keepends=True)
+            self._buffer = bytearray() if lines[-1].endswith(b"\n") else bytearray(lines.pop())
             for line in lines:
-                yield from self._take(line.rstrip(b"\r\n"))
-            self._held = len(self._rest) + sum(map(len, self._lines))
+                yield from self._read_line(line.rstrip(b"\r\n"))
+            self._size = len(self._buffer) + sum(map(len, self._lines))
 
     def end(self) -> list[Any]:
-        """The values of the rest when the body has ended. Raises BrokenReply for a body of another kind."""
+        """The last values; call it at the end of the body. Raises BrokenReply if the body was neither kind."""
         values: list[Any] = []
         if not self._begin.startswith(_DOCUMENT):
-            with suppress(BrokenReply):  # an event that is cut: the reply then has no end
-                values = [*self._take(bytes(self._rest)), *self._take(b"")]
+            with suppress(BrokenReply):  # a truncated event: the caller notices that the reply has no end
+                values += self._read_line(bytes(self._buffer))
+                values += self._read_line(b"")
         if self._begin and not self._is_read:
             begin = self._begin.decode("utf-8", "replace")
             raise BrokenReply(f"expected a completion, got {begin!r}", remedy=_ADDRESS_REMEDY)
         return values
 
     def _document(self) -> list[Any]:
-        """The document once it is whole: the connection may break, or stay open, after it."""
-        if not self._is_read and self._rest[-80:].rstrip().endswith((b"}", b"]")):
+        """[document, DONE] as soon as it is complete, since the connection may break or stay open after it."""
+        if not self._is_read and self._buffer[-80:].rstrip().endswith((b"}", b"]")):
             with suppress(BrokenReply):
-                value = _value_of(bytes(self._rest))
+                value = _value_of(bytes(self._buffer))
                 self._is_read = True
                 return [value, DONE]
         return []
 
-    def _take(self, line: bytes) -> list[Any]:
-        """The values of the event that this line ends; most lines end none."""
+    def _read_line(self, line: bytes) -> list[Any]:
+        """Read a line. Returns the values of the event if the line is empty, which ends the event."""
         if not line:
             lines, event = self._lines, self._event
             self._lines, self._event = [], b""
@@ -95,7 +102,7 @@ class EventReader:
 
 
 def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
-    """The values of an event with these lines of data. Raises BrokenReply."""
+    """The values of an event with these data lines. Raises BrokenReply."""
     data = b"\n".join(lines).strip()
     if data.startswith(DONE.encode()):
         return [DONE]
@@ -107,9 +114,11 @@ def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
                 raise
         else:
             return [{"error": value} if event == b"error" and "error" not in value else value]
-    elif len(lines) <= 1:  # a word, null or "" keeps the connection open, unless it is an error
-        return [{"error": _text_of(data)}] if event == b"error" else []
-    # A server that leaves out the empty lines between events.
+    elif len(lines) <= 1:
+        if event == b"error":
+            return [{"error": _text_of(data)}]
+        return []  # a word, null or "" only keeps the connection open
+    # The server does not send empty lines between events.
     return [value for line in lines for value in _values_of([line], event=event)]
 
 

@@ -1,8 +1,8 @@
-"""OpenAI-compatible servers: options, connections, what failures mean, and chats.
+"""OpenAI-compatible servers: options, connections, failures and chats.
 
-The `openai` package connects to them and is loaded with the first call. A generator streams and prices on top of this
-(strategies.generators.openai_generator). A `ChatServer` serves processes without an event loop; it raises nothing, and
-returns the name of a failure: `Failure.name`, or "timeout" if the deadline came first.
+The `openai` package makes the connections; it is imported at the first call. The generator "openai" adds streaming and
+prices (strategies.generators.openai_generator). `ChatServer` is for processes without an event loop. It raises no
+errors, but returns the name of a failure: `Failure.name`, or "timeout" if the deadline passed.
 """
 
 import asyncio
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
     import openai
 
 
-#: the environment variable of the openai package, read if no base_url is set
+#: environment variable of the openai package, used if no base_url is set
 BASE_URL_ENV: Final = "OPENAI_BASE_URL"
-#: longest piece of a server's message that is passed on, in characters
+#: most characters of a server's message that are passed on
 _MESSAGE: Final = 500
-#: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; other servers only describe it
+#: OpenAI's code, and llama.cpp's type, for a prompt beyond the model's context; other servers only describe it
 _TOO_LONG: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _TOO_LONG_WORDS: Final = re.compile(r"context (length|size|window)", re.IGNORECASE)
 #: longest wait for the end of a body after its last value, seconds
 _CLOSING_S: Final = 0.1
-#: most bytes that are read of the body of an error
+#: most bytes of an error's body that are read
 _MOST_ERROR: Final = 1_000_000
-#: attempts of a chat after the first one; longest random pause before the second attempt, and longest pause, seconds
+#: most attempts of a chat after the first; longest random pause before the second attempt, and longest pause, seconds
 _RETRIES: Final = 1
 _PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 8.0
-# Made once: `json.dumps` with options would make one for every request.
+# Shared, since `json.dumps` with options would make an encoder for every request.
 _BODY: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelServer:
-    """The openai package's HTTP client, which keeps connections. Its `create` takes longer than the request itself."""
+    """A server, and the openai package's HTTP client for it. The package's own `create` is slower than the request."""
 
     http: "httpx.AsyncClient"
     url: str
@@ -60,10 +60,12 @@ class ModelServer:
 
 
 class RefusedRequest(Exception):
-    """The server replied with another status than 2xx."""
+    """The server replied with a status other than 2xx."""
 
     def __init__(self, response: "httpx.Response", body: bytes) -> None:
-        self.response, self.status_code, self.body = response, response.status_code, body.decode("utf-8", "replace")
+        self.response = response
+        self.status_code = response.status_code
+        self.body = body.decode("utf-8", "replace")
         with suppress(ValueError, RecursionError):
             self.body = json.loads(body)
         super().__init__(f"status {response.status_code}: {self.body}")
@@ -74,30 +76,33 @@ def connect(
 ) -> ModelServer:
     """Prepare the connections to a server.
 
-    base_url: None is OPENAI_BASE_URL, or OpenAI's own; its query is sent with every request. key: None is sent as
-    "none".
+    base_url: None: $OPENAI_BASE_URL, else OpenAI; a query in the URL is sent with every request
+    key: None: "none" is sent
     """
     import openai
 
     key = key or "none"
     address, mark, query = (base_url or os.environ.get(BASE_URL_ENV) or "").partition("?")
     client = openai.AsyncOpenAI(base_url=address or None, api_key=key, default_headers=dict(headers), timeout=timeout)
-    known = {"Authorization": f"Bearer {key}", **client.default_headers}
-    sent = {name: value for name, value in known.items() if isinstance(value, str)}  # others mark absent headers
+    all_headers = {"Authorization": f"Bearer {key}", **client.default_headers}
+    # Other values mark headers that are not sent.
+    sent = {name: value for name, value in all_headers.items() if isinstance(value, str)}
     return ModelServer(client._client, f"{client.base_url}chat/completions{mark}{query}", sent)  # noqa: SLF001
 
 
 async def reply_values(server: ModelServer, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
-    """The JSON values of the reply to a chat, whole or in chunks: see EventReader.
+    """Send a chat and yield the JSON values of the reply, see EventReader.
 
-    Close the iterator (contextlib.aclosing): it closes the connection. Raises BrokenReply, RefusedRequest and httpx's
-    errors.
+    Close the iterator (contextlib.aclosing), which closes the connection. Raises BrokenReply, RefusedRequest and
+    httpx's errors.
     """
     body = _BODY.encode(fields).encode()
     request = server.http.build_request("POST", server.url, content=body, headers=server.headers)
-    reply, reader = await server.http.send(request, stream=True), EventReader()
+    reply = await server.http.send(request, stream=True)
+    reader = EventReader()
     try:
-        chunks, refusal = reply.aiter_bytes(), b""
+        chunks = reply.aiter_bytes()
+        refusal = b""
         async for data in chunks:
             if not reply.is_success:
                 refusal = (refusal + data)[:_MOST_ERROR]
@@ -116,7 +121,7 @@ async def reply_values(server: ModelServer, fields: Mapping[str, Any]) -> AsyncI
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
-    """Read the rest of a body for a moment: its connection is then free for the next request."""
+    """Wait shortly for the end of a body, since its connection can then be used again."""
     with suppress(Exception):
         async with asyncio.timeout(_CLOSING_S):
             async for _ in chunks:
@@ -124,14 +129,15 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
 
 
 def is_too_long(error: Exception, *, failure: Failure) -> bool:
-    """True if the prompt and its answer exceed the model's context. failure: the failure of this error."""
+    """Whether the prompt and its answer exceed the model's context. failure: `failure_of_error(error)`."""
     has_words = _TOO_LONG_WORDS.search(str(error)) is not None
     return failure.status == 400 and (failure.code in _TOO_LONG or has_words)
 
 
 def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
-    """The error in words, shortened and without secrets (see without_keys). address: the server's, for a message."""
-    failure, text = failure_of_error(error), str(error)
+    """Describe an error in at most _MESSAGE characters. address: of the server. secrets: removed by `without_keys`."""
+    failure = failure_of_error(error)
+    text = str(error)
     begin = f"the reply cannot be read: {type(error).__name__}: "
     if isinstance(error, BrokenReply):
         begin = ""
@@ -141,7 +147,7 @@ def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
         begin, text = f"{address} cannot be reached, or hung up: ", str(error.__cause__ or error)
     elif failure.kind == "timeout":
         begin, text = "it was silent or slow for longer than allowed", ""
-    # Secrets are removed before the cut: half a secret could not be recognized any more.
+    # Secrets are removed before the text is cut, since half a secret would not be recognized.
     return f"{begin}{without_keys(text, secrets=secrets)[:_MESSAGE]}".removesuffix(": ")
 
 
@@ -152,25 +158,24 @@ class ChatReply:
     text: str = ""
     #: name of the failure; None if the server answered
     failed: str | None = None
-    #: OpenAI's reason for the end of the text: "stop", "length"
+    #: OpenAI's finish reason, for example "stop" or "length"
     finish: str | None = None
-    #: None if the server did not report them
+    #: token counts; None if the server did not report them
     tokens: Tokens | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatServer:
-    """An OpenAI-compatible server.
+    """An OpenAI-compatible server."""
 
-    base_url: None is OPENAI_BASE_URL, or OpenAI's own. api_key_env: environment variable of the key.
-    """
-
+    #: None: $OPENAI_BASE_URL, else OpenAI
     base_url: str | None
+    #: environment variable with the API key
     api_key_env: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
     async def complete(self, fields: Mapping[str, Any]) -> ChatReply:
-        """Complete a chat with these fields, in two attempts at most. Call it on `event_loop`, with a deadline."""
+        """Complete a chat in at most two attempts. Call it on `event_loop`, with a deadline. fields: the request."""
         headers = tuple(sorted(self.headers.items()))
         for attempt in count(1):
             reply = ModelReply()
@@ -181,7 +186,7 @@ class ChatServer:
                         reply.take(value)
                 reply.end()
                 break
-            except Exception as error:  # no fault of this server may fail the caller's question
+            except Exception as error:  # an error of this server must not fail the caller's question
                 failure = failure_of_error(error)
             asked_s = failure.retry_after_s or 0.0
             pause = pause_before_retry(attempt, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=asked_s)
@@ -193,12 +198,12 @@ class ChatServer:
 
 @functools.cache
 def _server(
-    loop: asyncio.AbstractEventLoop,  # noqa: ARG001 - connections belong to one
+    loop: asyncio.AbstractEventLoop,  # noqa: ARG001 - a connection works only in its event loop
     base_url: str | None,
     key: str | None,
     headers: tuple[tuple[str, str], ...],
 ) -> ModelServer:
-    """The process's connections to a server. The deadline is the caller's."""
+    """The process's connections to a server, without a time limit: the caller has a deadline."""
     return connect(base_url=base_url, key=key, headers=dict(headers))
 
 
@@ -206,20 +211,20 @@ _lock = threading.Lock()
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """The event loop on which this process chats; it is made with the first call."""
+    """The event loop for the chats of this process; the first call starts it."""
     with _lock:
-        return _loop_of(os.getpid())  # after a fork the thread is gone
+        return _loop_of(os.getpid())  # a forked process needs its own, since threads do not survive a fork
 
 
 @functools.cache
-def _loop_of(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - there is one of each
-    """An event loop on another thread: the caller may have a loop or none."""
+def _loop_of(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - key of the cache
+    """Start an event loop on a new thread, so that callers with and without a loop can use it."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True).start()
     return loop
 
 
-# Strict field by field: a dataclass that is strict as a whole is not read from a mapping.
+# Every field is strict; pydantic would not read a dataclass that is strict as a whole from a mapping.
 _Flag = Annotated[bool, Field(strict=True)]
 _Seconds = Annotated[float, Field(strict=True, gt=0)]
 _Dollars = Annotated[float, Field(strict=True, ge=0)]
@@ -228,52 +233,52 @@ _Dollars = Annotated[float, Field(strict=True, ge=0)]
 @with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenAiOptions:
-    """The OpenAI-compatible server of the generator "openai"."""
+    """Options of the generator "openai" for its OpenAI-compatible server."""
 
-    #: None: OPENAI_BASE_URL or OpenAI's own. A query in it (?api-version=...) is sent with every request
+    #: address of the server; None: $OPENAI_BASE_URL, else OpenAI. A query (?api-version=...) is sent with every request
     base_url: str | None = None
-    #: the environment variable that holds the key; servers of your own that want none get "none"
+    #: environment variable with the API key; your own servers get the key "none" if it is not set
     api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
-    #: sent with every request
+    #: headers sent with every request
     headers: Mapping[str, str] = field(default_factory=dict)
-    #: ask for the reply as an event stream; false: the answer comes in one piece, and a deadline leaves nothing of it
+    #: request the reply as an event stream; false: the answer comes in one piece, and is lost at a deadline
     stream: _Flag = True
-    #: where the first words of an answer go in a chat. "user": the end of the user's turn, with the words to go on from
-    #: it; an answer that repeats it loses it. "assistant": a last assistant message, for servers that go on from it by
-    #: themselves. "continue": the same, with the two fields by which vLLM and its kin are told to
+    #: place of an answer's given beginning. "user": at the end of the user's message, with the request to continue it;
+    #: if the answer repeats it, the repetition is removed. "assistant": in a last assistant message, for servers that
+    #: continue such a message. "continue": the same, with the two fields by which vLLM and similar servers do so
     prefix: Literal["user", "assistant", "continue"] = "user"
-    #: the server's name of the limit of tokens to write; newer models of OpenAI take only the second name
+    #: the server's name for the limit of completion tokens; newer models of OpenAI accept only max_completion_tokens
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    #: sent with every greedy request, for servers that sample reproducibly; None if no seed is sent
+    #: seed of every greedy request, for servers that sample reproducibly; None: no seed is sent
     seed: Annotated[int, Field(strict=True)] | None = None
-    #: put into every request last; null takes a field out, for example {"temperature": null}
+    #: fields that are set in every request last; null removes a field, for example {"temperature": null}
     fields: Mapping[str, Any] = field(default_factory=dict)
-    #: the server returns log-probabilities
+    #: whether the server returns log-probabilities
     logprobs: _Flag = False
-    #: longest silence within a reply
+    #: longest silence within a reply, seconds
     read_s: _Seconds = 60.0
-    #: longest silence before the first piece of an answer, seconds; the arm then fails, and is not asked again. None:
+    #: longest silence before the first piece of an answer, seconds; the arm then fails without another attempt. None:
     #: read_s, and half of the question's time if another arm can answer and the reply is streamed
     first_piece_s: _Seconds | None = None
-    #: attempts after the first if there is no connection, or status 408, 409, 425, 429 or 5xx; none if another
+    #: most attempts after the first, made without a connection and after status 408, 409, 425, 429 or 5xx; 0 if another
     #: arm can answer (server.failover)
     retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
-    #: requests under way at once, per worker
+    #: most simultaneous requests per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16
-    #: model -> dollars per million tokens, [input, output] or [input, output, cached_input, cache_write, reasoning]: of
-    #: other models that the server answers with, and, without `generator.token_prices`, of the model itself; empty:
-    #: calls cost nothing
+    #: model -> dollars per million tokens, [input, output] or [input, output, cached_input, cache_write, reasoning]. It
+    #: is for other models that the server may answer with, and for the configured model if `generator.token_prices` is
+    #: not set. Without prices calls cost nothing
     token_prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=5)]] = field(
         default_factory=dict
     )
-    #: tokens that the server's chat template adds at most
+    #: most tokens that the server's chat template adds
     template_tokens: Annotated[int, Field(strict=True, ge=0)] = 64
-    #: bytes of text that count as one token; 1.0 bounds every byte-level tokenizer, 3.0 suits English text and bounds
-    #: nothing
+    #: bytes of text that count as one token. With 1.0 no byte-level tokenizer makes more tokens than are counted; 3.0
+    #: fits English text, but may count too few
     bytes_per_token: Annotated[float, Field(strict=True, ge=1)] = 1.0
 
 
-#: parameters of a chat completion that a model arm passes on
+#: parameters of a chat completion that arms of the class `model` pass on
 PASSED_PARAMETERS: Final = frozenset(
     {
         *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format", "logprobs"),

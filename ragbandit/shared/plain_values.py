@@ -1,4 +1,4 @@
-"""Values of data frames and arrays as Python's own, by their methods: numpy, pandas and Arrow are not imported."""
+"""Converts values of data frames and arrays to Python's types by their methods, without importing numpy or pandas."""
 
 import math
 from datetime import date, datetime, time, timedelta
@@ -6,48 +6,52 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-_OWN: Final = frozenset({str, int, float, bool, type(None), dict, list, tuple})
-#: types of pandas for a value that is missing
+_PYTHON: Final = frozenset({str, int, float, bool, type(None), dict, list, tuple})
+#: types of pandas for missing values
 _MISSING: Final = frozenset({"NAType", "NaTType"})
 
 
 def plain(value: Any) -> Any:
-    """A scalar as a value of Python, an array as a list, NA and NaT as None; any other value as it is."""
+    """Convert a scalar to a Python value, an array to a list, NA and NaT to None. Other values stay as they are."""
     kind = type(value)
-    if kind in _OWN:
+    if kind in _PYTHON:
         return value
     if kind.__name__ in _MISSING:
         return None
-    if kind.__name__ == "datetime64":  # in nanoseconds `item` gives a number, which says no unit
+    if kind.__name__ == "datetime64":  # `item` of a time in nanoseconds returns a number without its unit
         value = value.astype("datetime64[us]")
     for method in ("as_py", "tolist", "item"):
-        if callable(convert := getattr(value, method, None)):
+        convert = getattr(value, method, None)
+        if callable(convert):
             return plain(convert())
     return float(value) if isinstance(value, Decimal) else value
 
 
 def for_json(value: Any) -> Any:
-    """The `default` of json.dumps. Raises TypeError for what has no value of Python."""
-    own = plain(value)
-    if own is value:
+    """The `default` of json.dumps. Raises TypeError if there is no conversion."""
+    converted = plain(value)
+    if converted is value:
         raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
-    return own
+    return converted
 
 
 def is_missing(value: Any) -> bool:
-    """Whether data frames write this where there is no value: None, NaN, NA, NaT."""
-    if type(value) not in _OWN and not getattr(value, "shape", ()):
+    """Whether the value marks a missing value in a data frame: None, NaN, NA or NaT."""
+    if type(value) not in _PYTHON and not getattr(value, "shape", ()):
         value = plain(value)
     return value is None or (isinstance(value, float) and value != value)
 
 
 def plain_tree(value: Any) -> Any:
-    """A value for JSON: times as ISO 8601, durations in seconds, bytes and ids as text; no members without a value."""
+    """Convert nested values for JSON: times to ISO 8601, durations to seconds, bytes and ids to text.
+
+    Drops missing values from mappings, except None.
+    """
     value = plain(value)
     if isinstance(value, dict):
-        return {str(key): plain_tree(each) for key, each in value.items() if each is None or not is_missing(each)}
+        return {str(key): plain_tree(item) for key, item in value.items() if item is None or not is_missing(item)}
     if isinstance(value, list | tuple):
-        return [plain_tree(each) for each in value]
+        return [plain_tree(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, bytes):

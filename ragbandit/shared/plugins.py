@@ -1,6 +1,6 @@
-"""Plug-ins: classes by import path, classes of installed packages by entry point, and their params checked by type.
+"""Plug-ins: loads classes by import path or by entry point, and checks their params by type.
 
-Arms (`ragbandit.strategies`) and policies (`ragbandit.policies`) come in by the same rules, which stand here once.
+Arms (`ragbandit.strategies`) and policies (`ragbandit.policies`) share these rules.
 """
 
 import functools
@@ -24,20 +24,17 @@ _PATH = re.compile(r"[\w.]+:[\w.]+")
 
 
 def import_class(path: object, *, where: str) -> Any:
-    """The class that "package.module:Class" names.
-
-    Raises ConfigError, with field `where`, for what is no such path, or if it cannot be imported.
-    """
-    # A URL is none: what Python says of one repeats half of it.
+    """Import a class by its path "package.module:Class". where: setting with the path. Raises ConfigError."""
+    # Also refuses URLs: Python's error message would repeat half of the URL.
     if not (isinstance(path, str) and _PATH.fullmatch(path)):
-        raise ConfigError(f"{path!r} is no import path", field=where, remedy='write it as "package.module:Class"')
+        raise ConfigError(f"{path!r} is not an import path", field=where, remedy='write it as "package.module:Class"')
     module = path.partition(":")[0]
     try:
         return resolve_name(path)
-    except Exception as error:  # whatever a module of others does when it is imported
+    except Exception as error:  # a foreign module may raise anything when it is imported
         missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         remedy = (
-            "put the module beside the configuration file, install its package, or add its folder to PYTHONPATH"
+            "put the module next to the configuration file, install its package, or add its folder to PYTHONPATH"
             if missing
             else f"correct the module {module}"
         )
@@ -47,36 +44,41 @@ def import_class(path: object, *, where: str) -> Any:
 
 @functools.cache
 def installed(group: str) -> Mapping[str, tuple["EntryPoint", ...]]:
-    """Name -> the entry points of a group that claim it, one unless packages clash; looked up once per process."""
-    from importlib.metadata import entry_points  # reads every installed package's metadata: not at import
+    """Map each name in a group to its entry points; several only if packages clash. Cached per process."""
+    from importlib.metadata import entry_points  # imported late: it reads the metadata of every installed package
 
     entries: dict[str, tuple[EntryPoint, ...]] = {}
-    for each in sorted(entry_points(group=group), key=lambda point: (point.name, _package(point))):
-        entries[each.name] = (*entries.get(each.name, ()), each)
+    for point in sorted(entry_points(group=group), key=lambda point: (point.name, _package(point))):
+        entries[point.name] = (*entries.get(point.name, ()), point)
     return MappingProxyType(entries)
 
 
 def load(name: str, *, group: str, ours: Mapping[str, str], where: str, instead: str) -> Any:
-    """The class of this name: one that an installed package offers in this group, or ours; None if there is none.
+    """Load a class by its name, from an installed package or from RagBandit; None if nobody provides it.
 
-    ours: name -> path. instead: how to say which class is meant, for the remedy. Raises ConfigError, with field
-    `where`, where more than one package claims the name, ours being one, or if the import fails.
+    Raises ConfigError if several packages (RagBandit counts as one) provide the name, or if the import fails.
+
+    group: group of entry points
+    ours: name -> import path of RagBandit's own classes
+    where: setting with the name
+    instead: another way to choose the class, for the remedy
     """
-    claims = installed(group).get(name, ())
-    packages = [*(["ragbandit"] if name in ours else []), *map(_package, claims)]
-    if not claims:
+    points = installed(group).get(name, ())
+    if not points:
         return import_class(ours[name], where=where) if name in ours else None
+    packages = [*map(_package, points)]
+    if name in ours:
+        packages.insert(0, "ragbandit")
     if len(packages) > 1:
-        remedy = f"take one out, or say which is meant with {instead}"
+        remedy = f"remove one of them, or choose one with {instead}"
         raise ConfigError(f"{name!r} is claimed by the packages {', '.join(packages)}", field=where, remedy=remedy)
     try:
-        return claims[0].load()
-    except Exception as error:  # whatever a package of others does when it is imported
-        raise ConfigError(
-            f"{claims[0].value!r} of the package {packages[0]} cannot be imported: {type(error).__name__}: {error}",
-            field=where,
-            remedy="update or remove the package",
-        ) from error
+        return points[0].load()
+    except Exception as error:  # a foreign package may raise anything when it is imported
+        message = (
+            f"{points[0].value!r} of the package {packages[0]} cannot be imported: {type(error).__name__}: {error}"
+        )
+        raise ConfigError(message, field=where, remedy="update or remove the package") from error
 
 
 def _package(point: "EntryPoint") -> str:
@@ -84,21 +86,24 @@ def _package(point: "EntryPoint") -> str:
 
 
 def check_values(kind: type[Any], *, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The values given for fields of a dataclass, checked by the fields' types; an int for a float becomes one.
+    """Check values for the fields of a dataclass by the types of the fields; an int for a float is converted.
 
-    Types are taken literally: neither "3" nor True is a number. Raises ConfigError, with field "<where>.<name>", for an
-    unknown name and a value that its type does not take.
+    Types are strict: neither "3" nor True is a number. Raises ConfigError for an unknown name or a wrong type.
+
+    kind: the dataclass
+    given: field -> value
+    where: section of the values, for error messages
     """
-    from pydantic import ValidationError  # a list of names is no reason to load it
+    from pydantic import ValidationError  # imported late: listing the names does not need it
 
-    known = _adapters(kind)  # type: ignore[arg-type] # classes are hashable
+    adapters = _adapters(kind)  # type: ignore[arg-type] # classes are hashable
     checked: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in known:
+        if name not in adapters:
             # The message does not contain the value, which may be a misplaced key.
-            raise ConfigError("unknown parameter", field=f"{where}.{name}", remedy=known_choices(known, given=name))
+            raise ConfigError("unknown parameter", field=f"{where}.{name}", remedy=known_choices(adapters, given=name))
         try:
-            checked[name] = known[name].validate_python(value, strict=True)
+            checked[name] = adapters[name].validate_python(value, strict=True)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             inside = "".join(f".{part}" for part in problem["loc"]) if isinstance(value, Mapping | list | tuple) else ""
@@ -115,4 +120,5 @@ def _adapters(kind: type[Any]) -> Mapping[str, "TypeAdapter[Any]"]:
     from pydantic import TypeAdapter
 
     hints = get_type_hints(kind, include_extras=True)
-    return MappingProxyType({name: TypeAdapter(hints[name]) for name in sorted(each.name for each in fields(kind))})
+    names = sorted(field.name for field in fields(kind))
+    return MappingProxyType({name: TypeAdapter(hints[name]) for name in names})

@@ -1,67 +1,71 @@
-"""Tokens that a call used, by the names of each server, and what they cost."""
+"""Token counts of a call, under the names that different servers use, and their price."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-#: most tokens of one call that are believed; a larger count is unknown
+#: largest plausible count of one call; larger counts are ignored
 MAX_TOKENS: Final = 10_000_000
 
-#: count -> its names by each server; "a.b" is a field of an object
+#: count -> its names at different servers; "a.b" is field b of the object a
 _NAMES: Final = {
-    # OpenAI, Gemini (two spellings), Cohere (two objects), Ollama; thoughts are part of the tokens written
+    # OpenAI, Gemini (two spellings), Cohere (two objects), Ollama. "written" includes "thoughts".
     "read": "prompt_tokens promptTokenCount prompt_token_count tokens.input_tokens billed_units.input_tokens "
     "prompt_eval_count",
     "written": "completion_tokens output_tokens candidatesTokenCount candidates_token_count outputTokens "
     "tokens.output_tokens billed_units.output_tokens eval_count predicted_n",
     "total": "total_tokens totalTokenCount total_token_count totalTokens",
     "thoughts": "completion_tokens_details.reasoning_tokens output_tokens_details.reasoning_tokens reasoning_tokens",
-    # parts of the tokens read: out of the provider's cache, into it, and not in it (DeepSeek)
+    # Parts of "read": read from the provider's cache, written to it, and not in it (DeepSeek).
     "cached": "prompt_tokens_details.cached_tokens input_tokens_details.cached_tokens prompt_cache_hit_tokens "
     "cachedContentTokenCount cached_content_token_count cached_tokens num_cached_tokens",
     "cache_write": "prompt_tokens_details.cache_write_tokens prompt_tokens_details.cache_creation_tokens "
     "input_tokens_details.cache_write_tokens input_tokens_details.cache_creation_tokens",
     "missed": "prompt_cache_miss_tokens",
-    # Anthropic, Bedrock, llama.cpp: tokens read without the cache, which is counted apart; OpenAI's Responses with it
+    # Anthropic, Bedrock, llama.cpp: without the tokens of the cache ("..._apart"). OpenAI's Responses: with them.
     "read_plain": "input_tokens inputTokens prompt_n",
     "cached_apart": "cache_read_input_tokens cacheReadInputTokens cache_n",
     "cache_write_apart": "cache_creation_input_tokens cacheWriteInputTokens",
-    # Gemini: in addition to the tokens written
+    # Gemini: not included in "written".
     "thoughts_apart": "thoughtsTokenCount thoughts_token_count",
 }
 _KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-#: objects of a reply that have counts; Ollama's are in the reply itself
+#: objects of a reply that contain counts; Ollama sends counts in the reply itself
 _OBJECTS: Final = ("timings", "usage", "usageMetadata", "usage_metadata")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokens:
-    """Tokens of a call: prompt and completion, and the parts of them that a server reports."""
+    """Tokens of a call."""
 
+    #: prompt tokens
     read: int
+    #: completion tokens
     written: int
-    #: parts of the tokens read: out of the provider's cache of prompts, and written into it
+    #: prompt tokens read from the provider's cache, and prompt tokens written to it; both are included in `read`
     cached: int = 0
     cache_write: int = 0
-    #: part of the tokens written: a reasoning model's thoughts; None if the server does not report them
+    #: tokens of a model's reasoning, included in `written`; None if the server does not report them
     reasoning: int | None = None
-    #: True if the server did not report the tokens read or written
+    #: whether `read` or `written` is an estimate, because the server did not report it
     estimated: bool = False
 
     def dollars(self, prices: Sequence[float]) -> float:
-        """What they cost. prices: dollars per million, input, output, then cached_input, cache_write and reasoning.
+        """Price of these tokens.
 
-        One that is missing is that of input, or of output.
+        prices: dollars per million tokens: input, output, cached_input, cache_write, reasoning. The last three may be
+            missing: cached_input and cache_write then cost as much as input, and reasoning as much as output
         """
-        of_input, of_output, *rest = prices
-        of_cached, of_write, of_thoughts = (*rest, *(of_input, of_input, of_output)[len(rest) :])
+        of_input, of_output = prices[:2]
+        defaults = (of_input, of_output, of_input, of_input, of_output)
+        of_cached, of_write, of_thoughts = (*prices, *defaults[len(prices) :])[2:]
         thoughts = self.reasoning or 0
         plain = (self.read - self.cached - self.cache_write) * of_input + (self.written - thoughts) * of_output
         return (plain + self.cached * of_cached + self.cache_write * of_write + thoughts * of_thoughts) / 1e6
 
 
 def add_usage(known: dict[str, int], reply: Mapping[str, Any]) -> None:
-    """Add the counts of a chunk or a whole reply to those of earlier chunks; null and 0 replace no count."""
+    """Update the counts by those of a chunk or a whole reply; null and 0 do not replace a count."""
     groq = reply.get("x_groq")
     sources = [*map(reply.get, _OBJECTS), groq.get("usage") if isinstance(groq, dict) else None]
     if "eval_count" in reply or "prompt_eval_count" in reply:
@@ -83,7 +87,7 @@ def _add_counts(known: dict[str, int], source: Mapping[str, Any], *, outer: str 
 
 
 def count_of(value: Any) -> int | None:
-    """A count, also as a float or text; None if it cannot be a count, is negative or too large."""
+    """Parse a count, which may be a float or text; None if it is not whole, negative or above MAX_TOKENS."""
     if isinstance(value, str):
         value = int(value) if value.strip().isdecimal() and len(value) < 20 else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_TOKENS:
@@ -92,19 +96,20 @@ def count_of(value: Any) -> int | None:
 
 
 def tokens_of(counts: Mapping[str, int], *, read: int | None = None, written: int | None = None) -> Tokens | None:
-    """The tokens of these counts; None if one is missing and has no estimate.
+    """Combine counts to Tokens; None if a count is missing and has no estimate. read, written: estimates.
 
-    read, written: estimates. Counts apart are read or written too, and so is the rest of a larger total.
+    Counts named "..._apart" are added. If the total is larger than the sum, the difference is added too.
     """
-    cached, apart = counts.get("cached", 0), counts.get("cached_apart", 0)
-    apart_sum = apart + counts.get("cache_write_apart", 0)
+    cached = counts.get("cached", 0)
+    cached_apart = counts.get("cached_apart", 0)
+    apart_sum = cached_apart + counts.get("cache_write_apart", 0)
     tokens_read, tokens_written, total = (counts.get(name) for name in ("read", "written", "total"))
     if tokens_read is None and "read_plain" in counts:
         tokens_read = counts["read_plain"] + (0 if cached else apart_sum)
     elif tokens_read is None and "missed" in counts:
         tokens_read = counts["missed"] + cached
     elif tokens_read is not None and not cached and apart_sum > tokens_read:
-        tokens_read += apart_sum  # a proxy that passes the plain count on by OpenAI's name
+        tokens_read += apart_sum  # a proxy passed on the count without the cache under OpenAI's name
     thoughts = counts.get("thoughts_apart", counts.get("thoughts"))
     if tokens_written is not None and thoughts and ("thoughts_apart" in counts or thoughts > tokens_written):
         tokens_written += thoughts
@@ -112,14 +117,14 @@ def tokens_of(counts: Mapping[str, int], *, read: int | None = None, written: in
         tokens_written = max(tokens_written or 0, total - tokens_read)
     elif total and tokens_written:
         tokens_read = total - tokens_written
-    # No call reads nothing: a server that reports 0 does not count.
+    # A call has at least one prompt token: a server that reports 0 does not count tokens.
     estimated = tokens_read is None or tokens_read <= 0 or tokens_written is None
     if estimated:
         tokens_read = tokens_read if tokens_read and tokens_read > 0 else read
         tokens_written = tokens_written or written
     if tokens_read is None or tokens_written is None:
         return None
-    cached = min(cached or apart, tokens_read)
+    cached = min(cached or cached_apart, tokens_read)
     return Tokens(
         read=tokens_read,
         written=tokens_written,

@@ -1,7 +1,4 @@
-"""Helpers for torch models: device, precision, quiet loading, and packed linear layers.
-
-Importing this module imports no torch; its functions do.
-"""
+"""Helpers for torch models: device, precision, quiet loading, packed linear layers. Only the functions import torch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,20 +11,22 @@ if TYPE_CHECKING:
 
 
 def device_of(device: str, *, field: str) -> str:
-    """The device that "auto", "cpu" or "cuda" is here. field: the setting, for messages. Raises ConfigError."""
+    """Resolve "auto", "cpu" or "cuda" to "cpu" or "cuda". field: the setting, for messages. Raises ConfigError."""
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("no CUDA device here", field=field, remedy='use "auto" or "cpu"')
+        raise ConfigError("this machine has no CUDA device", field=field, remedy='use "auto" or "cpu"')
     if device not in {"auto", "cpu", "cuda"}:
         raise ConfigError(f"unknown device {device!r}", field=field, remedy='use "auto", "cpu" or "cuda"')
-    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
 
 
 def precision_of(precision: str, *, device: str, field: str) -> str:
-    """The precision that "auto", "float32" or "bfloat16" is on this device. Raises ConfigError.
+    """Resolve "auto", "float32" or "bfloat16" to a precision for this device. Raises ConfigError.
 
-    "auto" is bfloat16 where the processor or the card multiplies it in hardware, else float32.
+    "auto" becomes bfloat16 if the device multiplies bfloat16 in hardware, else float32.
     """
     import torch
 
@@ -43,17 +42,20 @@ def precision_of(precision: str, *, device: str, field: str) -> str:
 
 
 def load_model(kind: str, folder: Path, *, field: str, **options: object) -> Any:
-    """What a class of transformers, "AutoModel" say, makes of a folder, quietly. field: the setting that names it.
+    """Load a folder with a class of transformers, for example "AutoModel", without progress bars. Raises ConfigError.
 
-    Nothing is fetched, no code of the folder is run, and weights are read from safetensors alone. Raises ConfigError.
+    Nothing is downloaded, no code in the folder is run, and weights are read only from safetensors files.
+
+    field: setting that names the folder
     """
     transformers = required_module("transformers", extra="models", field=field)
     logging = required_module("transformers.utils.logging", extra="models", field=field)
     if kind.startswith("AutoModel"):
         options["use_safetensors"] = True
-    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()  # it would be drawn over ours
-    logging.set_verbosity_error()  # it warns of a checkpoint's own head, which is rightly left out
+    shown = logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
+    logging.disable_progress_bar()  # it would overwrite RagBandit's own
+    logging.set_verbosity_error()  # hides the warning that the head of a checkpoint is not used, which is intended
     try:
         return getattr(transformers, kind).from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, **options
@@ -67,10 +69,11 @@ def load_model(kind: str, folder: Path, *, field: str, **options: object) -> Any
 
 
 def packed_linear(weight: "Tensor", bias: "Tensor | None", *, rows: int) -> "Callable[[Tensor], Tensor] | None":
-    """Returns x -> x @ weight.T + bias with the weight packed once for oneDNN, for about `rows` rows; or None. torch
-    packs an ordinary weight at every call, which takes most of the time for one question or token. The operations are
-    those of torch's compiler, not a public interface, so their result is checked here. None if they are missing or
-    differ, or if the weight is on a GPU.
+    """Returns the function x -> x @ weight.T + bias for about `rows` rows, with the weight packed once for oneDNN.
+
+    torch packs an ordinary weight at every call, which takes most of the time for a single question or token. The used
+    operations belong to torch's compiler and are not public, so their result is checked here. Returns None if they are
+    missing or give another result, or if the weight is on a GPU.
     """
     import torch
 
@@ -83,7 +86,7 @@ def packed_linear(weight: "Tensor", bias: "Tensor | None", *, rows: int) -> "Cal
             probe = torch.linspace(-1, 1, 2 * weight.shape[1]).view(2, -1).to(weight.dtype)
             fast: Callable[[Tensor], Tensor] = lambda x: run(x, packed, bias, "none", [], "")  # noqa: E731
             plain = torch.nn.functional.linear(probe, weight, bias)
-            near = torch.allclose(fast(probe).float(), plain.float(), rtol=0.02, atol=0.02)
+            is_equal = torch.allclose(fast(probe).float(), plain.float(), rtol=0.02, atol=0.02)
     except (AttributeError, RuntimeError, TypeError):
         return None
-    return fast if near else None
+    return fast if is_equal else None

@@ -1,1 +1,1 @@
-"""For tests, yours as well as ours: contracts of policies, arms and generators, doubles, an OpenAI-like server."""
+"""For your tests and ours: contracts of policies, arms and generators, test doubles, an OpenAI-compatible server."""

@@ -1,7 +1,7 @@
-"""The contract that every arm must pass, ours or yours: a check needs no model, no index and no test tool.
+"""The contract of arms, for RagBandit's own and for yours. Checks need no model, no index and no test framework.
 
 A check takes `make_strategy`, a function that makes a fresh arm, and raises AssertionError if the arm breaks the
-contract. Run all of `ARM_CHECKS` over an arm made with settings that are not its defaults.
+contract. Run all ARM_CHECKS on an arm with settings that are not its defaults.
 """
 
 import asyncio
@@ -34,21 +34,21 @@ PASSAGES = [
 
 
 def echo(prompt: Prompt) -> str:
-    """An answer that depends on the whole prompt, so that mixed-up state shows."""
+    """An answer that depends on the whole prompt, so that mixed-up state is noticed."""
     return f"It is {sum(f'{prompt.instructions}{prompt.body}{prompt.prefix}'.encode())} in the book."
 
 
 def generator(*, text: str | None = None, **settings: Any) -> ScriptedGenerator:
-    """A scripted model with every capability; it answers `text`, or echoes its prompt, with details for every need."""
+    """A scripted model with all capabilities. It answers with `text`; None: with the echo of its prompt."""
 
-    def says(prompt: Prompt) -> Scripted:
+    def reply(prompt: Prompt) -> Scripted:
         return with_details(prompt, text=echo(prompt) if text is None else text)
 
-    return ScriptedGenerator(says, capabilities=get_args(Need), **settings)
+    return ScriptedGenerator(reply, capabilities=get_args(Need), **settings)
 
 
 def run(strategy: Strategy, **parts: Any) -> Outcome:
-    """One run of an arm, waited for; see `outcome_of`."""
+    """Call `outcome_of` and wait for the outcome."""
     return asyncio.run(outcome_of(strategy, **parts))
 
 
@@ -73,16 +73,17 @@ async def outcome_of(
 
 
 def timeless(outcome: Outcome) -> Outcome:
-    """The outcome without anything that a clock decides."""
+    """The outcome without times, so that outcomes can be compared."""
     cost = replace(outcome.cost, seconds_retrieve=0.0, seconds_generate=0.0, seconds_total=0.0)
     trace = tuple(
-        replace(e, seconds=0.0) if isinstance(e, Retrieved | Generated | CallFailed) else e for e in outcome.trace
+        replace(event, seconds=0.0) if isinstance(event, Retrieved | Generated | CallFailed) else event
+        for event in outcome.trace
     )
     return replace(outcome, cost=cost, trace=trace, made_at=0.0)
 
 
 def check_needs_what_it_uses(make_strategy: MakeStrategy) -> None:
-    """An arm declares what it asks of the generator, stop strings too; two made alike have the same JSON params."""
+    """`needs` contains everything that the arm requests from the generator. Equal arms have equal params, in JSON."""
     strategy, model = make_strategy(), generator()
     assert json.loads(json.dumps(dict(strategy.params))) == dict(strategy.params) == dict(make_strategy().params)
     run(strategy, generator_=model)
@@ -94,7 +95,7 @@ def check_needs_what_it_uses(make_strategy: MakeStrategy) -> None:
 
 
 def check_says_what_it_is(make_strategy: MakeStrategy) -> None:
-    """The outcome names the arm's class, its params, generator, retriever and the caps in force, as plain JSON."""
+    """`made_by` contains the arm's name, its params, generator, retriever and limits, as JSON."""
     strategy = make_strategy()
     made_by = run(strategy, budget=Budget(rounds=2, tokens=100_000)).made_by
 
@@ -106,7 +107,7 @@ def check_says_what_it_is(make_strategy: MakeStrategy) -> None:
 
 
 def check_answers_with_a_true_account(make_strategy: MakeStrategy) -> None:
-    """A plain question is answered; steps, calls, tokens and passages are those of the trace."""
+    """A simple question is answered; steps, calls, tokens and passages agree with the trace."""
     outcome = run(make_strategy())
 
     searches = [event for event in outcome.trace if isinstance(event, Retrieved)]
@@ -122,17 +123,17 @@ def check_answers_with_a_true_account(make_strategy: MakeStrategy) -> None:
     assert outcome.cost.prompt_tokens == sum(event.prompt_tokens for event in written)
     assert outcome.cost.completion_tokens == sum(event.completion_tokens for event in written)
     assert outcome.cost.passages <= len(seen)
-    assert bool(outcome.cost.passages) == bool(seen), "passages that were found must be shown, and counted"
+    assert bool(outcome.cost.passages) == bool(seen), "retrieved passages must be shown to the model, and counted"
     called = [event.seconds for event in searches + written]
     assert math.isclose(outcome.cost.seconds_retrieve + outcome.cost.seconds_generate, sum(called))
     assert outcome.cost.seconds_total >= max(called)
-    # Calls made at the same time add up to more than the clock says; a cap on tokens makes them wait for each other.
+    # The sum over simultaneous calls may exceed the total time; with a limit on tokens, calls wait for each other.
     waiting = run(make_strategy(), budget=Budget(tokens=10**9)).cost
     assert waiting.seconds_total >= waiting.seconds_retrieve + waiting.seconds_generate
 
 
 def check_keeps_nothing_between_questions(make_strategy: MakeStrategy) -> None:
-    """Many questions at once, on one arm, give what each gives alone; the params do not change."""
+    """An arm that answers several questions at once gives the same outcomes as separate arms. Its params stay."""
     questions = [QUESTION, "Who was Steven?", "Which sea has sharks?", "Is Ohio a city?"]
     shared = make_strategy()
     before = dict(shared.params)
@@ -147,7 +148,7 @@ def check_keeps_nothing_between_questions(make_strategy: MakeStrategy) -> None:
 
 
 def check_heeds_caps_on_rounds_and_passages(make_strategy: MakeStrategy) -> None:
-    """No more rounds begin and no more distinct passages are shown than the budget allows."""
+    """An arm starts no more rounds, and shows no more distinct passages to the model, than the budget allows."""
     for allowed in (0, 1, 2):
         outcome = run(make_strategy(), budget=Budget(rounds=allowed))
         assert outcome.steps <= allowed
@@ -158,7 +159,7 @@ def check_heeds_caps_on_rounds_and_passages(make_strategy: MakeStrategy) -> None
 
 
 def check_heeds_the_cap_on_tokens(make_strategy: MakeStrategy) -> None:
-    """Prompt and completion tokens over all calls stay within the budget; too few end the arm as exhausted."""
+    """Prompt and completion tokens of all calls stay within the budget; if it is too small, the arm is exhausted."""
     free = run(make_strategy())
     needed = free.cost.prompt_tokens + free.cost.completion_tokens
 
@@ -170,7 +171,7 @@ def check_heeds_the_cap_on_tokens(make_strategy: MakeStrategy) -> None:
 
 
 def check_heeds_the_cap_on_seconds(make_strategy: MakeStrategy) -> None:
-    """A slow model and one that hangs end the arm as exhausted soon after its seconds are over, cost included."""
+    """With a slow or hanging model the arm is exhausted soon after its time limit, and its cost is reported."""
     for slow in (generator(seconds=5.0), HangingGenerator(echo, capabilities=get_args(Need))):
         began = time.monotonic()
         outcome = run(make_strategy(), budget=Budget(seconds=0.05), generator_=slow)
@@ -181,29 +182,29 @@ def check_heeds_the_cap_on_seconds(make_strategy: MakeStrategy) -> None:
 
 
 def check_keeps_what_it_knows_at_the_deadline(make_strategy: MakeStrategy) -> None:
-    """If the deadline passes in the last call, the answer is the latest draft or the model's last text."""
-    calls = run(make_strategy(), generator_=LateGenerator("So the answer is: Ohio.")).cost.llm_calls
-    outcome = run(
-        make_strategy(), budget=Budget(seconds=60), generator_=LateGenerator("So the answer is: Ohio.", calls=calls)
-    )
+    """If the deadline passes in the last call, the answer is the latest draft, or the model's last text."""
+    text = "So the answer is: Ohio."
+    calls = run(make_strategy(), generator_=LateGenerator(text)).cost.llm_calls
+    outcome = run(make_strategy(), budget=Budget(seconds=60), generator_=LateGenerator(text, calls=calls))
     assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
     assert "Ohio" in (outcome.answer or "")
 
 
 def check_heeds_the_cap_on_dollars(make_strategy: MakeStrategy) -> None:
-    """No call begins once the dollars are spent; the outcome carries what was spent."""
+    """No call starts after the dollars are spent; the outcome reports the dollars."""
     free = run(make_strategy())
     for calls in range(1, free.cost.llm_calls + 1):
         outcome = run(make_strategy(), budget=Budget(dollars=0.5 * calls), generator_=generator(dollars=0.5))
         assert (outcome.cost.llm_calls, outcome.cost.dollars) == (calls, 0.5 * calls)
-        ended = ("answered", free.stop_reason) if calls == free.cost.llm_calls else ("exhausted", "budget_dollars")
-        assert (outcome.status, outcome.stop_reason) == ended
+        is_enough = calls == free.cost.llm_calls
+        expected = ("answered", free.stop_reason) if is_enough else ("exhausted", "budget_dollars")
+        assert (outcome.status, outcome.stop_reason) == expected
 
 
 def check_a_failing_part_is_an_outcome(make_strategy: MakeStrategy) -> None:
-    """A failure of the model or the retriever, at whatever call, makes a failed outcome with the cost so far.
+    """If any call of the model or the retriever fails, the outcome is failed, with the cost so far.
 
-    The failed call counts, without tokens, and ends the trace. Calls made at the same time as it count, too,
+    The failed call is counted without tokens, and is the last one in the trace. Simultaneous calls are counted too,
     whether they were finished or cut off.
     """
     free = run(make_strategy())
@@ -229,7 +230,7 @@ def check_a_failing_part_is_an_outcome(make_strategy: MakeStrategy) -> None:
 
 
 def check_lets_cancellation_through(make_strategy: MakeStrategy) -> None:
-    """An arm whose task is cancelled ends with CancelledError, not with an outcome."""
+    """An arm whose task is cancelled raises CancelledError instead of returning an outcome."""
 
     async def cancelled() -> bool:
         hanging = HangingGenerator(echo, capabilities=get_args(Need))
@@ -246,8 +247,9 @@ def check_lets_cancellation_through(make_strategy: MakeStrategy) -> None:
 
 
 def check_takes_any_question(make_strategy: MakeStrategy) -> None:
-    """Empty, one-word, braced, foreign and very long questions, and an empty corpus, give outcomes. A question of
-    10,000 words is answered if it fits into the context; otherwise the error names the question.
+    """Unusual questions (empty, with braces, Chinese, very long) and an empty corpus lead to outcomes.
+
+    A question of 10,000 words is answered if it fits into the context; otherwise the error names the question.
     """
     for question in ("", "{question} {passages} %s {}", "北京在哪里", "a\n\n[body]\nb"):
         assert run(make_strategy(), question=question).status == "answered"
@@ -260,7 +262,7 @@ def check_takes_any_question(make_strategy: MakeStrategy) -> None:
 
 
 def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
-    """An arm ends by itself after few calls, whatever the model writes and however often it repeats itself."""
+    """An arm ends after at most 100 calls, even if the model always writes the same useless text."""
     texts = (
         "",
         "no stop, " * 200,
@@ -271,7 +273,8 @@ def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
         "🦈" * 300,
     )
     for text in (*texts, "\x00\ufffd </s> <|im_end|>", "a." * 20_000):
-        model, began = generator(text=text, context_tokens=100_000), time.thread_time()
+        model = generator(text=text, context_tokens=100_000)
+        began = time.thread_time()
         outcome = run(make_strategy(), generator_=model)
         assert time.thread_time() - began < 5.0
         assert outcome.status == "answered", (text[:40], outcome.error)
@@ -280,7 +283,7 @@ def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
 
 
 class RecordingReader:
-    """A reader of an answer that keeps what it is given."""
+    """A reader of an answer that stores all pieces and notes."""
 
     reading = True
 
@@ -289,40 +292,32 @@ class RecordingReader:
         self.notes: list[str] = []
 
     async def text(self, piece: str) -> None:
-        """A piece of the answer."""
+        """Store a piece of the answer."""
         self.pieces.append(piece)
 
     def note(self, text: str) -> None:
-        """A note on the steps."""
+        """Store a note."""
         self.notes.append(text)
 
 
 def check_what_it_gives_out_is_its_answer(make_strategy: MakeStrategy) -> None:
-    """Streamed text is the beginning of the answer, whatever the model writes and however it ends. A reader does not
-    change the outcome, and gets notes of one line.
-    """
-    texts = (
-        None,
-        "Ohio\nThe answer is Texas. No, the answer is: Utah.\n",
-        'Answer: "Ohio" ',
-        "1. yes\n2. [Relevant] Ohio\n",
-    )
-    for text in texts:
+    """Streamed text is always the beginning of the answer. A reader gets notes of one line, and changes no outcome."""
+    misleading = "Ohio\nThe answer is Texas. No, the answer is: Utah.\n"
+    for text in (None, misleading, 'Answer: "Ohio" ', "1. yes\n2. [Relevant] Ohio\n"):
         for budget in (Budget(), Budget(tokens=400), Budget(seconds=0.02)):
-            listener, slow = RecordingReader(), 0.004 if budget.seconds else 0.0
-            outcome = run(
-                make_strategy(), budget=budget, reader=listener, generator_=generator(text=text, word_seconds=slow)
-            )
-            given = "".join(listener.pieces)
-            assert (outcome.answer or "").startswith(given), (text, given, outcome.answer)
-            assert all(listener.pieces)
-            assert all(note and "\n" not in note and len(note) <= MAX_NOTE for note in listener.notes)
+            reader = RecordingReader()
+            model = generator(text=text, word_seconds=0.004 if budget.seconds else 0.0)
+            outcome = run(make_strategy(), budget=budget, reader=reader, generator_=model)
+            streamed = "".join(reader.pieces)
+            assert (outcome.answer or "").startswith(streamed), (text, streamed, outcome.answer)
+            assert all(reader.pieces)
+            assert all(note and "\n" not in note and len(note) <= MAX_NOTE for note in reader.notes)
             if not budget.seconds:
-                alone = run(make_strategy(), budget=budget, generator_=generator(text=text))
-                assert timeless(outcome) == timeless(alone)
+                without_reader = run(make_strategy(), budget=budget, generator_=generator(text=text))
+                assert timeless(outcome) == timeless(without_reader)
 
 
-#: every check of this module
+#: all checks of this module
 ARM_CHECKS: tuple[Callable[[MakeStrategy], None], ...] = tuple(
-    each for key, each in dict(globals()).items() if key.startswith("check_")
+    check for name, check in dict(globals()).items() if name.startswith("check_")
 )

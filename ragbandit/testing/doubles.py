@@ -1,4 +1,4 @@
-"""Test doubles: generators that hang, answer late, or return token details."""
+"""Generators for tests that hang, answer late or return token details, and the contract of streaming generators."""
 
 import asyncio
 import math
@@ -16,16 +16,16 @@ from ragbandit.strategies.generators.text_feed import Attention, Token
 
 
 class HangingGenerator(ScriptedGenerator):
-    """Never answers and ignores the deadline."""
+    """A generator that never answers and ignores the deadline."""
 
-    async def complete(self, request: Request) -> Completion:  # noqa: ARG002 the signature of every Generator
+    async def complete(self, request: Request) -> Completion:  # noqa: ARG002 - signature of Generator
         """Sleep for an hour."""
         await asyncio.sleep(3600)
         raise AssertionError("never reached")
 
 
 class LateGenerator(ScriptedGenerator):
-    """Says these texts, the last one again and again; the deadline passes in call `calls`, when all is written."""
+    """Returns `texts` in order, then the last one for all further calls. Call number `calls` ends at the deadline."""
 
     def __init__(self, *texts: str, calls: int | None = None) -> None:
         super().__init__(self._next, capabilities=get_args(Need))
@@ -36,9 +36,9 @@ class LateGenerator(ScriptedGenerator):
         return with_details(prompt, text=self._texts[min(len(self.requests), len(self._texts)) - 1])
 
     async def complete(self, request: Request) -> Completion:
-        """The text, whole, and in call `calls` as if time had run out with its last word."""
-        done = await super().complete(request)
-        return replace(done, finish="deadline") if len(self.requests) == self._calls else done
+        """Return the complete text; in call number `calls` as if the deadline had passed at its last word."""
+        completion = await super().complete(request)
+        return replace(completion, finish="deadline") if len(self.requests) == self._calls else completion
 
 
 _GROUPS: Final = [
@@ -51,10 +51,10 @@ _TRAINED: Final = {name: -1.0 - number for group in _GROUPS for number, name in 
 
 
 def with_details(prompt: Prompt, *, text: str) -> Scripted:
-    """The text, with plausible details for every need: some tokens are sure, some are not."""
+    """The text with plausible details for every Need; some tokens have a high probability, some a low one."""
     pieces = re.findall(r"\s*\S+|\s+$", text)
     logprobs = [math.log((0.95, 0.5, 0.1)[number % 3]) for number in range(len(pieces))]
-    keys = (*re.findall(r"\s*\S+", f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"), *pieces)
+    keys = tuple(re.findall(r"\s*\S+", f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}") + pieces)
     weights = np.random.default_rng(len(text)).random((2, len(pieces), len(keys)), dtype=np.float32)
     details: dict[Need, object] = {
         "logprobs": tuple(Token(text=piece, logprob=p) for piece, p in zip(pieces, logprobs, strict=True)),
@@ -73,7 +73,7 @@ _PROMPT = Prompt(instructions="Answer.", body="Where was the director of Jaws bo
 
 
 def streamed(generator: Generator, *, stop: Sequence[str] = ()) -> tuple[Completion, list[str]]:
-    """(the completion, the pieces that its sink was given)."""
+    """Returns (completion, pieces that its sink received)."""
     pieces: list[str] = []
 
     async def sink(piece: str) -> None:
@@ -89,29 +89,29 @@ def streamed(generator: Generator, *, stop: Sequence[str] = ()) -> tuple[Complet
 
 
 def check_the_pieces_are_the_text(make: MakeGenerator) -> None:
-    """The pieces together are the text of the completion, none of them empty; a text of many words has several."""
-    done, pieces = streamed(make(TEXT))
-    assert done.text
-    assert "".join(pieces) == done.text
+    """The joined pieces are the text of the completion. No piece is empty, and a long text has several pieces."""
+    completion, pieces = streamed(make(TEXT))
+    assert completion.text
+    assert "".join(pieces) == completion.text
     assert all(pieces)
     assert len(pieces) > 1
 
 
 def check_no_stop_string_leaks(make: MakeGenerator) -> None:
-    """No part of a stop string is given out, wherever it is cut; text that only begins like one is."""
-    whole = streamed(make(TEXT))[0].text
-    middle = len(whole) // 2
-    for stop in ([whole[middle : middle + 9]], [whole[middle : middle + 2], whole[middle - 4 : middle + 12]]):
-        done, pieces = streamed(make(TEXT), stop=stop)
-        assert "".join(pieces) == done.text
-        # A model that stops at the first one it has written has not written the other one.
-        assert done.text in {whole[: whole.find(each)] for each in stop}
-    done, pieces = streamed(make(TEXT), stop=[f"{whole[middle:]} and no more"])
-    assert "".join(pieces) == done.text == whole
+    """No part of a stop string is sent to the sink, but text that only begins like a stop string is."""
+    text = streamed(make(TEXT))[0].text
+    middle = len(text) // 2
+    for stops in ([text[middle : middle + 9]], [text[middle : middle + 2], text[middle - 4 : middle + 12]]):
+        completion, pieces = streamed(make(TEXT), stop=stops)
+        assert "".join(pieces) == completion.text
+        # Either stop string may be the first: the model ends at the first one that it has written completely.
+        assert completion.text in {text[: text.find(stop)] for stop in stops}
+    completion, pieces = streamed(make(TEXT), stop=[f"{text[middle:]} and no more"])
+    assert "".join(pieces) == completion.text == text
 
 
 def check_a_reader_that_fails_fails_the_call(make: MakeGenerator) -> None:
-    """A sink that raises ends the call as ArmFailed: it is not called again, and the model is not asked again."""
+    """If the sink raises an error, the call raises ArmFailed; neither the sink nor the model is called again."""
     calls: list[str] = []
 
     async def sink(piece: str) -> None:
@@ -134,7 +134,7 @@ def check_a_reader_that_fails_fails_the_call(make: MakeGenerator) -> None:
 
 
 def check_a_reader_that_is_cancelled_ends_the_call(make: MakeGenerator) -> None:
-    """Cancelling a call while its sink waits ends it with CancelledError, and the generator takes the next call."""
+    """A call that is cancelled while its sink waits raises CancelledError; the generator accepts the next call."""
 
     async def run(generator: Generator) -> None:
         reading = asyncio.Event()
@@ -154,15 +154,15 @@ def check_a_reader_that_is_cancelled_ends_the_call(make: MakeGenerator) -> None:
                     pass
                 else:
                     raise AssertionError("the cancelled call returned")
-                done = await generator.complete(Request(prompt=_PROMPT, max_tokens=48))
-                assert done.text
+                completion = await generator.complete(Request(prompt=_PROMPT, max_tokens=48))
+                assert completion.text
         finally:
             await generator.close()
 
     asyncio.run(run(make(TEXT)))
 
 
-#: every check of this module
+#: all checks of this module
 STREAM_CHECKS: tuple[Callable[[MakeGenerator], None], ...] = tuple(
-    each for key, each in dict(globals()).items() if key.startswith("check_")
+    check for name, check in dict(globals()).items() if name.startswith("check_")
 )

@@ -5,9 +5,9 @@
         ...
     assert server.requests[0].body["model"] == "gpt"
 
-It knows POST /v1/chat/completions, whole and streamed, and GET /v1/models. It binds 127.0.0.1 on a free port, and takes
-connections at once. A token is a word between white space, as for `ScriptedGenerator`; each has the log-probability
--0.5. max_tokens and stop strings are heeded.
+It serves POST /v1/chat/completions, streamed or not, and GET /v1/models, on a free port of 127.0.0.1. As for
+`ScriptedGenerator`, a token is a word between white space. Every token has the log-probability -0.5. max_tokens and
+stop strings are obeyed.
 """
 
 import json
@@ -28,34 +28,34 @@ _LOGPROB = -0.5
 class Reply:
     """The reply to one request."""
 
-    #: the model's words
+    #: text of the answer, or message of the error
     text: str = ""
-    #: HTTP status; other than 200 the body is an error object
+    #: HTTP status; if it is not 200, the body is an error object
     status: int = 200
-    #: the Retry-After header: in seconds, or as it stands
+    #: Retry-After header: seconds, or the text of the header
     retry_after: float | str | None = None
-    #: the error object's code, for example "insufficient_quota"
+    #: code in the error object, for example "insufficient_quota"
     code: str | None = None
-    #: wait before the first byte
+    #: seconds to wait before the first byte
     seconds: float = 0.0
-    #: this body instead of a completion, for example broken JSON
+    #: body that replaces the completion, for example broken JSON
     body: bytes | None = None
-    #: this Content-Type instead of the right one
+    #: Content-Type that replaces the correct one
     content_type: str | None = None
-    #: hang up after half of the body, or of a stream's parts
+    #: close the connection after half of the body, or of a stream's parts
     cut: bool = False
-    #: end a stream after half of its parts as if that were all
+    #: end a stream normally after half of its parts
     short: bool = False
-    #: seconds between single bytes: no read times out, and the answer does not come
+    #: seconds between single bytes, so that no read times out, but the answer does not end
     drip_s: float | None = None
-    #: wait before every part of a stream
+    #: seconds to wait before every part of a stream
     part_s: float = 0.0
-    #: takes the place of what a completion, or a part of a stream, has under these names; a mapping is added to the one
-    #: that is there: {"model": "another", "choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": 3}}}
+    #: fields that replace those of a completion or a stream's part; a mapping is merged into the existing one:
+    #: {"model": "another", "choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": 3}}}
     changes: Mapping[str, Any] = field(default_factory=dict)
-    #: further fields of the message, such as {"tool_calls": [...]}; finish: the finish reason, if it is not the usual
-    #: one
+    #: further fields of the message, such as {"tool_calls": [...]}
     message: Mapping[str, Any] = field(default_factory=dict)
+    #: finish reason; None: "stop" or "length"
     finish: str | None = None
     #: whether max_tokens, stop strings and requests for log-probabilities are obeyed
     obedient: bool = True
@@ -63,22 +63,24 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReceivedRequest:
-    """A request that came in."""
+    """A received request."""
 
     path: str
-    #: names in lower case
+    #: header -> value; names are in lower case
     headers: Mapping[str, str]
     body: Mapping[str, Any]
 
 
 class ScriptedServer:
-    """Answers chats from a script.
+    """A server that answers chats from a script. Use it in a `with` block, or close it.
 
-    replies: a sequence, one reply per request in the order of their arrival, and status 500 when it is used up; or a
-    mapping from a piece of text to the reply for a request whose messages contain it, the first match winning
-    ("" matches every one); or a function from the request's body to the reply, called on the connection's own thread. A
-    text stands for Reply(text=...). models: what it lists, each as the object of one. `requests` holds what came in,
-    `abandoned` how many streams the client left before their end. Use it in a `with`, or close it.
+    `requests` lists the received requests; `abandoned` counts streams that clients left before the end.
+
+    replies: one of these, where a text means Reply(text=...):
+        a sequence: one reply per request in the order of arrival; status 500 after the last one
+        a mapping, text -> reply: the first text that the request's messages contain decides; "" matches every request
+        a function of the request's body, which is called on the thread of the connection
+    models: objects in the reply to GET /v1/models
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class ScriptedServer:
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     def close(self) -> None:
-        """Stop; replies under way are given up."""
+        """Stop the server and abort unfinished replies."""
         self._closing.set()
         self._server.shutdown()
         self._server.server_close()
@@ -117,19 +119,19 @@ class ScriptedServer:
         self.close()
 
     def wait(self, seconds: float) -> None:
-        """Pass the time, but no longer than until close."""
+        """Wait, at most until `close` is called."""
         self._closing.wait(seconds)
 
     @property
     def closing(self) -> bool:
-        """True after close was called."""
+        """Whether `close` was called."""
         return self._closing.is_set()
 
     def receive(self, request: ReceivedRequest) -> Reply:
-        """Remember a request and pick its reply."""
+        """Store a request and choose its reply."""
         with self._lock:
             self.requests.append(request)
-            number = sum(one.path != _MODELS for one in self.requests)
+            number = sum(received.path != _MODELS for received in self.requests)
         reply = self._pick(request, number=number)
         return Reply(text=reply) if isinstance(reply, str) else reply
 
@@ -142,11 +144,11 @@ class ScriptedServer:
         if request.path == _MODELS:
             return Reply(body=json.dumps({"object": "list", "data": self._models}).encode())
         if request.path != _CHAT:
-            return Reply(status=404, text=f"the script knows {_CHAT} alone")
+            return Reply(status=404, text=f"this server only has {_CHAT} and {_MODELS}")
         if callable(self._replies):
             return self._replies(request.body)
         if isinstance(self._replies, Mapping):
-            content = _asked_text(request.body)
+            content = _prompt_text(request.body)
             missing = Reply(status=500, text='the script has no reply for this; add one under ""')
             return next((reply for piece, reply in self._replies.items() if piece in content), missing)
         if number > len(self._replies):
@@ -159,11 +161,11 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has hung up is no news."""
+        """Ignore clients that hang up."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection, one request: HTTP/1.0 leaves none open behind a closed server."""
+    """One request per connection (HTTP/1.0), so that a closed server leaves no connection open."""
 
     script: ScriptedServer
 
@@ -182,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._begin(reply, kind=kind, length=len(body))
             self._send(body, reply=reply)
 
-    do_GET = do_POST  # noqa: N815 - the base class calls it so
+    do_GET = do_POST  # noqa: N815 - name in the base class
 
     def _begin(self, reply: Reply, *, kind: str, length: int | None = None) -> None:
         self.send_response(reply.status)
@@ -201,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if self.script.closing:
                     return
                 self._send(part, reply=Reply(drip_s=reply.drip_s))
-            if reply.cut:  # without the last lines of the protocol, in the middle of an event
+            if reply.cut:  # in the middle of an event
                 self.wfile.write(b'data: {"id": "chat')
                 self.connection.shutdown(socket.SHUT_RDWR)
         except (BrokenPipeError, ConnectionResetError):
@@ -214,34 +216,35 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_RDWR)
         elif reply.drip_s is not None:
-            for at in range(len(body)):
+            for position in range(len(body)):
                 if self.script.closing:
                     return
-                self.wfile.write(body[at : at + 1])
+                self.wfile.write(body[position : position + 1])
                 self.wfile.flush()
                 self.script.wait(reply.drip_s)
         else:
             self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 the base class calls it so
-        """Say nothing."""
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - name in the base class
+        """Log nothing."""
 
 
-def _asked_text(sent: Mapping[str, Any]) -> str:
-    """The prompt of the request, without the format around it."""
+def _prompt_text(sent: Mapping[str, Any]) -> str:
+    """The joined contents of the request's messages."""
     return "\n".join(str(message.get("content")) for message in sent.get("messages", []))
 
 
 def _tokens(reply: Reply, *, sent: Mapping[str, Any]) -> tuple[list[str], str]:
-    """(words with the white space before them, finish_reason)."""
-    text, limit = reply.text, sent.get("max_tokens") or sent.get("max_completion_tokens")
+    """Returns (tokens with the white space before them, finish_reason)."""
+    text = reply.text
     if not reply.obedient:
         return re.findall(r"\s*\S+|\s+$", text), "stop"
+    limit = sent.get("max_tokens") or sent.get("max_completion_tokens")
     stops = sent.get("stop") or []
     ends = [text.find(stop) for stop in ([stops] if isinstance(stops, str) else stops)]
     text = text[: min((end for end in ends if end >= 0), default=len(text))]
-    words = re.findall(r"\s*\S+|\s+$", text)
-    return (words[:limit], "length") if limit and len(words) > limit else (words, "stop")
+    tokens = re.findall(r"\s*\S+|\s+$", text)
+    return (tokens[:limit], "length") if limit and len(tokens) > limit else (tokens, "stop")
 
 
 def _body(reply: Reply, *, sent: Mapping[str, Any]) -> bytes:
@@ -249,26 +252,25 @@ def _body(reply: Reply, *, sent: Mapping[str, Any]) -> bytes:
         return reply.body
     if reply.status != 200:
         return json.dumps({"error": {"message": reply.text, "type": "scripted", "code": reply.code}}).encode()
-    words, finish = _tokens(reply, sent=sent)
-    message = {"role": "assistant", "content": "".join(words) or (None if reply.message else ""), **reply.message}
-    logprobs = _logprobs(words, reply=reply, sent=sent)
+    tokens, finish = _tokens(reply, sent=sent)
+    message = {"role": "assistant", "content": "".join(tokens) or (None if reply.message else ""), **reply.message}
+    logprobs = _logprobs(tokens, reply=reply, sent=sent)
     choice = {"index": 0, "finish_reason": reply.finish or finish, "message": message, **logprobs}
-    whole = _head(sent, kind="chat.completion") | {"choices": [choice], "usage": _usage(words, sent=sent)}
+    whole = _head(sent, kind="chat.completion") | {"choices": [choice], "usage": _usage(tokens, sent=sent)}
     return json.dumps(_changed(whole, reply=reply)).encode()
 
 
 def _parts(reply: Reply, *, sent: Mapping[str, Any]) -> Iterator[bytes]:
-    """The events of a stream: a word each, the end, the usage where it is asked for, and the last line."""
+    """The events of a stream: one per token, the finish reason, the usage if it is requested, and [DONE]."""
     head = _head(sent, kind="chat.completion.chunk")
-    words, finish = _tokens(reply, sent=sent)
-    scored = [_logprobs([word], reply=reply, sent=sent) for word in words]
-    deltas = [{"delta": {"content": word}, **logprobs} for word, logprobs in zip(words, scored, strict=True)]
-    choices = [*deltas, *({"delta": delta} for delta in _deltas(reply.message))]
+    tokens, finish = _tokens(reply, sent=sent)
+    choices = [{"delta": {"content": token}, **_logprobs([token], reply=reply, sent=sent)} for token in tokens]
+    choices += [{"delta": delta} for delta in _deltas(reply.message)]
     choices = [{"index": 0, "finish_reason": None, **choice} for choice in choices]
     choices.append({"index": 0, "finish_reason": reply.finish or finish, "delta": {}})
     parts: list[dict[str, Any]] = [head | {"choices": [choice]} for choice in choices]
     if (sent.get("stream_options") or {}).get("include_usage"):
-        parts.append(head | {"choices": [], "usage": _usage(words, sent=sent)})
+        parts.append(head | {"choices": [], "usage": _usage(tokens, sent=sent)})
     for part in parts:
         yield b"data: " + json.dumps(_changed(part, reply=reply)).encode() + b"\n\n"
     yield b"data: [DONE]\n\n"
@@ -284,7 +286,7 @@ def _changed(part: dict[str, Any], *, reply: Reply) -> dict[str, Any]:
 
 
 def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """More of a message in pieces: of a call its id and name, then its arguments in two halves."""
+    """Split further fields of a message into deltas; a tool call becomes a head and two halves of its arguments."""
     for name, value in message.items():
         if name != "tool_calls":
             yield {name: value}
@@ -301,12 +303,12 @@ def _head(sent: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
     return {"id": "chatcmpl-scripted", "object": kind, "created": 0, "model": sent.get("model", "scripted")}
 
 
-def _usage(words: list[str], *, sent: Mapping[str, Any]) -> dict[str, int]:
-    prompt, written = len(_asked_text(sent).split()), len(words)
-    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+def _usage(tokens: list[str], *, sent: Mapping[str, Any]) -> dict[str, int]:
+    prompt, completion = len(_prompt_text(sent).split()), len(tokens)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-def _logprobs(words: list[str], *, reply: Reply, sent: Mapping[str, Any]) -> dict[str, Any]:
+def _logprobs(tokens: list[str], *, reply: Reply, sent: Mapping[str, Any]) -> dict[str, Any]:
     if not (reply.obedient and sent.get("logprobs")):
         return {}
-    return {"logprobs": {"content": [{"token": word, "logprob": _LOGPROB, "top_logprobs": []} for word in words]}}
+    return {"logprobs": {"content": [{"token": token, "logprob": _LOGPROB, "top_logprobs": []} for token in tokens]}}

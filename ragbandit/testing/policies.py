@@ -1,4 +1,4 @@
-"""The contract of policies. Each check takes a maker of fresh policies with one set of params, other than the defaults:
+"""The contract of policies. A check takes a function that makes a fresh policy with params that are not the defaults:
 
     import pytest
     from ragbandit.router.policies import make_policy
@@ -8,12 +8,13 @@
     def test_mine(check):
         check(lambda: make_policy("my_policies:MeanReward", params={"epsilon": 0.3}))
 
-A check raises AssertionError. It needs no test framework and names no algorithm; ours are checked by the same list.
-Questions, features, offers of arms, rewards and updates are drawn by a seed.
+A check raises AssertionError if the policy breaks the contract. It needs no test framework. RagBandit's own policies
+pass the same checks. Questions, features, offered arms, rewards and updates are random with a fixed seed.
 """
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -34,7 +35,7 @@ ENCODER = "e" * 64
 DIMENSION = 24
 _WORDS = ("who", "wrote", "dracula", "born", "city", "river", "before", "after", "both", "when", "film", "director")
 
-#: names that callers may give to arms, and code may trip over
+#: allowed names of arms that code may handle wrongly
 _ODD_NAMES = (
     "never_seen",
     "a/b",
@@ -52,15 +53,15 @@ _ODD_NAMES = (
 
 
 def made_offers(*, seed: int = 0) -> list[tuple[ArmName, ...]]:
-    """One to six distinct arms per question, learned and unknown ones, in any order."""
+    """Offers of one to six distinct arms, learned and unknown ones, in any order."""
     rng = np.random.default_rng(seed)
-    names = [*ARMS, *map(ArmName, _ODD_NAMES)]
-    offers = [tuple(names[at] for at in rng.permutation(len(names))[: rng.integers(1, 7)]) for _ in range(25)]
-    return [*offers, ARMS, ARMS[:1]]
+    names = ARMS + tuple(map(ArmName, _ODD_NAMES))
+    orders = [rng.permutation(len(names))[: rng.integers(1, 7)] for _ in range(25)]
+    return [*(tuple(names[index] for index in order) for order in orders), ARMS, ARMS[:1]]
 
 
 def made_features(seed: int, *, size: int = DIMENSION) -> Features:
-    """A question's embedding, float32, of shape (size,)."""
+    """The embedding of a question, float32, shape (size,)."""
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
 
 
@@ -78,13 +79,13 @@ def made_query(seed: int) -> Query:
 def made_updates(
     count: int, *, arms: Sequence[ArmName] = ARMS, seed: int = 0, size: int = DIMENSION, first: int = 1
 ) -> list[Update]:
-    """Ledger rows with gapless seqs from `first`, arms drawn alike, rewards in [-.5, 1]; features are read-only."""
+    """Ledger rows numbered from `first`, with uniformly drawn arms, rewards in [-.5, 1] and read-only features."""
     return list(_updates(count, tuple(arms), seed=seed, size=size, first=first))
 
 
 @lru_cache(64)
 def _updates(count: int, arms: tuple[ArmName, ...], *, seed: int, size: int, first: int) -> tuple[Update, ...]:
-    """The same rows for the same arguments: a check makes them again and again."""
+    """Cached, since checks need the same rows many times."""
     rng = np.random.default_rng([seed, first])
     rows = tuple(
         Update(
@@ -111,7 +112,7 @@ def _updates(count: int, arms: tuple[ArmName, ...], *, seed: int, size: int, fir
 
 
 def made_reward(quality: float, *, cost: float = 0.0, weight: float = 0.1) -> Reward:
-    """A judged answer's reward."""
+    """The reward of a judged answer."""
     return Reward(
         value=quality - weight * cost,
         quality=quality,
@@ -129,7 +130,7 @@ Make = Callable[[], Policy]
 
 
 def taught(make: Make, updates: Sequence[Update]) -> Policy:
-    """A fresh policy after these updates."""
+    """A fresh policy that has learned these updates."""
     policy = make()
     for update in updates:
         policy.learn(update)
@@ -137,7 +138,7 @@ def taught(make: Make, updates: Sequence[Update]) -> Policy:
 
 
 def sha_of(policy: Policy) -> str:
-    """The sha256 of its state, whatever its last seq."""
+    """The sha256 of the policy's state, which does not depend on its last seq."""
     return policy_sha256(policy, label=LABEL, last_seq=0, encoder_hash=ENCODER)
 
 
@@ -148,7 +149,7 @@ def pmf_of(policy: Policy, *, seed: int = 7, arms: Sequence[ArmName] = ARMS) -> 
 
 
 def through_files(policy: Policy, *, last_seq: int = 0) -> Policy:
-    """The policy that comes back from real snapshot files."""
+    """Write the policy to snapshot files, and return the policy that they restore."""
     with tempfile.TemporaryDirectory() as folder:
         files = SnapshotFiles(folder)
         info, tensors, described = pack(policy, label=LABEL, last_seq=last_seq, encoder_hash=ENCODER, now=1.0)
@@ -157,7 +158,7 @@ def through_files(policy: Policy, *, last_seq: int = 0) -> Policy:
 
 
 def check_pmf_over_any_arms(make: Make) -> None:
-    """Over one to six arms, known or never seen, in any order, fresh or taught, the pmf passes the gate."""
+    """The pmf of a fresh or taught policy passes the gate, for one to six arms, known or unknown, in any order."""
     policies = (make(), taught(make, made_updates(30)))
 
     for seed, arms in enumerate(made_offers()):
@@ -168,40 +169,40 @@ def check_pmf_over_any_arms(make: Make) -> None:
 
 
 def check_pmf_follows_the_order(make: Make) -> None:
-    """The pmf of permuted arms is the permuted pmf: no arm gains by its place."""
+    """The probabilities do not depend on the order of the arms."""
     policy = taught(make, made_updates(30))
 
     rng = np.random.default_rng(1)
     for arms in made_offers(seed=1):
-        order = tuple(arms[at] for at in rng.permutation(len(arms)))
-        one, other = pmf_of(policy, arms=order), pmf_of(policy, arms=arms)
-        assert all(abs(p - other[arm]) <= 1e-9 for arm, p in one.items()), (one, other)
+        shuffled = pmf_of(policy, arms=tuple(arms[index] for index in rng.permutation(len(arms))))
+        ordered = pmf_of(policy, arms=arms)
+        assert all(abs(p - ordered[arm]) <= 1e-9 for arm, p in shuffled.items()), (shuffled, ordered)
 
 
 def check_counts_what_it_learned(make: Make) -> None:
-    """The state has the number of updates, and `seen` the numbers per arm; both are restored from a snapshot."""
+    """The state contains the number of updates, and `seen` the number per arm; a snapshot restores both."""
     assert make().state()[1]["updates"] == 0
     assert not any(make().seen.values())
     updates = made_updates(13)
     policy = taught(make, updates)
     assert policy.state()[1]["updates"] == 13
-    counts = {arm: sum(update.arm == arm for update in updates) for arm in ARMS}
-    for one in (policy, through_files(policy)):
-        assert {arm: one.seen.get(arm, 0) for arm in ARMS} == counts
+    counts = Counter(update.arm for update in updates)
+    for counted in (policy, through_files(policy)):
+        assert {arm: counted.seen.get(arm, 0) for arm in ARMS} == {arm: counts[arm] for arm in ARMS}
 
 
 def check_snapshot_round_trip(make: Make) -> None:
-    """A policy comes back from safetensors files with the same sha256 and pmf, whatever its arms are called."""
+    """A policy that is restored from files has the same sha256 and pmf, also with odd names of arms."""
     odd = tuple(ArmName(name) for name in ("a/b", "mean/a", "données", "__metadata__"))
     for updates in ([], made_updates(30), made_updates(30, arms=odd)):
         policy = taught(make, updates)
-        back = through_files(policy)
-        assert sha_of(back) == sha_of(policy)
-        assert pmf_of(back, arms=(*ARMS, *odd)) == pmf_of(policy, arms=(*ARMS, *odd))
+        restored_policy = through_files(policy)
+        assert sha_of(restored_policy) == sha_of(policy)
+        assert pmf_of(restored_policy, arms=ARMS + odd) == pmf_of(policy, arms=ARMS + odd)
 
 
 def check_learns_on_after_restore(make: Make) -> None:
-    """The same updates give the same policy, with snapshots and questions in between or not (promise 4)."""
+    """The same updates give the same policy, with or without snapshots and questions in between (promise 4)."""
     updates = made_updates(36)
     straight = taught(make, updates)
     assert sha_of(taught(make, updates)) == sha_of(straight)
@@ -218,7 +219,7 @@ def check_learns_on_after_restore(make: Make) -> None:
 
 
 def check_restored_policies_share_nothing(make: Make) -> None:
-    """Two policies restored from the same arrays are independent: one learns, and the other does not change."""
+    """If two policies are restored from the same arrays, and one of them learns, the other does not change."""
     arrays, facts = taught(make, made_updates(20)).state()
     arrays = {name: array.copy() for name, array in arrays.items()}
     learner, server = make(), make()
@@ -234,14 +235,14 @@ def check_params_round_trip(make: Make) -> None:
     """`params` are JSON, and make_policy makes the same fresh policy from them."""
     policy = make()
     canonical(dict(policy.params))
-    again = make_policy(policy.algorithm, params=policy.params)
-    assert dict(again.params) == dict(policy.params)
-    assert sha_of(again) == sha_of(policy)
-    assert pmf_of(again) == pmf_of(policy)
+    copy = make_policy(policy.algorithm, params=policy.params)
+    assert dict(copy.params) == dict(policy.params)
+    assert sha_of(copy) == sha_of(policy)
+    assert pmf_of(copy) == pmf_of(policy)
 
 
 def check_arms_come_and_go(make: Make) -> None:
-    """An arm can join after many updates, be learned, and be left out again."""
+    """An arm can be added after many updates, be learned, and be removed again."""
     newcomer = ArmName("newcomer")
     policy = taught(make, made_updates(20))
     assert newcomer in pmf_of(policy, arms=(*ARMS, newcomer))
@@ -252,7 +253,7 @@ def check_arms_come_and_go(make: Make) -> None:
 
 
 def check_batch_is_each_alone(make: Make) -> None:
-    """In a batch, whatever its size and order, each question gets bit for bit what it gets alone."""
+    """A question gets exactly the same output in a batch of any size and order as it gets by itself."""
     offers = ((ARMS[0],), ARMS, ARMS[::-1], (ArmName("never_seen"), *ARMS), ARMS[1:])
     for policy in (make(), taught(make, made_updates(30))):
         alone = [
@@ -261,15 +262,15 @@ def check_batch_is_each_alone(make: Make) -> None:
         ]
         assert policy.pmf([], features=np.empty((0, DIMENSION), dtype=np.float32), arms=[]) == []
         for order in ([0, 1], [4, 2, 0], [0, 1, 2, 3, 4], [3] * 9, [*range(5)] * 7):
-            if policy.deterministic:  # it gives one question one output, scores and facts included
+            if policy.deterministic:  # the same question always gets the same output, scores and facts included
                 rows = np.stack([made_features(seed) for seed in order])  # (n, d)
                 queries = [made_query(seed) for seed in order]
-                together = policy.pmf(queries, features=rows, arms=[offers[at] for at in order])
-                assert list(together) == [alone[at] for at in order], f"questions {order}"
+                together = policy.pmf(queries, features=rows, arms=[offers[index] for index in order])
+                assert list(together) == [alone[index] for index in order], f"questions {order}"
 
 
 def check_facts_are_json(make: Make) -> None:
-    """The facts of an output are a JSON object that comes back as it was."""
+    """The facts of an output are a JSON object, and do not change when they are written and read."""
     for policy in (make(), taught(make, made_updates(30))):
         for arms in (ARMS, ARMS[:1], (ArmName("never_seen"),)):
             facts = dict(pmf_of_one(policy, made_query(7), features=made_features(7), arms=arms).facts)
@@ -277,19 +278,20 @@ def check_facts_are_json(make: Make) -> None:
 
 
 def check_refused_update_changes_nothing(make: Make) -> None:
-    """A row without features, or of another length, is a PolicyFault to a policy that needs them, and no trace stays.
+    """A policy that needs features raises PolicyFault for a row without them, or of a wrong length, and learns nothing.
 
-    Before and after the first update; the policy goes on learning as if the row had not been there.
+    This holds before and after the first update. Afterwards the policy learns as if there had been no such row.
     """
     if "features" not in make().needs:
         return
     good = made_updates(20)
-    bad = replace(good[0], features=None), *made_updates(1, size=DIMENSION - 1), *made_updates(1, size=DIMENSION + 1)
+    wrong_sizes = made_updates(1, size=DIMENSION - 1) + made_updates(1, size=DIMENSION + 1)
+    bad = [replace(good[0], features=None), *wrong_sizes]
     for before, rows in ((0, bad[:1]), (15, bad)):
         policy = taught(make, good[:before])
         for row in rows:
             sha256, pmf = sha_of(policy), pmf_of(policy)
-            assert _raises(PolicyFault, partial(policy.learn, row)), "a row that it cannot use was learned"
+            assert _raises(PolicyFault, partial(policy.learn, row)), "an unusable row was learned"
             assert not apply(policy, row)
             assert (sha_of(policy), pmf_of(policy)) == (sha256, pmf)
         for update in good[before:]:
@@ -306,7 +308,7 @@ def _raises(error: type[Exception], call: Callable[[], object]) -> bool:
 
 
 def check_weight_zero_teaches_nothing(make: Make) -> None:
-    """A row whose reward has the sample weight 0 is counted and changes no pmf; weights outlive a restore."""
+    """A row with sample weight 0 is counted, but does not change the pmf; a snapshot restores the weights."""
     updates = made_updates(21)
     policy = make()
     for number, update in enumerate(updates):
@@ -321,32 +323,32 @@ def check_weight_zero_teaches_nothing(make: Make) -> None:
 
 
 def _weighing(rows: float, update: Update) -> Update:
-    """The update with another sample weight of its reward."""
+    """The update with another sample weight."""
     return replace(update, reward=replace(update.reward, sample_weight=rows))
 
 
 def check_refuses_a_broken_state(make: Make) -> None:
-    """A state with NaN, a wrong shape, a missing array or invalid counts is refused with SnapshotError."""
+    """A policy refuses a state with NaN, a wrong shape, a missing array or invalid counts with SnapshotError."""
     arrays, facts = taught(make, made_updates(20)).state()
     states = [(broken, facts) for broken in _broken(arrays)]
     states += [(arrays, facts | counts) for counts in ({"updates": -1}, {"updates": None}, {"seen": {ARMS[0]: 1}})]
-    for broken, its_facts in states:
-        assert _raises(SnapshotError, partial(restored, make(), dict(broken), its_facts)), (broken, its_facts)
+    for broken, broken_facts in states:
+        assert _raises(SnapshotError, partial(restored, make(), dict(broken), broken_facts)), (broken, broken_facts)
 
 
 def _broken(arrays: Arrays) -> Iterator[Arrays]:
-    """The arrays with one missing, one without its last row, one with NaN."""
+    """Copies of the arrays in which one array is missing, lacks its last row, or contains NaN."""
     for name, array in arrays.items():
         yield {key: value for key, value in arrays.items() if key != name}
         if array.size and array.ndim:
             yield arrays | {name: array[:-1]}
         if array.size and np.issubdtype(array.dtype, np.floating):
-            spoilt = array.copy()
-            spoilt.reshape(-1)[-1:] = np.nan
-            yield arrays | {name: spoilt}
+            with_nan = array.copy()
+            with_nan.reshape(-1)[-1:] = np.nan
+            yield arrays | {name: with_nan}
 
 
-#: every check of this module
+#: all checks of this module
 POLICY_CHECKS: list[Callable[[Make], None]] = [
-    each for key, each in dict(globals()).items() if key.startswith("check_")
+    check for name, check in dict(globals()).items() if name.startswith("check_")
 ]

@@ -1,5 +1,5 @@
-"""Replies: one typed definition of every JSON reply of the service, with the meaning of each field below it.
+"""Types of all JSON replies of the service. The text below a field describes it.
 
-The service builds its replies by them, /openapi.json and docs/http.md describe them, and the methods of the clients
-return them. Importing them loads no package of weight.
+The service and the clients use these types; /openapi.json and docs/http.md are generated from them. Importing them
+loads no large package.
 """

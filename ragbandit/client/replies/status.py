@@ -1,4 +1,4 @@
-"""Replies about the service: probes, the state of the ledger, of the judge and of the arms."""
+"""Replies about the service: probes, and the state of the ledger, the judge and the arms."""
 
 from typing import Literal
 
@@ -34,32 +34,32 @@ class ArmReply(TypedDict):
     failures: int
     """Failures in a row."""
     since: float | None
-    """When the first of them was stored, seconds since 1970; null without failures."""
+    """Time of the first of these failures, seconds since 1970; null without failures."""
 
 
 class JudgeDay(TypedDict):
-    """What the judge did in the present day (UTC), over all processes of the store."""
+    """Work of the judge today (UTC), over all processes of the store."""
 
     begun: int
-    """Judgements that began."""
+    """Judgements that were started."""
     scored: int
     """Scores that were stored."""
     failed: int
-    """Attempts that gave no score."""
+    """Attempts without a score."""
     given_up: int
-    """Answers that were tried too often."""
+    """Answers given up after too many attempts."""
     expired: int
-    """Answers that waited too long."""
+    """Answers not judged because they waited too long."""
     suspicious: int
-    """Answers withheld because a text in them addresses the judge."""
+    """Answers not judged because a text in them addresses the judge."""
     skipped: int
-    """Answers not judged because too many waited."""
+    """Answers not judged because too many others waited."""
     prompt_tokens: int
-    """Tokens that the judge read."""
+    """Tokens of the judge's prompts."""
     completion_tokens: int
-    """Tokens that the judge wrote."""
+    """Tokens of the judge's completions."""
     dollars: float
-    """Price of these tokens, where the judge has prices."""
+    """Price of these tokens; 0 if the judge has no prices."""
 
 
 class JudgeReply(TypedDict):
@@ -68,7 +68,7 @@ class JudgeReply(TypedDict):
     waiting: int
     """Answers that wait for the judge."""
     today: JudgeDay
-    """What it did in the present day (UTC)."""
+    """Work of today (UTC)."""
 
 
 class CountersReply(TypedDict):
@@ -87,55 +87,55 @@ class CountersReply(TypedDict):
     quarantined: int
     """Cannot be learned; `ragbandit feedback rejected` names the reason."""
     feedback: int
-    """All feedback that is stored."""
+    """Stored judgements."""
     late_feedback: int
-    """Feedback that came after its decision was closed, and was not learned."""
+    """Judgements that came after their decision was closed, and were not learned."""
     unseen: int
-    """Decisions made before this ledger began, or while it was retired; the learner adds them to the ledger."""
+    """Decisions made before this ledger began, or while it was retired; the learner will add them."""
     disagreements: int
-    """Learned decisions whose raters lay 0.5 or more apart in quality."""
+    """Learned decisions with judgements that differ by 0.5 or more in quality."""
 
 
 class LagReply(TypedDict):
-    """Milliseconds from feedback to a router's policy, over the last thousand feedbacks; null where there are none."""
+    """Milliseconds until feedback reaches a router's policy, over the last 1,000 judgements; null without any."""
 
     p50: float | None
     """Median, milliseconds."""
     p99: float | None
     """99th percentile, milliseconds."""
     n: int
-    """Number of feedbacks measured."""
+    """Number of measured judgements."""
 
 
 LearningWord = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
 
 
 class ArmLearningReply(TypedDict):
-    """How far an arm is learned."""
+    """How well the policy knows an arm."""
 
     state: LearningWord
-    """In a word."""
+    """State of learning about the arm."""
     worth: float
-    """Reward a question that knowing the arm would bring, at least 0."""
+    """Expected gain in reward per question from knowing the arm, at least 0."""
     labels: int
-    """Labels of the arm that would settle it."""
+    """Number of further labels that would decide whether the arm is better."""
     questions: int | None
-    """Questions until these labels have come; null: never."""
+    """Number of questions until these labels have come; null if they will not come."""
 
 
 class LearningReply(TypedDict):
-    """How far the policy has learned, by the newest decisions."""
+    """How well the policy has learned, by the newest decisions."""
 
     state: LearningWord
-    """In a word; `starved`: no labels come."""
+    """State of learning; `starved`: no labels come."""
     sentence: str
-    """Why, with the numbers."""
+    """Why it is in this state, with numbers."""
     slack: float | None
     """Reward that may be lost before the promise to the incumbent is broken; null without an incumbent."""
     remedy: str
     """What to do."""
     arms: dict[str, ArmLearningReply]
-    """Each arm."""
+    """State of each arm."""
 
 
 class LedgerReply(TypedDict):
@@ -160,9 +160,9 @@ class LedgerReply(TypedDict):
     backlog: int
     """Decisions with feedback that wait for the learner, if they are more than 100; else 0."""
     caught_up_s: float | None
-    """Seconds until the learner has learned them, at its present pace; null if none wait, or if it does not learn."""
+    """Seconds until the backlog is learned at the present pace; null without one, or if the learner stands still."""
     unanswered: int
-    """Decisions for our workers without an outcome."""
+    """Decisions for RagBandit's workers without an outcome."""
     missing_outcome: int
     """Decisions with feedback that cannot be learned before the caller reports their outcome."""
     judge: JudgeReply
@@ -170,9 +170,9 @@ class LedgerReply(TypedDict):
     unchecked: int
     """Answers that wait for the check (setting `reward.check`)."""
     learning: LearningReply | None
-    """How far the policy has learned; null where it does not say."""
+    """How well the policy has learned; null if the policy does not report it."""
     rebuilding: bool
-    """Whether the policy is being learned again from the ledger; another one decides meanwhile."""
+    """Whether the policy is being relearned from the ledger; until then another policy decides."""
     arms: dict[str, ArmReply]
     """Health of each arm."""
 
@@ -191,4 +191,4 @@ class StatusReply(LedgerReply):
     feedback_to_policy_ms: LagReply
     """Time from feedback to this router's policy."""
     redis: str
-    """`ok`, or what this process cannot do with Redis; as in /ready."""
+    """`ok`, or what is wrong with Redis, as in /ready."""

@@ -246,7 +246,7 @@ def test_wrong_settings_are_refused(params, where, monkeypatch):
         Http(name="mine", **params)
     assert caught.value.field == f"arms.mine.{where}"
     assert caught.value.remedy
-    assert ("SECRET_H holds a line break" in str(caught.value)) == ("authorization" in where)
+    assert ("SECRET_H contains a line break" in str(caught.value)) == ("authorization" in where)
     assert "secret" not in str(caught.value)
 
 

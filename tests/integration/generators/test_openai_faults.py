@@ -33,7 +33,7 @@ FAULTS = {
     "half_json": (Reply(body=b'{"choices": [{"mess'), ""),
     "bad_event": (Reply(body=b"data: {broken\n\n"), ""),
     "wrong_shape": (Reply(body=b'{"choices": "none"}'), ""),
-    "no_choices": (Reply(changes={"choices": []}), "no answer is in it"),
+    "no_choices": (Reply(changes={"choices": []}), "so it contains no answer"),
 }
 
 

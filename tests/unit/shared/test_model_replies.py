@@ -148,8 +148,8 @@ def test_a_stream_without_any_end_broke_off():
         ({"choices": [], "detail": "quota reached"}, "quota reached", None),
         ({"choices": [{"finish_reason": "error", "error": {"message": "quota reached"}}]}, "quota reached", None),
         (whole({"content": "half", "error": {"message": "quota reached"}}), "quota reached", None),
-        (whole({"content": "half"}, "error"), "did not say", None),
-        (chunk({"content": "half"}, "NETWORK_ERROR"), "did not say", None),
+        (whole({"content": "half"}, "error"), "did not describe", None),
+        (chunk({"content": "half"}, "NETWORK_ERROR"), "did not describe", None),
         ({"error": {"mine": "odd"}}, '{"mine": "odd"}', None),
     ],
 )

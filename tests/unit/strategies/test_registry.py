@@ -122,9 +122,9 @@ def test_one_of_our_arms_can_be_had_twice():
         (
             {"own": {"class": "no_such_module:X"}},
             "arms.own.class",
-            ["no_such_module", "PYTHONPATH", "beside the configuration file"],
+            ["no_such_module", "PYTHONPATH", "next to the configuration file"],
         ),
-        ({"own": {"class": "no_such.inside:X"}}, "arms.own.class", ["beside the configuration file"]),
+        ({"own": {"class": "no_such.inside:X"}}, "arms.own.class", ["next to the configuration file"]),
         ({"own": {"class": here("Nobody")}}, "arms.own.class", ["Nobody", f"correct the module {__name__}"]),
         ({"own": {"class": ".relative:Arm"}}, "arms.own.class", ["'.relative:Arm' cannot be imported: ValueError"]),
         ({"own": {"class": here("OwnArm"), "volume": 3}}, "arms.own", ["with volume", "keywords"]),

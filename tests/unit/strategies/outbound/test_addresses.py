@@ -10,10 +10,10 @@ WRONG = {
     "localhost:8000/v1": "does not begin with http://",
     "ftp://host/v1": "does not begin with http://",
     "": "does not begin with http://",
-    "http://": "names no host",
-    "http:///v1": "names no host",
-    "https://:80/v1": "names no host",
-    "http://me:word@": "names no host",
+    "http://": "has no host",
+    "http:///v1": "has no host",
+    "https://:80/v1": "has no host",
+    "http://me:word@": "has no host",
     "http://[::1/v1": "host cannot be read",
     "http://a..b/v1": "host cannot be read",
     "http://" + "a" * 64 + "/v1": "host cannot be read",
@@ -83,7 +83,7 @@ def test_the_rest_is_shown_as_it_is(url):
 )
 def test_what_no_header_can_carry(value):
     """A line break, a space at an end or a letter beyond ASCII is refused, and the value not shown."""
-    with pytest.raises(ConfigError, match="MY_KEY holds a line break") as caught:
+    with pytest.raises(ConfigError, match="MY_KEY contains a line break") as caught:
         check_header_value(value, what="MY_KEY", field="some.key", remedy="give the value alone")
     assert (caught.value.field, caught.value.remedy) == ("some.key", "give the value alone")
     assert "cret" not in str(caught.value)

@@ -85,8 +85,9 @@ def _token_of(entry: Any) -> dict[str, Any] | None:
     token = entry.get("token")
     logprob = entry.get("logprob")
     codes = entry.get("bytes")
-    is_number = isinstance(logprob, int | float) and not isinstance(logprob, bool)
-    if not isinstance(token, str) or not is_number or not math.isfinite(logprob):
+    if not isinstance(token, str) or not isinstance(logprob, int | float) or isinstance(logprob, bool):
+        return None
+    if not math.isfinite(logprob):
         return None
     if not isinstance(codes, list) or not all(isinstance(code, int) for code in codes):
         codes = None

@@ -72,8 +72,8 @@ class HashingEncoder:
     """The projection of router/encoders/features.py without a model: no torch, tens of microseconds per question.
 
     Counts of words and characters (`style_counts`) replace the model's states. Counts of hashed words with random signs
-    replace the sketch of the states. This vector has the same length for all questions, so questions that share
-    words are near each other.
+    replace the sketch of the states. Sketches of all questions have the same length, so questions with common words are
+    near each other.
     """
 
     def __init__(self, dimension: int = 256) -> None:

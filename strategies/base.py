@@ -100,7 +100,7 @@ class Request:
     chat: Mapping[str, Json] | None = None
     #: whether another arm answers if this call fails; if so, the call is not repeated
     has_successor: bool = field(default=False, compare=False)
-    #: like `sink`, but called with the fields of a chat's pieces other than the text
+    #: like `sink`, for chats: called with the fields of each streamed piece, without its text
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
 
 

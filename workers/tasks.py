@@ -43,7 +43,8 @@ log = logging.getLogger("ragbandit.worker")
 
 #: runs of a question without an outcome after which it fails: most likely it kills its workers
 MAX_TRIES = 3
-#: seconds after the end of its budget at which an arm is abandoned: it blocks the loop, or ignores its cancellation
+#: an arm that still runs this many seconds after its time budget ended is abandoned, because it blocks the event loop
+#: or ignores its cancellation
 MARGIN_S = 5.0
 #: seconds without a response after which an event loop counts as blocked
 PING_S = 5.0

@@ -66,7 +66,10 @@ class EventReader:
             self._size = len(self._buffer) + sum(map(len, self._lines))
 
     def end(self) -> list[Any]:
-        """The last values; call it at the end of the body. Raises BrokenReply if the body was neither kind."""
+        """Returns the values that remain at the end of the body.
+
+        Raises BrokenReply if the body contained neither server-sent events nor a complete document.
+        """
         values: list[Any] = []
         if not self._begin.startswith(_DOCUMENT):
             with suppress(BrokenReply):  # a truncated event: the caller notices that the reply has no end

@@ -65,7 +65,7 @@ class Tokens:
 
 
 def add_usage(known: dict[str, int], reply: Mapping[str, Any]) -> None:
-    """Update the counts by those of a chunk or a whole reply; null and 0 do not replace a count."""
+    """Update `known` with the counts in a reply, or in a chunk of one. Null and 0 do not replace a known count."""
     groq = reply.get("x_groq")
     sources = [*map(reply.get, _OBJECTS), groq.get("usage") if isinstance(groq, dict) else None]
     if "eval_count" in reply or "prompt_eval_count" in reply:

@@ -183,7 +183,10 @@ class _Exchange:
 
 
 def _check(exchange: _Exchange, *, state: State) -> None:
-    """Raises the error of a request that is refused before its body is read, which must be cheap under overload."""
+    """Raises an error if the request can be refused without reading its body.
+
+    It runs for every request, so it must be cheap under overload.
+    """
     if not has_path(exchange.path, state=state):
         raise HTTPException(404)
     _check_head(exchange.scope)

@@ -101,7 +101,7 @@ def _named(values: object, *, field: str) -> dict[str, Any]:
 
 
 def _text(value: object, *, field: str) -> str:
-    """The text of a value within an arm's name. Raises ValueError."""
+    """The text that stands for a value of a grid in an arm's name. Raises ValueError if a name cannot contain it."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     if NAME.fullmatch(text) is None:
         raise ValueError(

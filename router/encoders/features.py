@@ -161,7 +161,7 @@ KINDS: Final = 0.85
 #: number of lexical counts that are also the last features: words and characters. A learner needs few rows if rewards
 #: depend only on length
 LENGTHS: Final = 2
-#: squared length of these features; the other features together have 1
+#: squared length of the vector of these LENGTHS features; the vector of all other features has squared length 1
 LENGTH: Final = 0.67
 #: share of the features that are kinds
 _ANCHORS: Final = 0.625

@@ -48,7 +48,7 @@ from ragbandit.shared.types import ClosedDecision, JoinedDecision, Json, PolicyL
 
 log = logging.getLogger("ragbandit.learner")
 
-#: longest drain, seconds; remaining decisions wake the learner again
+#: time limit of one call of `Learner.drain`, seconds; the next call learns the decisions that remain
 DRAIN_S = 20.0
 #: share of the lease's duration after which it is renewed
 RENEWED: Final = 0.2

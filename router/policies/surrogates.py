@@ -62,7 +62,7 @@ class Surrogate:
     due: int = 1
 
     def learn(self, arm: ArmName, *, quality: float, score: float) -> bool:
-        """Learn a decision with both. Returns whether the scale has changed."""
+        """Learn a decision that has a trusted rating (`quality`) and a score. Returns whether the scale was fitted."""
         row = np.array([1.0, quality, score])
         self.arms[arm] = self.arms.get(arm, np.zeros(3)) + row
         self.products = self.products + np.outer(row[1:], row[1:])

@@ -23,7 +23,7 @@ _UNSEEN_ROWS: Final = 1.5
 _ROUNDING: Final = 1e-9
 #: prior weight of the overall mean in each arm's mean, in rows
 _PRIOR_ROWS: Final = 2.0
-#: fewest seen rows for a slope
+#: smallest number of rows with a positive weight to which a slope is fitted
 _FEWEST_FOR_SLOPE: Final = 20
 #: number of effective rows at which a slope is shrunk to half
 _HALF_SLOPE: Final = 20.0

@@ -324,7 +324,10 @@ def _session_of(query: Query) -> tuple[str, str]:
 
 
 def saved_per_token(settings: Settings) -> dict[ArmName, float]:
-    """Arm -> dollars that a prompt token costs less if it is cached; only arms whose prices are known."""
+    """Arm -> price of a prompt token minus the price of a cached one, in dollars.
+
+    Contains only arms with known prices whose cached tokens are cheaper.
+    """
     saved = {}
     for name, params in settings.worker_arms.items():
         generator = settings.named_generators.get(str(params.get("generator", DEFAULT)))

@@ -201,7 +201,10 @@ def _count_update(row: Mapping[str, Any], *, label: str, weight: float, deltas: 
 
 
 def minutes_of(connection: Connection, *, policy: str, since: int, weight: float, limit: int) -> list[ArmHour]:
-    """`hours_of` by minutes since the epoch, counted from rows; [] if a table has `limit` rows since then."""
+    """Totals like those of `hours_of`, but by minute (field `hour`: minutes since the epoch), counted from the rows.
+
+    since: the first minute. Returns [] if there are `limit` or more decisions or outcomes from that minute on.
+    """
     deltas, began = Deltas(), 60.0 * since
     for table in _COUNTED:
         page = _page(connection, table, after=(began, ""), until=math.inf, limit=limit)
@@ -246,8 +249,9 @@ def next_traffic(
 ) -> tuple[dict[str, Any], Deltas, bool]:
     """Read the next `limit` decisions and outcomes after `seen`. Returns the same as `next_rewards`.
 
-    If finished hours have to be rechecked, the step does only that, since their totals must have been written before.
-    At most two hours are rechecked: if more are due, the reader was stopped, and read the later ones after their end.
+    If finished hours are due for a recheck, this call does nothing else. A recheck compares the rows of an hour with
+    its stored totals, so these must have been stored by earlier calls. Only the first two due hours are rechecked. More
+    than two are due only if the reader was stopped. It has then read the later hours when they were complete.
     """
     position: dict[str, Any] = {"checked": hour_of(now), **seen}
     deltas, first = Deltas(), position["checked"]

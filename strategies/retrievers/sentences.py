@@ -170,7 +170,8 @@ class CrossEncoder(Reranker):
     ) -> npt.NDArray[np.float32]:
         """Returns the scores of the texts, shape (texts,). Safe to call from several threads.
 
-        Texts of similar length share a batch, which keeps padding small. abandoned: set it to stop; other scores are 0.
+        Texts of similar length share a batch, which keeps padding small. abandoned: set this event to stop the scoring;
+        texts without a score then get 0.
         """
         scores = np.zeros(len(texts), dtype=np.float32)
         with self._lock, torch.inference_mode():

@@ -114,7 +114,10 @@ def _mean(values: Sequence[float]) -> Mean:
 
 
 def _time(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer]) -> Mean | None:
-    """The ratio of mean seconds over pairs without failures, with its first-order error; None if there is none."""
+    """Returns (mean seconds / mean seconds of the reference, first-order standard error of this ratio).
+
+    Questions that failed in either list are left out. None if none remain, or if the reference's mean is 0.
+    """
     pairs = [
         (answer.cost.seconds_total, other.cost.seconds_total)
         for answer, other in zip(answers, reference, strict=True)

@@ -329,7 +329,7 @@ EVERY_S: Final = 60.0
 LEAST: Final = 50
 #: number of newest questions that the frontier is computed from
 QUESTIONS: Final = 100
-#: number of newest outcomes that correct the frontier's costs
+#: number of newest outcomes whose observed costs are used to correct the costs in the frontier
 OUTCOMES: Final = 500
 #: cost weights of the frontier besides 0, as multiples of 1 / (cost of the most expensive arm - cost of the cheapest)
 _WEIGHTS: Final = tuple(np.geomspace(0.01, 30.0, 24).tolist())

@@ -50,7 +50,8 @@ class ArmMeans:
 def means_of(answers: Iterable[Answer]) -> list[ArmMeans]:
     """The means of each arm over all questions.
 
-    Answers are weighted by rows / probability, normalised (Hajek 1971), since the policy selects an arm's questions.
+    An arm has answered only the questions that the policy sent to it. To represent all questions, each answer has the
+    weight (its number of rows) / (probability of its arm), divided by the sum of the arm's weights (Hajek 1971).
     """
     by_arm: dict[ArmName, list[tuple[float, ...]]] = {}
     for arm, *numbers in answers:

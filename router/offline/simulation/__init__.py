@@ -153,9 +153,8 @@ def simulate(
     runs = [
         SimulationRun(policy=name, params=policies[name], weight=weight, seed=seed, fold=fold)
         for name, policy in instances.items()
-        for weight in (
-            weights[:1] if isinstance(policy, TableTrained) else weights
-        )  # its training has no price of a step
+        # A TableTrained policy is trained without a cost weight, so one weight is enough.
+        for weight in (weights[:1] if isinstance(policy, TableTrained) else weights)
         for seed in range(seeds)
         for fold in range(world.folds)
     ]

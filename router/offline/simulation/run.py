@@ -100,7 +100,7 @@ class Played:
     refused: int
     #: reason of the first fault or refusal
     reason: str | None
-    #: fitted to all outcomes of the training rows at once instead of one pass
+    #: whether the policy was trained on the outcomes of all arms (TableTrained), instead of learning row by row
     full_information: bool
     #: decisions of the pass whose outcome was learned
     labels: int = 0

@@ -52,7 +52,7 @@ class LabelSampler:
         self.per_day, self.against = per_day, against
         #: labels per decision, in (0, 1]
         self.share = 1.0
-        #: c / mean, for both parts of the use; 0 before the first `refresh`
+        #: factors of the two parts of `use`: c / mean of learning, c / mean of estimate; 0 before the first `refresh`
         self._scales: tuple[float, float] = (0.0, 0.0)
         self._uses: deque[tuple[float, float]] = deque(maxlen=_NEWEST)
         self._count_at = 0.0

@@ -71,7 +71,8 @@ class PolicyFollower:
 
     def start(self) -> None:
         """Register the policy and take over its newest snapshot. Raises ConfigError, Conflict, StoreError."""
-        self._own.register()  # versions need the configured policy, whichever policy decides
+        # Policy versions refer to the configured policy, so it must be registered even if a version decides.
+        self._own.register()
         self._follow()
         self._take_over(self._champion)
 

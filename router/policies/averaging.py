@@ -121,6 +121,11 @@ class AveragedHeads:
         #: number of features of a question; 0 before the first row
         self._length = 0
 
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a reward around its mean at the policy's cost weight (> 0), by the first model."""
+        return self.noise_at(self.weight)
+
     def noise_at(self, weight: float) -> float:
         """Standard deviation of a reward around its mean in the first model, > 0. weight: weight of cost."""
         return next(iter(self._models.values())).noise.at(weight)

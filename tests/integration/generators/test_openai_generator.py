@@ -208,8 +208,8 @@ def test_after_close():
         ({"concurrency": 0}, {}, "concurrency", None),
         ({"retries": -1}, {}, "retries", None),
         ({"token_prices": {"other": (1.0, 1.0)}}, {}, "token_prices", None),
-        ({}, {"OPENAI_API_KEY": "hunter2\n"}, "api_key_env", "OPENAI_API_KEY holds"),
-        ({"headers": {"X-Team": "blue", "x-api-key": "hunter2\nkey"}}, {}, "headers", "the value of x-api-key holds"),
+        ({}, {"OPENAI_API_KEY": "hunter2\n"}, "api_key_env", "OPENAI_API_KEY contains"),
+        ({"headers": {"X-Team": "blue", "x-api-key": "hunter2\nkey"}}, {}, "headers", "the value of x-api-key contains"),
         ({"base_url": None}, {"OPENAI_BASE_URL": "http://me:hunter2@host:99999/v1"}, "OPENAI_BASE_URL", "is not a url"),
     ],
 )

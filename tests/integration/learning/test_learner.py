@@ -657,7 +657,7 @@ def test_every_order(sqlite_template):
     """Whatever order things happen in: the books balance, no gap, nothing twice, replay gives the live policy."""
     machine = type("LoopHere", (Loop,), {"template": sqlite_template}).TestCase
     machine.settings = hypothesis_settings(
-        max_examples=8,
+        max_examples=14,
         stateful_step_count=25,
         deadline=None,
         derandomize=True,

@@ -120,8 +120,8 @@ def test_a_hybrid_is_reranked_once_and_outside(settings, monkeypatch):
     [
         ("no_such_module:Judge", ["'no_such_module:Judge' cannot be imported", "PYTHONPATH"]),
         (here("Nobody"), ["cannot be imported", "Nobody"]),
-        (":Judge", ["no import path", "package.module:Class"]),
-        ("module:", ["no import path", "package.module:Class"]),
+        (":Judge", ["is not an import path", "package.module:Class"]),
+        ("module:", ["is not an import path", "package.module:Class"]),
         (here("Needy"), ["cannot be made: TypeError", "without arguments"]),
         (here("ROWS"), ["cannot be made: TypeError", "without arguments"]),
         (here("Sync"), ["has no `async def __call__`", "reranking.Reranker"]),

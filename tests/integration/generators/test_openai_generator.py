@@ -209,7 +209,12 @@ def test_after_close():
         ({"retries": -1}, {}, "retries", None),
         ({"token_prices": {"other": (1.0, 1.0)}}, {}, "token_prices", None),
         ({}, {"OPENAI_API_KEY": "hunter2\n"}, "api_key_env", "OPENAI_API_KEY contains"),
-        ({"headers": {"X-Team": "blue", "x-api-key": "hunter2\nkey"}}, {}, "headers", "the value of x-api-key contains"),
+        (
+            {"headers": {"X-Team": "blue", "x-api-key": "hunter2\nkey"}},
+            {},
+            "headers",
+            "the value of x-api-key contains",
+        ),
         ({"base_url": None}, {"OPENAI_BASE_URL": "http://me:hunter2@host:99999/v1"}, "OPENAI_BASE_URL", "is not a url"),
     ],
 )

@@ -94,9 +94,10 @@ class Request:
     #: a reader. It is awaited, so a slow reader slows down the generator; a cancelled call counts as delivered.
     #: Generators that do not stream need not call it
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
-    #: messages and parameters of a chat completion, in OpenAI's format. Only the deadline applies in addition; all
-    #: other fields above are ignored. `Completion.details` then has "reply": {"message": the fields of the message
-    #: except its content, "finish_reason"}. None to send the prompt
+    #: messages and parameters of a chat completion, in OpenAI's format, which are sent in place of the fields above.
+    #: The deadline and `sink` still apply; `prompt`, `max_tokens` and `stop` serve only for estimates and limits.
+    #: `Completion.details` then has "reply": {"message": the fields of the message except its content,
+    #: "finish_reason"}. None to send the prompt
     chat: Mapping[str, Json] | None = None
     #: whether another arm answers if this call fails; if so, the call is not repeated
     has_successor: bool = field(default=False, compare=False)

@@ -135,7 +135,7 @@ def is_too_long(error: Exception, *, failure: Failure) -> bool:
 
 
 def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
-    """Describe an error in at most _MESSAGE characters. address: of the server. secrets: removed by `without_keys`."""
+    """Describe an error by its text, cut to _MESSAGE characters. secrets: removed by `without_keys`."""
     failure = failure_of_error(error)
     text = str(error)
     begin = f"the reply cannot be read: {type(error).__name__}: "

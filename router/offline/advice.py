@@ -385,11 +385,13 @@ def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> st
     half = (gain.interval[1] - gain.interval[0]) / 2.0
     room = max(gain.value, worth - gain.value)  # distance to 0 for "route", to `worth` for "fix"
     further = questions * ((half / room) ** 2 - 1.0) if half < _FARTHEST * room else math.inf
-    further = max(further, FEWEST_TO_FIX - questions)
+    lacking = FEWEST_TO_FIX - questions
+    further = max(further, lacking)
     if further > _FARTHEST:
         return "it is too close to the limit to settle with a realistic number of labelled questions"
-    count = roughly(further)
-    return f"{count} more labelled {'question decides' if count == 'about 1' else 'questions decide'} it"
+    # A rounded number must not be below the questions that "fix" needs.
+    count = f"at least {lacking:,}" if further < 1.5 * lacking else roughly(further)
+    return f"{count} more labelled {'question decides' if count.endswith(' 1') else 'questions decide'} it"
 
 
 def _control(

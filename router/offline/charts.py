@@ -89,7 +89,7 @@ def _write(path: str | Path, write: Callable[[Path], object], *, field: str) -> 
 
 
 def png(path: str | Path, *, size: tuple[float, float], draw: Callable[["Figure"], None]) -> None:
-    """Write a figure. size: width and height in inches. After an error there is no file; errors as for check_png."""
+    """Write a figure. size: width and height in inches. After an error `path` is as before; errors as for check_png."""
     check_png(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -34,7 +34,7 @@ def process_executor(
     others = set(multiprocessing.active_children())
     added = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "1"))  # until the end of the block, since processes start when needed
-    # A fork would fail: the parent may have threads of torch and of the encoder.
+    # Not forked, since a child could deadlock: the parent may have threads of torch and of the encoder.
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin, initargs=(begin, given)
     )

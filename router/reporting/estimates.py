@@ -162,7 +162,7 @@ def _standard_errors(deviations: Vector, *, variance: float, farthest: float) ->
 
     deviations: the rows minus their mean. variance: of the mean. farthest: what the most extreme row adds to the mean.
     """
-    if farthest <= 0.0:  # all values are equal, as the costs of an arm that costs nothing
+    if farthest <= 0.0:  # the arm costs nothing, so unseen answers add nothing
         return math.sqrt(variance), math.sqrt(variance)
     rows = deviations / (len(deviations) * farthest)
     lean = float(rows @ rows**2) / max(float(rows @ rows), _TINY)  # in units of `farthest`

@@ -152,7 +152,7 @@ def report_of(
 
 
 def _unit(log: ReportRows) -> Unit:
-    """The unit of costs: dollars if some were reported; else seconds if all steps are equal; else steps."""
+    """The unit of costs: dollars if some were reported; seconds if some were and all steps are equal; else steps."""
     if np.nansum(log.costs["dollars"]) > 0.0:
         return "dollars"
     steps = log.costs["steps"][~np.isnan(log.costs["steps"])]
@@ -353,8 +353,8 @@ def _missing(
         return comparison.missing or "nothing is known"
     if sampled:
         return "the sample is too small to decide; `ragbandit replay` reads every question"
-    difference = comparison.difference or 0.0
-    half = max(difference + margin, -difference)  # half-width that would decide
+    middle = comparison.difference or 0.0
+    half = max(middle + margin, -middle)  # half-width that would decide
     times = ((comparison.high - comparison.low) / (2.0 * half)) ** 2 if half > 0.0 else math.inf
     further = questions * (times - 1.0)
     if not times < _FARTHEST:

@@ -145,7 +145,7 @@ class Earned:
     versions: tuple[PolicyVersion, ...]
     #: whether the kill switch is on
     killed: bool
-    #: finding that arms were not drawn with the logged probabilities in the last two weeks, or None
+    #: arm with more rows than its probabilities promise, since Monday of the last week; None if the log is even
     uneven: SampleRatio | None
 
 

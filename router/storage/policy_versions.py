@@ -145,7 +145,7 @@ def add_verdict(
     facts: Mapping[str, Json],
     now: float,
 ) -> PolicyVerdict:
-    """Store a verdict and what the version waits for. There is no audit entry, since the version does not change."""
+    """Store a verdict and what the version waits for. No audit entry: its state and weight stay."""
     number = connection.execute(select(func.max(policy_verdicts.c.number))).scalar() or 0
     verdict = PolicyVerdict(
         number=number + 1,

@@ -201,7 +201,7 @@ def _count_update(row: Mapping[str, Any], *, label: str, weight: float, deltas: 
 
 
 def minutes_of(connection: Connection, *, policy: str, since: int, weight: float, limit: int) -> list[ArmHour]:
-    """Totals like those of `hours_of`, but by minute from `since` on (`hour` is a minute); [] beyond `limit` rows."""
+    """Totals like those of `hours_of`, but by minute from `since` on (`hour` is a minute); [] from `limit` rows on."""
     deltas, began = Deltas(), 60.0 * since
     for table in _COUNTED:
         page = _page(connection, table, after=(began, ""), until=math.inf, limit=limit)

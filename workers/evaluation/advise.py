@@ -312,7 +312,7 @@ class _Sources:
 
 
 def _check_configured(names: Sequence[str], *, settings: Settings, source: str) -> None:
-    """Raise InvalidInput if no arm is configured, because then the learned policy could not be used."""
+    """Raise InvalidInput if none of these arms is configured: then nothing could use the learned policy."""
     if not {*settings.arms} & {*names}:
         arms = ", ".join(f"{name}: {{run_by: caller}}" for name in names)
         message = f"has the arms {', '.join(names)}, the configuration {', '.join(settings.arms)}"

@@ -122,7 +122,7 @@ class Race:
             self.running = tuple(arm for arm in self.running if arm not in leaving)
 
     def _log_capital(self) -> Matrix:
-        """Mean log capital over rivals and stakes. Shape (weights, kinds and all, arms)."""
+        """Log of the mean capital over rivals and stakes. Shape (weights, kinds and all, arms)."""
         rivals = np.moveaxis(self._capital, 3, 2)  # (weights, kinds, arm, rival, stakes)
         others = ~np.eye(len(self.arms), dtype=np.bool_)
         return log_mean_exp(np.moveaxis(rivals[:, :, others].reshape(*rivals.shape[:3], -1), -1, 0))

@@ -183,7 +183,7 @@ def log_record(
 
 
 def quality_of(quality: AnswerQuality, *, reward: RewardSettings) -> float:
-    """The measure that `reward.quality` names; for a quiz the mean word F1, with 0 for unanswered questions."""
+    """`str_em` if it was measured; for a quiz the mean word F1, 0 if unanswered; else the measure `reward.quality`."""
     measures = quality.measures
     if "str_em" in measures:
         return measures["str_em"]

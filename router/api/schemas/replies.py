@@ -4,7 +4,7 @@ import builtins
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -19,6 +19,7 @@ from ragbandit.router.serving.explanations.explain import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.storage.decisions.store import DecisionRecord
+from ragbandit.router.storage.rows.conversion import budget_caps
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.tracing import trace_id_of
 from ragbandit.shared.failures import failover_facts, link_of
@@ -136,7 +137,7 @@ def _query_fields(query: Query) -> dict[str, Any]:
         "messages": [{"role": message.role, "content": message.text} for message in query.messages],
         "context": dict(query.context),
         "tenant": query.tenant,
-        "budget": {cap: value for cap, value in asdict(query.budget).items() if value is not None},
+        "budget": budget_caps(query.budget),
         "forced": query.forced,
         "aim": dict(query.aim),
         "request": dict(query.request),

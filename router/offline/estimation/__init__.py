@@ -298,9 +298,9 @@ def verdict(interval: Interval) -> DifferenceVerdict:
 def rows_needed(interval: Interval, *, value: float, rows: int) -> int | None:
     """Total number of rows like these after which an interval around this value excludes 0.
 
-    The half-width of the interval shrinks like 1 / sqrt(rows). If the value is the true difference, this number of rows
-    gives a verdict in about half of the cases. None if the interval excludes 0 already, if the value is 0, or if a
-    number is not finite.
+    The distance from the value to the interval's end on the side of 0 shrinks like 1 / sqrt(rows). If the value is the
+    true difference, this number of rows gives a verdict in about half of the cases. None if the interval excludes 0
+    already, if the value is 0, or if a number is not finite.
     """
     if verdict(interval) != "cannot tell" or not abs(value) > 0.0:
         return None

@@ -179,7 +179,7 @@ def write_rows(
     *,
     format: str | None = None,  # noqa: A002 - as above
 ) -> int:
-    """Write a log and return the number of rows. After an error there is no file.
+    """Write a log and return the number of rows. After an error the file at `path` is as before.
 
     Raises InvalidInput, or ConfigError for a format whose package is not installed.
     """

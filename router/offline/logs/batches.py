@@ -123,7 +123,7 @@ def column_of(field: str) -> str:
 
 
 def drawn(batch: Any) -> Flags:
-    """Flags of the rows whose arm was drawn and whose label was not chosen by the label queue, shape (n,)."""
+    """Flags of the rows whose arm was drawn, without rewards by labels that the queue chose for their use."""
     if "facts" not in batch.schema.names:
         return np.ones(batch.num_rows, dtype=np.bool_)
 

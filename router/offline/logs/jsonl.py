@@ -10,7 +10,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -31,7 +31,7 @@ from ragbandit.router.offline.estimation.bandit_log import (
 from ragbandit.router.offline.logs import BadRow, Defaults, JsonObject, Logged, checked, json_object, values
 from ragbandit.router.offline.logs.values import converted, in_order
 from ragbandit.router.policies.draw import is_explored, seed_of
-from ragbandit.router.storage.rows.conversion import price_text, price_value
+from ragbandit.router.storage.rows.conversion import budget_caps, price_text, price_value
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import lines, new_lines, parsed
 from ragbandit.shared.plain_values import is_missing, plain_tree
@@ -145,10 +145,6 @@ def _attribute(key: str) -> str:
     return owner + {"allowed": "arms", "price": "cost_weight"}.get(key, key)
 
 
-def _budget_record(budget: Budget) -> Record:
-    return {name: cap for name, cap in asdict(budget).items() if cap is not None}
-
-
 def _reward_record(reward: Reward) -> Record:
     """The parts of a reward that do not have their default values, and its terms."""
     parts = {name: getattr(reward, name) for name in _REWARD_DEFAULTS}
@@ -161,7 +157,7 @@ _VALUES = attrgetter(*map(_attribute, KEYS))
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(KEYS, lambda value: list(value) if isinstance(value, tuple) else value),
     **dict.fromkeys(("context", "aim", "facts"), dict),
-    "budget": _budget_record,
+    "budget": budget_caps,
     "price": price_text,
     "seed": str,
     "reward": _reward_record,
@@ -331,7 +327,7 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
-    """Write the rows and return their number. After an error there is no file. Raises InvalidInput."""
+    """Write the rows and return their number. After an error `path` is as before. Raises InvalidInput."""
     count = 0
     with new_lines(Path(path)) as out:
         for row in rows:

@@ -228,7 +228,7 @@ def _record_of(cells: Record) -> Record:
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
-    """Write the rows and return their number. After an error there is no file. Raises InvalidInput."""
+    """Write the rows and return their number. After an error `path` is as before. Raises InvalidInput."""
     count, stream = 0, iter(rows)
     piece = list(islice(stream, PIECE))
     extra = piece[0].extra if piece else {}

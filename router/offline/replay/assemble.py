@@ -265,8 +265,9 @@ class ResultAssembler:
                 value += sign * float(moments.mean @ logged)
                 score += sign * logged
                 continue
-            weight, correction, baseline = self.columns.of(side, target=target, estimator=estimator)
-            parts = moments.combined(np.stack([weight, correction, baseline]))
+            combinations = self.columns.of(side, target=target, estimator=estimator)
+            weight, correction, baseline = combinations
+            parts = moments.combined(combinations)
             value += sign * estimated(estimator, moments=parts).value
             score += sign * (correction + baseline)
             weights.append(weight)

@@ -44,7 +44,7 @@ class MemoryLog:
     since: float | None = None
     #: rows that were left out because they cannot be used
     skipped: Sequence[BadRow] = ()
-    #: number of decisions that were left out because their arm was not drawn or the label queue chose them
+    #: number of decisions left out: their arm was not drawn, or the label queue chose their label for its use
     undrawn: int = 0
     #: the policies of its store; empty if the log does not come from a store
     logged: LoggedPolicies = field(default_factory=dict)

@@ -83,7 +83,7 @@ MAX_WORDS: Final = 100
 MAX_SESSION: Final = 128
 #: most messages of history
 MAX_MESSAGES: Final = 64
-#: largest setting conversation.sticky_turns_cap
+#: largest value of the settings conversation.sticky_turns and conversation.max_sticky_turns
 MAX_STICKY_TURNS: Final = 1000
 #: aim, which replaces a weight of cost -> its largest value
 AIMS: Final[Mapping[str, float]] = {"quality": 1.0, "steps": 1e6, "dollars": 1e6, "seconds": 1e6}

@@ -83,7 +83,8 @@ class PolicyMap:
     questions: int
     #: largest first
     leaves: tuple[Leaf, ...]
-    #: R^2 of a tree that was fitted on half of the questions, on the other half; None if all pmfs are equal
+    #: R^2 of a tree that was fitted on half of the questions, on the other half; None if a half is too small, or if all
+    #: pmfs are equal
     explained: float | None
 
     @property

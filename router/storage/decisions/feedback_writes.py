@@ -57,7 +57,7 @@ def outcome_reply(
 def unknown_decision() -> NotFound:
     """The error for an unknown decision id."""
     return NotFound(
-        "no decision has this id", field="decision_id", remedy="use the decision id that route or answer gave"
+        "no decision has this id", field="decision_id", remedy="use the decision id that route or answer returned"
     )
 
 
@@ -130,9 +130,9 @@ def _flag(
 ) -> None:
     """Set has_feedback and has_reward of the waiting rows, in all ledgers."""
     usable = [item.feedback for item in new if item.can_be_learned]
-    ids = {item.decision_id for item in usable}
     rewarded = {item.decision_id for item in usable if item.kind == "reward"}
+    unrewarded = {item.decision_id for item in usable} - rewarded
     with_reward = [row for (key, _), row in open_rows.items() if key in rewarded]
     flag_waiting(connection, with_reward, moves=moves, has_feedback=True, has_reward=True)
-    without_reward = [row for (key, _), row in open_rows.items() if key in ids - rewarded]
+    without_reward = [row for (key, _), row in open_rows.items() if key in unrewarded]
     flag_waiting(connection, without_reward, moves=moves, has_feedback=True)

@@ -69,8 +69,9 @@ def next_turn(
 ) -> ToolTurn | DecisionId | None:
     """Find the turn that a request with tool results belongs to.
 
-    Returns the next turn of the loop, or the id of the stored turn if the same request came before. Returns None if no
-    outcome, or more than one, has this key: the request is a new draw. Raises StoreError.
+    Returns the next turn of the loop, or the id of the stored turn if the same request came before. Returns None,
+    so that the request is a new draw, if the loop began too early, or if not exactly one outcome with this key waits
+    for results and no stored turn has the same chat. Raises StoreError.
 
     key: see `loop_key`
     since: loops that began earlier are not continued

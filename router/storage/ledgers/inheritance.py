@@ -89,7 +89,7 @@ def _inherit(label: PolicyLabel, connection: Connection, moves: Moves) -> Step:
 def retire(ledger: Ledger, *, holder: str, now: float) -> Step:
     """Retire the ledger: delete a batch of its waiting rows under its lease, then pause. Raises NotFound.
 
-    Its updates stay. If a router opens the label again, the ledger inherits the decisions made in between.
+    Its updates stay. If a router opens the label again, the ledger inherits all decisions that it has not finished.
     """
     return _batch(ledger, partial(_retire, ledger.label, now), holder=holder)
 

@@ -169,7 +169,7 @@ def query_hash(query: Query, *, run_by: RunBy) -> str:
     conversation = _conversation(query)
     body = {
         "arms": None if query.arms is None else list(query.arms),
-        "budget": _caps(query.budget),
+        "budget": budget_caps(query.budget),
         "context": dict(query.context),
         "run_by": run_by,
         "tenant": query.tenant,
@@ -241,7 +241,8 @@ def _list(values: Sequence[Any] | None) -> str | None:
 _CAPS: Final = tuple(field.name for field in fields(Budget))
 
 
-def _caps(budget: Budget) -> dict[str, float]:
+def budget_caps(budget: Budget) -> dict[str, float]:
+    """The caps of a budget that are set, by name."""
     caps = {name: getattr(budget, name) for name in _CAPS}
     return {name: cap for name, cap in caps.items() if cap is not None}
 
@@ -277,7 +278,9 @@ _QUERY: Final = TableRows(
     Query,
     without=("id", "arms", "request", "cost_weight"),
     context=JSON_OBJECT,
-    budget=Form(write=lambda budget: canonical(_caps(budget)), read=lambda text: of_known(Budget, json_object(text))),
+    budget=Form(
+        write=lambda budget: canonical(budget_caps(budget)), read=lambda text: of_known(Budget, json_object(text))
+    ),
 )
 _OBJECT_OR_NULL: Final = Form(write=lambda facts: canonical(dict(facts)) if facts else None, read=json_object)
 
@@ -292,7 +295,7 @@ _FEEDBACK: Final = TableRows(
 )
 _NAMES_OR_NULL: Final = Form(
     write=lambda names: canonical(list(names)) if names else None,
-    read=lambda text: tuple(json.loads("[]" if text is None else text)),
+    read=lambda text: () if text is None else tuple(json.loads(text)),
 )
 _UPDATE: Final = TableRows(updates, Update, feedback_ids=_LIST, restarts=_NAMES_OR_NULL)
 #: the columns of `updates` that are the reward

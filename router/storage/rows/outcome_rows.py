@@ -189,8 +189,8 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
 
 def outcome_value(row: Row) -> Outcome:
     """The outcome of a row; its trace may be NULL."""
-    trace = "[]" if row["trace"] is None else unpacked(row["trace"], answer=row["answer"] or "")
-    return _OUTCOME.value(row, trace=trace_value(json.loads(trace)))
+    events = [] if row["trace"] is None else json.loads(unpacked(row["trace"], answer=row["answer"] or ""))
+    return _OUTCOME.value(row, trace=trace_value(events))
 
 
 JobKind = Literal["judge", "check", "label"]

@@ -1,8 +1,9 @@
 """The schema of the database. `migrations/` creates its tables; the store reads and writes them.
 
-Rows of `decisions`, `feedback` and `updates` do not change after they are written. `waiting` has a row for every
-decision that a ledger has not finished. The transaction that writes the decision's update (learned, defaulted) or
-closure (closed, quarantined) deletes the row, so a decision is in exactly one of these places (promise 7).
+Rows of `updates` do not change after they are written. Of `feedback` only `late` changes; erasure blanks what users
+wrote in `decisions` and `feedback`. `waiting` has a row for every decision that a ledger has not finished. The
+transaction that writes the decision's update (learned, defaulted) or closure (closed, quarantined) deletes the row, so
+a decision is in exactly one of these places (promise 7).
 """
 
 from typing import Any, Final

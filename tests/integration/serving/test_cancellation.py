@@ -61,7 +61,7 @@ def test_what_cannot_be_cancelled(store, database, make_decision):
     assert "report the outcome yourself" in caught.value.remedy
     with pytest.raises(NotFound) as unknown:
         cancellations.request(database, decision_id="d2", now=5.0)
-    assert unknown.value.remedy == "use the decision id that route or answer gave"
+    assert unknown.value.remedy == "use the decision id that route or answer returned"
     assert rows(database) == []
 
 

@@ -56,7 +56,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "simulate, warm": ("router/offline/simulation/*.py", "router/offline/warm.py"),
     "evaluate": ("workers/evaluation/*.py",),
     "erasure, retention": ("router/storage/erasure.py", "router/storage/retention.py"),
-    "keys, tenants": ("router/api/dependencies.py", "router/api/security/*.py", "router/storage/access/*.py"),
+    "keys, tenants": ("router/api/security/*.py", "router/storage/access/*.py"),
     "rates, dollar budgets": ("router/api/security/*.py", "router/storage/access/spending.py"),
     "OpenAI's interface": ("router/api/openai/*.py",),
     "MCP": ("router/api/mcp.py", "router/api/mcp_tools.py"),

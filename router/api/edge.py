@@ -39,7 +39,7 @@ log = logging.getLogger("ragbandit.api")
 #: fast path for simple requests; returns None to hand the request to FastAPI, which also reports what is wrong with it
 Direct = Callable[[Request], Awaitable[Response | None]]
 
-#: beginnings of paths that get no span: they are polled, or serve no questions and feedback
+#: beginnings of paths that get no span: probes, metrics, documentation, the dashboard
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
 #: status of a request whose caller closed the connection before the reply, as nginx counts it
 _CLIENT_CLOSED: Final = 499

@@ -144,7 +144,7 @@ def _resolved(schema: Schema, *, api: Mapping[str, Any]) -> Schema:
 
 
 def _plain(schema: Schema, *, api: Mapping[str, Any], depth: int) -> Schema:
-    """The schema without references and other keywords than _KEYWORDS. depth: levels of objects that are listed."""
+    """The schema without references, reduced to _KEYWORDS and structure. depth: levels of objects that are listed."""
     schema = _resolved(schema, api=api)
     plain: Schema = {key: schema[key] for key in _KEYWORDS if key in schema}
     if "anyOf" in schema:

@@ -134,7 +134,7 @@ async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Reques
     responses={200: described("The change.", ArmChange)},
 )
 async def arm_changed(arm: _ArmPath, body: ReasonBody, request: Request) -> Response:
-    """Forget what was learned about an arm whose implementation has changed.
+    """Reset an arm whose implementation has changed: what was learned about it counts less.
 
     Every ledger resets the arm before it learns the first decision that is made after this moment.
     """

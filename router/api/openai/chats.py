@@ -195,7 +195,10 @@ def _repaired(value: Any) -> Any:
 
 
 class _Reader:
-    """Reads messages as texts. Adds what an arm must be able to do to `needs`, and parts without a text to `faults`."""
+    """Reads messages as texts.
+
+    Adds what an arm must be able to do to `needs`, and unknown roles, contents and parts to `faults`.
+    """
 
     def __init__(self, *, needs: set[str], faults: list[InvalidInput]) -> None:
         self._needs, self._faults = needs, faults

@@ -198,7 +198,7 @@ class Facts(TypedDict):
     policy: str
     """Label of the ledger that the policy learns from (setting `policy.label`)."""
     policy_version: str
-    """Version of the policy that decided."""
+    """Version of the snapshot that decided."""
     status: str
     """How the arm ended: `answered`, or `exhausted` if its budget was spent."""
     stop_reason: str
@@ -235,7 +235,7 @@ class ChatCompletion(TypedDict):
     """Tokens of all calls of the arm, and `saved`, an estimate in dollars: mean price of an answer by the arm of
     `policy.holdback` so far, minus the price of this answer. `saved` is missing if it is not known."""
     system_fingerprint: str
-    """The policy that decided: label of its ledger, and its version."""
+    """The policy that decided: label of its ledger, and version of its snapshot."""
     ragbandit: Facts
     """The decision behind the answer."""
 

@@ -225,7 +225,7 @@ def chat_question(
     decision_id: id that the decision gets; None if the service chooses it.
     session: id of the conversation if no header names one.
     earlier: (hash, number) of the chat's first messages if they are stored already.
-    facts: more entries of the query's `request`. They replace the names of ignored parameters, the user and metadata.
+    facts: more entries of the query's `request`; they replace entries of the same name, such as `surface`.
 
     Raises InvalidInput that names the parameter as the body does, ModelNotFound, Forbidden.
     """

@@ -30,7 +30,7 @@ class ResponseReply(TypedDict):
     created_at: int
     """When the decision was made, seconds since 1970."""
     completed_at: int | None
-    """When the answer came, seconds since 1970; null without an answer."""
+    """When the answer came, seconds since 1970; null unless the status is `completed`."""
     status: ResponseStatus
     """`incomplete` if the budget, the model's limit of tokens or its filter ended the answer."""
     incomplete_details: dict[str, str] | None
@@ -50,7 +50,7 @@ class ResponseReply(TypedDict):
     before there is an answer, and if the response failed."""
     usage: dict[str, Any] | None
     """Tokens of all calls of the arm: `input_tokens`, `output_tokens`, `total_tokens`, and `saved` as in a chat
-    completion; null without an answer."""
+    completion; null before there is an outcome."""
     metadata: dict[str, str]
     """`metadata` of the request."""
     store: bool
@@ -58,10 +58,10 @@ class ResponseReply(TypedDict):
     safety_identifier: str | None
     """`safety_identifier` or `user` of the request."""
     ragbandit: NotRequired[replies.Facts]
-    """The decision behind the answer; missing without an answer."""
+    """The decision behind the answer; missing before there is an outcome."""
 
 
-#: prefix of the ids that the service chooses; LangChain recognises the id of a response by it
+#: prefix of the ids that the service chooses for responses; LangChain recognises the id of a response by it
 ID_PREFIX: Final = "resp_"
 #: key of a query's `request`: namespaces of its functions
 NAMESPACES: Final = "namespaces"

@@ -1,4 +1,4 @@
-"""Stored responses: read one by its id, continue one by `previous_response_id`, and insert items of earlier ones."""
+"""Stored responses, and the question of a new one, which may continue an earlier one or insert items of it."""
 
 from contextlib import suppress
 from typing import Any, Final

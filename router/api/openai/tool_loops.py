@@ -1,8 +1,9 @@
 """Tool loops: hashes of conversations, by which the results of tools find the decision that called the tools.
 
 Clients send the whole conversation again with every request, and each writes it differently: missing or empty content,
-text as a string or as parts, other whitespace, results in another order. All of these have the same hash. A tool call
-counts by its id. Fields other than the role, name and content of a message are ignored.
+text as a string or as parts, other whitespace, results in another order. All of these have the same hash. A message
+with tool calls counts by the ids of its calls, a result by its tool_call_id and content, any other message by its role,
+name and content.
 """
 
 from collections.abc import Mapping, Sequence

@@ -200,7 +200,7 @@ def _one_of(*names: str) -> list[dict[str, Any]]:
 
 
 class BudgetBody(RequestBody):
-    """Caps on one answer, all above 0. null: the cap of the service, which is also the largest allowed value."""
+    """Caps on one answer, all above 0. The smaller of your cap and the service's counts; null: only the service's."""
 
     # Frozen, so hashable: pydantic copies a default that is not hashable for every request without the field.
     model_config = ConfigDict(frozen=True)

@@ -284,7 +284,9 @@ class Gate:
             raise
 
     def _is_open(self, keys: KeysInForce) -> bool:
-        """Whether requests need no key: never with a valid key or a proxy that signs people in; else if the setting
+        """Whether requests need no key.
+
+        Never with a key that is not revoked (even an expired one), or a proxy that signs people in; else if the setting
         `open` is on, or if the service listens on loopback and no key was ever made.
         """
         if keys.unrevoked or self._server.trusted_header is not None:
@@ -341,7 +343,9 @@ class Gate:
         key = keys.find(text)
         if key is None:
             remedy = "ragbandit keys list shows the keys of this service"
-            raise _unauthorized("this API key is not valid: it was revoked, or another service made it", remedy=remedy)
+            raise _unauthorized(
+                "this API key is not valid: it was revoked, has expired, or was never made here", remedy=remedy
+            )
         if key.expires_at is not None and key.expired(time.time()):
             when = datetime.fromtimestamp(key.expires_at, tz=UTC).isoformat(timespec="seconds")
             remedy = "it was rotated: use the key that replaced it" if key.replaced_by else "make a new key"

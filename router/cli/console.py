@@ -178,11 +178,14 @@ def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
 _SCREEN: Final = (24, 80)
 
 
-def show_screen(facts: Mapping[str, Any], *, more: str, whole: Collection[str] = ()) -> None:
-    """Print facts for people on one screen, with long texts cut, except `whole`. more: the last line."""
-    cut = {key: _cell(value)[:_EXCERPT] for key, value in facts.items() if isinstance(value, str) and key not in whole}
+def show_screen(*parts: Mapping[str, Any], more: str, whole: Collection[str] = ()) -> None:
+    """Print facts for people on one screen, part by part, with long texts cut, except `whole`. more: the last line."""
     with console.capture() as shown:
-        _print_facts({**facts, **cut})
+        for number, facts in enumerate(parts):
+            texts = {key: value for key, value in facts.items() if isinstance(value, str) and key not in whole}
+            if number:
+                console.print()
+            _print_facts({**facts, **{key: _cell(value)[:_EXCERPT] for key, value in texts.items()}})
     lines = [part for line in shown.get().splitlines() for part in textwrap.wrap(line, _SCREEN[1]) or [""]]
     for line in [*lines[: _SCREEN[0] - 1], more]:
         console.say(line)

@@ -98,13 +98,10 @@ def status(
             reply = plain(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding))
             print_json(reply | {"findings": [asdict(finding) for finding in findings]})
         else:
-            sections: dict[str, object] = {"routing": month.sentence}
-            if findings:
-                sections["findings"] = [f"{finding.severity} {finding.line}" for finding in findings]
-            budgets = budget_lines(ledger.database, settings, now=now)
-            if budgets:
-                sections["budgets"] = budgets
-            sections |= {"policy": ledger.label} | _champion(ledger, settings=settings)
+            first: dict[str, object] = {"routing": month.sentence}
+            first["findings"] = [f"{finding.severity} {finding.line}" for finding in findings]
+            first["budgets"] = budget_lines(ledger.database, settings, now=now)
+            sections: dict[str, object] = {"policy": ledger.label} | _champion(ledger, settings=settings)
             if state.learning is not None:
                 sections["learning"] = state.learning.line
             sections |= _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
@@ -112,9 +109,9 @@ def status(
             if origin is not None:
                 sections["encoder"] = _encoder(origin)
             if show_all:
-                show(sections, as_json=False)
+                show(first | sections, as_json=False)
             else:
-                show_screen(sections, more="--all prints everything", whole=("routing",))
+                show_screen(first, sections, more="--all prints everything", whole=("routing",))
         if is_problem(findings):
             raise typer.Exit(1)
 
@@ -132,7 +129,7 @@ def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
 
 
 def _facts(state: Status) -> dict[str, object]:
-    """The counts above 0 with their meanings, the ledger and the snapshot."""
+    """Decided and learned decisions, the other counts above 0 with their meanings, the ledger and the snapshot."""
     counted = {**asdict(state.counters), "unanswered": state.unanswered, "unchecked": state.unchecked}
     snapshot = state.snapshot or "none yet"
     return {

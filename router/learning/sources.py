@@ -225,7 +225,8 @@ def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
     """The judgements in force, in the order received: a rater's later judgement of a kind replaces the earlier one.
 
     A retraction removes the earlier judgement. A rater belongs to its API key, so a key cannot replace judgements of
-    another key. Feedback with a key and no rater belongs to the key; feedback with neither replaces nothing.
+    another key. Feedback with a key and no rater belongs to the key; feedback with neither replaces only the
+    feedback that its id supersedes (SUPERSEDES).
     """
     last = {_rater_and_kind(item): item.id for item in feedback}
     return tuple(item for item in feedback if last[_rater_and_kind(item)] == item.id and not is_retraction(item))

@@ -40,7 +40,7 @@ class Restraint:
     risks: tuple[float, ...]
     #: largest mean risk; 0 allows only the incumbent
     allowance: float
-    #: reward that may still be lost; if it is below 0, more than the promise was lost
+    #: reward that may still be lost; below 0 if more was lost than the promise allows
     slack: float
     #: reason why the policy gets less than all probability
     reason: str
@@ -126,7 +126,7 @@ class Policy(Protocol):
         ...
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load a saved state into a new policy. Only `restored` calls it, after checking that arrays are finite.
+        """Load a saved state into a new policy. Call it by `restored`, which checks first that arrays are finite.
 
         Raises SnapshotError for wrong shapes; `restored` turns other exceptions into SnapshotError.
         """

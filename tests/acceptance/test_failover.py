@@ -186,7 +186,7 @@ def test_what_is_booked_and_learned(gateway):
     until(lambda: client.get(f"/v1/decisions/{key}").json()["state"] == "closed", seconds=20)
     assert "in place of an arm that failed" in client.get(f"/v1/decisions/{key}").json()["reason"]
     assert 'ragbandit_failovers_total{arm="' in client.get("/metrics").text
-    assert "took over" in system.ragbandit("status").stdout
+    assert "took over" in system.ragbandit("status", "--all").stdout
     verdict = json.loads(system.ragbandit("verify", "--deep", "--json").stdout)
     assert verdict["ok"], verdict["notes"]
 

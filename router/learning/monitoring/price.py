@@ -84,6 +84,7 @@ class Price:
     #: standard error of `proposed`
     error: float
     #: "worse": the most expensive arm is worse than the cheapest; "far": `weight` is far from `proposed`; None: neither
+    #: is beyond SURE standard errors, or an arm has fewer than LEAST_LABELS labels
     verdict: Literal["worse", "far"] | None
 
 

@@ -219,7 +219,8 @@ def _inner_policy(policy: str, *, params: Mapping[str, Json], context: Mapping[s
 _INNER: Final = "inner/"
 #: attributes that are read from the inner policy
 _INSIDE: Final = frozenset(
-    {"age", "alarms", "deterministic", "lean", "needs", "noise_at", "schema", "seen", "serves_prices", "tolerance"}
+    {"age", "alarms", "deterministic", "lean", "needs", "noise", "noise_at", "schema"}
+    | {"seen", "serves_prices", "tolerance"}
 )
 #: theta = ln(1 / CONFIDENCE) / slack; a smaller CONFIDENCE takes less risk
 CONFIDENCE: Final = 0.05

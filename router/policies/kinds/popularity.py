@@ -185,6 +185,8 @@ class Popularity(PerQuestionPolicy):
         #: sums of rewards, and numbers of rows; row 0 for `below`, row 1 for `above`
         self._sums = np.zeros((2, BINS))
         self._counts = np.zeros((2, BINS))
+        #: cache of `edge`; None after a change of the sums
+        self._edge: int | None = None
 
     @property
     def edge(self) -> int:
@@ -193,6 +195,11 @@ class Popularity(PerQuestionPolicy):
         The edge with the highest estimated mean reward; among equals the largest, which retrieves most. The mean of a
         bin includes one virtual row with the arm's mean over all bins.
         """
+        if self._edge is None:
+            self._edge = self._best_edge()
+        return self._edge
+
+    def _best_edge(self) -> int:
         totals = self._counts.sum(axis=1)
         overall = np.where(totals > 0, self._sums.sum(axis=1) / np.where(totals > 0, totals, 1.0), 0.0)  # (2,)
         mean = (self._sums + overall[:, None]) / (self._counts + 1)  # (2, BINS)
@@ -232,6 +239,7 @@ class Popularity(PerQuestionPolicy):
         if lowest == 0.0:
             return
         column = self._bin(lowest)
+        self._edge = None
         self._questions[column] += rows
         if update.arm in (self.below, self.above):
             row = int(update.arm == self.above)
@@ -262,6 +270,7 @@ class Popularity(PerQuestionPolicy):
         checked = checked_arrays(arrays, shapes={"questions": (BINS,), "sums": (2, BINS), "counts": (2, BINS)})
         super().restore(arrays, facts)
         self._questions, self._sums, self._counts = (checked[name] for name in ("questions", "sums", "counts"))
+        self._edge = None
 
 
 def read_table(path: str) -> PopularityTable:

@@ -37,6 +37,13 @@ def test_it_starts_with_the_incumbent_alone(make_world):
     assert world.sha256(world.replayed()) == world.sha256(world.router.service.serving.policy)
 
 
+def test_its_policy_is_diagnosed(make_world):
+    """The status has a diagnosis of every arm of a policy with an incumbent."""
+    world = make_world(**SAFE)
+    decision = taught(world, rows=10)[-1]
+    assert set(world.router.status().learning.arms) == set(decision.arms)
+
+
 def test_a_row_that_was_not_held_back_is_found(make_world):
     """A row whose draw is sound, but from more of the policy than its snapshot allows, is a mismatch."""
     world = make_world(**SAFE)

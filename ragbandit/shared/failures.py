@@ -40,11 +40,12 @@ _KINDS: Final[Mapping[int, FailureKind]] = {
 }
 #: further statuses that may change with another attempt: a conflict of locks, and "too early"
 _PASSING: Final = (409, 425)
-#: names of httpx's errors without a connection; and with a connection that broke or could not be used
-_UNREACHABLE: Final = frozenset({"ConnectError", "ConnectTimeout"})
+#: names of the errors of httpx and aiohttp for a connection that cannot be made
+_UNREACHABLE: Final = frozenset({"ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionTimeoutError"})
+#: names of their errors for a connection that broke or could not be used
 _BROKEN: Final = frozenset(
     {"ReadError", "WriteError", "CloseError", "RemoteProtocolError", "LocalProtocolError", "ProxyError"}
-    | {"TooManyRedirects", "UnsupportedProtocol"}
+    | {"TooManyRedirects", "UnsupportedProtocol", "ClientError"}
 )
 _HIDDEN: Final = re.compile(r"<(script|style|head)\b.*?</\1\s*>", re.IGNORECASE | re.DOTALL)
 _TAG: Final = re.compile(r"<[^<>]*>?")
@@ -123,12 +124,12 @@ def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, 
 
 
 def failure_of_error(error: Exception) -> Failure:
-    """Convert an error of httpx, or of reading a reply, to a Failure."""
+    """Convert an error of httpx or aiohttp, or of reading a reply, to a Failure."""
     status = getattr(error, "status_code", None)
     if status is not None and 400 <= status < 600:
         headers = getattr(getattr(error, "response", None), "headers", None)
         return failure_of_status(status, headers=headers, body=getattr(error, "body", None))
-    names = {type(error).__name__, type(error.__cause__).__name__}
+    names = {base.__name__ for cause in (error, error.__cause__) for base in type(cause).__mro__}
     if names & _UNREACHABLE:
         return Failure(kind="unreachable")
     if any(name.endswith(("Timeout", "TimeoutError")) for name in names):

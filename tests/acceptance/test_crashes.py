@@ -48,18 +48,18 @@ def settled(system: System, load: Load) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("seconds", "pause_s"), [(2.0, PAUSE_S), pytest.param(math.inf, 0.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("seconds", "pause_s"), [(1.0, PAUSE_S), pytest.param(math.inf, 0.0, marks=pytest.mark.slow)])
 def test_kill_nine_and_a_redis_that_forgets(make_system, postgres_url, seconds, pause_s):
     """On PostgreSQL one of two APIs, worker and learner are killed 20 times each under load, then Redis forgets all:
     nothing is lost or doubled, and both APIs end on the same version of the policy.
 
-    Beside other tests they are killed as often as these seconds let, twice each at least.
+    In `make test` they are killed as often as these seconds allow, at least once each.
     """
     system = make_system(apis=2, database_url=postgres_url)
     chance, kills = random.Random(11), 0
     with Load(system, pause_s=pause_s) as load:
         give_up = time.monotonic() + seconds
-        while kills < 2 or (kills < KILLS and time.monotonic() < give_up):
+        while kills < 1 or (kills < KILLS and time.monotonic() < give_up):
             kills += 1
             for name in ("api-1", "answer", "learn"):
                 time.sleep(chance.uniform(0.05, 0.6))

@@ -62,7 +62,7 @@ def two_models(url, **more):
 def gateway(tmp_path_factory):
     """A service with two models behind one faulty server."""
     with FaultyModels() as server, running_systems(tmp_path_factory.mktemp("failover")) as make:
-        system = make(**two_models(server.url))
+        system = make(queues=("learn",), **two_models(server.url))
         with httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=30) as client:
             yield client, server, system
 
@@ -191,29 +191,30 @@ def test_what_is_booked_and_learned(gateway):
     assert verdict["ok"], verdict["notes"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_worker_is_killed_between_the_two_arms(tmp_path, stream):
+def test_a_worker_is_killed_between_the_two_arms(tmp_path):
     """If a worker is killed while the second arm answers, another worker answers it, and every row is there once."""
-    question = f"kill:503 {stream}"
+    settings = {"workers": {"inline": 0, "sweep_interval_s": 0.5}, "queues": ("answer",)}
     with FaultyModels() as server, running_systems(tmp_path) as make, ThreadPoolExecutor(1) as pool:
-        system = make(**two_models(server.url), workers={"inline": 0, "sweep_interval_s": 0.5})
-        client = httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=30)
-        waiting = pool.submit(asked, client, question, stream=stream)
-        until(lambda: len(server.requests_of(question)) == 2, seconds=20)
-        system.kill("answer")
-        system.start_process("answer")
-        status, text, key, error, _ = waiting.result(60)
-        client.close()
-    assert (status, text) == (200, "Paris"), error
-    assert len(server.requests_of(question)) == 3
-    database = open_database(system.settings)
-    with database.read() as connection:
-        rows = connection.execute(select(decisions.c.id, outcomes.c.status, outcomes.c.cost).join(outcomes))
-        ended = [row for row in rows.all() if row.id in connection_ids(connection, question)]
-        assert sorted(row.status for row in ended) == ["answered", "failed"]
-        assert key.removeprefix("chatcmpl-") in {row.id for row in ended}
-    database.close()
-    assert_booked(system)
+        system = make(**two_models(server.url), **settings)
+        database = open_database(system.settings)
+        for stream in (False, True):
+            question = f"kill:503 {stream}"
+            client = httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=30)
+            waiting = pool.submit(asked, client, question, stream=stream)
+            until(lambda asked=question: len(server.requests_of(asked)) == 2, seconds=20)
+            system.kill("answer")
+            system.start_process("answer")
+            status, text, key, error, _ = waiting.result(60)
+            client.close()
+            assert (status, text) == (200, "Paris"), error
+            assert len(server.requests_of(question)) == 3
+            with database.read() as connection:
+                rows = connection.execute(select(decisions.c.id, outcomes.c.status, outcomes.c.cost).join(outcomes))
+                ended = [row for row in rows.all() if row.id in connection_ids(connection, question)]
+                assert sorted(row.status for row in ended) == ["answered", "failed"]
+                assert key.removeprefix("chatcmpl-") in {row.id for row in ended}
+        database.close()
+        assert_booked(system)
 
 
 def connection_ids(connection, question):
@@ -308,6 +309,7 @@ def test_a_dead_server_costs_one_question_its_first_attempt(tmp_path):
     url = f"http://127.0.0.1:{free_port()}"
     with FaultyModels() as server, running_systems(tmp_path) as make:
         system = make(
+            queues=(),
             generator=generator(server.url, "one"),
             generators={"dead": generator(f"{url}/v1", "dead")},
             arms={

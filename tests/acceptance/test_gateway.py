@@ -49,6 +49,7 @@ def gateway(tmp_path_factory):
     with ScriptedServer(model) as server, running_systems(tmp_path_factory.mktemp("gateway")) as make:
         generator = {"name": "openai", "context_tokens": 4000, "openai": {"base_url": server.url}}
         system = make(
+            queues=(),
             generator=generator | {"model": "small"},
             conversation={"tool_turns": 2},
             generators={"large": generator | {"model": "large", "supports": ["tools", "json", "images", "logprobs"]}},

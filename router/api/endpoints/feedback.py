@@ -32,7 +32,6 @@ from ragbandit.router.telemetry.tracing import carrier_of, record_evaluation
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Feedback, Receipt
 
-#: replies of the feedback endpoint, for the OpenAPI document
 STORED: Final[dict[int | str, dict[str, Any]]] = {
     200: described("This feedback was stored before.", ReceiptReply),
     202: described("Stored.", ReceiptReply),
@@ -94,7 +93,9 @@ async def batch(body: FeedbackBatchBody, request: Request) -> Response:
 
 
 async def _stored(request: Request, items: Sequence[Feedback]) -> list[Receipt | BaseException]:
-    """Store and count judgements. Returns a receipt or an error for each. Raises Overloaded for all, CallerGone."""
+    """Store and count judgements. Returns a receipt or an error for each. Raises Overloaded if all are refused,
+    CallerGone.
+    """
     receipts = await awaited_all(request, router_of(request).submit_feedback_batch(items), what="feedback_id")
     stored = [(item, receipt) for item, receipt in zip(items, receipts, strict=True) if isinstance(receipt, Receipt)]
     metrics: Metrics = request.app.state.metrics
@@ -130,7 +131,7 @@ def _feedback(request: Request, body: FeedbackBody, *, key: str | None) -> Feedb
 
 
 async def _trace_feedback(request: Request, stored: Sequence[tuple[Feedback, Receipt]]) -> None:
-    """Record new judgements in the traces of their decisions; failures are ignored."""
+    """Record new judgements in the traces of their decisions. A failure to read the traces is ignored."""
     tracing = tracing_of(request)
     new = [(feedback, receipt) for feedback, receipt in stored if not receipt.duplicate]
     if not tracing.enabled or not new:

@@ -25,19 +25,14 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import NotReady, StoreError
 
 MOST_BUDGETS: Final = 100
-#: longest wait of a probe for the router's state, seconds
+#: time limit for a read of the router's state or of the budgets, seconds
 PROBE_S = 4.0
 
 endpoints = documented("Operations")
 
 
-def state_of(router: Router) -> SharedRead[RouterState]:
-    """Reads the router's state on its own thread, so that probes do not wait for other requests."""
-    return SharedRead(router.state, name="state", limit_s=PROBE_S)
-
-
 def budgets_of(router: Router) -> SharedRead[Mapping[tuple[str, str, str], float]]:
-    """Reads the spent share of each dollar budget. Keys: (kind of spender, its name, period)."""
+    """Reads the spent share of each dollar budget on its own thread. Keys: (kind of spender, its name, period)."""
 
     def read() -> Mapping[tuple[str, str, str], float]:
         states = budget_states(router.database, settings=router.settings, now=time.time())
@@ -51,7 +46,7 @@ def budgets_of(router: Router) -> SharedRead[Mapping[tuple[str, str, str], float
 
 
 async def current_state(request: Request) -> RouterState:
-    """The router's state, read after this call. Raises NotReady, StoreError."""
+    """The router's state, read after this call began. Raises NotReady, StoreError."""
     state: SharedRead[RouterState] = request.app.state.read_state
     return await state.value()
 
@@ -84,7 +79,7 @@ async def ready(request: Request) -> Response:
     """
     readiness = router_of(request).readiness
     futures, seconds = readiness.ask()
-    # Not on the threads of other requests: if the database is down, all of them may be waiting for it.
+    # These Futures do not run on the threads of other requests, all of which may be waiting for the database.
     if futures:
         await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
     parts = readiness.states()
@@ -110,7 +105,7 @@ async def status(request: Request) -> Response:
     responses={200: {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(request: Request) -> Response:
-    """Read the metrics in Prometheus text format. This process's own are included even if the database fails."""
+    """Read the metrics in Prometheus text format. Those of this process are included even if the database fails."""
     reads = _read_or_none(current_state(request)), _read_or_none(request.app.state.read_budgets.value())
     state, budgets = await asyncio.gather(*reads)
     process: Metrics = request.app.state.metrics
@@ -124,7 +119,7 @@ async def _read_or_none(read: Awaitable[Value]) -> Value | None:
         return None
 
 
-#: default lengths of an overview and of a report, seconds
+#: default periods of an overview and of a report, seconds
 _DAY_S, _WEEK_S = 86_400.0, 7 * 86_400.0
 
 _TIME: Final[dict[str, Any]] = {"ge": 0, "le": 1e11, "allow_inf_nan": False}
@@ -145,8 +140,8 @@ async def read_overview(
 ) -> Response:
     """Read reward, quality, cost and traffic, over time and by arm.
 
-    The time is widened to whole hours. The reply is made of hourly totals, which are about half a minute behind, so it
-    is equally fast in a store of any size.
+    The period is extended to whole hours. The reply is computed from hourly totals, which are about half a minute old,
+    so it is equally fast in a store of any size.
     """
     router = router_of(request)
     end = time.time() if until is None else until
@@ -154,7 +149,7 @@ async def read_overview(
     label = router.ledger.label
 
     def read() -> object:
-        # Converted on this thread: a thousand points would block the event loop.
+        # Converted here, on a thread, because a thousand points would block the event loop.
         return plain(overview(router.database, policy=label, since=begin, until=end, step=step))
 
     return JsonReply(await reads_of(request).run(read))
@@ -177,10 +172,11 @@ async def read_report(
         ),
     ] = None,
 ) -> Response:
-    """Compare dollars and quality with always using one arm, with intervals and a verdict; by arm, tenant, price, week.
+    """Compare dollars and quality of routing with always using one arm: by arm, tenant, price and week.
 
-    Estimated from the logged decisions. If the time has more than 30,000 questions, a uniform sample of them is read
-    (`sample`); totals (`asked`) are exact. A report therefore takes at most seconds in a store of any size.
+    The figures have intervals and a verdict; they are estimated from the logged decisions. If the period has more than
+    30,000 questions, a uniform sample of them is read (`sample`), so a report takes seconds at most. Totals (`asked`)
+    are exact.
     """
     router, now = router_of(request), time.time()
     end = now if until is None else until

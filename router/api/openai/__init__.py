@@ -1,1 +1,1 @@
-"""The part of OpenAI's HTTP interface that chat clients use: models and chat completions, in front of our decisions."""
+"""OpenAI's HTTP interface, as far as chat clients use it: models, chat completions and responses."""

@@ -1,4 +1,4 @@
-"""OpenAI's endpoints: models, chat completions, Open Responses; and ChatExchange, which takes a chat to its reply."""
+"""Endpoints of OpenAI's interface: models, chat completions and responses."""
 
 import logging
 import time
@@ -89,20 +89,19 @@ async def chat(body: requests.ChatBody, request: Request, idempotency_key: Idemp
 
 
 async def chat_directly(request: Request) -> Response | None:
-    """The reply to a simple chat completion; None to hand the request to FastAPI (see `route_directly`)."""
+    """Reply without FastAPI; None for a request that FastAPI has to handle (see `route_directly`)."""
     body = await plain_body(request, requests.ChatBody)
     return None if body is None else await chat(body, request, request.headers.get(KEY_HEADER))
 
 
 async def create_directly(request: Request) -> Response | None:
-    """The reply to a simple request for a response; None to hand the request to FastAPI (see `route_directly`)."""
     body = await plain_body(request, ResponseBody)
     return None if body is None else await create(body, request, request.headers.get(KEY_HEADER))
 
 
 @endpoints.post("/v1/completions", include_in_schema=False)
 async def completions(_request: Request) -> Response:
-    """Refuse the older completions, and point to chat completions: some clients use the older ones by default."""
+    """Refuse the older completions, which some clients use by default, and point to chat completions."""
     raise NotFound(
         "the older completions are not served here, chat completions are",
         remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
@@ -162,31 +161,29 @@ async def cancel(response_id: ResponsePath, request: Request) -> Response:
     return JsonReply(stored_response(request, await record_of(request, response_id)))
 
 
-#: longest delay of the beginning of a stream, seconds: it waits for the first content, and proxies close silent
-#: connections
+#: A stream begins with the first content, so that an earlier error can set the status. After this many seconds it
+#: begins anyway, because proxies close silent connections.
 HOLD_S: Final = 30.0
 
-#: makes the events of a reply in pieces, each as its bytes
 ReplyStream = replies.ChatStream | ResponseStream
 
 
 @dataclass(frozen=True, slots=True)
 class ChatExchange:
-    """A chat, and the format of its reply."""
+    """Answers a chat in one of two formats: chat completions or responses."""
 
     request: Request
     question: requests.ChatQuestion
     _: KW_ONLY
-    #: writes the whole reply from (decision, outcome, base=URL of this service, saved=dollars or None)
+    #: function of (decision, outcome, base=URL of this service, saved=dollars or None) that makes the whole reply
     whole: Callable[..., Mapping[str, Any]]
-    #: makes the ReplyStream of (decision, base=URL of this service)
+    #: function of (decision, base=URL of this service) that makes the events of a reply in pieces
     stream: Callable[..., ReplyStream]
 
     async def reply(self) -> Response:
-        """Decide the question, have a worker answer it, and return the reply.
+        """Decide the question, have a worker answer it, and reply. Raises errors that come before the decision.
 
-        Raises errors that come before the decision. Later errors become replies that ask clients not to repeat the
-        request, since a repeated request would make another decision.
+        Later errors become replies that ask the client not to repeat the request, which would make another decision.
         """
         request, query = self.request, self.question.query
         router = router_of(request)
@@ -229,15 +226,15 @@ class ChatExchange:
         except Conflict as error:
             if error.field != RESULTS:
                 raise
-            return await self._decide()  # another request has used the results of the tools meanwhile
+            return await self._decide()  # another request has meanwhile used the results of the tools
         return decision, query.id is None or query.request.get(NAMED_ID) is False
 
     async def _next_turn(self) -> Query | Decision | None:
-        """The query as the next turn of the tool loop whose results it brings, for the arm that called the tools.
+        """Continue a tool loop: the results of tools go to the arm that called the tools.
 
-        Returns the decision of that turn if the same request came before. Returns None, so that an arm is drawn, if no
-        loop is found, the loop has had too many turns or took too long, its arm cannot answer, or the caller may not
-        use that arm. Raises StoreError.
+        Returns the query of the next turn, or the decision of that turn if the same request came before. Returns None,
+        so that an arm is drawn, if no loop is found, the loop has had too many turns or took too long, its arm cannot
+        answer, or the caller may not use that arm. Raises StoreError.
         """
         query, calls = self.question.query, self.question.calls
         if calls is None:
@@ -266,12 +263,12 @@ class ChatExchange:
         reply.headers.update(headers(decision))
         if isinstance(error, replies.ServerFault):
             reply.status_code = error.status  # `refusal` replies 400 to a 422 of the model's server
-        if error.status != 429:  # after a 429 a client may ask again, when the time in the reply is over
+        if error.status != 429:  # after a 429 the client may repeat the request when Retry-After is over
             reply.headers["x-should-retry"] = "false"
         return reply
 
     async def _pieces(self, answer: PendingAnswer) -> AsyncIterator[bytes]:
-        """The events of the reply. Raises CallerGone, and the error of an answer that fails before any event."""
+        """The events of the reply. Raises CallerGone, and the error of an answer that fails before its first event."""
         savings, begin_at = router_of(self.request).savings, time.monotonic() + HOLD_S
         stream = partial(self.stream, base=str(self.request.base_url))
         reply, has_begun = stream(answer.decision), False
@@ -321,7 +318,7 @@ def _parts(reply: ReplyStream, group: Sequence[AnswerEvent], *, savings: Savings
 
 
 def _error_in_stream(error: Exception, *, has_content: bool) -> dict[str, Any]:
-    """The error for a stream that has begun: its status is sent already, so only an event can report the failure."""
+    """The error for a stream that has begun. Its status is sent already, so only an event can report the failure."""
     fault = error if isinstance(error, RagBanditError) else None
     if fault is None:
         log.error("unexpected error in a stream", extra={"action": "error"}, exc_info=error)

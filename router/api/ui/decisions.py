@@ -34,7 +34,7 @@ pages = APIRouter(include_in_schema=False)
 
 @pages.get("/ui/decisions")
 async def listed(request: Request) -> Response:
-    """The search, or a redirect to the decision with the id of the form."""
+    """The search; a redirect to the decision if the form has an id."""
     form = {name: request.query_params.get(name, "").strip()[:200] for name in _FIELDS}
     router, named = router_of(request), form["id"]
     if named:
@@ -59,7 +59,6 @@ async def listed(request: Request) -> Response:
 
 @pages.get("/ui/decisions/{decision_id}")
 async def one(decision_id: str, request: Request) -> Response:
-    """One decision explained."""
     router, explained = router_of(request), await decisions.explained_for(request, decision_id)
     values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
     values["may_rate"] = caller_of(request).role != "reader"
@@ -68,7 +67,6 @@ async def one(decision_id: str, request: Request) -> Response:
 
 @pages.post("/ui/decisions/{decision_id}/cancel")
 async def cancel(decision_id: str, request: Request) -> Response:
-    """Cancel the answer of a decision."""
     await form_of(request)
     await decisions.cancel(decision_id, request)
     return onward(f"/ui/decisions/{decision_id}")
@@ -76,7 +74,6 @@ async def cancel(decision_id: str, request: Request) -> Response:
 
 @pages.post("/ui/decisions/{decision_id}/rating")
 async def rate(decision_id: str, request: Request) -> Response:
-    """Store a rating of the answer."""
     await _rated(request, await form_of(request, "rating"), decision_id=decision_id, source="human")
     return onward(f"/ui/decisions/{decision_id}")
 
@@ -98,7 +95,7 @@ Skip = Annotated[int, QueryParameter(ge=0, lt=1_000_000)]
 
 @pages.get("/ui/labels")
 async def labels(request: Request, skip: Skip = 0) -> Response:
-    """The next answer to label. skip: number of answers to skip, newest first."""
+    """The next answer to label. skip: number of newer answers to skip."""
     router, caller = router_of(request), caller_of(request)
     read = partial(router.store.label_queue, tenant=caller.tenant, limit=1, skip=skip)
     tasks = await reads_of(request).run(read)

@@ -1,5 +1,3 @@
-"""The HTTP application around one Router, and its server."""
-
 import asyncio
 import base64
 import contextlib
@@ -73,7 +71,6 @@ READ_THREADS, MAX_READS = 8, 256
 
 class _Service(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document, with descriptions of all fields and this service's own limits of its input."""
         api = describe(super().openapi())
         router = getattr(self.state, "router", None)
         if router is None:

@@ -67,15 +67,12 @@ async def known_parameters(request: Request) -> None:
             raise InvalidInput(message, field=name[:80], remedy=remedy)
 
 
-def documented(tag: str, *, any_parameter: bool = False) -> APIRouter:
-    """Make a router for endpoints with this tag in /docs. any_parameter: accept unknown query parameters."""
+def documented(tag: str, *, errors: dict[int | str, dict[str, Any]] = ERRORS, any_parameter: bool = False) -> APIRouter:
     checks = [] if any_parameter else [Depends(known_parameters)]
-    return APIRouter(tags=[tag], dependencies=checks, responses=ERRORS)
+    return APIRouter(tags=[tag], dependencies=checks, responses=errors)
 
 
 class Reads:
-    """Threads for blocking calls. most: largest number of calls that run or wait; further calls are refused."""
-
     def __init__(self, *, threads: int, most: int, limit_s: float) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="ragbandit-reads")
         self._most, self._limit_s = most, limit_s
@@ -109,9 +106,7 @@ class SharedRead(Generic[Value]):
         self._lock = threading.Lock()
 
     async def value(self) -> Value:
-        """Return a value whose read begins after this call. Raises NotReady after `limit_s` seconds, and errors of the
-        read.
-        """
+        """Return a value whose read begins after this call. Raises NotReady in time, and the errors of the read."""
         with self._lock:
             # A read that runs already may miss the caller's last write.
             if self._next is None or self._next.running() or self._next.done():
@@ -145,10 +140,9 @@ class CallerGone(Exception):
 
 
 class Waiter:
-    """Waits until it is notified, or until the caller closes the connection. Read the request's body first.
-
-    It waits in the request's own task: a notification makes an asyncio timeout expire. Separate tasks for the
-    connection and for the work would take as long as a decision.
+    """Waits until it is notified, or until the caller closes the connection. Read the request's body first. It waits in
+    the request's own task, where a notification makes an asyncio timeout expire: separate tasks for the connection and
+    for the work would take as long as a decision.
     """
 
     def __init__(self, request: Request) -> None:
@@ -211,10 +205,7 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
 
 
 async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Reply:
-    """The Future's result. what: name of the id with which the caller may safely send the request again.
-
-    Raises CallerGone, NotReady after SERVE_S seconds, and the Future's exception.
-    """
+    """The Future's result. Raises CallerGone, NotReady after SERVE_S seconds, and the Future's exception."""
     (result,) = await awaited_all(request, [future], what=what)
     if isinstance(result, BaseException):
         raise result
@@ -224,7 +215,7 @@ async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Re
 async def awaited_all(
     request: Request, futures: "Sequence[Future[Reply]]", *, what: str
 ) -> list[Reply | BaseException]:
-    """The result or the exception of each Future, in order; NotReady if it is not done in time. Raises CallerGone."""
+    """The result or exception of each Future, in order; NotReady after SERVE_S seconds. Raises CallerGone."""
     await all_done(request, futures, limit_s=SERVE_S)
     results: list[Reply | BaseException] = []
     for future in futures:
@@ -238,7 +229,6 @@ async def awaited_all(
 
 
 def check_count(items: Sequence[object], *, most: int) -> None:
-    """Raises InvalidInput for a batch that is empty or too large."""
     if not 0 < len(items) <= most:
         message = f'"items" has {len(items)} entries'
         raise InvalidInput(message, field="items", remedy=f"send between 1 and {most}")

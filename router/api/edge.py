@@ -115,7 +115,6 @@ class Edge:
             await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send)
 
     async def _admit(self, exchange: "_Exchange") -> None:
-        """Store the caller in the ASGI state, and count the request. Raises the errors of Gate and RateLimiter."""
         gate: Gate = self.state.gate
         caller = await gate.caller(exchange.scope, rule=exchange.rule, path=exchange.path)
         exchange.scope.setdefault("state", {})["caller"] = caller
@@ -145,7 +144,6 @@ class _Exchange:
         self._read: list[bytes] = []
         #: HTTP status; 0 until the reply begins
         self.status = 0
-        #: headers added to the reply
         self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
         #: path of the endpoint in FastAPI's form; None until FastAPI has found it, and for unknown paths
         self.route: str | None = None
@@ -158,7 +156,6 @@ class _Exchange:
             self.headers += page_headers(path)
 
     async def receive(self) -> Message:
-        """The next part of the request. Raises HTTPException (413) if the body is too large."""
         if self._read:
             return {"type": "http.request", "body": self._read.pop(), "more_body": False}
         message = await self._receive()
@@ -172,7 +169,6 @@ class _Exchange:
         self._read = [body]
 
     async def send(self, message: Message) -> None:
-        """Send a part of the reply. The first part gets `headers` in addition to its own."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.route = getattr(self.scope.get("route"), "path", self.route)

@@ -1,5 +1,4 @@
-"""Findings: faults of an installation, each with its remedy. `validate`, `status`, /ready and the overview page print
-them.
+"""Findings: faults of an installation and their remedies, for `validate`, `status`, /ready and the overview page.
 
 Checks only read. Functions import database engines and Redis clients themselves, so that `validate` loads them only if
 they are configured.
@@ -42,7 +41,7 @@ WRONG_S: Final = 60.0
 LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
 REPLY_S: Final = 3.0
-#: factor by which a dollar budget raises the price before it is a finding; smaller ones hardly change the choices
+#: price factor of a dollar budget from which there is a finding; smaller factors hardly change the choice of arms
 NOTICED: Final = 1.5
 #: largest number of updates in the comparison of reward.weight with labels, newest first
 MOST_ROWS: Final = 20_000
@@ -62,7 +61,6 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """The finding without its severity, in one line."""
         return f"{self.about}: {self.what.rstrip('.')}" + (f"; do: {self.remedy}" if self.remedy else "")
 
 
@@ -169,9 +167,8 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
 def of_store(
     database: "Database", *, settings: "Settings", now: float, weigh: bool = True, month: "Report | None" = None
 ) -> list[Finding]:
-    """Findings of the newest rows. month: the report of the last 30 days; None if it is not made yet.
-
-    weigh: whether to compare reward.weight with the labels, and routing with always using one arm.
+    """Findings of the newest rows. weigh: compare reward.weight with labels, and routing with always using one arm.
+    month: the report of the last 30 days; None if it is not made yet.
     """
     checks = [_schema, _costs, _uneven, _budgets, _failing]
     if weigh:
@@ -386,7 +383,7 @@ def _differing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Itera
 
 
 def _hosts(cards: "Sequence[ProcessCard]", value: "Callable[[ProcessCard], str | None]") -> dict[str, set[str]]:
-    """Returns value -> hosts on which a process has it. Processes without a value are skipped."""
+    """Returns value -> hosts of the processes with this value, without processes that have none."""
     hosts: dict[str, set[str]] = defaultdict(set)
     for card in cards:
         card_value = value(card)

@@ -61,10 +61,7 @@ async def _server_of(app: Any) -> Any:
 
 
 async def _called(context: "Context", endpoint: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an endpoint for the caller of a tool. Returns its reply, or raises its error.
-
-    The call is a request within this process. The edge checks it like any request.
-    """
+    """Call an endpoint by a request in this process, with the agent's key. Returns its reply, or raises its error."""
     assert context.request is not None  # the SDK sets it for every request over HTTP
     outer, progress = context.request.scope, _Progress(context)
     streams = endpoint == "POST /v1/answer" and "progress_token" in (context.meta or {})

@@ -32,8 +32,6 @@ learns from."""
 
 
 class Row(NamedTuple):
-    """A tool. endpoint: "METHOD /path". description: text for agents."""
-
     endpoint: str
     description: str
 

@@ -163,7 +163,6 @@ class Metrics:
         self._router = router
 
     def decided(self, decision: Decision, *, seconds: float) -> None:
-        """Count a decision. seconds: from request to committed decision."""
         self.route_seconds.observe(seconds)
         self.decisions.labels(decision.arm, decision.explored).inc()
         if decision.fault:

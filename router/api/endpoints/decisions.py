@@ -1,5 +1,3 @@
-"""Decision endpoints: route or answer a question, report an outcome, cancel an answer, read a decision."""
-
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -53,7 +51,6 @@ from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Messag
 ROUTE: Final = "/v1/route"
 #: content types that `plain_body` accepts; FastAPI accepts more
 _JSON_TYPES: Final = (["application/json"], ["application/json; charset=utf-8"])
-#: largest `wait_s` of /v1/answer, seconds
 MAX_WAIT_S = 600
 
 DecisionPath = Annotated[
@@ -174,10 +171,7 @@ async def _routed(request: Request, body: RouteBody, *, key: str | None) -> Resp
 
 
 def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
-    """Add the trace to the query's `request`, and perhaps the request's id.
-
-    The id is added if the caller chose it, and if traces or JSON logs are on, because their readers search by it.
-    """
+    """Add the trace to a query, and the request's id if the caller chose it, or if traces or JSON logs are on."""
     tracing, settings = tracing_of(request), router_of(request).settings
     entries: dict[str, object] = dict(span.carrier)
     if tracing.enabled or settings.log.format == "json" or "x-request-id" in request.headers:
@@ -214,10 +208,7 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
 
 
 async def whole_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
-    """Make the query of a body, and rewrite a question that has messages. key: the header Idempotency-Key.
-
-    Raises InvalidInput, Forbidden if the caller may not use the tenant or an arm, BudgetSpent, and CallerGone.
-    """
+    """The query of a body, rewritten if it has messages. Raises InvalidInput, Forbidden, BudgetSpent, CallerGone."""
     query = await _query(request, body, key=key, run_by=run_by)
     return query if isinstance(query, Query) else await awaited(request, query, what="decision_id")
 

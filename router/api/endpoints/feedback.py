@@ -1,5 +1,3 @@
-"""Feedback endpoints: one item, and a batch."""
-
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
@@ -83,7 +81,11 @@ async def batch(body: FeedbackBatchBody, request: Request) -> Response:
     The reply has one entry per item, in order: a receipt or an error.
     """
     check_count(body.items, most=MAX_BATCH)
-    items = await _owned(request, [_checked_item(request, item) for item in body.items])
+    checked = [_checked_item(request, item) for item in body.items]
+    unknown = await strangers(request, (item.decision_id for item in checked if isinstance(item, Feedback)))
+    items = [
+        unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in checked
+    ]
     stored = iter(await _stored(request, [item for item in items if isinstance(item, Feedback)]))
     results = [next(stored) if isinstance(item, Feedback) else item for item in items]
     reply: BatchReply = {
@@ -93,9 +95,7 @@ async def batch(body: FeedbackBatchBody, request: Request) -> Response:
 
 
 async def _stored(request: Request, items: Sequence[Feedback]) -> list[Receipt | BaseException]:
-    """Store and count judgements. Returns a receipt or an error for each. Raises Overloaded if all are refused,
-    CallerGone.
-    """
+    """Store and count judgements. Returns a receipt or an error for each. Raises Overloaded, CallerGone."""
     receipts = await awaited_all(request, router_of(request).submit_feedback_batch(items), what="feedback_id")
     stored = [(item, receipt) for item, receipt in zip(items, receipts, strict=True) if isinstance(receipt, Receipt)]
     metrics: Metrics = request.app.state.metrics
@@ -108,13 +108,6 @@ async def _stored(request: Request, items: Sequence[Feedback]) -> list[Receipt |
             metrics.events.labels(item.event, result).inc()
     await _trace_feedback(request, stored)
     return receipts
-
-
-async def _owned(request: Request, items: Sequence[Feedback | RagBanditError]) -> list[Feedback | RagBanditError]:
-    unknown = await strangers(request, (item.decision_id for item in items if isinstance(item, Feedback)))
-    return [
-        unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in items
-    ]
 
 
 def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBanditError:

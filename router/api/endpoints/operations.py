@@ -1,9 +1,8 @@
-"""Operations endpoints: health, readiness, status, metrics."""
-
 import asyncio
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import Query, Request
@@ -106,13 +105,14 @@ async def status(request: Request) -> Response:
 )
 async def metrics(request: Request) -> Response:
     """Read the metrics in Prometheus text format. Those of this process are included even if the database fails."""
-    reads = _read_or_none(current_state(request)), _read_or_none(request.app.state.read_budgets.value())
+    reads = read_or_none(current_state(request)), read_or_none(request.app.state.read_budgets.value())
     state, budgets = await asyncio.gather(*reads)
     process: Metrics = request.app.state.metrics
     return Response(process.text(state, budgets=budgets), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _read_or_none(read: Awaitable[Value]) -> Value | None:
+async def read_or_none(read: Awaitable[Value]) -> Value | None:
+    """The result of a read; None if the database does not reply, or not in time."""
     try:
         return await read
     except (NotReady, StoreError):
@@ -148,11 +148,9 @@ async def read_overview(
     begin = max(0.0, end - _DAY_S) if since is None else since
     label = router.ledger.label
 
-    def read() -> object:
-        # Converted here, on a thread, because a thousand points would block the event loop.
-        return plain(overview(router.database, policy=label, since=begin, until=end, step=step))
-
-    return JsonReply(await reads_of(request).run(read))
+    read = partial(overview, router.database, policy=label, since=begin, until=end, step=step)
+    # Converted on the thread too, because a thousand points would block the event loop.
+    return JsonReply(await reads_of(request).run(lambda: plain(read())))
 
 
 @endpoints.get(

@@ -148,7 +148,6 @@ def _check_offered(router: Router, arm: str) -> None:
 
 
 def base_of(router: Router) -> PolicyLabel:
-    """Label of the configured policy; versions are stored under it."""
     return PolicyLabel(router.settings.policy.label)
 
 

@@ -64,15 +64,14 @@ class PendingAnswer:
     async def events(self) -> AsyncIterator[list[AnswerEvent]]:
         """The events of the answer, in groups that arrived together; an empty group after PING_S seconds without one.
 
-        The last event is the Outcome, unless `limit_s` seconds pass before it comes. The pieces together are its
-        answer. They come while the arm writes if the answer is `live` and the arm sends pieces; else the answer is one
-        piece.
+        The pieces together are the answer. It is one piece unless it is `live` and the arm sends pieces. The Outcome is
+        the last event, unless `limit_s` seconds pass before it comes.
 
-        If the caller goes away, the answer is cancelled, provided that `is_own` is set and no other request of this
-        process waits for it. Stopping early counts as going away; close the iterator then (contextlib.aclosing).
+        If the caller goes away, or closes the iterator early (contextlib.aclosing), an answer that `is_own` is
+        cancelled, provided that no other request of this process waits for it.
 
-        Raises CallerGone if the caller closes the connection, TimeoutError if the service shuts down, and AnswerChanged
-        if the worker died and the arm wrote another answer in its second run.
+        Raises CallerGone, TimeoutError if the service shuts down, and AnswerChanged if the worker died and the arm
+        wrote another answer in its second run.
         """
         router, sent = router_of(self.request), _Sent(self)
         stream: ReadStream | None = None
@@ -132,10 +131,7 @@ class PendingAnswer:
 
 
 async def asked(request: Request, decision: Decision, *, live: bool, limit_s: float, is_own: bool) -> PendingAnswer:
-    """Ask a worker, or this process, for the answer. Call `forget` at the end. Raises StoreError, Overloaded, NotReady.
-
-    A worker is asked even if the caller has gone, because the recovery loop would ask for the stored decision anyway.
-    """
+    """Ask for the answer to a decision. Call `forget` at the end. Raises StoreError, Overloaded, NotReady."""
     router = router_of(request)
     answer = partial(PendingAnswer, request=request, decision=decision, limit_s=limit_s, live=live, is_own=is_own)
     inline = None if router.inline is None else router.inline.begin(decision, live=live)
@@ -145,6 +141,7 @@ async def asked(request: Request, decision: Decision, *, live: bool, limit_s: fl
     streams = router.streams
     if live and streams is not None:
         await reads_of(request).run(partial(streams.want, decision.id))
+    # The caller may have gone; the recovery loop would ask for the answer of a stored decision anyway.
     try:
         waiting = await asyncio.wait_for(asyncio.wrap_future(router.answers.submit(decision)), SERVE_S)
     except TimeoutError as error:
@@ -232,10 +229,8 @@ def _abandon(answer: PendingAnswer) -> None:
 class EventStream(StreamingResponse):
     """A reply in server-sent events. Status and headers are sent with the first event, so they name the right decision.
 
-    events: the events as bytes. Only they wait for the end of the connection, and raise CallerGone. Starlette's
-        StreamingResponse would wait for it too, and there may be only one reader.
-    answer: the answer that is sent.
-    refused: makes the reply to an error that comes before the first event; None if the edge makes it.
+    Only `events` waits for the end of the connection, and raises CallerGone; Starlette's StreamingResponse would also
+    wait. refused: makes the reply to an error before the first event; None if the edge makes it.
     """
 
     media_type = "text/event-stream"
@@ -275,17 +270,12 @@ async def _chained(first: bytes, following: AsyncIterator[bytes]) -> AsyncIterat
 
 
 def event_of(value: Any, *, name: str | None) -> bytes:
-    """A server-sent event with a value as JSON. name: None for an event without a name."""
     head = "" if name is None else f"event: {name}\n"
     return b"%bdata: %b\n\n" % (head.encode(), json_of(value))
 
 
 async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[bytes]:
-    """The events of /v1/answer. The last one is "pending" if no outcome comes within `limit_s` seconds.
-
-    If another arm answers because the drawn arm failed, a second event `decision` names it. seconds: duration of the
-    first decision.
-    """
+    """The events of /v1/answer; the last is "pending" if no outcome comes in time. seconds: time of the decision."""
     decision = answer.decision
     pending = pending_json(decision, seconds=seconds)
     try:
@@ -293,7 +283,7 @@ async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[b
         last: bytes = event_of(name="outcome", value=pending)
         async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
             async for group in events:
-                if answer.decision is not decision:
+                if answer.decision is not decision:  # the drawn arm failed, and another arm answers
                     decision = answer.decision
                     yield event_of(name="decision", value=route_json(decision, seconds=seconds))
                 if not group:

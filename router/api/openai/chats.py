@@ -50,7 +50,7 @@ class Chat:
     turns: tuple[Message, ...]
     #: messages and parameters as the caller sent them, by the names of chat completions
     sent: Mapping[str, Any]
-    #: entries of the query's `request`
+    #: entries for `Query.request`
     facts: Mapping[str, Json]
     #: types of the tools and items that were left out
     ignored: tuple[str, ...] = ()
@@ -59,8 +59,7 @@ class Chat:
 def read_chat(
     sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, passed: bool, ignored: Sequence[str] = ()
 ) -> Chat:
-    """Read the messages and parameters of a chat completion. Raises InvalidInput and Unsupported, which name the
-    message.
+    """Read the messages and parameters of a chat completion. Raises InvalidInput, which names the message.
 
     at: name of the parameter that has the messages, for errors.
     skip: number of messages before the messages of this parameter.
@@ -276,9 +275,8 @@ def is_reference(item: Mapping[str, Any]) -> bool:
 
 
 def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str) -> str | None:
-    """Append an item of a response to the messages of a chat. Calls of any tool become calls of functions.
-
-    Returns None, or the type of the item if it was left out because no chat model can read it.
+    """Append an item of a response to the messages of a chat. Calls of any tool become calls of functions. Returns
+    None, or the type of the item if it was left out because no chat model can read it.
     """
     kind, role = str(item.get("type") or "message"), item.get("role")
     call_id = item.get("call_id") or (item.get("id") if kind == CALL or kind.endswith("_output") else None)
@@ -347,9 +345,7 @@ def in_namespace(name: str, space: object) -> str:
 
 def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[str, Any], list[str]]:
     """Convert the tools of a response to functions. Returns (parameters of chat completions, types of ignored tools).
-
-    Tools that OpenAI runs itself, and others that are not functions, are ignored. Raises Unsupported if the choice
-    demands a call of an ignored tool.
+    Tools that are not functions, or that OpenAI runs itself, are ignored. Raises Unsupported if the choice demands one.
     """
     functions: list[dict[str, Any]] = []
     ignored: list[str] = []

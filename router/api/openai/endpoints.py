@@ -37,14 +37,10 @@ from ragbandit.shared.types import NAMED_ID, Decision, Outcome, Query
 
 log = logging.getLogger("ragbandit.api")
 
-endpoints = documented("OpenAI", any_parameter=True)
+endpoints = documented("OpenAI", errors=replies.ERRORS, any_parameter=True)
 
 
-@endpoints.get(
-    "/v1/models",
-    summary="List the models",
-    responses={**replies.ERRORS, 200: described("All models.", replies.ModelList)},
-)
+@endpoints.get("/v1/models", summary="List the models", responses={200: described("All models.", replies.ModelList)})
 async def models(request: Request) -> Response:
     """List the models: `auto` lets the policy choose the arm, `auto:<price>` does so at a price of the setting
     `cost_weights`, and `arm/<name>` is an arm that our workers run.
@@ -53,9 +49,7 @@ async def models(request: Request) -> Response:
 
 
 @endpoints.get(
-    "/v1/models/{model:path}",
-    summary="Read one model",
-    responses={**replies.ERRORS, 200: described("The model.", replies.Model)},
+    "/v1/models/{model:path}", summary="Read one model", responses={200: described("The model.", replies.Model)}
 )
 async def model(
     model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
@@ -70,7 +64,6 @@ async def model(
     "/v1/chat/completions",
     summary="Answer a chat message",
     responses={
-        **replies.ERRORS,
         200: described("The answer; with `stream` in pieces.", replies.ChatCompletion) | {"content": replies.STREAM},
         504: {"model": replies.OpenAIErrorReply},
     },
@@ -117,7 +110,6 @@ ResponsePath = Annotated[DecisionIdText, PathParameter(description="Id of the re
     replies.RESPONSES,
     summary="Create a response",
     responses={
-        **replies.ERRORS,
         200: described("The response; with `stream` its events.", ResponseReply) | {"content": replies.STREAM},
         504: {"model": replies.OpenAIErrorReply},
     },
@@ -132,9 +124,7 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     return await ChatExchange(request, question, whole=response, stream=ResponseStream).reply()
 
 
-@endpoints.get(
-    _RESPONSE, summary="Read a response", responses={**replies.ERRORS, 200: described("The response.", ResponseReply)}
-)
+@endpoints.get(_RESPONSE, summary="Read a response", responses={200: described("The response.", ResponseReply)})
 async def read(response_id: ResponsePath, request: Request) -> Response:
     """Read a response, with or without its answer.
 
@@ -148,7 +138,7 @@ async def read(response_id: ResponsePath, request: Request) -> Response:
 @endpoints.post(
     f"{_RESPONSE}/cancel",
     summary="Cancel a response",
-    responses={**replies.ERRORS, 200: described("The response as it is now.", ResponseReply)},
+    responses={200: described("The response as it is now.", ResponseReply)},
 )
 async def cancel(response_id: ResponsePath, request: Request) -> Response:
     """Cancel a response, whether or not its answer has begun.
@@ -181,9 +171,8 @@ class ChatExchange:
     stream: Callable[..., ReplyStream]
 
     async def reply(self) -> Response:
-        """Decide the question, have a worker answer it, and reply. Raises errors that come before the decision.
-
-        Later errors become replies that ask the client not to repeat the request, which would make another decision.
+        """Decide the question, have a worker answer it, and reply. Raises errors that come before the decision. Later
+        errors become replies that ask the client not to repeat the request, which would make another decision.
         """
         request, query = self.request, self.question.query
         router = router_of(request)
@@ -230,11 +219,10 @@ class ChatExchange:
         return decision, query.id is None or query.request.get(NAMED_ID) is False
 
     async def _next_turn(self) -> Query | Decision | None:
-        """Continue a tool loop: the results of tools go to the arm that called the tools.
-
-        Returns the query of the next turn, or the decision of that turn if the same request came before. Returns None,
-        so that an arm is drawn, if no loop is found, the loop has had too many turns or took too long, its arm cannot
-        answer, or the caller may not use that arm. Raises StoreError.
+        """Continue a tool loop: the results of tools go to the arm that called the tools. Returns the query of the next
+        turn, or the decision of that turn if the same request came before. Returns None, so that an arm is drawn, if no
+        loop is found, the loop has had too many turns or took too long, its arm cannot answer, or the caller may not
+        use that arm.
         """
         query, calls = self.question.query, self.question.calls
         if calls is None:

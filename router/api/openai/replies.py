@@ -272,7 +272,6 @@ def _head(decision: Decision) -> dict[str, Any]:
 
 
 def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
-    """The `usage` of a completion. saved: dollars that the answer saved; None if unknown."""
     usage: dict[str, Any] = {
         "prompt_tokens": cost.prompt_tokens,
         "completion_tokens": cost.completion_tokens,
@@ -284,9 +283,7 @@ def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
 
 
 def finish_of(outcome: Outcome) -> FinishReason:
-    """OpenAI's reason for the end of the answer. If the chat was passed on, it is the reason that the model's server
-    gave.
-    """
+    """The finish reason. It is the one that the model's server gave, if the chat was passed on."""
     reason = outcome.reply.get("finish_reason")
     if outcome.status == "answered" and reason in get_args(FinishReason):
         return cast(FinishReason, reason)
@@ -300,9 +297,7 @@ def message_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def _cited(outcome: Outcome, *, base: str) -> Iterator[tuple[Source, str]]:
-    """Each passage and its URL. Clients drop citations without a URL, so a missing one is replaced by the decision's
-    URL.
-    """
+    """Each passage and its URL: the decision's URL if it has none, because clients drop citations without URLs."""
     record = f"{base.rstrip('/')}/v1/decisions/{outcome.decision_id}"
     for number, source in enumerate(outcome.sources, start=1):
         yield source, source.url or f"{record}#{number}"
@@ -357,9 +352,8 @@ DONE: Final = b"data: [DONE]\n\n"
 
 
 class ChatStream:
-    """Makes the events of a streamed chat completion, as bytes.
+    """Makes the events of a streamed chat completion, as bytes. include_usage: send the usage in the last chunk.
 
-    include_usage: whether the last chunk has the usage, and all others a null.
     open_webui: whether the client is Open WebUI, which shows what the arm does, and sources with their texts.
     """
 
@@ -389,7 +383,6 @@ class ChatStream:
         return [self._status(event.text, done=False)]
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
-        """The last events of an answer. saved: dollars that it saved; None if unknown."""
         events, delta = self._before_piece(), {}
         if self._open_webui:
             events += [self._event(event=source) for source in _sources(outcome, base=self._base)]
@@ -402,7 +395,6 @@ class ChatStream:
         return [*events, DONE]
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
-        """The last events of an answer that failed; clients raise `error`."""
         return [event_of({"error": error}, name=None), DONE]
 
     def _before_piece(self) -> list[bytes]:

@@ -38,8 +38,6 @@ _STARTED: Final = int(time.time())
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelChoice:
-    """What a request asks for by the name of its model."""
-
     #: the arm to use; None if the policy chooses
     arm: ArmName | None = None
     #: name of the price at which the policy chooses; None for the default
@@ -97,9 +95,7 @@ _SESSIONS: Final = ("x-ragbandit-session-id", "x-openwebui-chat-id")
 _MOST_PAIRS: Final = 16
 _LONGEST_KEY: Final = 64
 _LONGEST_VALUE: Final = 512
-#: most characters of a user's id that are stored
 _LONGEST_USER: Final = 256
-#: most names of ignored parameters that are stored
 _MOST_IGNORED: Final = 64
 #: pattern of the names of parameters, tools and namespaces that are stored
 SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -177,8 +173,6 @@ class ChatBody(OpenAIBody):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatQuestion:
-    """A chat, read as a question."""
-
     #: its `text` is empty until `turns` are rewritten to one question
     query: Query
     #: the conversation as texts; the last one is the question
@@ -189,9 +183,7 @@ class ChatQuestion:
 
 
 def completion_question(request: Request, body: ChatBody, *, key: str | None) -> ChatQuestion:
-    """Read a request for a chat completion. key: the header Idempotency-Key. Raises as `chat_question`, and
-    Unsupported.
-    """
+    """Read a request for a chat completion. key: header Idempotency-Key. Raises as `chat_question`, and Unsupported."""
     decision_id = id_in_header(key)
     chat = read_chat(dict(body), passed=bool(router_of(request).service.passing))
     if body.n is not None and body.n != 1:
@@ -212,10 +204,8 @@ def chat_question(
     earlier: tuple[str, int] | None = None,
     facts: Mapping[str, Json] | None = None,
 ) -> ChatQuestion:
-    """Make the question of a body. Raises InvalidInput that names the parameter as the body does, ModelNotFound,
-    Forbidden.
+    """Make the question of a body. Raises InvalidInput that names the body's parameter, ModelNotFound, Forbidden.
 
-    chat: the messages and parameters of the body.
     decision_id: id for the decision; None if the service chooses it.
     session: id of the conversation if no header names one.
     earlier: (hash, number) of the first messages, if these are stored already.

@@ -83,7 +83,6 @@ class ResponseStream:
         return events
 
     def _call_delta(self, call: Mapping[str, Any]) -> list[bytes]:
-        """The events of a piece of a tool call; its first piece begins its item."""
         index, events = int(call.get("index", 0)), list[bytes]()
         function = call.get("function") or {}
         if index not in self._calls:
@@ -108,7 +107,6 @@ class ResponseStream:
         return [*self._created(), *self._last(responses.response(self.decision, None, base=self._base, error=error))]
 
     def _text_delta(self, kind: str, text: str) -> list[bytes]:
-        """The events of a piece of a text; its first piece begins its part."""
         events = self._begin_part(kind)
         self._texts[kind] += text
         fields: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}

@@ -158,7 +158,6 @@ def response(
 
 
 def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
-    """The items of an answer: reasoning, its text or a refusal, and the calls of tools."""
     passed = replies.message_of(outcome)
     called = enumerate(passed.get("tool_calls", ()))
     calls = [call_item(decision, call, place=place, status="completed") for place, call in called]
@@ -178,7 +177,6 @@ def reasoning_of(fields: Mapping[str, Any]) -> str:
 
 
 def reasoning_item(decision: Decision) -> dict[str, Any]:
-    """The item of a model's reasoning, before any text of it."""
     key = item_id(decision, part="reasoning_text")
     return {"type": "reasoning", "id": key, "summary": [], "status": "in_progress", "content": []}
 
@@ -213,7 +211,6 @@ def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[s
 
 
 def item_id(decision: Decision, *, part: str) -> str:
-    """The id of the item with the parts of this type."""
     prefix = "rs" if part == "reasoning_text" else "msg"
     return f"{prefix}_{_item_key(decision)}"
 
@@ -234,7 +231,6 @@ _PARTS: Final = {"output_text": "text", "refusal": "refusal", "reasoning_text": 
 
 
 def item_part(kind: str, text: str) -> dict[str, Any]:
-    """A part of an item, without citations."""
     part: dict[str, Any] = {"type": kind, _PARTS[kind]: text}
     return part | {"annotations": [], "logprobs": []} if kind == "output_text" else part
 
@@ -301,7 +297,6 @@ class ResponseBody(OpenAIBody):
 
     @property
     def facts(self) -> dict[str, Json]:
-        """Entries of the query's `request` for a response."""
         spaces = [str(tool.get("name")) for tool in self.tools or () if tool.get("type") == "namespace"]
         return {
             "surface": "responses",
@@ -314,9 +309,8 @@ class ResponseBody(OpenAIBody):
         }
 
     def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
-        """Convert the body to a chat completion. before: messages that come before the input.
-
-        Returns (messages and parameters, types of ignored tools and items). Raises InvalidInput.
+        """Convert the body to a chat completion. before: messages that come before the input. Returns (messages and
+        parameters, types of ignored tools and items). Raises InvalidInput.
         """
         messages: list[dict[str, Any]] = list(before)
         if self.instructions:
@@ -337,7 +331,6 @@ class ResponseBody(OpenAIBody):
 
 
 def check_response(body: ResponseBody) -> None:
-    """Raises Unsupported for a parameter that the service cannot follow."""
     wrong: dict[str, tuple[object, str, str]] = {
         "conversation": (body.conversation, "the service stores no conversation objects", "send previous_response_id"),
         "prompt": (body.prompt, "the service has no prompt templates", "send input and instructions"),

@@ -26,10 +26,8 @@ _MOST_REFERENCES: Final = 256
 async def record_of(
     request: Request, response_id: str, *, field: str = "response_id", tenant: str | None = None
 ) -> DecisionRecord:
-    """Read the record of a response. Raises NotFound, also if it was made with `store: false`.
-
-    field: name of the parameter that has the id, for errors.
-    tenant: the tenant that must own it; None if any tenant of the caller may.
+    """Read the record of a response. Raises NotFound, also if it was made with `store: false`. field: name of the
+    parameter with the id, for errors. tenant: the tenant that must own it; None if any tenant of the caller may.
     """
     missing = NotFound("there is no response of this id", field=field, remedy="use the id that a response had")
     if not ID_PATTERN.fullmatch(response_id):
@@ -58,9 +56,8 @@ def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
 
 
 async def response_question(request: Request, body: ResponseBody, *, key: str | None) -> ChatQuestion:
-    """Read a request for a response, and insert the items to which it refers. key: the header Idempotency-Key.
-
-    Raises as `chat_question`, NotFound, Unsupported.
+    """Read a request for a response, and insert items that it refers to. Raises as `chat_question`, NotFound,
+    Unsupported.
     """
     check_response(body)
     named_id = id_in_header(key)
@@ -87,9 +84,8 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
 
 
 async def _messages_before(request: Request, response_id: str) -> tuple[Decision, list[dict[str, Any]]]:
-    """Returns (decision of a response, its conversation without `instructions`); the answer is the last message.
-
-    Raises NotFound, and InvalidInput if its texts are not stored.
+    """Returns (decision of a response, its conversation without `instructions`); the answer is the last message. Raises
+    NotFound, and InvalidInput if its texts are not stored.
     """
     field, tenant = "previous_response_id", caller_of(request).tenant or "default"
     # A key for all tenants must not carry the text of one tenant to another.

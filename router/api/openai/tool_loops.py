@@ -14,9 +14,8 @@ from ragbandit.router.storage.rows.conversion import body_hash
 
 
 def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str, str | None]:
-    """Hash a conversation. begin: hash of the messages before the index `start`.
-
-    Returns (hash, key of the tool calls whose results end the conversation, or None if it does not end with results).
+    """Hash a conversation. begin: hash of the messages before the index `start`. Returns (hash, key of the tool calls
+    whose results end the conversation, or None if it does not end with results).
     """
     results = results_of(messages)
     caller = max(0, len(messages) - len(results) - 1)  # index of the message that called the tools

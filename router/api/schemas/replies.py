@@ -92,7 +92,6 @@ def route_json(decision: Decision, *, seconds: float) -> reply_types.RouteReply:
 def answer_json(
     decision: Decision, outcome: Outcome, *, seconds: float, saved: float | None = None
 ) -> reply_types.AnswerReply:
-    """A new decision and its outcome. saved: dollars that the answer saved; None if unknown."""
     savings: reply_types.SavedFields = {} if saved is None else {"saved": saved}
     return {**route_json(decision, seconds=seconds), **filled(reply_types.OutcomeFields, outcome), **savings}
 
@@ -151,7 +150,6 @@ def status_json(state: RouterState) -> StatusReply:
 
 
 def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuilding: bool) -> LedgerReply:
-    """State of a ledger. rebuilding: whether the policy is being learned again from the ledger."""
     return filled(
         LedgerReply,
         status,

@@ -51,9 +51,8 @@ def wanted(accepted: str) -> GetPydanticSchema:
 
 
 def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | None = None) -> InvalidInput:
-    """Convert an error of pydantic to InvalidInput. content_type: the request's header.
-
-    skip: number of parts at the beginning of the error's location that are not fields ("body", "query").
+    """Convert an error of pydantic to InvalidInput. content_type: header of the request. skip: number of parts at the
+    beginning of the error's location that are not fields ("body", "query").
     """
     kind, sent = fault["type"], fault.get("input")
     field = ".".join(map(str, fault["loc"][skip:])) or "body"
@@ -165,7 +164,6 @@ _FROM_0: Final[dict[str, Any]] = {"minimum": 0, "maximum": int(MAX_AMOUNT)}
 _COSTS: Final[dict[str, Any]] = {
     field.name: {"type": "integer" if isinstance(field.default, int) else "number", **_FROM_0} for field in fields(Cost)
 }
-#: JSON Schema: `rating` is within `scale`
 _WITHIN_SCALE: Final[list[dict[str, Any]]] = [
     {"properties": {"scale": {"enum": ["0-1"]}, "rating": {"maximum": 1}}},
     {"required": ["scale"], "properties": {"scale": {"enum": ["1-5"]}, "rating": {"minimum": 1}}},
@@ -179,8 +177,6 @@ ONE_WISH: Final[dict[str, Any]] = {
 
 
 class RequestBody(BaseModel):
-    """A body that accepts only its declared fields."""
-
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -362,9 +358,8 @@ class OutcomeBody(RequestBody):
 
 
 def identity(body_id: str | None, *, key: str | None, field: str) -> str | None:
-    """The id of a request, from its body or the header Idempotency-Key. field: name of the id in the body.
-
-    Raises InvalidInput if the two differ, or if the header is not a valid id.
+    """The id of a request, from its body or the header Idempotency-Key. field: name of the id in the body. Raises
+    InvalidInput if the two differ, or if the header is not a valid id.
     """
     if key is None or key == body_id:
         return body_id

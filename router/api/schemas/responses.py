@@ -1,5 +1,3 @@
-"""Responses: replies as JSON, replies to errors, and descriptions for the OpenAPI document."""
-
 import ast
 import inspect
 import math
@@ -51,13 +49,11 @@ def refusal(error: RagBanditError, *, scope: Scope) -> Response:
 
 
 def error_reply(scope: Scope, status: int, body: ErrorReply, *, headers: Mapping[str, str] | None = None) -> Response:
-    """The reply to an error, formatted by the function in scope[SHAPE]."""
     shape: Shape | None = scope.get(SHAPE)
     return JsonReply(body, status, headers) if shape is None else shape(scope, status, body["error"], headers)
 
 
 def mcp_error(_scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    """The error as JSON-RPC, for the path of MCP."""
     message = f"{error['message']} ({error['remedy']})" if error["remedy"] else error["message"]
     shape = {"code": _SERVER_ERROR, "message": message, "data": error}
     return JsonReply({"jsonrpc": "2.0", "id": None, "error": shape}, status, headers)
@@ -83,10 +79,9 @@ def described(text: str, model: Any) -> dict[str, Any]:
 
 
 def errors(model: type, codes: Iterable[int]) -> dict[int | str, dict[str, Any]]:
-    """The error replies of a path for the OpenAPI document: status 400 and these codes.
-
-    Only the entry of 400 has the model, and the others refer to it. FastAPI would build a validator for each entry with
-    a model, which would take most of the start of an app.
+    """The error replies of a path for the OpenAPI document: status 400 and these codes. Only the entry of 400 has the
+    model, and the others refer to it: FastAPI would build a validator for each, which would take most of the app's
+    start.
     """
     reference = {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}
     return {400: {"model": model}, **dict.fromkeys(codes, reference)}
@@ -144,10 +139,7 @@ def _texts(node: ast.ClassDef) -> dict[str, str]:
 
 
 def describe(api: dict[str, Any]) -> dict[str, Any]:
-    """Add the texts below the fields to an OpenAPI document, and return it.
-
-    Pydantic itself reads only the texts in a class's own body, and would do so at every start.
-    """
+    """Add the texts below the fields to an OpenAPI document, and return it. Pydantic skips those of base classes."""
     for name, schema in api["components"]["schemas"].items():
         for field, text in field_texts().get(name, {}).items():
             shape = schema["properties"][field]
@@ -164,10 +156,7 @@ def describe(api: dict[str, Any]) -> dict[str, Any]:
 def add_limits(
     api: dict[str, Any], *, settings: Settings, arms: tuple[str, ...], most_items: int, has_dial: bool
 ) -> dict[str, Any]:
-    """Add the limits of one service to an OpenAPI document, and return it. most_items: largest batch of feedback.
-
-    has_dial: whether the policy takes a cost weight per question.
-    """
+    """Add the limits of one service to an OpenAPI document. has_dial: whether the policy serves prices."""
     schemas = api["components"]["schemas"]
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
     (array,) = [shape for shape in route["arms"]["anyOf"] if shape["type"] == "array"]

@@ -7,10 +7,8 @@ may be spent by now. Then ahead = (f - b) / (1 - t + LATE) is the part of the re
     factor = MOST ** min(1, ahead / FULL)  if ahead > 0,  else 1.
 
 If demand exceeds the budget, the price settles where the spending rate fits the rest of the budget, and f ends at 1.
-This
-is proportional control of the logarithm of the price, the dual variable of a budget (Balseiro and Gur 2019, "Learning
-in
-repeated auctions with budgets"). A question counts as soon as its outcome is stored (`storage.access.spending`).
+This is proportional control of the logarithm of the price, which is the dual variable of the budget (Balseiro and Gur
+2019, "Learning in repeated auctions with budgets"). A question counts as soon as its outcome is stored.
 """
 
 import asyncio
@@ -20,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from sqlalchemy import select
@@ -105,7 +104,6 @@ def bounds(period: Period, *, now: float) -> tuple[float, float]:
 def budgets_of(
     tenant: str, *, key: str | None, scopes: Mapping[str, Json], tenants: Mapping[str, TenantSettings]
 ) -> tuple[DollarBudget, ...]:
-    """The budgets of a question of this tenant, sent with this key."""
     if not tenants and not scopes:
         return ()
     name = tenant if tenant in tenants else "default"
@@ -161,7 +159,8 @@ class Budgets:
                 if stale:
                     if len(self._cached) > MOST_SPENDERS:
                         self._cached, stale = {}, list(spenders)
-                    for spender, sums in (await self._reads.run(lambda: self._sums(stale, now=now))).items():
+                    read = partial(_sums, self._router.database, stale, now=now)
+                    for spender, sums in (await self._reads.run(read)).items():
                         self._cached[spender] = sums, time.monotonic()
         return {spender: self._cached[spender][0] for spender in spenders}
 
@@ -169,9 +168,10 @@ class Budgets:
         cached = self._cached.get(spender)
         return cached is None or time.monotonic() - cached[1] >= FRESH_S
 
-    def _sums(self, spenders: list[Spender], *, now: float) -> Mapping[Spender, Spent]:
-        with self._router.database.read() as connection:
-            return spent(connection, spenders, now=now)
+
+def _sums(database: Database, spenders: Iterable[Spender], *, now: float) -> Mapping[Spender, Spent]:
+    with database.read() as connection:
+        return spent(connection, list(set(spenders)), now=now)
 
 
 def _exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -> list[DollarBudget]:
@@ -179,17 +179,15 @@ def _exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -
 
 
 def stopped_until(query: Query, *, settings: Settings, database: Database, now: float) -> float | None:
-    """Time until which budgets forbid to spend more on a stored question; None if more may be spent.
-
-    Workers call it before they pay for anything but the answer. Raises StoreError.
+    """Time until which budgets forbid to spend more on a stored question; None if more may be spent. Workers call it
+    before they pay for anything but the answer. Raises StoreError.
     """
     scopes = {} if query.api_key is None else KeyStore(database).scopes(query.api_key)
     budgets = budgets_of(query.tenant, key=query.api_key, scopes=scopes, tenants=settings.tenants)
     stopping = [budget for budget in budgets if budget.stop]
     if not stopping:
         return None
-    with database.read() as connection:
-        sums = spent(connection, list({budget.spender for budget in stopping}), now=now)
+    sums = _sums(database, (budget.spender for budget in stopping), now=now)
     return max((bounds(budget.period, now=now)[1] for budget in _exhausted(stopping, sums)), default=None)
 
 
@@ -203,14 +201,12 @@ def budget_states(database: Database, *, settings: Settings, now: float) -> Iter
     for key in keys:
         tenant, scopes = key.tenant or "default", key.scopes
         budgets |= dict.fromkeys(budgets_of(tenant, key=key.public_id, scopes=scopes, tenants=settings.tenants))
-    with database.read() as connection:
-        sums = spent(connection, list({budget.spender for budget in budgets}), now=now) if budgets else {}
+    sums = _sums(database, (budget.spender for budget in budgets), now=now) if budgets else {}
     for budget in budgets:
         yield budget, sums[budget.spender]
 
 
 def state_in_words(budget: DollarBudget, sums: Spent, *, now: float) -> str:
-    """The spent share of a budget and the elapsed share of its period, as a sentence."""
     begin, end = bounds(budget.period, now=now)
     spent_share, elapsed = percent(budget.spent_of(sums) / budget.dollars), percent((now - begin) / (end - begin))
     spender, period = f"{budget.spender.kind} {budget.spender.name}", budget.period
@@ -219,7 +215,6 @@ def state_in_words(budget: DollarBudget, sums: Spent, *, now: float) -> str:
 
 
 def budget_lines(database: Database, settings: Settings, *, now: float) -> list[str]:
-    """One line for each budget: its state, and its present effect on the price."""
     lines = []
     for budget, sums in budget_states(database, settings=settings, now=now):
         raised = raised_in_words(budget, sums, database=database, settings=settings, now=now)

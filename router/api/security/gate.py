@@ -1,7 +1,5 @@
 """Gate: finds the caller of a request by an API key or a login cookie, and checks the role and the sending web site.
-
-The login cookie is ragbandit_session = PUBLIC_ID.EXPIRES.HMAC. It has the public id of a key, not the key, so revoking
-the key ends its logins within a second.
+The cookie is PUBLIC_ID.EXPIRES.HMAC: it names a key, so revoking the key also ends its logins within a second.
 """
 
 import asyncio
@@ -36,7 +34,6 @@ log = logging.getLogger("ragbandit.api")
 
 #: largest age of the copy of the keys, seconds
 MAX_AGE_S: Final = 1.0
-#: longest wait for a new copy, seconds
 WAIT_S: Final = 2.0
 #: shortest time between two stored uses of a key, seconds
 NOTE_S: Final = 60.0
@@ -58,7 +55,6 @@ class KeyRing:
         self._reading = SharedRead(self._read, name="keys", limit_s=WAIT_S)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-key-uses")
         self._noted: dict[str, float] = {}
-        #: the newest copy; None if no copy was read yet
         self.known: Known | None = None
 
     async def in_force(self) -> KeysInForce:
@@ -99,7 +95,6 @@ class KeyRing:
 
 SESSION: Final = "ragbandit_session"
 SESSION_S: Final = 12 * 3600.0
-#: most characters of a header Cookie that is read
 _LONGEST_COOKIES: Final = 8192
 _SESSION: Final = re.compile(r"([0-9A-Za-z]{1,16})\.([0-9]{1,12})\.([0-9a-f]{64})")
 
@@ -181,9 +176,8 @@ def check_site(headers: Headers, *, method: str) -> None:
 
 
 def check_form(path: str, headers: Headers) -> None:
-    """Raises Forbidden if a page of another site may have sent the form.
-
-    Browsers send the origin of every form. They never add an API key by themselves.
+    """Raises Forbidden if a page of another site may have sent the form. Browsers send the origin of every form, but
+    never add an API key by themselves.
     """
     check_site(headers, method="POST")
     if needs_session(path, headers) and "origin" not in headers and "sec-fetch-site" not in headers:
@@ -206,7 +200,6 @@ def _address(origin: str) -> str:
         return ""
 
 
-#: most characters of a header Authorization that is read
 MAX_HEADER: Final = 512
 #: largest age of the keys for /metrics, seconds. Metrics must be readable while the database is down.
 STALE_S: Final = 900.0
@@ -276,10 +269,8 @@ class Gate:
             raise
 
     def _is_open(self, keys: KeysInForce) -> bool:
-        """Whether requests need no key.
-
-        False if a key exists that is not revoked (even an expired one), or if a proxy signs people in. Else True if the
-        setting `open` is on, or if the service listens on loopback and no key was ever made.
+        """Whether requests need no key. False if a key exists that is not revoked (even an expired one), or if a proxy
+        signs people in. Else True with the setting `open`, or on loopback if no key was ever made.
         """
         if keys.unrevoked or self._server.trusted_header is not None:
             return False
@@ -299,7 +290,6 @@ class Gate:
         return self._valid_key(text.strip(" "), keys)
 
     async def _in_session(self, headers: Headers, keys: KeysInForce) -> Caller:
-        """The caller who has logged in with a key. Raises Unauthorized."""
         key = keys.keys.get(await self._sessions.read(headers) or "")
         if key is None or key.expired(time.time()):
             raise _unauthorized("you are not logged in", remedy="log in with an API key at /ui/login")
@@ -323,11 +313,9 @@ class Gate:
         return Caller(key=PERSON + user, role=role) if _USER.fullmatch(user) else None
 
     async def key_of(self, text: str) -> ApiKey:
-        """The valid key with this text. Raises Unauthorized, and NotReady if keys cannot be checked."""
         return self._valid_key(text.strip(), await self.ring.in_force())
 
     async def is_open(self) -> bool:
-        """Whether requests need no key. Raises NotReady."""
         return self._is_open(await self.ring.in_force())
 
     def _valid_key(self, text: str, keys: KeysInForce) -> ApiKey:

@@ -1,7 +1,4 @@
-"""Ownership: a key of a tenant asks for that tenant, and sees and judges only that tenant's decisions.
-
-For decisions of other tenants it gets the same 404, with the same body, as for unknown ids.
-"""
+"""Ownership: a key of a tenant sees only that tenant's decisions, and gets 404 for others as for unknown ids."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -30,10 +27,8 @@ def tenant_of(caller: Caller, *, given: str | None) -> str:
 def permitted_arms(
     arms: tuple[ArmName, ...] | None, *, turns: int | None = None, tenant: str, request: Request, run_by: RunBy
 ) -> tuple[ArmName, ...] | None:
-    """The arms that may be drawn for a question; None for all. Raises Forbidden.
-
-    arms: arms that the caller names; None if it names none.
-    turns: number of turns for which the caller wants to keep an arm; None for the default.
+    """The arms that may be drawn for a question; None for all. Raises Forbidden. turns: number of turns for which the
+    caller wants to keep an arm; None for the default.
     """
     caller, router = caller_of(request), router_of(request)
     offered = router.service.worker_arms if run_by == "worker" else router.service.arms
@@ -47,9 +42,7 @@ def permitted_arms(
 
 
 def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettings]) -> bool:
-    """Whether the caller may choose the arm. The scope `forced` decides; without that scope, a dollar budget forbids
-    it.
-    """
+    """Whether the caller may choose the arm: as the scope `forced` says; without it, if no dollar budget applies."""
     allowed = caller.scopes.get("forced")
     if isinstance(allowed, bool):
         return allowed
@@ -58,7 +51,6 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
 
 def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> None:
     """Raises Forbidden if the caller chooses the arm, by name or by keeping it for more turns than the setting.
-
     chooses: whether the request names some of the possible arms, but neither all nor all that callers run.
     """
     if chooses:
@@ -100,9 +92,8 @@ def noted_prices(request: Request, *, tenant: str) -> dict[str, Json]:
 
 
 async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:
-    """Decisions that the caller may not see: unknown ids, and decisions of other tenants.
-
-    Empty for a caller of all tenants; the store then reports unknown ids itself.
+    """Decisions that the caller may not see: unknown ids, and decisions of other tenants. Empty for a caller of all
+    tenants; the store then reports unknown ids itself.
     """
     caller = caller_of(request)
     if caller.tenant is None:

@@ -1,7 +1,5 @@
-"""Rate limiter: counts the requests of each API key in a sliding window, over all processes, in Redis.
-
-If Redis cannot be reached, each process counts in its own memory, and one request tries Redis again every LOOK_S
-seconds.
+"""Rate limiter: counts the requests of each API key in a sliding window, over all processes, in Redis. If Redis cannot
+be reached, each process counts in its own memory, and one request in LOOK_S seconds tries Redis again.
 """
 
 import logging
@@ -33,8 +31,6 @@ _FAILURES: Final = (RedisError, OSError, TimeoutError)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:
-    """State of a caller's limit, for headers and errors."""
-
     limit: int
     remaining: int
     #: seconds until one more request is allowed
@@ -65,9 +61,7 @@ _parsed = lru_cache(maxsize=1000)(parse)
 
 
 def rate_of(caller: Caller, *, rates: Mapping[str, str]) -> RateLimitItem | None:
-    """The rate of a caller: the scope "rate" of its key, else the rate of its role ("open" without one), else
-    "default".
-    """
+    """The rate in the scope "rate" of the caller's key, else of its role ("open" without one), else "default"."""
     rate = caller.scopes.get("rate") if caller.scopes else None
     if not isinstance(rate, str):
         rate = rates.get(caller.role or "open", rates.get("default"))

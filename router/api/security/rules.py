@@ -114,7 +114,6 @@ _PATTERNS: Final = [
 
 
 def rule_of(method: str, path: str) -> Rule:
-    """The rule of a request; NOBODY if RULES has no entry."""
     rule = RULES.get(f"{method} {path}")
     if rule is not None:
         return rule
@@ -122,7 +121,6 @@ def rule_of(method: str, path: str) -> Rule:
 
 
 def is_page(path: str) -> bool:
-    """Whether the path is a page of the dashboard."""
     return path == "/ui" or path.startswith("/ui/")
 
 

@@ -1,5 +1,3 @@
-"""Pages of decisions: the search, and one decision explained."""
-
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -81,7 +79,6 @@ async def rate(decision_id: str, request: Request) -> Response:
 async def _rated(
     request: Request, form: Mapping[str, str], *, decision_id: str, source: Literal["human", "label"]
 ) -> None:
-    """Store the rating of a form. Raises InvalidInput, NotFound, Forbidden."""
     if form["rating"] not in ("true", "false"):
         raise InvalidInput(f"{form['rating']!r:.80} is not a rating", field="rating", remedy="send true or false")
     fields: dict[str, Any] = {"rating": form["rating"] == "true", "source": source}
@@ -116,7 +113,6 @@ async def labels(request: Request, skip: Skip = 0) -> Response:
 
 @pages.post("/ui/labels")
 async def label(request: Request, skip: Skip = 0) -> Response:
-    """Store the label, and show the next answer."""
     form = await form_of(request, "decision_id", "rating")
     if form["rating"]:
         await _rated(request, form, decision_id=form["decision_id"], source="label")

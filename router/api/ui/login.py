@@ -1,5 +1,3 @@
-"""Login and logout: the user enters an API key once, and gets a signed cookie."""
-
 import re
 from typing import Final
 

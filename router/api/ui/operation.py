@@ -1,5 +1,3 @@
-"""Pages of operation: rewards and costs over time and by arm, sources of feedback, queues and workers."""
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import reads_of, reports_of, router_of
-from ragbandit.router.api.endpoints.operations import current_state
+from ragbandit.router.api.endpoints.operations import current_state, read_or_none
 from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.api.security.budgets import budget_lines
 from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, environment, page
@@ -24,7 +22,7 @@ from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Overview, Point, Totals, mean, overview, totals_of, with_minutes
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.leases import held_leases
-from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import duration, number, percent
 from ragbandit.shared.types import ArmTotals
 
@@ -49,7 +47,7 @@ async def feedback(request: Request) -> Response:
 @pages.get("/ui/queues")
 async def queues(request: Request) -> Response:
     router = router_of(request)
-    state = await state_or_none(request)
+    state = await read_or_none(current_state(request))
     leases = await reads_of(request).run(lambda: held_leases(router.database))
     values: dict[str, Any] = {
         "state": state,
@@ -60,14 +58,6 @@ async def queues(request: Request) -> Response:
         "sign": ArmSigns(router.service.arms),
     }
     return page(request, "queues.html", title="Queues", **values)
-
-
-async def state_or_none(request: Request) -> RouterState | None:
-    """The router's state; None if the database does not reply in time."""
-    try:
-        return await current_state(request)
-    except (NotReady, StoreError):
-        return None
 
 
 def _feedback(router: Router) -> dict[str, Any]:
@@ -85,7 +75,7 @@ def _feedback(router: Router) -> dict[str, Any]:
 
 
 async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
-    """Names for a page that shows the report of the last `seconds`, which is at most a minute old."""
+    """Values for the template of the report of the last `seconds`; the report is at most a minute old."""
     minute, router = int(time.time() // 60), router_of(request)
     result = await reports_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
     return {"report": result, "words": words}
@@ -128,7 +118,6 @@ class Chart:
 
     @property
     def in_words(self) -> str:
-        """The newest value of each line, as a sentence."""
         newest = []
         for name, values in self.lines.items():
             present = [value for value in values if value is not None]
@@ -192,7 +181,7 @@ TIMES: Final[dict[str, tuple[str, float, int]]] = {
 async def first(request: Request) -> Response:
     router = router_of(request)
     chosen, history = await _history(request)
-    state = await state_or_none(request)
+    state = await read_or_none(current_state(request))
     values: dict[str, Any] = {
         "state": state,
         "findings": await reads_of(request).run(lambda: _findings(router, state)),

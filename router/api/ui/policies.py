@@ -1,5 +1,3 @@
-"""Pages of policies: versions with their states, evidence and verbs, and the kill switch."""
-
 import re
 from collections.abc import Sequence
 from itertools import groupby

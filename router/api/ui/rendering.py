@@ -52,7 +52,6 @@ def age(value: float | None) -> Markup:
 
 
 def state_sign(state: str | None) -> Markup:
-    """The name of a state with a mark; a dash without a state."""
     if not state:
         return _DASH
     kind = _KINDS.get(state, "quiet")
@@ -168,7 +167,6 @@ def page_headers(path: str) -> list[tuple[bytes, bytes]]:
 
 
 def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    """The reply to an error on a page: an error page, or a redirect to the login."""
     if status == 401 and needs_session(scope["path"], Headers(scope=scope)) and not scope["path"].endswith("/login"):
         target = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
         return onward("/ui/login" + (f"?next={quote(target, safe='/')}" if scope["method"] == "GET" else ""))
@@ -185,9 +183,8 @@ _TYPE: Final = "application/x-www-form-urlencoded"
 
 
 async def form_of(request: Request, *fields: str) -> dict[str, str]:
-    """The fields of a form; "" for a field that was not sent.
-
-    Raises Forbidden if another site may have sent it, InvalidInput if it is not a form or has other fields.
+    """The fields of a form; "" for a field that was not sent. Raises Forbidden if another site may have sent the form,
+    and InvalidInput if it is not a form or has other fields.
     """
     check_form(request.scope["path"], request.headers)
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:

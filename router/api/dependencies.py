@@ -106,7 +106,7 @@ class SharedRead(Generic[Value]):
         self._lock = threading.Lock()
 
     async def value(self) -> Value:
-        """Return a value whose read begins after this call. Raises NotReady in time, and the errors of the read."""
+        """Return a value that is read after this call. Raises NotReady after `limit_s` seconds, or the read's error."""
         with self._lock:
             # A read that runs already may miss the caller's last write.
             if self._next is None or self._next.running() or self._next.done():

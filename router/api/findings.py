@@ -52,9 +52,7 @@ MOST_OUTCOMES: Final = 200
 @dataclass(frozen=True, slots=True)
 class Finding:
     severity: Severity
-    #: the part or the setting that has the fault
     about: str
-    #: the fault, and its consequence
     what: str
     #: what to do; empty if `what` contains it
     remedy: str = ""
@@ -202,8 +200,8 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
         column.arm.in_(settings.arms),
         column.source == "explicit",
         column.preset != "reward",  # these rewards include the cost
-        column.terms == canonical(dict(settings.reward.cost)),  # costs of other prices have another unit
-        column.propensity < 1.0,  # questions with only one possible arm may be of a special kind
+        column.terms == canonical(dict(settings.reward.cost)),  # costs under another setting have another unit
+        column.propensity < 1.0,  # questions with only one possible arm may differ from others
     )
     with database.read() as connection:
         means = means_of(map(tuple, connection.execute(rows.order_by(column.seq.desc()).limit(MOST_ROWS))))
@@ -212,7 +210,7 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
         return
     price = price_of(labelled, weight=settings.reward.weight)
     if price.verdict is not None:
-        what = proposal(price, reward=settings.reward).split("; ")[0]  # the remedy has the proposed weight
+        what = proposal(price, reward=settings.reward).split("; ")[0]  # `remedy` has the proposed weight
         yield Finding("warning", "reward.weight", what, remedy(price))
 
 
@@ -332,7 +330,7 @@ def _of_redis(settings: "Settings") -> Iterator[Finding]:
     memory: Any = {}
     try:
         with _connected(settings) as client:
-            with contextlib.suppress(RedisError):  # raised if this user may not read it
+            with contextlib.suppress(RedisError):  # the user of this Redis may lack the permission
                 memory = client.info("memory")
             cards = present(client)
     except QueueError:

@@ -170,7 +170,7 @@ async def serve_pipes(connection: Connection) -> None:
             try:
                 async with Client(transport, mode=LATEST_MODERN_VERSION) as client:
                     return await client.session.send_request(request, kind, progress_callback=progress)
-            except Exception as error:  # perhaps an exception group of the SDK's tasks
+            except Exception as error:  # the SDK may raise an exception group
                 cause = root_cause(error)
                 if isinstance(cause, MCPError):
                     raise cause from None

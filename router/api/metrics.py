@@ -168,15 +168,11 @@ class Metrics:
         if decision.fault:
             self.faults.inc()
 
-    def collect(self) -> Iterator[Metric]:
-        yield from self.registry.collect()
-        yield from _process(self._router)
-        yield from _rates(self.limiters)
-
     def text(self, state: RouterState | None, *, budgets: Mapping[tuple[str, str, str], float] | None) -> bytes:
         """The metrics as text. budgets: (kind of spender, its name, period) -> spent share. None: could not be read."""
         text = "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing."
-        read = chain(self.collect(), [gauge("ragbandit_ledger_readable", text, state is not None)])
+        readable = gauge("ragbandit_ledger_readable", text, state is not None)
+        read = chain(self.registry.collect(), _process(self._router), _rates(self.limiters), [readable])
         if state is not None:
             read = chain(read, _shared(state))
         if budgets is not None:

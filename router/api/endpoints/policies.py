@@ -30,7 +30,7 @@ endpoints = documented("Policies")
 
 
 class ReasonBody(RequestBody):
-    """The reason of an action."""
+    """The reason for an action."""
 
     model_config = example(reason="the provider replaced the model")
 
@@ -40,7 +40,7 @@ class ReasonBody(RequestBody):
 
 
 class KillBody(ReasonBody):
-    """What the kill switch does, and the reason."""
+    """Effect of the kill switch, and the reason for it."""
 
     model_config = example(reason="the canary answers nonsense")
 
@@ -49,7 +49,7 @@ class KillBody(ReasonBody):
 
 
 class VerbBody(ReasonBody):
-    """Parameters and reason of a move of a version."""
+    """Parameters of a move of a version, and the reason for it."""
 
     model_config = example(reason="it looked well in shadow")
 

@@ -168,7 +168,7 @@ _BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 def storable(value: Any, *, field: str) -> Any:
-    """Replace characters that databases refuse by U+FFFD. Raises InvalidInput for what JSON cannot express."""
+    """Replace characters that databases refuse by U+FFFD. Raises InvalidInput for a value that JSON cannot express."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         return _repaired(value) if "\\u0000" in text or _BROKEN.search(text) else value
@@ -270,7 +270,6 @@ _HEAD: Final = frozenset({"type", "id", "call_id", "status", "name", "namespace"
 
 
 def is_reference(item: Mapping[str, Any]) -> bool:
-    """Whether the item refers to an item of an earlier response."""
     return item.get("type") == "item_reference" or ("id" in item and not item.keys() & {"type", "role"})
 
 

@@ -1,5 +1,3 @@
-"""Endpoints of OpenAI's interface: models, chat completions and responses."""
-
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -55,7 +53,7 @@ async def model(
     model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
     request: Request,
 ) -> Response:
-    """Read the model of this name; 404 with the code `model_not_found` if there is none."""
+    """Read the model of this name; 404 with the code `model_not_found` if there is no such model."""
     requests.choice_of(model, router=router_of(request), field=None)
     return JsonReply(requests.named_model(model))
 

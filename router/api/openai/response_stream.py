@@ -1,5 +1,3 @@
-"""Streamed responses: events of Open Responses, sent while the answer is written."""
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -19,7 +17,6 @@ class ResponseStream:
         self._number = 0
         #: type of a part -> its text that was sent, in the order in which the parts began
         self._texts: dict[str, str] = {}
-        #: ids of the items that have begun
         self._items: list[str] = []
         #: index of a tool call -> id of its item
         self._calls: dict[int, str] = {}

@@ -1,5 +1,3 @@
-"""Open Responses: the body of a request, and a response made of a decision and its outcome."""
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NotRequired

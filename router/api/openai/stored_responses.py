@@ -64,12 +64,12 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
     response_id = named_id or f"{ID_PREFIX}{new_id()}"
     session = None if body.store is False else response_id
     before, earlier = list[dict[str, Any]](), None
-    instructions = int(bool(body.instructions))  # number of messages made of them: 0 or 1
+    instructions = int(bool(body.instructions))  # number of messages made of `instructions`
     if body.previous_response_id is not None:
         decision, before = await _messages_before(request, body.previous_response_id)
         session, conversation = decision.query.session or decision.id, decision.query.request.get(CONVERSATION)
         if isinstance(conversation, str) and decision.query.api_key == caller_of(request).key:
-            earlier = conversation, instructions + len(before) - 1  # the hash does not include the answer
+            earlier = conversation, instructions + len(before) - 1  # the stored hash does not cover the answer
     await _insert_items(request, body)
     sent, ignored = body.sent(before)
     passed, skip = bool(router_of(request).service.passing), instructions + len(before)

@@ -1,5 +1,3 @@
-"""Replies, made of values of the router. `ragbandit.client.replies` has their types."""
-
 import builtins
 import json
 import types
@@ -55,7 +53,6 @@ def _converted(hint: Any, value: Any) -> Any:
 
 
 def headers(decision: Decision) -> dict[str, str]:
-    """HTTP headers with the main facts of a decision, for callers that do not read the body."""
     trace, link = trace_id_of(decision.query.request), link_of(decision.query.request)
     return {
         "x-ragbandit-decision-id": decision.id,

@@ -105,7 +105,6 @@ TEXT: Final[dict[str, Any]] = {"minLength": 1, "maxLength": MAX_TEXT, "pattern":
 ANY_TEXT: Final[dict[str, Any]] = {"maxLength": MAX_TEXT, "pattern": f"^({_NO_NUL}{_VISIBLE}{_NO_NUL})?$"}
 #: JSON Schema of a text without NUL, which databases refuse
 STORABLE: Final[dict[str, Any]] = {"pattern": f"^{_NO_NUL}$"}
-SESSION: Final[dict[str, Any]] = TEXT | {"maxLength": questions.MAX_SESSION}
 
 #: header that callers may send in place of decision_id or feedback_id
 KEY_HEADER: Final = "Idempotency-Key"
@@ -123,8 +122,6 @@ Text = Annotated[str | None, wanted("text or null")]
 OwnId = Annotated[
     str | None, wanted("text or null"), AfterValidator(lambda sent: sent and plain_decision_id(sent)), limits(ID)
 ]
-Rater = Annotated[Text, limits(TEXT, maxLength=MAX_RATER)]
-Event = Annotated[Text, limits(NAME)]
 Count = Annotated[int | None, wanted("a whole number or null")]
 Amount = Annotated[int | float | None, wanted("a finite number or null")]
 CountCap = Annotated[Count, limits(minimum=1, maximum=int(MAX_AMOUNT))]
@@ -133,7 +130,6 @@ AmountCap = Annotated[Amount, limits(minimum=1e-9, maximum=int(MAX_AMOUNT))]
 Rating = Annotated[
     bool | int | float | None, wanted("true, false, a finite number or null"), limits(minimum=0, maximum=5)
 ]
-Scale = Annotated[str, limits(enum=["0-1", "1-5"])]
 NotBlank = Annotated[str, limits(TEXT)]
 Fact = Annotated[
     Annotated[str, limits(STORABLE, maxLength=MAX_TEXT)]
@@ -193,7 +189,7 @@ def _one_of(*names: str) -> list[dict[str, Any]]:
 
 
 class BudgetBody(RequestBody):
-    """Caps on one answer, all above 0. The smaller of your cap and the service's counts; null: only the service's."""
+    """Caps on one answer, all above 0. The smaller of your cap and the service's cap applies; null: the service's."""
 
     # Frozen makes it hashable. Pydantic copies a default value that is not hashable for each request.
     model_config = ConfigDict(frozen=True)
@@ -245,7 +241,7 @@ class RouteBody(RequestBody):
     """Caps on the answer, in addition to those of the service."""
     tenant: Annotated[str, limits(ID)] = "default"
     """Tenant that asks; stored with the decision."""
-    session_id: Annotated[Text, limits(SESSION)] = None
+    session_id: Annotated[Text, limits(TEXT, maxLength=questions.MAX_SESSION)] = None
     """Your own id of the conversation."""
     messages: list[MessageBody] = Field(default_factory=list)
     """The conversation before the question, oldest message first. If the service has a model for it, the question is
@@ -297,15 +293,15 @@ class FeedbackBody(RequestBody):
     """Gold answers; any of them is right."""
     rating: Rating = None
     """A user's judgement of the answer: true, false, or a number on `scale`."""
-    scale: Scale = "0-1"
+    scale: Annotated[str, limits(enum=["0-1", "1-5"])] = "0-1"
     """Scale of a number in `rating`: "0-1" or "1-5"."""
     reward: Amount = None
     """The reward itself, cost included."""
-    event: Event = None
+    event: Annotated[Text, limits(NAME)] = None
     """What the user did: a name in the setting `feedback_events`."""
     source: Annotated[Text, limits(enum=["human", "label", "judge", "code", None])] = None
     """Who judged: human (default), label, judge or code; not allowed for an event."""
-    rater: Rater = None
+    rater: Annotated[Text, limits(TEXT, maxLength=MAX_RATER)] = None
     """Id of the person or model that judged, up to 64 characters. Until the decision is closed, a later judgement by
     the same rater replaces the earlier one."""
     retract: Annotated[Text, limits(enum=["label", "rating", "reward", None])] = None
@@ -334,7 +330,7 @@ class OutcomeBody(RequestBody):
             "cost": {"retriever_calls": 1, "llm_calls": 1, "prompt_tokens": 310, "completion_tokens": 12}
             | {"dollars": 0.0004},
         },
-        # A setting says which costs are charged; with `steps` all costs are accepted.
+        # Without `steps`, the accepted costs depend on the setting reward.cost.
         anyOf=[{"required": ["steps"]}, {"properties": {"cost": {"maxProperties": 0}}}],
     )
 

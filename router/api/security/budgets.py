@@ -50,7 +50,7 @@ MOST: Final = 1000.0
 BURST: Final = 0.1
 #: smallest `ahead` at which the factor is MOST
 FULL: Final = 0.1
-#: share of the period that keeps `ahead` finite at the end of the period
+#: term that keeps `ahead` finite at the end of a period; share of the period
 LATE: Final = 0.01
 #: time for which a process uses sums that it has read, seconds
 FRESH_S: Final = 2.0
@@ -123,7 +123,9 @@ _FIELDS: Final[Mapping[Period, str]] = {"day": "dollars_per_day", "month": "doll
 
 
 class Budgets:
-    """The budgets of one process, on one event loop. If the policy cannot raise the price, a spent budget refuses."""
+    """The budgets of one process and event loop. If the policy cannot raise the price, a spent budget refuses
+    questions.
+    """
 
     def __init__(self, router: Router, *, reads: "Reads") -> None:
         self._router, self._reads = router, reads

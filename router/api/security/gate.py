@@ -129,7 +129,7 @@ class PageSessions:
 
     async def _mac(self, text: str) -> str:
         if self._secret is None:
-            async with self._reading:  # requests wait for a single read
+            async with self._reading:  # read once, even for many requests at a time
                 if self._secret is None:
                     now = time.time()
                     self._secret = await asyncio.to_thread(shared_secret, self._database, name="dashboard", now=now)

@@ -42,7 +42,7 @@ def permitted_arms(
 
 
 def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettings]) -> bool:
-    """Whether the caller may choose the arm: as the scope `forced` says; without it, if no dollar budget applies."""
+    """Whether the caller may choose the arm. Without the scope `forced` it may if no dollar budget applies."""
     allowed = caller.scopes.get("forced")
     if isinstance(allowed, bool):
         return allowed

@@ -75,7 +75,7 @@ def _feedback(router: Router) -> dict[str, Any]:
 
 
 async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
-    """Values for the template of the report of the last `seconds`; the report is at most a minute old."""
+    """Values for a template with the report of the last `seconds`, which is at most a minute old."""
     minute, router = int(time.time() // 60), router_of(request)
     result = await reports_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
     return {"report": result, "words": words}

@@ -232,7 +232,7 @@ def _with_peer(app: FastAPI) -> ASGIApp:
 
 
 class HttpServer(uvicorn.Server):
-    """operators: the server of server.admin_port, run on a thread of its own. listener: the socket of `operators`."""
+    """Server of an app. operators: the server of server.admin_port, run on a thread; listener: its socket."""
 
     def __init__(
         self,

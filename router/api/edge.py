@@ -80,7 +80,7 @@ class Edge:
         exchange = _Exchange(scope, receive, send, state=self.state)
         tracing: Tracing = OFF if exchange.path.startswith(_UNTRACED) else getattr(self.state, "tracing", OFF)
         with bound(request=request_id):
-            # The path is not an attribute, because it may contain a session id. `_end` adds the route.
+            # `attributes` has no path, because a path may contain a session id. `_end` adds the route.
             attributes = {
                 names.HTTP_METHOD: scope["method"],
                 names.URL_SCHEME: scope["scheme"],

@@ -381,7 +381,7 @@ def _differing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Itera
 
 
 def _hosts(cards: "Sequence[ProcessCard]", value: "Callable[[ProcessCard], str | None]") -> dict[str, set[str]]:
-    """Returns value -> hosts of the processes with this value, without processes that have none."""
+    """Returns value -> hosts of the processes with this value. Processes without a value are left out."""
     hosts: dict[str, set[str]] = defaultdict(set)
     for card in cards:
         card_value = value(card)

@@ -89,7 +89,7 @@ def _request(
     method, path = endpoint.split(" ")
     if "{decision_id}" in path:
         path = path.format(decision_id=quoted(arguments.get("decision_id")))
-    wait_s = arguments.get("wait_s")  # the endpoint takes it as a query parameter
+    wait_s = arguments.get("wait_s")  # wait_s is a query parameter of its endpoint
     params = {"stream": "true"} if streams else {}
     if wait_s is not None:
         params["wait_s"] = wait_s

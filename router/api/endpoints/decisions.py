@@ -208,7 +208,7 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
 
 
 async def whole_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
-    """The query of a body, rewritten if it has messages. Raises InvalidInput, Forbidden, BudgetSpent, CallerGone."""
+    """The query of a body, after a rewrite of its question. Raises InvalidInput, Forbidden, BudgetSpent, CallerGone."""
     query = await _query(request, body, key=key, run_by=run_by)
     return query if isinstance(query, Query) else await awaited(request, query, what="decision_id")
 

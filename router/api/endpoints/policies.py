@@ -1,4 +1,4 @@
-"""Endpoints of policy versions. Versions are added on the host only, because a policy may be any class."""
+"""Endpoints of policy versions. Versions are added only on the host, because a policy may be any Python class."""
 
 import time
 from collections.abc import Callable

@@ -67,7 +67,7 @@ class PendingAnswer:
         The pieces together are the answer. It is one piece unless it is `live` and the arm sends pieces. The Outcome is
         the last event, unless `limit_s` seconds pass before it comes.
 
-        If the caller goes away, or closes the iterator early (contextlib.aclosing), an answer that `is_own` is
+        If the client goes away, or the iterator is closed early (use contextlib.aclosing), an answer that `is_own` is
         cancelled, provided that no other request of this process waits for it.
 
         Raises CallerGone, TimeoutError if the service shuts down, and AnswerChanged if the worker died and the arm
@@ -229,8 +229,8 @@ def _abandon(answer: PendingAnswer) -> None:
 class EventStream(StreamingResponse):
     """A reply in server-sent events. Status and headers are sent with the first event, so they name the right decision.
 
-    Only `events` waits for the end of the connection, and raises CallerGone; Starlette's StreamingResponse would also
-    wait. refused: makes the reply to an error before the first event; None if the edge makes it.
+    Only `events` waits for the end of the connection, and raises CallerGone. Starlette's StreamingResponse would wait
+    for it too. refused: makes the reply to an error before the first event; None if the edge makes it.
     """
 
     media_type = "text/event-stream"

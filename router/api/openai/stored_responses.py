@@ -26,7 +26,7 @@ _MOST_REFERENCES: Final = 256
 async def record_of(
     request: Request, response_id: str, *, field: str = "response_id", tenant: str | None = None
 ) -> DecisionRecord:
-    """Read the record of a response. Raises NotFound, also if it was made with `store: false`. field: name of the
+    """Read the record of a response. Raises NotFound, also for a response made with `store: false`. field: name of the
     parameter with the id, for errors. tenant: the tenant that must own it; None if any tenant of the caller may.
     """
     missing = NotFound("there is no response of this id", field=field, remedy="use the id that a response had")

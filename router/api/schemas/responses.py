@@ -80,8 +80,7 @@ def described(text: str, model: Any) -> dict[str, Any]:
 
 def errors(model: type, codes: Iterable[int]) -> dict[int | str, dict[str, Any]]:
     """The error replies of a path for the OpenAPI document: status 400 and these codes. Only the entry of 400 has the
-    model, and the others refer to it: FastAPI would build a validator for each, which would take most of the app's
-    start.
+    model, and the others refer to it. FastAPI builds a validator for each entry with a model, which takes long.
     """
     reference = {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}
     return {400: {"model": model}, **dict.fromkeys(codes, reference)}
@@ -139,7 +138,7 @@ def _texts(node: ast.ClassDef) -> dict[str, str]:
 
 
 def describe(api: dict[str, Any]) -> dict[str, Any]:
-    """Add the texts below the fields to an OpenAPI document, and return it. Pydantic skips those of base classes."""
+    """Add the texts below the fields to an OpenAPI document. Pydantic itself would skip the texts of base classes."""
     for name, schema in api["components"]["schemas"].items():
         for field, text in field_texts().get(name, {}).items():
             shape = schema["properties"][field]

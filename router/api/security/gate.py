@@ -167,12 +167,12 @@ def check_site(headers: Headers, *, method: str) -> None:
         return
     sites, origins, hosts = (headers.getlist(name) for name in ("sec-fetch-site", "origin", "host"))
     if any(site not in ("same-origin", "none") for site in sites):
-        raise _foreign(f"from a page of another site (Sec-Fetch-Site: {sites[0]:.40})", field="Sec-Fetch-Site")
+        raise _foreign("Sec-Fetch-Site", sites[0])
     # On a page without referrers a browser sends Origin: null with a form, and still sends Sec-Fetch-Site.
     if not origins or (origins == ["null"] and sites == ["same-origin"]):
         return
     if len(origins) > 1 or len(hosts) != 1 or _address(origins[0]) != hosts[0].lower():
-        raise _foreign(f"from a page of another site ({origins[0]!r:.80})", field="Origin")
+        raise _foreign("Origin", origins[0])
 
 
 def check_form(path: str, headers: Headers) -> None:
@@ -185,12 +185,10 @@ def check_form(path: str, headers: Headers) -> None:
         raise Forbidden("the form did not come from a page of this service", field="Origin", remedy=remedy)
 
 
-def _foreign(message: str, *, field: str) -> Forbidden:
-    return Forbidden(
-        f"requests are refused that come {message}",
-        field=field,
-        remedy="send it from a page of this service, or from a program: docs/security.md",
-    )
+def _foreign(header: str, value: str) -> Forbidden:
+    message = f"a page of another site sent this request ({header}: {value!r:.80})"
+    remedy = "send it from a page of this service, or from a program: docs/security.md"
+    return Forbidden(message, field=header, remedy=remedy)
 
 
 def _address(origin: str) -> str:

@@ -50,7 +50,7 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
 
 
 def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> None:
-    """Raises Forbidden if the caller chooses the arm, by name or by keeping it for more turns than the setting.
+    """Raises Forbidden if the caller chooses the arm, by name or by keeping it for more turns than `sticky_turns`.
     chooses: whether the request names some of the possible arms, but neither all nor all that callers run.
     """
     if chooses:

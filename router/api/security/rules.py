@@ -17,7 +17,7 @@ class Rule:
 
     #: roles that may call it; None if no API key is needed
     roles: frozenset[Role] | None
-    #: whether the reply shows all tenants; if so, keys of a single tenant are refused
+    #: whether the reply shows data of all tenants; if so, keys of one tenant are refused
     all_tenants: bool = False
     #: queue of the requests; None if they are handled at once
     queue: Queue | None = None

@@ -81,9 +81,8 @@ class Reads:
     async def run(self, work: Callable[[], Value]) -> Value:
         """Call `work` on a thread, and return its result. Raises Overloaded, or NotReady after `limit_s` seconds."""
         if self._open >= self._most:
-            raise Overloaded(
-                f"{self._open} reads are waiting already, so this one was refused", remedy="try again in a second"
-            )
+            message = f"{self._open} reads are waiting already, so this one was refused"
+            raise Overloaded(message, remedy="try again in a second")
         self._open += 1
         try:
             return await _within(self._executor.submit(work), limit_s=self._limit_s)

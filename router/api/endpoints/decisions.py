@@ -288,14 +288,12 @@ async def answer(
     finally:
         pending.forget()
     if outcome is None:
-        return JsonReply(
-            replies.pending_json(decision, seconds=seconds), status_code=202, headers=replies.headers(decision)
-        )
+        pending_reply = replies.pending_json(decision, seconds=seconds)
+        return JsonReply(pending_reply, status_code=202, headers=replies.headers(decision))
     await pending.follow(outcome.decision_id)
     decision, saved = pending.decision, router.savings.of(outcome.cost)
-    return JsonReply(
-        replies.answer_json(decision, outcome, seconds=seconds, saved=saved), headers=replies.headers(decision)
-    )
+    reply = replies.answer_json(decision, outcome, seconds=seconds, saved=saved)
+    return JsonReply(reply, headers=replies.headers(decision))
 
 
 @endpoints.post(

@@ -180,9 +180,7 @@ async def read_report(
     end = now if until is None else until
     begin = max(0.0, end - _WEEK_S) if since is None else since
     scope = ReportScope(label=router.ledger.label, since=begin, until=end, tenant=tenant, reward=router.settings.reward)
-    policy = router.settings.policy
-    result = await reports_of(request).run(
-        lambda: report(router.database, scope, policy=policy, against=against, now=now)
-    )
+    read = partial(report, router.database, scope, policy=router.settings.policy, against=against, now=now)
+    result = await reports_of(request).run(read)
     learning = (await reads_of(request).run(router.status)).learning
     return JsonReply(replace(result, learning=None if learning is None else learning.line))

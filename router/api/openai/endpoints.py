@@ -284,11 +284,10 @@ async def _events(answer: PendingAnswer) -> AsyncIterator[list[AnswerEvent]]:
     try:
         async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
             async for group in events:
-                fault = (
-                    replies.fault_of(answer.decision, group[-1]) if group and isinstance(group[-1], Outcome) else None
-                )
-                if fault is not None:
-                    raise fault
+                if group and isinstance(group[-1], Outcome):
+                    fault = replies.fault_of(answer.decision, group[-1])
+                    if fault is not None:
+                        raise fault
                 yield group
     except TimeoutError:
         remedy = f"ask for the answer in a while: GET /v1/decisions/{answer.decision.id}"

@@ -332,11 +332,7 @@ def check_response(body: ResponseBody) -> None:
     wrong: dict[str, tuple[object, str, str]] = {
         "conversation": (body.conversation, "the service stores no conversation objects", "send previous_response_id"),
         "prompt": (body.prompt, "the service has no prompt templates", "send input and instructions"),
-        "background": (
-            body.background,
-            "the service always waits for the answer",
-            "send POST /v1/answer?wait_s=0, which does not wait",
-        ),
+        "background": (body.background, "the service always waits for the answer", "use POST /v1/answer?wait_s=0"),
     }
     for field, (sent, message, remedy) in wrong.items():
         if sent:

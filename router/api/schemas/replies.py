@@ -116,9 +116,8 @@ def record_json(record: DecisionRecord) -> reply_types.RecordReply:
 
 def label_json(record: DecisionRecord) -> reply_types.LabelTask:
     assert record.outcome is not None
-    return filled(
-        reply_types.LabelTask, record.outcome, question=record.decision.query.text, made_at=record.decision.made_at
-    )
+    decision = record.decision
+    return filled(reply_types.LabelTask, record.outcome, question=decision.query.text, made_at=decision.made_at)
 
 
 def _query_fields(query: Query) -> dict[str, Any]:

@@ -319,10 +319,8 @@ class Gate:
     def _valid_key(self, text: str, keys: KeysInForce) -> ApiKey:
         key = keys.find(text)
         if key is None:
-            remedy = "ragbandit keys list shows the keys of this service"
-            raise _unauthorized(
-                "this API key is not valid: it was revoked, has expired, or was never made here", remedy=remedy
-            )
+            message = "this API key is not valid: it was revoked, has expired, or was never made here"
+            raise _unauthorized(message, remedy="ragbandit keys list shows the keys of this service")
         if key.expires_at is not None and key.expired(time.time()):
             when = datetime.fromtimestamp(key.expires_at, tz=UTC).isoformat(timespec="seconds")
             remedy = "it was rotated: use the key that replaced it" if key.replaced_by else "make a new key"

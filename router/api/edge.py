@@ -39,7 +39,6 @@ log = logging.getLogger("ragbandit.api")
 #: handler that is tried before FastAPI; it returns None for a request that FastAPI has to handle or to refuse
 Direct = Callable[[Request], Awaitable[Response | None]]
 
-#: prefixes of paths that get no span: probes, metrics, documentation, the dashboard
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
 #: status that is counted if the caller closes the connection before the reply; nginx uses the same one
 _CLIENT_CLOSED: Final = 499

@@ -41,7 +41,7 @@ WRONG_S: Final = 60.0
 LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
 REPLY_S: Final = 3.0
-#: price factor of a dollar budget from which there is a finding; smaller factors hardly change the choice of arms
+#: price factor of a dollar budget above which there is a finding; smaller factors hardly change the choice of arms
 NOTICED: Final = 1.5
 #: largest number of updates in the comparison of reward.weight with labels, newest first
 MOST_ROWS: Final = 20_000

@@ -49,7 +49,6 @@ _STATES: Final = ("idle", "busy")
 
 
 def earned_metrics(earned: Earned) -> Iterator[Metric]:
-    """Totals of the arms since the store was made, the delay of these totals, and the versions of the policy."""
     yield from _traffic(earned.arms)
     yield from _rewards(earned.arms)
     yield from _latency(earned.arms)

@@ -1,5 +1,3 @@
-"""Answers as server-sent events, with comments while there is nothing to send."""
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -52,7 +50,6 @@ class PendingAnswer:
     #: decision that is answered; another arm's decision if the drawn arm failed before its first content
     decision: Decision
     waiting: "Future[Outcome]"
-    #: longest wait for the outcome, seconds
     limit_s: float
     #: whether pieces of the answer are sent while it is written
     live: bool

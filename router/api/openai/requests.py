@@ -114,8 +114,6 @@ def configured(**example: Any) -> ConfigDict:
 
 
 class OpenAIBody(BaseModel):
-    """Parameters of all requests for an answer in OpenAI's interface."""
-
     model_config = configured()
 
     model: str

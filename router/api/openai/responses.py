@@ -59,7 +59,7 @@ class ResponseReply(TypedDict):
     """The decision behind the answer; missing before there is an outcome."""
 
 
-#: prefix of response ids that the service chooses; LangChain expects it
+#: prefix of response ids that the service chooses; LangChain recognises a response by it
 ID_PREFIX: Final = "resp_"
 #: key of a query's `request`: namespaces of the functions in the request
 NAMESPACES: Final = "namespaces"

@@ -1,1 +1,0 @@
-"""HTTP: the application, its endpoints, requests, responses and metrics."""

@@ -1,5 +1,3 @@
-"""The HTTP application around one Router, and its server."""
-
 import asyncio
 import base64
 import contextlib
@@ -27,7 +25,7 @@ from swagger_ui_bundle import swagger_ui_path
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ragbandit.router.api import mcp as mcp
-from ragbandit.router.api.dependencies import CallerGone, Reads
+from ragbandit.router.api.dependencies import CallerGone, Reads, SharedRead
 from ragbandit.router.api.edge import Edge, reply_to
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies
 from ragbandit.router.api.metrics import Metrics
@@ -67,13 +65,12 @@ _TAGS = [
     {"name": "Operations", "description": "Probes, status and metrics for operators."},
 ]
 
-#: threads for the blocking reads of requests, and reads that may run or wait
+#: number of threads for blocking reads; largest number of reads that run or wait at the same time
 READ_THREADS, MAX_READS = 8, 256
 
 
 class _Service(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        """The document behind /docs, with descriptions of the reply's fields and the limits of this service's input."""
         api = describe(super().openapi())
         router = getattr(self.state, "router", None)
         if router is None:
@@ -88,10 +85,7 @@ class _Service(FastAPI):
 
 
 def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], object] | None = None) -> FastAPI:
-    """Make the app, which opens its Router at startup and closes the Router at shutdown.
-
-    begin: called once on the app's event loop, before the first request.
-    """
+    """Make the app; it opens its Router at startup. begin: called once on the event loop, before the first request."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -99,7 +93,8 @@ def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], 
         state.router = router = await asyncio.to_thread(open_router)
         telemetry = router.settings.telemetry
         state.tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="service")
-        state.read_state, state.read_budgets = operations.state_of(router), operations.budgets_of(router)
+        state.read_state = SharedRead(router.state, name="state", limit_s=operations.PROBE_S)
+        state.read_budgets = operations.budgets_of(router)
         state.metrics = Metrics(router)
         await asyncio.to_thread(record_config, router.database, router.settings)
         if begin is not None:
@@ -117,11 +112,11 @@ def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], 
 
 
 def operators_app(app: FastAPI) -> FastAPI:
-    """Make the app of server.admin_port, which runs on its own event loop with the Router that `app` opened."""
+    """Make the app of server.admin_port: it uses the Router of `app`, but an event loop of its own."""
 
     @asynccontextmanager
     async def lifespan(operators: FastAPI) -> AsyncIterator[None]:
-        for name in ("router", "tracing", "read_state", "read_budgets", "metrics"):  # safe to use from several threads
+        for name in ("router", "tracing", "read_state", "read_budgets", "metrics"):  # these five are thread-safe
             operators.state[name] = app.state[name]
         async with _on_this_loop(operators):
             yield
@@ -136,7 +131,8 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     state, router = app.state, app.state.router
     server = router.settings.server
     state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
-    # One thread: the C library keeps the memory of a report for its thread, and short reads must not wait for reports.
+    # Reports have their own thread, so that short reads do not wait for them. It is a single thread, because the C
+    # library keeps the memory of a report for the thread that made it.
     state.reports = Reads(threads=1, most=MAX_READS, limit_s=SERVE_S)
     state.page_sessions = PageSessions(router.database)
     state.gate = Gate(KeyRing(KeyStore(router.database)), server=server, sessions=state.page_sessions)
@@ -195,7 +191,7 @@ async def _root(request: Request) -> Response:
 
 @_pages.get("/docs")
 async def _docs() -> Response:
-    """The page /docs from local files; FastAPI's own page loads its script from the internet."""
+    """The page /docs. Its script and styles are local files; FastAPI's own page loads them from the internet."""
     page = get_swagger_ui_html(
         openapi_url="/openapi.json",
         title="RagBandit",
@@ -203,8 +199,8 @@ async def _docs() -> Response:
         swagger_css_url="/docs/assets/swagger-ui.css",
         swagger_favicon_url="/docs/assets/favicon-32x32.png",
     )
-    # Other sites may not frame the page: on an open service they could trick a reader into "Try it out". Swagger UI
-    # needs one inline script and inline styles.
+    # No other site may show the page in a frame: without API keys it could trick a reader into clicking "Try it out".
+    # Swagger UI needs one inline script and inline styles.
     (script,) = re.findall(rb"<script>(.*?)</script>", bytes(page.body), flags=re.DOTALL)
     hashed = base64.b64encode(hashlib.sha256(script).digest()).decode()
     inline = f"script-src 'self' 'sha256-{hashed}'; style-src 'self' 'unsafe-inline'; "
@@ -225,7 +221,7 @@ log = logging.getLogger("ragbandit.server")
 
 
 def _with_peer(app: FastAPI) -> ASGIApp:
-    """The app behind uvicorn's proxy headers. scope[PEER] keeps the address that is connected, perhaps a proxy's."""
+    """Let uvicorn apply proxy headers. scope[PEER] keeps the address of the connection, which may be a proxy's."""
     behind = ProxyHeadersMiddleware(app, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))  # type: ignore[arg-type] # another ASGI type
 
     async def app_with_peer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -236,11 +232,7 @@ def _with_peer(app: FastAPI) -> ASGIApp:
 
 
 class HttpServer(uvicorn.Server):
-    """The uvicorn server.
-
-    operators: the server on server.admin_port; it runs on its own thread and event loop for as long as this one.
-    listener: the socket of `operators`.
-    """
+    """Server of an app. operators: the server of server.admin_port, run on a thread; listener: its socket."""
 
     def __init__(
         self,
@@ -274,7 +266,6 @@ class HttpServer(uvicorn.Server):
             self._thread = threading.Thread(target=run, name="ragbandit-operators", daemon=True)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections, and log the address."""
         await super().startup(sockets)
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
@@ -285,7 +276,7 @@ class HttpServer(uvicorn.Server):
             self._thread.start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop. Requests that wait for an answer get "pending"; the others may finish within `shutdown_s` seconds."""
+        """Stop. Requests that wait for an answer get "pending" at once; others have `shutdown_s` seconds to finish."""
         self._app.state.router.answers.end_waits()
         if self._operators is not None and self._thread is not None:
             self._operators.should_exit = True
@@ -294,14 +285,11 @@ class HttpServer(uvicorn.Server):
 
 
 def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto") -> HttpServer:
-    """The server of this app, not yet running. loop: uvicorn's setting, "auto", "asyncio" or "uvloop".
-
-    Raises OSError if server.admin_port is in use.
-    """
+    """Make the server of an app. loop: uvicorn's setting. Raises OSError if server.admin_port is in use."""
     operators, listener = None, None
     if settings.admin_port is not None:
         listener = bound(settings.admin_host, settings.admin_port)
-        listener.listen()  # clients that connect before the thread runs wait for it
+        listener.listen()  # from now on clients may connect; they wait until the thread runs
         app.state.port, app.state.admin_port = "public", listener.getsockname()[1]
         operators = HttpServer(operators_app(app), settings=settings, loop=loop)
     return HttpServer(app, settings=settings, loop=loop, operators=operators, listener=listener)

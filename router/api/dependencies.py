@@ -1,4 +1,4 @@
-"""What endpoints share: the router, parameters, and ways to wait that do not block the event loop."""
+"""Shared by all endpoints: the app's objects, parameters, and ways to wait that do not block the event loop."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Header, Request
 
@@ -19,7 +19,8 @@ from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded
 from ragbandit.shared.types import Caller
 
-#: ASGI scope key of a request made on behalf of another one that was counted already; the value is its surface
+#: ASGI scope key of a request that an MCP tool makes; the rate limiter has counted the outer request. The value is
+#: "mcp".
 PART: Final = "ragbandit.part"
 
 Reply = TypeVar("Reply")
@@ -36,28 +37,21 @@ IdempotencyKey = Annotated[
 
 
 def caller_of(request: Request) -> Caller:
-    """The caller that the edge recognised by the request's key; a caller without a key if it checked none."""
+    """The caller that the edge found by the API key; an anonymous caller if the edge has not checked keys."""
     caller: Caller | None = request.scope.get("state", {}).get("caller")
     return caller or Caller()
 
 
 def router_of(request: Request) -> Router:
-    """The app's router."""
-    router: Router = request.app.state.router
-    return router
+    return cast(Router, request.app.state.router)
 
 
 def tracing_of(request: Request) -> Tracing:
-    """The app's tracing."""
-    tracing: Tracing = getattr(request.app.state, "tracing", OFF)
-    return tracing
+    return cast(Tracing, getattr(request.app.state, "tracing", OFF))
 
 
 async def known_parameters(request: Request) -> None:
-    """Raises InvalidInput for a query parameter that the endpoint does not have.
-
-    Paths of probes and scrapers take any parameter, because these clients add parameters of their own.
-    """
+    """Raises InvalidInput for an unknown query parameter. Probes and scrapers may send parameters of their own."""
     if not request.scope["query_string"] or request.scope["path"] in OPERATOR_PATHS:
         return
     route = request.scope["route"]
@@ -73,29 +67,22 @@ async def known_parameters(request: Request) -> None:
             raise InvalidInput(message, field=name[:80], remedy=remedy)
 
 
-def documented(tag: str, *, any_parameter: bool = False) -> APIRouter:
-    """A FastAPI router for endpoints that have this tag in /docs, and the error replies of every endpoint.
-
-    any_parameter: accept unknown query parameters, for clients that add their own; else they are refused.
-    """
+def documented(tag: str, *, errors: dict[int | str, dict[str, Any]] = ERRORS, any_parameter: bool = False) -> APIRouter:
     checks = [] if any_parameter else [Depends(known_parameters)]
-    return APIRouter(tags=[tag], dependencies=checks, responses=ERRORS)
+    return APIRouter(tags=[tag], dependencies=checks, responses=errors)
 
 
 class Reads:
-    """Threads for the blocking calls of requests. most: largest number of calls that run or wait; more are refused."""
-
     def __init__(self, *, threads: int, most: int, limit_s: float) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="ragbandit-reads")
         self._most, self._limit_s = most, limit_s
         self._open = 0
 
     async def run(self, work: Callable[[], Value]) -> Value:
-        """Call `work` on a thread and return its result. Raises Overloaded; NotReady after `limit_s` seconds."""
+        """Call `work` on a thread, and return its result. Raises Overloaded, or NotReady after `limit_s` seconds."""
         if self._open >= self._most:
-            raise Overloaded(
-                f"{self._open} reads are waiting already, so this one was refused", remedy="try again in a second"
-            )
+            message = f"{self._open} reads are waiting already, so this one was refused"
+            raise Overloaded(message, remedy="try again in a second")
         self._open += 1
         try:
             return await _within(self._executor.submit(work), limit_s=self._limit_s)
@@ -103,14 +90,12 @@ class Reads:
             self._open -= 1
 
     def close(self) -> None:
-        """Take no more calls. Calls that run already finish in the background."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class SharedRead(Generic[Value]):
-    """A blocking read on its own thread, for probes. Requests that come before the read begins share its value.
-
-    So at most one read runs and one waits, however many probes come and however slow the database is.
+    """A blocking read on its own thread. Callers that come before the next read begins share its value, so at most one
+    read runs and one waits, however slow the database is.
     """
 
     def __init__(self, read: Callable[[], Value], *, name: str, limit_s: float) -> None:
@@ -120,7 +105,7 @@ class SharedRead(Generic[Value]):
         self._lock = threading.Lock()
 
     async def value(self) -> Value:
-        """A value whose read begins after this call. Raises NotReady if it takes too long, and what `read` raises."""
+        """Return a value that is read after this call. Raises NotReady after `limit_s` seconds, or the read's error."""
         with self._lock:
             # A read that runs already may miss the caller's last write.
             if self._next is None or self._next.running() or self._next.done():
@@ -129,12 +114,11 @@ class SharedRead(Generic[Value]):
         return await _within(shared, limit_s=self._limit_s, shared=True)
 
     def close(self) -> None:
-        """Begin no more reads. A read that runs already finishes in the background."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 async def _within(future: "Future[Value]", *, limit_s: float, shared: bool = False) -> Value:
-    """The Future's value. shared: other callers wait for it too, so it is not cancelled if this caller gives up."""
+    """Wait for the value. shared: whether others wait for the Future too, so that a timeout must not cancel it."""
     wrapped = asyncio.wrap_future(future)
     try:
         return await asyncio.wait_for(asyncio.shield(wrapped) if shared else wrapped, limit_s)
@@ -143,26 +127,21 @@ async def _within(future: "Future[Value]", *, limit_s: float, shared: bool = Fal
 
 
 def reads_of(request: Request) -> Reads:
-    """The app's threads for blocking reads."""
-    reads: Reads = request.app.state.reads
-    return reads
+    return cast(Reads, request.app.state.reads)
 
 
 def reports_of(request: Request) -> Reads:
-    """The app's thread for reports, which read up to 30,000 rows."""
-    reports: Reads = request.app.state.reports
-    return reports
+    return cast(Reads, request.app.state.reports)
 
 
 class CallerGone(Exception):
-    """The caller has closed its connection, so no reply is read."""
+    """The caller has closed its connection, so it would not receive a reply."""
 
 
 class Waiter:
-    """Waits for a notification or for the end of the caller's connection. Read the request's body before.
-
-    It waits in the request's own task, and a notification ends the wait by expiring an asyncio timeout. Separate tasks
-    for the connection and the work would take as long as deciding.
+    """Waits until it is notified, or until the caller closes the connection. Read the request's body first. It waits in
+    the request's own task, where a notification makes an asyncio timeout expire: separate tasks for the connection and
+    for the work would take as long as a decision.
     """
 
     def __init__(self, request: Request) -> None:
@@ -171,11 +150,11 @@ class Waiter:
         self._block: asyncio.Timeout | None = None
 
     def note(self) -> None:
-        """Notify the waiting request. May be called from any thread."""
+        """Wake the waiting request; may be called from any thread."""
         if self._is_waking:
             return
         self._is_waking = True
-        with contextlib.suppress(RuntimeError):  # raised if the service has ended, and its loop is closed
+        with contextlib.suppress(RuntimeError):  # raised after the event loop was closed
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
@@ -185,7 +164,7 @@ class Waiter:
                 self._block.reschedule(0.0)
 
     async def wait(self, *, until: float) -> bool:
-        """True after a notification, False if none came until this time of the event loop. Raises CallerGone."""
+        """Returns whether a notification came before `until`, a time of the event loop. Raises CallerGone."""
         try:
             async with asyncio.timeout_at(0.0 if self._noted else until) as self._block:
                 # The body was read, so only the end of the connection can come.
@@ -198,10 +177,10 @@ class Waiter:
 
 
 async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_s: float) -> bool:
-    """Wait for all Futures; False if one is not done after `limit_s` seconds. Read the request's body before.
+    """Wait for all Futures. Returns False if one is not done after `limit_s` seconds. Read the request's body first.
 
-    Raises CallerGone if the caller closes the connection: work that has not begun is cancelled, and the work that
-    still succeeds is counted as unseen.
+    Raises CallerGone if the caller closes the connection. Futures that have not begun are then cancelled, and the
+    metric `ragbandit_replies_unseen` counts the others that succeed.
     """
     if all(future.done() for future in futures):
         return True
@@ -225,10 +204,7 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
 
 
 async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Reply:
-    """The Future's result. what: name of the id that a caller repeats to find work that is done later.
-
-    Raises CallerGone if the caller closes the connection, NotReady after SERVE_S seconds, and the Future's exception.
-    """
+    """The Future's result. Raises CallerGone, NotReady after SERVE_S seconds, and the Future's exception."""
     (result,) = await awaited_all(request, [future], what=what)
     if isinstance(result, BaseException):
         raise result
@@ -238,10 +214,7 @@ async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Re
 async def awaited_all(
     request: Request, futures: "Sequence[Future[Reply]]", *, what: str
 ) -> list[Reply | BaseException]:
-    """The result or the exception of each Future, in order; NotReady if it is not done after SERVE_S seconds.
-
-    Raises CallerGone. what: as for `awaited`.
-    """
+    """The result or exception of each Future, in order; NotReady after SERVE_S seconds. Raises CallerGone."""
     await all_done(request, futures, limit_s=SERVE_S)
     results: list[Reply | BaseException] = []
     for future in futures:
@@ -255,7 +228,6 @@ async def awaited_all(
 
 
 def check_count(items: Sequence[object], *, most: int) -> None:
-    """Raises InvalidInput for a batch that is empty or too large."""
     if not 0 < len(items) <= most:
         message = f'"items" has {len(items)} entries'
         raise InvalidInput(message, field="items", remedy=f"send between 1 and {most}")

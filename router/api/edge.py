@@ -1,7 +1,7 @@
-"""Edge: the one layer between the server and the endpoints.
+"""Edge: the layer between the server and the endpoints.
 
-1. A request gets an id and a span. Before its body is read, it is refused if this port does not serve its path, if it
-   would wait too long for its turn, or if it announces too large a body.
+1. A request gets an id and a span. It is refused before its body is read if this port does not serve its path, if its
+   queue is too long, or if it announces too large a body.
 2. The gate finds the caller by the key, and checks the role. The rate limiter counts the request for this key.
 3. The endpoint replies. Every exception becomes an error reply in the format of the path (ours, OpenAI's, MCP's or a
    page), and every reply is counted.
@@ -36,12 +36,11 @@ from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.api")
 
-#: fast path for simple requests; returns None to hand the request to FastAPI, which also reports what is wrong with it
+#: handler that is tried before FastAPI; it returns None for a request that FastAPI has to handle or to refuse
 Direct = Callable[[Request], Awaitable[Response | None]]
 
-#: beginnings of paths that get no span: probes, metrics, documentation, the dashboard
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
-#: status of a request whose caller closed the connection before the reply, as nginx counts it
+#: status that is counted if the caller closes the connection before the reply; nginx uses the same one
 _CLIENT_CLOSED: Final = 499
 _ENDING: Final = NotReady(
     "the service is shutting down, and this request was not finished", remedy="try again with the same id"
@@ -62,7 +61,7 @@ class NoUpgrade(Malformed):
 
 
 class Edge:
-    """ASGI middleware around the FastAPI app. direct: "METHOD /path" -> fast path that is tried first."""
+    """ASGI middleware around the FastAPI app. direct: "METHOD /path" -> handler that is tried before FastAPI."""
 
     def __init__(self, app: ASGIApp, *, state: State, direct: Mapping[str, Direct]) -> None:
         self.app = app
@@ -70,18 +69,17 @@ class Edge:
         self._direct = direct
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":  # a websocket; the service has none
+        if scope["type"] != "http":  # the service has no websockets
             await send({"type": "websocket.close", "code": 1008})
             return
         scope[SCOPE_ID] = request_id = request_id_of(scope["headers"])
         exchange = _Exchange(scope, receive, send, state=self.state)
         tracing: Tracing = OFF if exchange.path.startswith(_UNTRACED) else getattr(self.state, "tracing", OFF)
         with bound(request=request_id):
-            # The path is left out because it may contain a session id. The route is added at the end.
+            # `attributes` has no path, because a path may contain a session id. `_end` adds the route.
             attributes = {
                 names.HTTP_METHOD: scope["method"],
                 names.URL_SCHEME: scope["scheme"],
@@ -116,7 +114,6 @@ class Edge:
             await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send)
 
     async def _admit(self, exchange: "_Exchange") -> None:
-        """Store the caller as `request.state.caller`, and count the request. Raises what Gate and RateLimiter raise."""
         gate: Gate = self.state.gate
         caller = await gate.caller(exchange.scope, rule=exchange.rule, path=exchange.path)
         exchange.scope.setdefault("state", {})["caller"] = caller
@@ -133,7 +130,7 @@ class Edge:
 
 
 class _Exchange:
-    """A request and its reply. Reads no more of the body than its rule allows, and counts the reply as it begins."""
+    """A request and its reply. Refuses a body that is larger than its rule allows, and counts the reply."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, state: State) -> None:
         self.scope = scope
@@ -144,11 +141,10 @@ class _Exchange:
         self.limit: int = getattr(state.router.settings.server, self.rule.size_limit)
         self._seen = 0
         self._read: list[bytes] = []
-        #: status of the reply; 0 until it begins
+        #: HTTP status; 0 until the reply begins
         self.status = 0
-        #: headers added to the reply
         self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
-        #: path of the route; None before the app has found the route, and for unknown paths
+        #: path of the endpoint in FastAPI's form; None until FastAPI has found it, and for unknown paths
         self.route: str | None = None
         if is_openai_path(path):
             scope[SHAPE] = openai_error
@@ -159,7 +155,6 @@ class _Exchange:
             self.headers += page_headers(path)
 
     async def receive(self) -> Message:
-        """The next part of the request. Raises HTTPException (413) if the body is too large."""
         if self._read:
             return {"type": "http.request", "body": self._read.pop(), "more_body": False}
         message = await self._receive()
@@ -173,7 +168,6 @@ class _Exchange:
         self._read = [body]
 
     async def send(self, message: Message) -> None:
-        """Send a part of the reply; its first part also gets the headers of this request."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.route = getattr(self.scope.get("route"), "path", self.route)
@@ -183,10 +177,7 @@ class _Exchange:
 
 
 def _check(exchange: _Exchange, *, state: State) -> None:
-    """Raises an error if the request can be refused without reading its body.
-
-    It runs for every request, so it must be cheap under overload.
-    """
+    """Raises an error if the request can be refused without its body. Cheap, because it runs for every request."""
     if not has_path(exchange.path, state=state):
         raise HTTPException(404)
     _check_head(exchange.scope)
@@ -198,14 +189,14 @@ def _check(exchange: _Exchange, *, state: State) -> None:
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > exchange.limit:
         raise HTTPException(413)
-    if "upgrade" in headers:  # the parser reads all that follows as the offered protocol, so no body can be read
+    if "upgrade" in headers:  # the parser takes all further bytes for the new protocol, so the body cannot be read
         exchange.headers.append((b"connection", b"close"))
         if announced not in ("", "0") or "transfer-encoding" in headers:
             raise NoUpgrade(remedy="send no header Upgrade: speak HTTP/1.1 from the start, or come through a proxy")
 
 
 def _check_head(scope: Scope) -> None:
-    """Raises Malformed for a head that a proxy in front of the service may read differently."""
+    """Raises Malformed for headers that a proxy in front of the service may understand differently."""
     hosts = 0
     for name, value in scope["headers"]:
         hosts += name == b"host"
@@ -218,9 +209,8 @@ def _check_head(scope: Scope) -> None:
 
 
 def reply_to(error: Exception, *, scope: Scope) -> Response:
-    """The reply to a request that ended with this exception."""
     if isinstance(error, HTTPException) and isinstance(error.__cause__, RagBanditError | ClientDisconnect):
-        error = error.__cause__  # FastAPI wraps errors that reading the body raises
+        error = error.__cause__  # FastAPI wraps errors that occur while it reads the body
     if isinstance(error, CallerGone | ClientDisconnect):
         return Response(status_code=_CLIENT_CLOSED)
     if isinstance(error, RequestValidationError):
@@ -253,7 +243,7 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
 
 
 def _sent_trace(scope: Scope) -> Mapping[str, str]:
-    """The W3C trace headers of the caller, without those that were sent more than once."""
+    """The caller's W3C trace headers, without a header that was sent more than once."""
     sent = {name: Headers(scope=scope).getlist(name) for name in ("traceparent", "tracestate")}
     return {name: values[0] for name, values in sent.items() if len(values) == 1}
 

@@ -1,7 +1,7 @@
-"""Findings: faults of an installation, each with its remedy.
+"""Findings: faults of an installation and their remedies, for `validate`, `status`, /ready and the overview page.
 
-`validate`, `status`, /ready and the overview page print them. Checks only read. Functions import database engines and
-Redis clients themselves, so that `validate` loads them only if they are configured.
+Checks only read. Functions import database engines and Redis clients themselves, so that `validate` loads them only if
+they are configured.
 """
 
 import contextlib
@@ -27,48 +27,43 @@ if TYPE_CHECKING:
     from ragbandit.router.reporting.reading import Report
     from ragbandit.router.storage.sql.database import Database
 
-#: problem: something fails or is lost; warning: it works, but perhaps not for long, or not as expected
+#: problem: something fails, or data is lost. warning: it works, but perhaps not for long, or not as expected.
 Severity = Literal["warning", "problem"]
-#: parts of /ready that requests do not need; if they fail, answers and learning are late
+#: parts of /ready whose failure makes answers and learning late, while requests still succeed
 DELAYED: Final = frozenset({"redis", "policy", "learner"})
-#: ages of waiting feedback that are a warning, and a problem, seconds
+#: age of waiting feedback in seconds: a warning above LATE_S, a problem above STUCK_S
 LATE_S: Final = 60.0
 STUCK_S: Final = 600.0
-#: differences of clocks that are a warning, and a problem, seconds
+#: difference between two clocks in seconds: a warning from APART_S, a problem from WRONG_S
 APART_S: Final = 1.0
 WRONG_S: Final = 60.0
-#: free bytes of a disk below which there is a warning, and a problem
+#: free bytes of a disk: a warning below LITTLE, a problem below NEARLY_NONE
 LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
 REPLY_S: Final = 3.0
-#: price factor of a dollar budget from which it is a finding; smaller factors hardly change the choices
+#: price factor of a dollar budget above which there is a finding; smaller factors hardly change the choice of arms
 NOTICED: Final = 1.5
-#: most rows of the ledger whose costs are compared, newest first
+#: largest number of updates in the comparison of reward.weight with labels, newest first
 MOST_ROWS: Final = 20_000
-#: most outcomes that are searched for failures of servers, newest first
+#: largest number of outcomes searched for failures of servers, newest first
 MOST_OUTCOMES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault, with its remedy."""
-
     severity: Severity
-    #: the part or the setting that has the fault
     about: str
-    #: the fault, and its consequence
     what: str
-    #: what to do; empty if `what` includes it
+    #: what to do; empty if `what` contains it
     remedy: str = ""
 
     @property
     def line(self) -> str:
-        """The finding without its severity, in one line."""
         return f"{self.about}: {self.what.rstrip('.')}" + (f"; do: {self.remedy}" if self.remedy else "")
 
 
 def tried(about: str, check: Callable[[], Iterable[Finding] | None], *, means: str = "") -> list[Finding]:
-    """The findings of a check. An error of the check is a problem; `means` is its consequence."""
+    """Run a check. If it raises an error, the error is a problem, and `means` is its consequence."""
     try:
         return list(check() or ())
     except (RagBanditError, OSError, ValueError) as error:
@@ -77,18 +72,17 @@ def tried(about: str, check: Callable[[], Iterable[Finding] | None], *, means: s
 
 
 def is_problem(findings: Iterable[Finding]) -> bool:
-    """Whether a finding is a problem."""
     return any(finding.severity == "problem" for finding in findings)
 
 
 def of_parts(parts: Mapping[str, str]) -> list[Finding]:
-    """Findings of parts that do not work. parts: the result of `Readiness.states`."""
+    """Findings of parts that do not work. parts: name -> state, from `Readiness.states`."""
     broken = ((name, state) for name, state in sorted(parts.items()) if state != "ok")
     return [Finding("warning" if name in DELAYED else "problem", name, state) for name, state in broken]
 
 
 def of_settings(settings: "Settings") -> Iterator[Finding]:
-    """Findings of settings that are valid, but do not work together as it seems."""
+    """Findings of settings that are valid, but together do not do what one would expect."""
     from ragbandit.router.learning.monitoring.price import budget_warnings
 
     sqlite, redis_url = settings.database.startswith("sqlite"), settings.redis_url
@@ -123,7 +117,7 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
 
 
 def of_disk(settings: "Settings") -> Iterator[Finding]:
-    """Findings of disks that hold the database, snapshots and logs of this host."""
+    """Findings of disks that are almost full, and hold the database, snapshots or logs of this host."""
     database = settings.database.removeprefix("sqlite:///")
     devices = {}
     for place in (settings.data_dir, settings.snapshot_root, database):
@@ -141,7 +135,7 @@ def of_disk(settings: "Settings") -> Iterator[Finding]:
 
 
 def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]:
-    """Findings of a ledger's status. rebuilding: whether its policy is being learned again."""
+    """Findings of a ledger's status. rebuilding: whether the policy is being learned again from the ledger."""
     counts, today = state.counters, state.judge.today
     if not counts.balanced:
         remedy = "run `ragbandit verify`; `ragbandit verify --recount` corrects them"
@@ -171,9 +165,8 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
 def of_store(
     database: "Database", *, settings: "Settings", now: float, weigh: bool = True, month: "Report | None" = None
 ) -> list[Finding]:
-    """Findings of the newest rows. weigh: whether to compare reward.weight with labels, and routing with single arms.
-
-    month: the report of the last 30 days; if it is None, this function makes the report.
+    """Findings of the newest rows. weigh: compare reward.weight with labels, and routing with always using one arm.
+    month: the report of the last 30 days; None if it is not made yet.
     """
     checks = [_schema, _costs, _uneven, _budgets, _failing]
     if weigh:
@@ -194,7 +187,7 @@ def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]
 
 
 def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
-    """Compare reward.weight with half the slope from the cheapest to the most expensive arm with enough labels."""
+    """Compare reward.weight with the weight that labels propose (`monitoring/price.py`)."""
     from sqlalchemy import select
 
     from ragbandit.router.learning.monitoring.price import LEAST_LABELS, means_of, price_of, proposal, remedy
@@ -207,8 +200,8 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
         column.arm.in_(settings.arms),
         column.source == "explicit",
         column.preset != "reward",  # these rewards include the cost
-        column.terms == canonical(dict(settings.reward.cost)),  # with other prices, costs have another unit
-        column.propensity < 1.0,  # questions with only one possible arm may be of a special kind
+        column.terms == canonical(dict(settings.reward.cost)),  # costs under another setting have another unit
+        column.propensity < 1.0,  # questions with only one possible arm may differ from others
     )
     with database.read() as connection:
         means = means_of(map(tuple, connection.execute(rows.order_by(column.seq.desc()).limit(MOST_ROWS))))
@@ -217,7 +210,7 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
         return
     price = price_of(labelled, weight=settings.reward.weight)
     if price.verdict is not None:
-        what = proposal(price, reward=settings.reward).split("; ")[0]  # the remedy has the proposed weight
+        what = proposal(price, reward=settings.reward).split("; ")[0]  # `remedy` has the proposed weight
         yield Finding("warning", "reward.weight", what, remedy(price))
 
 
@@ -323,7 +316,7 @@ def ping(settings: "Settings") -> None:
 
 
 def of_processes(settings: "Settings") -> list[Finding]:
-    """Findings of Redis and of the processes that are listed in it; [] if no Redis was ever used."""
+    """Findings of Redis and of the processes listed in it; [] if this installation has never used Redis."""
     if settings.redis_url is None and not Path(settings.data_dir, "redis.log").exists():
         return []
     return tried("Redis", lambda: _of_redis(settings))
@@ -337,7 +330,7 @@ def _of_redis(settings: "Settings") -> Iterator[Finding]:
     memory: Any = {}
     try:
         with _connected(settings) as client:
-            with contextlib.suppress(RedisError):  # raised if this user may not read it
+            with contextlib.suppress(RedisError):  # the user of this Redis may lack the permission
                 memory = client.info("memory")
             cards = present(client)
     except QueueError:
@@ -388,7 +381,7 @@ def _differing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Itera
 
 
 def _hosts(cards: "Sequence[ProcessCard]", value: "Callable[[ProcessCard], str | None]") -> dict[str, set[str]]:
-    """Value -> hosts of the processes that have this value; processes without a value are skipped."""
+    """Returns value -> hosts of the processes with this value. Processes without a value are left out."""
     hosts: dict[str, set[str]] = defaultdict(set)
     for card in cards:
         card_value = value(card)

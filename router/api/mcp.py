@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ragbandit.router.api.mcp_tools import Context
 
 
-#: headers that a tool's own request takes over: the key, and the trace
+#: headers of the agent's request that the request of a tool gets too: the key and the trace
 _HEADERS: Final = ("authorization", "traceparent", "tracestate")
 
 
@@ -29,8 +29,8 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["route"] = ROUTE  # the metrics count the request by its route
         server = await _server_of(scope["app"])
-        # The body is read here, so that a body that is too large gets our error. The SDK's checks of hosts and origins
-        # stay off, because the gate has checked them.
+        # Read the body here, so that a body that is too large gets our error. The SDK's own checks of hosts and origins
+        # are off, because the gate has checked them.
         bodies = [{"type": "http.request", "body": await Request(scope, receive).body(), "more_body": False}]
 
         async def whole() -> Message:
@@ -47,7 +47,7 @@ ROUTE: Final = Route(MCP_PATH, _Endpoint(), methods=["POST"])
 
 
 async def _server_of(app: Any) -> Any:
-    """The app's MCP server. Raises NotFound if the SDK is not installed."""
+    """The app's MCP server, made by the first call. Raises NotFound if the SDK is not installed."""
     if getattr(app.state, "mcp", None) is None:
         try:
             await asyncio.to_thread(required_module, "mcp", extra="mcp")
@@ -61,10 +61,7 @@ async def _server_of(app: Any) -> Any:
 
 
 async def _called(context: "Context", endpoint: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an endpoint for the caller of a tool. Returns its reply; raises its error.
-
-    The call is a request of its own in this process, and the edge checks it as any other request.
-    """
+    """Call an endpoint by a request in this process, with the agent's key. Returns its reply, or raises its error."""
     assert context.request is not None  # the SDK sets it for every request over HTTP
     outer, progress = context.request.scope, _Progress(context)
     streams = endpoint == "POST /v1/answer" and "progress_token" in (context.meta or {})
@@ -92,7 +89,7 @@ def _request(
     method, path = endpoint.split(" ")
     if "{decision_id}" in path:
         path = path.format(decision_id=quoted(arguments.get("decision_id")))
-    wait_s = arguments.get("wait_s")  # a query parameter, since it belongs to the call
+    wait_s = arguments.get("wait_s")  # wait_s is a query parameter of its endpoint
     params = {"stream": "true"} if streams else {}
     if wait_s is not None:
         params["wait_s"] = wait_s
@@ -108,11 +105,11 @@ class _Progress:
     def __init__(self, context: "Context") -> None:
         self._context, self._events = context, EventReader()
         self._count = 0
-        #: the event `outcome`; {} until it comes
+        #: data of the event `outcome`; {} until it comes
         self.outcome: dict[str, Any] = {}
 
     async def report(self, body: bytes) -> None:
-        """Read the next bytes of the stream. Raises the error of its event `error`."""
+        """Read the next bytes of the stream, and report the events in them. Raises the error of an event `error`."""
         for event in self._events.read(body):
             if event.event == "outcome":
                 self.outcome = dict(event.data)

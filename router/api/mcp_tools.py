@@ -21,7 +21,7 @@ from ragbandit.shared.formats import did_you_mean
 
 Context = ServerRequestContext[Any, Any]
 Schema = dict[str, Any]
-#: calls "METHOD /path" with these arguments; returns the reply, raises its error
+#: function of (context, "METHOD /path", arguments); it returns the reply, or raises the error of the endpoint
 ToolCall = Callable[[Context, str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 _INSTRUCTIONS: Final = """\
@@ -32,8 +32,6 @@ learns from."""
 
 
 class Row(NamedTuple):
-    """A tool: its endpoint, and its description for agents."""
-
     endpoint: str
     description: str
 
@@ -66,11 +64,11 @@ TOOLS: Final[Mapping[str, Row]] = {
         "Explain why an arm was chosen, with its probability, the steps and cost of the answer, and what was learned.",
     ),
 }
-#: parameters that only programs need; agents pay for every word of a schema in every call
+#: parameters that tools leave out, because agents pay for every word of a schema in every call
 _LEFT_OUT: Final = ("idempotency-key", "sticky_turns", "stream")
-#: keywords of JSON Schema that an agent needs; the service checks the others itself
+#: keywords of JSON Schema that an agent needs; the service itself checks all others
 _KEYWORDS: Final = ("type", "description", "enum", "const", "default", "minimum", "maximum")
-#: depth to which a schema lists the fields of objects
+#: number of levels of nested objects whose fields a schema lists
 _DEPTH: Final = 2
 
 
@@ -95,13 +93,11 @@ def make_server(document: Callable[[], Mapping[str, Any]], *, call: ToolCall) ->
 
 
 def new_server(**handlers: Any) -> "Server[Any]":
-    """A server with RagBandit's name and instructions. handlers: arguments of the SDK's Server."""
     version = ragbandit.__version__
     return Server("ragbandit", title="RagBandit", version=version, instructions=_INSTRUCTIONS, **handlers)
 
 
 def result(text: str, structured: dict[str, Any] | None = None, *, is_error: bool = False) -> types.CallToolResult:
-    """The result of a tool."""
     content = [types.TextContent(type="text", text=text)]
     return types.CallToolResult(content=[*content], structured_content=structured, is_error=is_error)
 
@@ -122,7 +118,7 @@ def _tool(name: str, *, api: Mapping[str, Any]) -> types.Tool:
 
 
 def _input(endpoint: Schema, *, api: Mapping[str, Any]) -> Schema:
-    """The schema of a tool's arguments, without combinations at its root: some models' interfaces refuse them."""
+    """The schema of a tool's arguments. Its root has no anyOf, because some models' interfaces refuse it there."""
     parameters = endpoint.get("parameters", [])
     sent = endpoint.get("requestBody", {"content": {"application/json": {"schema": {}}}})
     body = _resolved(sent["content"]["application/json"]["schema"], api=api)
@@ -144,7 +140,7 @@ def _resolved(schema: Schema, *, api: Mapping[str, Any]) -> Schema:
 
 
 def _plain(schema: Schema, *, api: Mapping[str, Any], depth: int) -> Schema:
-    """The schema without references, reduced to _KEYWORDS and structure. depth: levels of objects that are listed."""
+    """The schema without references, reduced to _KEYWORDS. depth: levels of objects whose fields are listed."""
     schema = _resolved(schema, api=api)
     plain: Schema = {key: schema[key] for key in _KEYWORDS if key in schema}
     if "anyOf" in schema:
@@ -164,17 +160,17 @@ _CALL: Final = Call(method="POST", path=MCP_PATH)
 
 async def serve_pipes(connection: Connection) -> None:
     """Forward every call on stdin to the service's /mcp, until the agent closes the pipe."""
-    # A timeout of silence: during a long call the service sends a comment every 15 seconds.
+    # The longest silence: during a long call the service sends a comment every 15 seconds.
     timeout = httpx2.Timeout(connection.timeout_s, connect=connection.connect_timeout_s)
     async with httpx2.AsyncClient(headers=connection.pool()["headers"], timeout=timeout) as http:
 
         async def ask(request: types.Request[Any, Any], kind: type[_Reply], *, progress: Any = None) -> _Reply:
-            # One client a call, since a client is useless after its connection broke. The version saves a handshake.
+            # Each call has a client of its own, because a client cannot reconnect. The version saves a handshake.
             transport = streamable_http_client(f"{connection.url}{MCP_PATH}", http_client=http)
             try:
                 async with Client(transport, mode=LATEST_MODERN_VERSION) as client:
                     return await client.session.send_request(request, kind, progress_callback=progress)
-            except Exception as error:  # perhaps an exception group of the SDK's tasks
+            except Exception as error:  # the SDK may raise an exception group
                 cause = root_cause(error)
                 if isinstance(cause, MCPError):
                     raise cause from None

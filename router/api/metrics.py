@@ -1,7 +1,7 @@
-"""Prometheus metrics: counters of this process, and counters of the store that all processes export alike.
+"""Prometheus metrics of this process and of the store. All processes export the same values for the store.
 
-Counters of the store are read from SQL, so a restart does not reset them. Sums of rewards may fall, so they are gauges:
-their `delta()` divided by `increase()` of the updates is a mean.
+Metrics of the store are read from SQL, so a restart does not reset them. Sums of rewards may fall, so they are gauges:
+their `delta()` divided by the `increase()` of the updates is the mean reward.
 """
 
 from collections import Counter as Counts
@@ -23,17 +23,15 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals, Decision, SampleStage
 
 _Family = TypeVar("_Family", CounterMetricFamily, GaugeMetricFamily)
-#: one value; or label -> value, where several labels are a tuple
+#: one value; or label -> value, with tuples of labels if a metric has several
 Values = float | Mapping[Any, float]
 
 
 def counter(name: str, text: str, values: Values, *, labels: Sequence[str] = ()) -> CounterMetricFamily:
-    """A counter with these values."""
     return _filled(CounterMetricFamily(name, text, labels=labels), values)
 
 
 def gauge(name: str, text: str, values: Values, *, labels: Sequence[str] = ()) -> GaugeMetricFamily:
-    """A gauge with these values."""
     return _filled(GaugeMetricFamily(name, text, labels=labels), values)
 
 
@@ -51,7 +49,6 @@ _STATES: Final = ("idle", "busy")
 
 
 def earned_metrics(earned: Earned) -> Iterator[Metric]:
-    """Totals of the arms since the store was made, the delay of these totals, and the versions of the policy."""
     yield from _traffic(earned.arms)
     yield from _rewards(earned.arms)
     yield from _latency(earned.arms)
@@ -140,8 +137,6 @@ def worker_metrics(state: RouterState) -> Iterator[Metric]:
 
 
 class Metrics:
-    """The metrics of one app, with their own registry."""
-
     def __init__(self, router: Router) -> None:
         self.registry = CollectorRegistry()
         count = partial(Counter, registry=self.registry)
@@ -163,31 +158,20 @@ class Metrics:
         self.unseen = count("ragbandit_replies_unseen", text)
         text = "Answers by another arm in place of one that failed, by that arm and how it failed."
         self.failovers = count("ragbandit_failovers", text, ["arm", "reason"])
-        #: rate limiters of the event loops of this process
         self.limiters: list[RateLimiter] = []
         self._router = router
 
     def decided(self, decision: Decision, *, seconds: float) -> None:
-        """Count a decision. seconds: from request to committed decision."""
         self.route_seconds.observe(seconds)
         self.decisions.labels(decision.arm, decision.explored).inc()
         if decision.fault:
             self.faults.inc()
 
-    def collect(self) -> Iterator[Metric]:
-        """The metrics of this process."""
-        yield from self.registry.collect()
-        yield from _process(self._router)
-        yield from _rates(self.limiters)
-
     def text(self, state: RouterState | None, *, budgets: Mapping[tuple[str, str, str], float] | None) -> bytes:
-        """Prometheus text of this process, the ledger, the queues in Redis, and budgets.
-
-        state: None if it could not be read. budgets: (kind of spender, its name, period) -> spent share; None if they
-        could not be read.
-        """
+        """The metrics as text. budgets: (kind of spender, its name, period) -> spent share. None: could not be read."""
         text = "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing."
-        read = chain(self.collect(), [gauge("ragbandit_ledger_readable", text, state is not None)])
+        readable = gauge("ragbandit_ledger_readable", text, state is not None)
+        read = chain(self.registry.collect(), _process(self._router), _rates(self.limiters), [readable])
         if state is not None:
             read = chain(read, _shared(state))
         if budgets is not None:

@@ -1,5 +1,3 @@
-"""Decision endpoints: route or answer a question, report an outcome, cancel an answer, read a decision."""
-
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -51,9 +49,8 @@ from ragbandit.shared.failures import FAILOVER
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy
 
 ROUTE: Final = "/v1/route"
-#: content types of the fast path; FastAPI accepts more
+#: content types that `plain_body` accepts; FastAPI accepts more
 _JSON_TYPES: Final = (["application/json"], ["application/json; charset=utf-8"])
-#: longest wait_s of /v1/answer, seconds
 MAX_WAIT_S = 600
 
 DecisionPath = Annotated[
@@ -113,7 +110,7 @@ async def batch(body: RouteBatchBody, request: Request) -> Response:
 async def _decided(
     request: Request, items: Sequence[Mapping[str, Any]]
 ) -> list[reply_types.RouteReply | reply_types.ErrorReply]:
-    """A reply for each item, in order. Waits for all rewrites together, and then for all decisions together."""
+    """Returns a decision or an error for each item, in order. All rewrites are awaited together, then all decisions."""
     tracing, metrics = tracing_of(request), request.app.state.metrics
     read = [await _item_query(request, item) for item in items]
     rewrites = await awaited_all(request, [entry for entry in read if isinstance(entry, Future)], what="decision_id")
@@ -152,16 +149,13 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 async def route_directly(request: Request) -> Response | None:
-    """The reply to a simple POST /v1/route; None to hand the request to FastAPI.
-
-    The work of FastAPI between a request and an endpoint takes longer than the decision.
-    """
+    """Reply without FastAPI, which takes longer than a decision. None if the request is not simple or not valid."""
     body = None if request.scope["query_string"] else await plain_body(request, RouteBody)
     return None if body is None else await _routed(request, body, key=request.headers.get("idempotency-key"))
 
 
 async def plain_body(request: Request, model: type[Body]) -> Body | None:
-    """The JSON body of a request as this model; None if it is invalid, or has another content type."""
+    """The JSON body of a request as `model`; None if it is invalid or has another content type."""
     if request.headers.getlist("content-type") not in _JSON_TYPES:
         return None
     try:
@@ -177,10 +171,7 @@ async def _routed(request: Request, body: RouteBody, *, key: str | None) -> Resp
 
 
 def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
-    """The query with the trace that its decision belongs to.
-
-    The request's id is added if the caller chose it, or if traces or JSON logs are on: their readers search by it.
-    """
+    """Add the trace to a query, and the request's id if the caller chose it, or if traces or JSON logs are on."""
     tracing, settings = tracing_of(request), router_of(request).settings
     entries: dict[str, object] = dict(span.carrier)
     if tracing.enabled or settings.log.format == "json" or "x-request-id" in request.headers:
@@ -205,7 +196,7 @@ def _decision_attributes(decision: Decision) -> dict[str, Attribute | None]:
 
 
 async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
-    """Decide and commit a question, and count it. Returns (decision, seconds that it took)."""
+    """Decide, commit and count a question. Returns (decision, seconds that this took)."""
     router, began = router_of(request), time.perf_counter()
     with tracing_of(request).span(names.DECIDE, attributes=_query_attributes(query)) as span:
         query = _in_trace(request, query, span=span)
@@ -217,22 +208,19 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
 
 
 async def whole_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
-    """The query of a body. A question with messages is rewritten first. key: the header Idempotency-Key.
-
-    Raises InvalidInput, Forbidden if the caller may not use the tenant or an arm, BudgetSpent, and CallerGone.
-    """
+    """The query of a body, after a rewrite of its question. Raises InvalidInput, Forbidden, BudgetSpent, CallerGone."""
     query = await _query(request, body, key=key, run_by=run_by)
     return query if isinstance(query, Query) else await awaited(request, query, what="decision_id")
 
 
 async def paced(request: Request, query: Query) -> Query:
-    """Apply dollar budgets to a query; call it before anything is paid for. Raises BudgetSpent, StoreError."""
+    """Apply dollar budgets to a query, before anything is paid for it. Raises BudgetSpent, StoreError."""
     budgets: Budgets = request.app.state.budgets
     return await budgets.paced(query, caller=caller_of(request))
 
 
 async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> "Query | Future[Query]":
-    """The query, or a Future of it if the body has messages. Raises InvalidInput, Forbidden, BudgetSpent."""
+    """The query; a Future of it if the question has to be rewritten. Raises InvalidInput, Forbidden, BudgetSpent."""
     decision_id, caller = identity(body.decision_id, key=key, field="decision_id"), caller_of(request)
     tenant = tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None)
     arms = None if body.arms is None else tuple(ArmName(arm) for arm in body.arms)
@@ -300,14 +288,12 @@ async def answer(
     finally:
         pending.forget()
     if outcome is None:
-        return JsonReply(
-            replies.pending_json(decision, seconds=seconds), status_code=202, headers=replies.headers(decision)
-        )
+        pending_reply = replies.pending_json(decision, seconds=seconds)
+        return JsonReply(pending_reply, status_code=202, headers=replies.headers(decision))
     await pending.follow(outcome.decision_id)
     decision, saved = pending.decision, router.savings.of(outcome.cost)
-    return JsonReply(
-        replies.answer_json(decision, outcome, seconds=seconds, saved=saved), headers=replies.headers(decision)
-    )
+    reply = replies.answer_json(decision, outcome, seconds=seconds, saved=saved)
+    return JsonReply(reply, headers=replies.headers(decision))
 
 
 @endpoints.post(
@@ -361,7 +347,7 @@ async def explanation(decision_id: DecisionPath, request: Request) -> Response:
 
 
 async def explained_for(request: Request, decision_id: str) -> Explanation:
-    """Explain a decision that the caller may see. Raises NotFound, InvalidInput."""
+    """Explain a decision. Raises InvalidInput, and NotFound if the caller may not see the decision."""
     router = router_of(request)
     await check_owner(request, decision_id)
     rule = closing_rule(router.settings.learning)

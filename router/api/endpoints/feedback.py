@@ -1,5 +1,3 @@
-"""Feedback endpoints: one item, and a batch."""
-
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
@@ -32,7 +30,6 @@ from ragbandit.router.telemetry.tracing import carrier_of, record_evaluation
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Feedback, Receipt
 
-#: replies of the feedback endpoint, for the OpenAPI document
 STORED: Final[dict[int | str, dict[str, Any]]] = {
     200: described("This feedback was stored before.", ReceiptReply),
     202: described("Stored.", ReceiptReply),
@@ -84,7 +81,11 @@ async def batch(body: FeedbackBatchBody, request: Request) -> Response:
     The reply has one entry per item, in order: a receipt or an error.
     """
     check_count(body.items, most=MAX_BATCH)
-    items = await _owned(request, [_checked_item(request, item) for item in body.items])
+    checked = [_checked_item(request, item) for item in body.items]
+    unknown = await strangers(request, (item.decision_id for item in checked if isinstance(item, Feedback)))
+    items = [
+        unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in checked
+    ]
     stored = iter(await _stored(request, [item for item in items if isinstance(item, Feedback)]))
     results = [next(stored) if isinstance(item, Feedback) else item for item in items]
     reply: BatchReply = {
@@ -94,7 +95,7 @@ async def batch(body: FeedbackBatchBody, request: Request) -> Response:
 
 
 async def _stored(request: Request, items: Sequence[Feedback]) -> list[Receipt | BaseException]:
-    """Store and count judgements. Returns a receipt or an error for each. Raises Overloaded for all, CallerGone."""
+    """Store and count judgements. Returns a receipt or an error for each. Raises Overloaded, CallerGone."""
     receipts = await awaited_all(request, router_of(request).submit_feedback_batch(items), what="feedback_id")
     stored = [(item, receipt) for item, receipt in zip(items, receipts, strict=True) if isinstance(receipt, Receipt)]
     metrics: Metrics = request.app.state.metrics
@@ -107,13 +108,6 @@ async def _stored(request: Request, items: Sequence[Feedback]) -> list[Receipt |
             metrics.events.labels(item.event, result).inc()
     await _trace_feedback(request, stored)
     return receipts
-
-
-async def _owned(request: Request, items: Sequence[Feedback | RagBanditError]) -> list[Feedback | RagBanditError]:
-    unknown = await strangers(request, (item.decision_id for item in items if isinstance(item, Feedback)))
-    return [
-        unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in items
-    ]
 
 
 def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBanditError:
@@ -130,7 +124,7 @@ def _feedback(request: Request, body: FeedbackBody, *, key: str | None) -> Feedb
 
 
 async def _trace_feedback(request: Request, stored: Sequence[tuple[Feedback, Receipt]]) -> None:
-    """Record new judgements in the traces of their decisions; failures are ignored."""
+    """Record new judgements in the traces of their decisions. A failure to read the traces is ignored."""
     tracing = tracing_of(request)
     new = [(feedback, receipt) for feedback, receipt in stored if not receipt.duplicate]
     if not tracing.enabled or not new:

@@ -1,9 +1,8 @@
-"""Operations endpoints: health, readiness, status, metrics."""
-
 import asyncio
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import Query, Request
@@ -25,19 +24,14 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import NotReady, StoreError
 
 MOST_BUDGETS: Final = 100
-#: longest wait of a probe for the router's state, seconds
+#: time limit for a read of the router's state or of the budgets, seconds
 PROBE_S = 4.0
 
 endpoints = documented("Operations")
 
 
-def state_of(router: Router) -> SharedRead[RouterState]:
-    """Reads the router's state on its own thread, so that probes do not wait for other requests."""
-    return SharedRead(router.state, name="state", limit_s=PROBE_S)
-
-
 def budgets_of(router: Router) -> SharedRead[Mapping[tuple[str, str, str], float]]:
-    """Reads the spent share of each dollar budget. Keys: (kind of spender, its name, period)."""
+    """Reads the spent share of each dollar budget on its own thread. Keys: (kind of spender, its name, period)."""
 
     def read() -> Mapping[tuple[str, str, str], float]:
         states = budget_states(router.database, settings=router.settings, now=time.time())
@@ -51,7 +45,7 @@ def budgets_of(router: Router) -> SharedRead[Mapping[tuple[str, str, str], float
 
 
 async def current_state(request: Request) -> RouterState:
-    """The router's state, read after this call. Raises NotReady, StoreError."""
+    """The router's state, read after this call began. Raises NotReady, StoreError."""
     state: SharedRead[RouterState] = request.app.state.read_state
     return await state.value()
 
@@ -84,7 +78,7 @@ async def ready(request: Request) -> Response:
     """
     readiness = router_of(request).readiness
     futures, seconds = readiness.ask()
-    # Not on the threads of other requests: if the database is down, all of them may be waiting for it.
+    # These Futures do not run on the threads of other requests, all of which may be waiting for the database.
     if futures:
         await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
     parts = readiness.states()
@@ -110,21 +104,22 @@ async def status(request: Request) -> Response:
     responses={200: {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(request: Request) -> Response:
-    """Read the metrics in Prometheus text format. This process's own are included even if the database fails."""
-    reads = _read_or_none(current_state(request)), _read_or_none(request.app.state.read_budgets.value())
+    """Read the metrics in Prometheus text format. Those of this process are included even if the database fails."""
+    reads = read_or_none(current_state(request)), read_or_none(request.app.state.read_budgets.value())
     state, budgets = await asyncio.gather(*reads)
     process: Metrics = request.app.state.metrics
     return Response(process.text(state, budgets=budgets), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _read_or_none(read: Awaitable[Value]) -> Value | None:
+async def read_or_none(read: Awaitable[Value]) -> Value | None:
+    """The result of a read; None if the database does not reply, or not in time."""
     try:
         return await read
     except (NotReady, StoreError):
         return None
 
 
-#: default lengths of an overview and of a report, seconds
+#: default periods of an overview and of a report, seconds
 _DAY_S, _WEEK_S = 86_400.0, 7 * 86_400.0
 
 _TIME: Final[dict[str, Any]] = {"ge": 0, "le": 1e11, "allow_inf_nan": False}
@@ -145,19 +140,17 @@ async def read_overview(
 ) -> Response:
     """Read reward, quality, cost and traffic, over time and by arm.
 
-    The time is widened to whole hours. The reply is made of hourly totals, which are about half a minute behind, so it
-    is equally fast in a store of any size.
+    The period is extended to whole hours. The reply is computed from hourly totals, which are about half a minute old,
+    so it is equally fast in a store of any size.
     """
     router = router_of(request)
     end = time.time() if until is None else until
     begin = max(0.0, end - _DAY_S) if since is None else since
     label = router.ledger.label
 
-    def read() -> object:
-        # Converted on this thread: a thousand points would block the event loop.
-        return plain(overview(router.database, policy=label, since=begin, until=end, step=step))
-
-    return JsonReply(await reads_of(request).run(read))
+    read = partial(overview, router.database, policy=label, since=begin, until=end, step=step)
+    # Converted on the thread too, because a thousand points would block the event loop.
+    return JsonReply(await reads_of(request).run(lambda: plain(read())))
 
 
 @endpoints.get(
@@ -177,18 +170,17 @@ async def read_report(
         ),
     ] = None,
 ) -> Response:
-    """Compare dollars and quality with always using one arm, with intervals and a verdict; by arm, tenant, price, week.
+    """Compare dollars and quality of routing with always using one arm: by arm, tenant, price and week.
 
-    Estimated from the logged decisions. If the time has more than 30,000 questions, a uniform sample of them is read
-    (`sample`); totals (`asked`) are exact. A report therefore takes at most seconds in a store of any size.
+    The figures have intervals and a verdict; they are estimated from the logged decisions. If the period has more than
+    30,000 questions, a uniform sample of them is read (`sample`), so a report takes seconds at most. Totals (`asked`)
+    are exact.
     """
     router, now = router_of(request), time.time()
     end = now if until is None else until
     begin = max(0.0, end - _WEEK_S) if since is None else since
     scope = ReportScope(label=router.ledger.label, since=begin, until=end, tenant=tenant, reward=router.settings.reward)
-    policy = router.settings.policy
-    result = await reports_of(request).run(
-        lambda: report(router.database, scope, policy=policy, against=against, now=now)
-    )
+    read = partial(report, router.database, scope, policy=router.settings.policy, against=against, now=now)
+    result = await reports_of(request).run(read)
     learning = (await reads_of(request).run(router.status)).learning
     return JsonReply(replace(result, learning=None if learning is None else learning.line))

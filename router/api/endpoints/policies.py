@@ -1,7 +1,4 @@
-"""Endpoints of policy versions: their states and verdicts, the verbs that move them, and the kill switch.
-
-Versions can only be added on the host, by `ragbandit policy add`: a policy may be any class, which no request may name.
-"""
+"""Endpoints of policy versions. Versions are added only on the host, because a policy may be any Python class."""
 
 import time
 from collections.abc import Callable
@@ -33,17 +30,17 @@ endpoints = documented("Policies")
 
 
 class ReasonBody(RequestBody):
-    """The reason of an action."""
+    """The reason for an action."""
 
     model_config = example(reason="the provider replaced the model")
 
-    # At least one visible character; the class is ASCII, so that all regex engines agree on it.
+    # At least one visible character. The class is ASCII, because regex engines differ on other characters.
     reason: Annotated[str, Field(min_length=1, max_length=verbs.MAX_REASON, pattern="[!-~]")]
     """Reason of the action; the audit log stores it."""
 
 
 class KillBody(ReasonBody):
-    """What the kill switch does, and the reason."""
+    """Effect of the kill switch, and the reason for it."""
 
     model_config = example(reason="the canary answers nonsense")
 
@@ -52,7 +49,7 @@ class KillBody(ReasonBody):
 
 
 class VerbBody(ReasonBody):
-    """Parameters and reason of a move of a version."""
+    """Parameters of a move of a version, and the reason for it."""
 
     model_config = example(reason="it looked well in shadow")
 
@@ -92,9 +89,9 @@ _SWITCHED: dict[int | str, dict[str, Any]] = {200: described("The switch as it i
 
 @endpoints.post("/v1/policies/kill", summary="Activate the kill switch", responses=_SWITCHED)
 async def kill(body: KillBody, request: Request) -> Response:
-    """Stop all candidates; with `arm` also the champion, and that arm gets every question.
+    """Stop all candidates. With `arm` the champion stops too, and that arm gets every question.
 
-    Every process on this database obeys from its next decision on.
+    Every process on this database applies the switch from its next decision on.
     """
     router = router_of(request)
     if body.arm is not None:
@@ -151,7 +148,6 @@ def _check_offered(router: Router, arm: str) -> None:
 
 
 def base_of(router: Router) -> PolicyLabel:
-    """The label of the configured policy, which is the base of its versions' labels."""
     return PolicyLabel(router.settings.policy.label)
 
 

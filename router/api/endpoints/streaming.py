@@ -1,5 +1,3 @@
-"""Answers as server-sent events, with comments while there is nothing to send."""
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -27,13 +25,13 @@ AnswerEvent = TextPiece | DeltaPiece | StatusNote | Outcome
 
 log = logging.getLogger("ragbandit.api")
 
-#: seconds without an event after which a comment is sent: proxies close silent connections, and only failed writes
-#: show that a client has hung up
+#: seconds without an event after which a comment is sent. Proxies close silent connections, and only a failed write
+#: shows that the client has gone.
 PING_S: float = 2.0
 PING: Final = b": ping\n\n"
-#: seconds that a stream waits in addition to `budget.seconds` by default, since the question may wait for a worker
+#: seconds that a stream waits by default in addition to `budget.seconds`, because the question may wait for a worker
 STREAM_WAIT_S: Final = 30.0
-#: cancellations that run; asyncio itself does not keep a task alive
+#: running cancellations; asyncio itself keeps only weak references to tasks
 _cancelling: set["asyncio.Task[None]"] = set()
 
 
@@ -46,33 +44,31 @@ class AnswerChanged(RagBanditError):
 
 @dataclass(kw_only=True, slots=True)
 class PendingAnswer:
-    """A decision whose answer a worker writes, and the request that waits for the answer."""
+    """A request that waits for the answer to its decision."""
 
     request: Request
-    #: the decision that answers; another arm's decision if the drawn arm failed before its first content
+    #: decision that is answered; another arm's decision if the drawn arm failed before its first content
     decision: Decision
-    #: completed with the outcome
     waiting: "Future[Outcome]"
-    #: longest wait for the outcome
     limit_s: float
-    #: whether the worker sends the answer while it writes
+    #: whether pieces of the answer are sent while it is written
     live: bool
-    #: whether this request made the decision under an id that the service chose, so nobody else can ask for the answer
+    #: whether only this request can ask for the answer, because the service chose the decision's id
     is_own: bool
-    #: pieces of the answer if this process writes it; else None
+    #: pieces of the answer if this process writes it; None if a worker does
     local: ReadStream | None = None
 
     async def events(self) -> AsyncIterator[list[AnswerEvent]]:
-        """The events of the answer in groups that came together; an empty group if none came for PING_S seconds.
+        """The events of the answer, in groups that arrived together; an empty group after PING_S seconds without one.
 
-        The last event is the Outcome, unless limit_s seconds pass without one. The pieces together are its answer. If
-        the answer is `live`, they come while the arm writes; otherwise, or if the arm sends no pieces, there is one.
+        The pieces together are the answer. It is one piece unless it is `live` and the arm sends pieces. The Outcome is
+        the last event, unless `limit_s` seconds pass before it comes.
 
-        If the caller goes away, the answer is cancelled if it is the caller's own (`is_own`) and no other request of
-        this process waits for it. Stopping early counts as going away; close the iterator then (contextlib.aclosing).
+        If the client goes away, or the iterator is closed early (use contextlib.aclosing), an answer that `is_own` is
+        cancelled, provided that no other request of this process waits for it.
 
-        Raises CallerGone if the caller closes the connection, TimeoutError if the service shuts down, and AnswerChanged
-        if the worker died and the arm wrote another answer in its second run.
+        Raises CallerGone, TimeoutError if the service shuts down, and AnswerChanged if the worker died and the arm
+        wrote another answer in its second run.
         """
         router, sent = router_of(self.request), _Sent(self)
         stream: ReadStream | None = None
@@ -114,7 +110,7 @@ class PendingAnswer:
         return self.local
 
     async def follow(self, decision_id: DecisionId) -> None:
-        """Continue with this decision, which may be that of another arm after a failure."""
+        """Switch to this decision. It is another one if the drawn arm failed and another arm answers."""
         if decision_id == self.decision.id:
             return
         router = router_of(self.request)
@@ -132,11 +128,7 @@ class PendingAnswer:
 
 
 async def asked(request: Request, decision: Decision, *, live: bool, limit_s: float, is_own: bool) -> PendingAnswer:
-    """Ask a worker, or this process, for the answer to a decision. Call `forget` at the end.
-
-    live, limit_s, is_own: fields of PendingAnswer. A worker is asked even if the caller has gone: the decision is
-    stored, so the recovery loop would ask for the answer anyway. Raises StoreError, Overloaded, NotReady.
-    """
+    """Ask for the answer to a decision. Call `forget` at the end. Raises StoreError, Overloaded, NotReady."""
     router = router_of(request)
     answer = partial(PendingAnswer, request=request, decision=decision, limit_s=limit_s, live=live, is_own=is_own)
     inline = None if router.inline is None else router.inline.begin(decision, live=live)
@@ -146,6 +138,7 @@ async def asked(request: Request, decision: Decision, *, live: bool, limit_s: fl
     streams = router.streams
     if live and streams is not None:
         await reads_of(request).run(partial(streams.want, decision.id))
+    # The caller may have gone; the recovery loop would ask for the answer of a stored decision anyway.
     try:
         waiting = await asyncio.wait_for(asyncio.wrap_future(router.answers.submit(decision)), SERVE_S)
     except TimeoutError as error:
@@ -155,18 +148,17 @@ async def asked(request: Request, decision: Decision, *, live: bool, limit_s: fl
 
 
 class _Sent:
-    """The part of an answer that was sent. Checks that all that follows continues it."""
+    """The part of an answer that was sent. Checks that later parts continue it."""
 
     def __init__(self, pending: PendingAnswer) -> None:
         self._pending = pending
         self._text = ""
-        #: message fields that were sent, without the text
+        #: sent fields of the model's message, except its text
         self._message = MessageParts()
-        #: number of the run whose events are read, and its whole text so far
+        #: number of the arm's run whose events are read, and the text of this run so far
         self._attempt, self._attempt_text = 0, ""
 
     def read(self, stream: ReadStream | None) -> list[AnswerEvent]:
-        """Take the new events of the stream. Raises AnswerChanged."""
         events: list[AnswerEvent] = []
         for attempt, event in () if stream is None else iter(stream.take, None):
             if attempt != self._attempt:
@@ -184,7 +176,7 @@ class _Sent:
         return events
 
     def finish(self, outcome: Outcome) -> list[AnswerEvent]:
-        """The events that are not sent yet; the outcome is the last. Raises AnswerChanged."""
+        """The events that were not sent yet, with the outcome last. Raises AnswerChanged."""
         events: list[AnswerEvent] = []
         unsent = "" if outcome.answer is None else self._continue_to(outcome.answer)
         if unsent:
@@ -198,7 +190,7 @@ class _Sent:
         return [*events, outcome]
 
     def _continue_to(self, text: str) -> str:
-        """The end of a text whose beginning was sent; all of the text counts as sent. Raises AnswerChanged."""
+        """The part of `text` that was not sent yet; from now on it counts as sent. Raises AnswerChanged."""
         if not text.startswith(self._text):
             raise self._changed()
         unsent, self._text = text[len(self._text) :], text
@@ -234,10 +226,8 @@ def _abandon(answer: PendingAnswer) -> None:
 class EventStream(StreamingResponse):
     """A reply in server-sent events. Status and headers are sent with the first event, so they name the right decision.
 
-    events: the events as bytes. They raise CallerGone, so this class does not wait for the end of the connection, as
-        Starlette's StreamingResponse does: only one reader may wait for it.
-    answer: the answer that is sent.
-    refused: makes the reply to an error that comes before the first event; None if the edge makes it.
+    Only `events` waits for the end of the connection, and raises CallerGone. Starlette's StreamingResponse would wait
+    for it too. refused: makes the reply to an error before the first event; None if the edge makes it.
     """
 
     media_type = "text/event-stream"
@@ -254,7 +244,6 @@ class EventStream(StreamingResponse):
         self.refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the reply."""
         try:
             async with aclosing(self.events):  # type: ignore[type-var] # a generator
                 first = await anext(self.events, b"")
@@ -278,17 +267,12 @@ async def _chained(first: bytes, following: AsyncIterator[bytes]) -> AsyncIterat
 
 
 def event_of(value: Any, *, name: str | None) -> bytes:
-    """An event with a value as JSON. name: None for an event without a name."""
     head = "" if name is None else f"event: {name}\n"
     return b"%bdata: %b\n\n" % (head.encode(), json_of(value))
 
 
 async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[bytes]:
-    """The events of an answer for /v1/answer. The last one is "pending" if no outcome comes within limit_s seconds.
-
-    If another arm answers because the drawn arm failed, a second event `decision` names it. seconds: time from the
-    request to the decision.
-    """
+    """The events of /v1/answer; the last is "pending" if no outcome comes in time. seconds: time of the decision."""
     decision = answer.decision
     pending = pending_json(decision, seconds=seconds)
     try:
@@ -296,7 +280,7 @@ async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[b
         last: bytes = event_of(name="outcome", value=pending)
         async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
             async for group in events:
-                if answer.decision is not decision:
+                if answer.decision is not decision:  # the drawn arm failed, and another arm answers
                     decision = answer.decision
                     yield event_of(name="decision", value=route_json(decision, seconds=seconds))
                 if not group:

@@ -1,1 +1,0 @@
-"""The part of OpenAI's HTTP interface that chat clients use: models and chat completions, in front of our decisions."""

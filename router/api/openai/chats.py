@@ -15,14 +15,13 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.openai_client import PASSED_PARAMETERS
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
-#: parameter with tools -> parameter that chooses one of them
+#: parameter that lists tools -> parameter that demands or forbids a call of them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
-#: characters per token of ordinary text
 _CHARS_PER_TOKEN: Final = 4
 
 
 def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -> dict[str, Any]:
-    """JSON Schema of a message. texts: types of the parts that every arm reads. more: schemas of more properties."""
+    """JSON Schema of a message. texts: types of the parts that every arm reads. more: schemas of other properties."""
     text = {"type": {"enum": list(texts)}, "text": {"type": "string"}}
     parts = {"type": "array", "items": {"type": "object", "required": list(text), "properties": text}}
     content = {"anyOf": [{"type": "null"}, {"type": "string"}, parts]}
@@ -40,20 +39,18 @@ _ROLES: Final[Mapping[str, Literal["system", "user", "assistant"] | None]] = {
 }
 #: types of text parts; each has its text in the field of the same name
 _TEXTS: Final = ("text", "refusal")
-#: type of another part -> (text that stands for it in the question, need of an arm that reads it)
+#: type of another part -> (text that replaces it in the question, ability that an arm needs to read it)
 _OTHERS: Final = {"image_url": ("[image]", "images"), "input_audio": ("[audio]", "audio"), "file": ("[file]", "files")}
 MESSAGE: Final = message_schema(roles=list(_ROLES), texts=["text"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chat:
-    """The messages and parameters of a request."""
-
     #: the conversation as texts; the last one is the question
     turns: tuple[Message, ...]
     #: messages and parameters as the caller sent them, by the names of chat completions
     sent: Mapping[str, Any]
-    #: entries of the query's `request`
+    #: entries for `Query.request`
     facts: Mapping[str, Json]
     #: types of the tools and items that were left out
     ignored: tuple[str, ...] = ()
@@ -62,15 +59,14 @@ class Chat:
 def read_chat(
     sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, passed: bool, ignored: Sequence[str] = ()
 ) -> Chat:
-    """Read the messages and parameters of a chat completion.
+    """Read the messages and parameters of a chat completion. Raises InvalidInput, which names the message.
 
     at: name of the parameter that has the messages, for errors.
-    skip: number of messages that come before the messages of this parameter.
-    passed: whether an arm passes chats on. If so, a chat that only a model can read, or that does not end with a
-        question, needs such an arm (CHAT), and long texts of `turns` are shortened. If not, it is refused.
+    skip: number of messages before the messages of this parameter.
+    passed: whether an arm of this service passes chats on to a model. If so, a chat that only a model can read, or that
+        does not end with a question, needs such an arm (CHAT), and long texts of `turns` are shortened. If not, it is
+        refused.
     ignored: types of tools and items that were left out.
-
-    Raises InvalidInput and Unsupported, which name the message.
     """
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
@@ -118,12 +114,11 @@ def _to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
     return list(texts[: last + 1]) + system, following == system
 
 
-#: parameters that limit the tokens of an answer
 _LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens"})
 
 
 def _limit(value: object, *, field: str) -> int | None:
-    """The limit of an answer's tokens; None for -1, which clients send for "no limit". Raises InvalidInput."""
+    """The limit of an answer's tokens. None for -1, by which some clients mean "no limit". Raises InvalidInput."""
     if value == -1 and not isinstance(value, bool):
         return None
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
@@ -133,9 +128,9 @@ def _limit(value: object, *, field: str) -> int | None:
     return whole
 
 
-#: key of a query's `request`: the messages of a chat with more than texts, or their size if they are too large
+#: key of a query's `request`: messages that contain more than text, or their size if it exceeds MOST_SAID
 SAID: Final = "said"
-#: most characters of messages that are stored under SAID
+#: largest size of these messages, characters of JSON
 MOST_SAID: Final = 262_144
 
 
@@ -158,7 +153,7 @@ def _is_text(content: object) -> bool:
 
 
 def _needs(passed: Mapping[str, Any]) -> set[str]:
-    """Abilities that the parameters need. Optional tools need nothing, since a model may ignore them as well."""
+    """Abilities that an arm needs for these parameters. Optional tools need none, because a model may ignore them."""
     form = passed.get("response_format")
     needs = {
         "tools": any(passed.get(choice) not in (None, "none", "auto") for choice in _TOOLS.values()),
@@ -168,12 +163,12 @@ def _needs(passed: Mapping[str, Any]) -> set[str]:
     return {name for name, needed in needs.items() if needed}
 
 
-#: halves of surrogate pairs, and NUL: databases refuse them
+#: NUL and halves of surrogate pairs, which databases refuse
 _BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 def storable(value: Any, *, field: str) -> Any:
-    """Replace characters that no database takes by U+FFFD. Raises InvalidInput if the value is not valid JSON."""
+    """Replace characters that databases refuse by U+FFFD. Raises InvalidInput for a value that JSON cannot express."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         return _repaired(value) if "\\u0000" in text or _BROKEN.search(text) else value
@@ -195,10 +190,7 @@ def _repaired(value: Any) -> Any:
 
 
 class _Reader:
-    """Reads messages as texts.
-
-    Adds what an arm must be able to do to `needs`, and unknown roles, contents and parts to `faults`.
-    """
+    """Reads messages as texts. Adds abilities that an arm needs to `needs`, and errors in messages to `faults`."""
 
     def __init__(self, *, needs: set[str], faults: list[InvalidInput]) -> None:
         self._needs, self._faults = needs, faults
@@ -222,7 +214,7 @@ class _Reader:
         return None if our_role is None else Message(role=our_role, text=text)
 
     def _part(self, part: object, *, at: str, asks: bool) -> str:
-        """The part as text. asks: whether a user sent it; in other messages parts without text are skipped."""
+        """The part as text. asks: whether the message is a user's; in other messages a part without text is skipped."""
         if not isinstance(part, dict):
             part = {"type": "text", "text": part}
         kind = part.get("type") or next((name for name in _OTHERS if name in part), "text")
@@ -247,7 +239,7 @@ class _Reader:
 
 
 def _without_data(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message without parts that have no text, because their size does not predict their tokens."""
+    """The message without images, audio and files, because their size does not predict their number of tokens."""
     content = message.get("content")
     if not isinstance(content, list):
         return dict(message)
@@ -273,19 +265,17 @@ ITEM: Final[dict[str, Any]] = {
         {"required": ["type"], "properties": {"type": {"enum": [CALL, f"{CALL}_output", _REASONING]}}},
     ]
 }
-#: fields of an item that are not part of the arguments of a call or of its result
+#: fields of an item that belong neither to the arguments of a call nor to its result
 _HEAD: Final = frozenset({"type", "id", "call_id", "status", "name", "namespace", "arguments"})
 
 
 def is_reference(item: Mapping[str, Any]) -> bool:
-    """Whether the item refers to an item of an earlier response."""
     return item.get("type") == "item_reference" or ("id" in item and not item.keys() & {"type", "role"})
 
 
 def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str) -> str | None:
-    """Add an item of a response to the messages of a chat. Calls of any tool become calls of functions.
-
-    Returns the type of the item if no chat model can read it, and it was left out; else None.
+    """Append an item of a response to the messages of a chat. Calls of any tool become calls of functions. Returns
+    None, or the type of the item if it was left out because no chat model can read it.
     """
     kind, role = str(item.get("type") or "message"), item.get("role")
     call_id = item.get("call_id") or (item.get("id") if kind == CALL or kind.endswith("_output") else None)
@@ -321,7 +311,7 @@ def _function_called(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
 
 
 def _result(output: object, *, at: str) -> object:
-    """The output of a tool as the content of a message: its parts if a chat has parts of these types, else text."""
+    """The output of a tool as the content of a message: parts if a chat can have parts of these types, else text."""
     if isinstance(output, str) or output is None:
         return output or ""
     outputs = output if isinstance(output, list) else [output]
@@ -348,15 +338,13 @@ def _item_part(part: object, *, at: str) -> object:
 
 
 def in_namespace(name: str, space: object) -> str:
-    """The name of a function of a namespace in chat completions, which have no namespaces."""
+    """The name of a function with its namespace as a prefix, because chat completions have no namespaces."""
     return f"{space}__{name}" if space else name
 
 
 def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[str, Any], list[str]]:
     """Convert the tools of a response to functions. Returns (parameters of chat completions, types of ignored tools).
-
-    Tools that OpenAI runs itself, and others that are not functions, are ignored. Raises Unsupported if the choice
-    demands a call of an ignored tool.
+    Tools that are not functions, or that OpenAI runs itself, are ignored. Raises Unsupported if the choice demands one.
     """
     functions: list[dict[str, Any]] = []
     ignored: list[str] = []
@@ -402,7 +390,7 @@ def _function(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
 
 
 def format_of(form: object) -> dict[str, Any] | None:
-    """The form of the answer as chat completions have it; None for text."""
+    """The `response_format` of a chat completion for this `text.format` of a response; None for plain text."""
     if not isinstance(form, Mapping) or form.get("type", "text") == "text":
         return None
     schema = {name: value for name, value in form.items() if name != "type" and value is not None}

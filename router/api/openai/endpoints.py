@@ -1,5 +1,3 @@
-"""OpenAI's endpoints: models, chat completions, Open Responses; and ChatExchange, which takes a chat to its reply."""
-
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -37,14 +35,10 @@ from ragbandit.shared.types import NAMED_ID, Decision, Outcome, Query
 
 log = logging.getLogger("ragbandit.api")
 
-endpoints = documented("OpenAI", any_parameter=True)
+endpoints = documented("OpenAI", errors=replies.ERRORS, any_parameter=True)
 
 
-@endpoints.get(
-    "/v1/models",
-    summary="List the models",
-    responses={**replies.ERRORS, 200: described("All models.", replies.ModelList)},
-)
+@endpoints.get("/v1/models", summary="List the models", responses={200: described("All models.", replies.ModelList)})
 async def models(request: Request) -> Response:
     """List the models: `auto` lets the policy choose the arm, `auto:<price>` does so at a price of the setting
     `cost_weights`, and `arm/<name>` is an arm that our workers run.
@@ -53,15 +47,13 @@ async def models(request: Request) -> Response:
 
 
 @endpoints.get(
-    "/v1/models/{model:path}",
-    summary="Read one model",
-    responses={**replies.ERRORS, 200: described("The model.", replies.Model)},
+    "/v1/models/{model:path}", summary="Read one model", responses={200: described("The model.", replies.Model)}
 )
 async def model(
     model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
     request: Request,
 ) -> Response:
-    """Read the model of this name; 404 with the code `model_not_found` if there is none."""
+    """Read the model of this name; 404 with the code `model_not_found` if there is no such model."""
     requests.choice_of(model, router=router_of(request), field=None)
     return JsonReply(requests.named_model(model))
 
@@ -70,7 +62,6 @@ async def model(
     "/v1/chat/completions",
     summary="Answer a chat message",
     responses={
-        **replies.ERRORS,
         200: described("The answer; with `stream` in pieces.", replies.ChatCompletion) | {"content": replies.STREAM},
         504: {"model": replies.OpenAIErrorReply},
     },
@@ -89,20 +80,19 @@ async def chat(body: requests.ChatBody, request: Request, idempotency_key: Idemp
 
 
 async def chat_directly(request: Request) -> Response | None:
-    """The reply to a simple chat completion; None to hand the request to FastAPI (see `route_directly`)."""
+    """Reply without FastAPI; None for a request that FastAPI has to handle (see `route_directly`)."""
     body = await plain_body(request, requests.ChatBody)
     return None if body is None else await chat(body, request, request.headers.get(KEY_HEADER))
 
 
 async def create_directly(request: Request) -> Response | None:
-    """The reply to a simple request for a response; None to hand the request to FastAPI (see `route_directly`)."""
     body = await plain_body(request, ResponseBody)
     return None if body is None else await create(body, request, request.headers.get(KEY_HEADER))
 
 
 @endpoints.post("/v1/completions", include_in_schema=False)
 async def completions(_request: Request) -> Response:
-    """Refuse the older completions, and point to chat completions: some clients use the older ones by default."""
+    """Refuse the older completions, which some clients use by default, and point to chat completions."""
     raise NotFound(
         "the older completions are not served here, chat completions are",
         remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
@@ -118,7 +108,6 @@ ResponsePath = Annotated[DecisionIdText, PathParameter(description="Id of the re
     replies.RESPONSES,
     summary="Create a response",
     responses={
-        **replies.ERRORS,
         200: described("The response; with `stream` its events.", ResponseReply) | {"content": replies.STREAM},
         504: {"model": replies.OpenAIErrorReply},
     },
@@ -133,9 +122,7 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     return await ChatExchange(request, question, whole=response, stream=ResponseStream).reply()
 
 
-@endpoints.get(
-    _RESPONSE, summary="Read a response", responses={**replies.ERRORS, 200: described("The response.", ResponseReply)}
-)
+@endpoints.get(_RESPONSE, summary="Read a response", responses={200: described("The response.", ResponseReply)})
 async def read(response_id: ResponsePath, request: Request) -> Response:
     """Read a response, with or without its answer.
 
@@ -149,7 +136,7 @@ async def read(response_id: ResponsePath, request: Request) -> Response:
 @endpoints.post(
     f"{_RESPONSE}/cancel",
     summary="Cancel a response",
-    responses={**replies.ERRORS, 200: described("The response as it is now.", ResponseReply)},
+    responses={200: described("The response as it is now.", ResponseReply)},
 )
 async def cancel(response_id: ResponsePath, request: Request) -> Response:
     """Cancel a response, whether or not its answer has begun.
@@ -162,31 +149,28 @@ async def cancel(response_id: ResponsePath, request: Request) -> Response:
     return JsonReply(stored_response(request, await record_of(request, response_id)))
 
 
-#: longest delay of the beginning of a stream, seconds: it waits for the first content, and proxies close silent
-#: connections
+#: A stream begins with the first content, so that an earlier error can set the status. After this many seconds it
+#: begins anyway, because proxies close silent connections.
 HOLD_S: Final = 30.0
 
-#: makes the events of a reply in pieces, each as its bytes
 ReplyStream = replies.ChatStream | ResponseStream
 
 
 @dataclass(frozen=True, slots=True)
 class ChatExchange:
-    """A chat, and the format of its reply."""
+    """Answers a chat in one of two formats: chat completions or responses."""
 
     request: Request
     question: requests.ChatQuestion
     _: KW_ONLY
-    #: writes the whole reply from (decision, outcome, base=URL of this service, saved=dollars or None)
+    #: function of (decision, outcome, base=URL of this service, saved=dollars or None) that makes the whole reply
     whole: Callable[..., Mapping[str, Any]]
-    #: makes the ReplyStream of (decision, base=URL of this service)
+    #: function of (decision, base=URL of this service) that makes the events of a reply in pieces
     stream: Callable[..., ReplyStream]
 
     async def reply(self) -> Response:
-        """Decide the question, have a worker answer it, and return the reply.
-
-        Raises errors that come before the decision. Later errors become replies that ask clients not to repeat the
-        request, since a repeated request would make another decision.
+        """Decide the question, have a worker answer it, and reply. Raises errors that come before the decision. Later
+        errors become replies that ask the client not to repeat the request, which would make another decision.
         """
         request, query = self.request, self.question.query
         router = router_of(request)
@@ -229,15 +213,14 @@ class ChatExchange:
         except Conflict as error:
             if error.field != RESULTS:
                 raise
-            return await self._decide()  # another request has used the results of the tools meanwhile
+            return await self._decide()  # another request has meanwhile used the results of the tools
         return decision, query.id is None or query.request.get(NAMED_ID) is False
 
     async def _next_turn(self) -> Query | Decision | None:
-        """The query as the next turn of the tool loop whose results it brings, for the arm that called the tools.
-
-        Returns the decision of that turn if the same request came before. Returns None, so that an arm is drawn, if no
+        """Continue a tool loop: the results of tools go to the arm that called the tools. Returns the query of the next
+        turn, or the decision of that turn if the same request came before. Returns None, so that an arm is drawn, if no
         loop is found, the loop has had too many turns or took too long, its arm cannot answer, or the caller may not
-        use that arm. Raises StoreError.
+        use that arm.
         """
         query, calls = self.question.query, self.question.calls
         if calls is None:
@@ -266,12 +249,12 @@ class ChatExchange:
         reply.headers.update(headers(decision))
         if isinstance(error, replies.ServerFault):
             reply.status_code = error.status  # `refusal` replies 400 to a 422 of the model's server
-        if error.status != 429:  # after a 429 a client may ask again, when the time in the reply is over
+        if error.status != 429:  # after a 429 the client may repeat the request when Retry-After is over
             reply.headers["x-should-retry"] = "false"
         return reply
 
     async def _pieces(self, answer: PendingAnswer) -> AsyncIterator[bytes]:
-        """The events of the reply. Raises CallerGone, and the error of an answer that fails before any event."""
+        """The events of the reply. Raises CallerGone, and the error of an answer that fails before its first event."""
         savings, begin_at = router_of(self.request).savings, time.monotonic() + HOLD_S
         stream = partial(self.stream, base=str(self.request.base_url))
         reply, has_begun = stream(answer.decision), False
@@ -301,11 +284,10 @@ async def _events(answer: PendingAnswer) -> AsyncIterator[list[AnswerEvent]]:
     try:
         async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
             async for group in events:
-                fault = (
-                    replies.fault_of(answer.decision, group[-1]) if group and isinstance(group[-1], Outcome) else None
-                )
-                if fault is not None:
-                    raise fault
+                if group and isinstance(group[-1], Outcome):
+                    fault = replies.fault_of(answer.decision, group[-1])
+                    if fault is not None:
+                        raise fault
                 yield group
     except TimeoutError:
         remedy = f"ask for the answer in a while: GET /v1/decisions/{answer.decision.id}"
@@ -321,7 +303,7 @@ def _parts(reply: ReplyStream, group: Sequence[AnswerEvent], *, savings: Savings
 
 
 def _error_in_stream(error: Exception, *, has_content: bool) -> dict[str, Any]:
-    """The error for a stream that has begun: its status is sent already, so only an event can report the failure."""
+    """The error for a stream that has begun. Its status is sent already, so only an event can report the failure."""
     fault = error if isinstance(error, RagBanditError) else None
     if fault is None:
         log.error("unexpected error in a stream", extra={"action": "error"}, exc_info=error)

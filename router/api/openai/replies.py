@@ -1,7 +1,4 @@
-"""Replies of OpenAI's interface: chat completions, and errors as {"error": {"message", "type", "param", "code"}}.
-
-Endpoints raise RagBanditError as in the rest of the service; the edge calls `openai_error` to make the reply.
-"""
+"""Replies of OpenAI's interface, and errors in its shape: {"error": {"message", "type", "param", "code"}}."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -36,14 +33,14 @@ RESPONSES: Final = "/v1/responses"
 #: paths of OpenAI's interface; on all of them, served or not, errors have OpenAI's shape
 _PATHS: Final = ("/v1/models", "/v1/chat", "/v1/completions", RESPONSES, "/v1/embeddings")
 _BELOW: Final = tuple(f"{path}/" for path in _PATHS)
-#: our name of a field -> its name in a chat completion
+#: our name of a field -> name of the parameter of a chat completion; None if the request has none
 _PARAMS: Final[Mapping[str, str | None]] = {
     "question": "messages",
     "arms": "model",
     "decision_id": "Idempotency-Key",
     "tenant": None,
 }
-#: our name of a field -> its name in a response
+#: our name of a field -> name of the parameter of a request for a response
 _RESPONSE_PARAMS: Final = {
     **_PARAMS,
     "question": "input",
@@ -97,7 +94,7 @@ class ServerFault(RagBanditError):
         self.retry_after_s = (failure.retry_after_s or 1.0) if failure.kind == "limited" else failure.retry_after_s
 
 
-#: kind of a failure -> (status, code) of the reply; other kinds are a 502
+#: kind of a failure of a model's server -> (status, code) of the reply; all other kinds are a 502
 _FAULTS: Final[Mapping[FailureKind, tuple[int, str]]] = {
     "limited": (429, "RATE_LIMITED"),
     "timeout": (504, "UPSTREAM_TIMEOUT"),
@@ -140,7 +137,7 @@ def error_in_reply(error: RagBanditError) -> dict[str, Any]:
 
 
 def as_openai_error(status: int, error: ErrorDetail, *, path: str = "") -> tuple[int, dict[str, Any]]:
-    """Convert an error to OpenAI's shape. Returns (status, body). path: of the request, for names of parameters."""
+    """Convert an error to OpenAI's shape. Returns (status, body). path: path of the request; it decides `param`."""
     status = 400 if status == 422 else status
     params = _RESPONSE_PARAMS if path.startswith(RESPONSES) else _PARAMS
     param = None if error["field"] is None else params.get(error["field"], error["field"])
@@ -173,7 +170,6 @@ class OpenAIErrorReply(TypedDict):
 OpenAIErrorReply.__pydantic_config__ = {"defer_build": True}  # type: ignore[attr-defined] # pydantic's own name
 
 
-#: error replies of these paths, for the OpenAPI document
 ERRORS: Final = errors(OpenAIErrorReply, (401, 403, 404, 409, 413, 422, 429, 500, 503))
 STREAM: Final = {"text/event-stream": {"schema": {"description": "server-sent events"}}}
 
@@ -263,7 +259,6 @@ class ModelList(TypedDict):
 
 
 def model_name(decision: Decision) -> str:
-    """The model that a reply names: the arm that answered."""
     return f"ragbandit/{decision.arm}"
 
 
@@ -277,7 +272,6 @@ def _head(decision: Decision) -> dict[str, Any]:
 
 
 def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
-    """The `usage` of a completion. saved: dollars that the answer saved; None if unknown."""
     usage: dict[str, Any] = {
         "prompt_tokens": cost.prompt_tokens,
         "completion_tokens": cost.completion_tokens,
@@ -289,7 +283,7 @@ def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
 
 
 def finish_of(outcome: Outcome) -> FinishReason:
-    """Why the answer ends. If the chat was passed on to a model, it is the reason that its server gave."""
+    """The finish reason. It is the one that the model's server gave, if the chat was passed on."""
     reason = outcome.reply.get("finish_reason")
     if outcome.status == "answered" and reason in get_args(FinishReason):
         return cast(FinishReason, reason)
@@ -303,21 +297,20 @@ def message_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def _cited(outcome: Outcome, *, base: str) -> Iterator[tuple[Source, str]]:
-    """Each passage and its URL. Without one it gets a URL in the decision's record: clients drop citations without."""
+    """Each passage and its URL: the decision's URL if it has none, because clients drop citations without URLs."""
     record = f"{base.rstrip('/')}/v1/decisions/{outcome.decision_id}"
     for number, source in enumerate(outcome.sources, start=1):
         yield source, source.url or f"{record}#{number}"
 
 
 def annotations_of(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
-    """The passages as OpenAI's citations. Each spans the answer, since it is unknown which part a passage supports."""
+    """The passages as OpenAI's citations. Each spans the whole answer, since nobody knows which part it supports."""
     span = {"start_index": 0, "end_index": len(outcome.answer or "")}
     cited = [{"url": url, "title": source.title or source.id, **span} for source, url in _cited(outcome, base=base)]
     return [{"type": "url_citation", "url_citation": citation} for citation in cited]
 
 
 def facts_of(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
-    """Facts about the decision and its outcome for the reply. base: URL of this service."""
     passages = [
         {"id": source.id, "title": source.title, "url": url, "score": source.score}
         for source, url in _cited(outcome, base=base)
@@ -359,10 +352,8 @@ DONE: Final = b"data: [DONE]\n\n"
 
 
 class ChatStream:
-    """A chat completion in pieces: the chunks of an answer, each as the bytes of an event.
+    """Makes the events of a streamed chat completion, as bytes. include_usage: send the usage in the last chunk.
 
-    include_usage: whether the last chunk has the usage, and all others a null.
-    base: URL of this service.
     open_webui: whether the client is Open WebUI, which shows what the arm does, and sources with their texts.
     """
 
@@ -372,7 +363,7 @@ class ChatStream:
         self.decision = decision
         self._base = base
         self._open_webui = open_webui
-        #: status that Open WebUI shows now; None if it shows none
+        #: status that Open WebUI shows at present; None if it shows none
         self._shown_status: str | None = None
         #: whether a piece of the answer was sent
         self.has_begun = False
@@ -392,7 +383,6 @@ class ChatStream:
         return [self._status(event.text, done=False)]
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
-        """The last events of an answer. saved: dollars that it saved; None if unknown."""
         events, delta = self._before_piece(), {}
         if self._open_webui:
             events += [self._event(event=source) for source in _sources(outcome, base=self._base)]
@@ -405,11 +395,10 @@ class ChatStream:
         return [*events, DONE]
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
-        """The last events of an answer that failed; clients raise `error`."""
         return [event_of({"error": error}, name=None), DONE]
 
     def _before_piece(self) -> list[bytes]:
-        """The events before a piece of the answer: the role if it is the first, and the end of a shown status."""
+        """The events before a piece of the answer: the role before the first piece, and the end of a shown status."""
         events = []
         if not self.has_begun:
             events.append(self._chunk({"role": "assistant", "content": ""}))

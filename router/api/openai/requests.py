@@ -1,8 +1,4 @@
-"""Requests for an answer: the models that a request may name, the body, and the question that is made of the body.
-
-`chats` reads the messages. Parameters that neither this service nor a model reads are ignored; the decision stores
-their names.
-"""
+"""Requests of OpenAI's interface: the names of models, the bodies, and the question that is made of a body."""
 
 import math
 import re
@@ -34,7 +30,7 @@ from ragbandit.shared.types import ArmName, Caller, DecisionId, Json, Message, Q
 
 AUTO: Final = "auto"
 _OWNER: Final = "ragbandit"
-#: prefixes of models that are an arm
+#: prefixes of the names of models that stand for an arm
 _ARM_PREFIXES: Final = ("arm/", f"{_OWNER}/")
 #: `created` of every model: the start of this process, seconds since 1970
 _STARTED: Final = int(time.time())
@@ -42,8 +38,6 @@ _STARTED: Final = int(time.time())
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelChoice:
-    """Meaning of the name of a model."""
-
     #: the arm to use; None if the policy chooses
     arm: ArmName | None = None
     #: name of the price at which the policy chooses; None for the default
@@ -51,10 +45,7 @@ class ModelChoice:
 
 
 def model_list(router: Router, *, caller: Caller) -> ModelList:
-    """`auto`, `auto:<price>` for each price, and one model for each arm that this caller may choose.
-
-    Empty if the caller may not use any arm.
-    """
+    """`auto`, `auto:<price>` and `arm/<arm>`, as far as this caller may use them. Empty if it may not use any arm."""
     allowed = caller.scopes.get("arms")
     arms = [arm for arm in router.service.worker_arms if not isinstance(allowed, list) or arm in allowed]
     names = _policy_models(router, caller=caller) if arms else []
@@ -64,7 +55,7 @@ def model_list(router: Router, *, caller: Caller) -> ModelList:
 
 
 def _policy_models(router: Router, *, caller: Caller | None = None) -> list[str]:
-    """`auto`, and `auto:<price>` for each price that the policy serves and the caller may use. None: any caller."""
+    """`auto`, and `auto:<price>` for each price that the policy serves and the caller may use. caller: None for all."""
     settings = router.settings
     prices = settings.cost_weights if serves_prices(router.service.serving.policy) else {}
     lowest, highest = 0.0, math.inf
@@ -95,19 +86,16 @@ def choice_of(name: str, *, router: Router, field: str | None = "model") -> Mode
 
 
 def named_model(name: str) -> Model:
-    """The model of this name."""
     return {"id": name, "object": "model", "created": _STARTED, "owned_by": _OWNER}
 
 
 #: headers that name the conversation of a request; the first one that was sent counts
 _SESSIONS: Final = ("x-ragbandit-session-id", "x-openwebui-chat-id")
-#: limits that OpenAI sets for `metadata`: pairs, and characters of a key and of a value
+#: limits that OpenAI sets for `metadata`: number of pairs, characters of a key, characters of a value
 _MOST_PAIRS: Final = 16
 _LONGEST_KEY: Final = 64
 _LONGEST_VALUE: Final = 512
-#: most characters of a user's id that are stored
 _LONGEST_USER: Final = 256
-#: most names of ignored parameters that are stored
 _MOST_IGNORED: Final = 64
 #: pattern of the names of parameters, tools and namespaces that are stored
 SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -126,8 +114,6 @@ def configured(**example: Any) -> ConfigDict:
 
 
 class OpenAIBody(BaseModel):
-    """Parameters of all requests for an answer in OpenAI's interface."""
-
     model_config = configured()
 
     model: str
@@ -185,20 +171,17 @@ class ChatBody(OpenAIBody):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatQuestion:
-    """A chat that was read as a question."""
-
-    #: its query; the text is empty until the turns are rewritten to one question
+    #: its `text` is empty until `turns` are rewritten to one question
     query: Query
     #: the conversation as texts; the last one is the question
     turns: tuple[Message, ...]
-    #: key of the tool calls whose results the chat brings; None if it brings none
+    #: key of the tool calls whose results end the chat; None if it does not end with results
     calls: str | None
-    #: whether the reply is sent in pieces
     streamed: bool
 
 
 def completion_question(request: Request, body: ChatBody, *, key: str | None) -> ChatQuestion:
-    """Read a chat completion. key: the header Idempotency-Key. Raises as `chat_question`, and Unsupported."""
+    """Read a request for a chat completion. key: header Idempotency-Key. Raises as `chat_question`, and Unsupported."""
     decision_id = id_in_header(key)
     chat = read_chat(dict(body), passed=bool(router_of(request).service.passing))
     if body.n is not None and body.n != 1:
@@ -219,15 +202,12 @@ def chat_question(
     earlier: tuple[str, int] | None = None,
     facts: Mapping[str, Json] | None = None,
 ) -> ChatQuestion:
-    """Make the question of a body.
+    """Make the question of a body. Raises InvalidInput that names the body's parameter, ModelNotFound, Forbidden.
 
-    chat: the messages and parameters of the body.
-    decision_id: id that the decision gets; None if the service chooses it.
+    decision_id: id for the decision; None if the service chooses it.
     session: id of the conversation if no header names one.
-    earlier: (hash, number) of the chat's first messages if they are stored already.
+    earlier: (hash, number) of the first messages, if these are stored already.
     facts: more entries of the query's `request`; they replace entries of the same name, such as `surface`.
-
-    Raises InvalidInput that names the parameter as the body does, ModelNotFound, Forbidden.
     """
     router, caller = router_of(request), caller_of(request)
     model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
@@ -236,7 +216,7 @@ def chat_question(
     prices = noted_prices(request, tenant=tenant)
     context, metadata = _context_of(body.metadata or {}, schema=router.settings.context)
     headers = (request.headers.get(name, "").strip() for name in _SESSIONS)
-    # A template that the client did not fill in names no conversation.
+    # A client that did not fill in its template sends {{...}}, which names no conversation.
     named_session = next((name for name in headers if name and "{{" not in name), session)
     origin = [tenant, caller.key, None if named_session == session else named_session]
     begin, start = earlier or (body_hash(origin), 0)
@@ -287,7 +267,7 @@ def _facts(body: OpenAIBody, *, chat: Chat) -> dict[str, Json]:
 
 
 def _context_of(metadata: Mapping[str, str], *, schema: ContextSchema) -> tuple[dict[str, Json], dict[str, str]]:
-    """Split metadata. Returns (declared keys with values of their types, the other pairs)."""
+    """Split metadata. Returns (context keys that settings declare, converted to their types; all other pairs)."""
     if len(metadata) > _MOST_PAIRS:
         message = f'"metadata" has {len(metadata)} pairs'
         raise InvalidInput(message, field="metadata", remedy=f"send at most {_MOST_PAIRS}")

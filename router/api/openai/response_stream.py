@@ -1,5 +1,3 @@
-"""A response in pieces: events of Open Responses, sent while the answer is written."""
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -12,21 +10,19 @@ from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, Te
 
 
 class ResponseStream:
-    """The events of one response. base: URL of this service."""
+    """Makes the events of one streamed response, as bytes. It has the methods of ChatStream."""
 
     def __init__(self, decision: Decision, *, base: str) -> None:
         self.decision, self._base = decision, base
         self._number = 0
-        #: type of a part -> text that was sent of it, in the order in which the parts began
+        #: type of a part -> its text that was sent, in the order in which the parts began
         self._texts: dict[str, str] = {}
-        #: ids of the items that have begun
         self._items: list[str] = []
         #: index of a tool call -> id of its item
         self._calls: dict[int, str] = {}
 
     @property
     def has_begun(self) -> bool:
-        """Whether a piece of the answer was sent."""
         return bool(self._items)
 
     def _created(self) -> list[bytes]:
@@ -36,7 +32,6 @@ class ResponseStream:
         return [self._event("created", response=reply), self._event("in_progress", response=reply)]
 
     def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
-        """The events for an event of the answer. event: None if nothing has come for a while."""
         if event is None:
             return [PING]
         if isinstance(event, StatusNote):
@@ -54,11 +49,10 @@ class ResponseStream:
         return events
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
-        """The last events of an answer. saved: dollars that it saved; None if unknown."""
         if outcome.answer is None:
             outcome = replace(outcome, answer=self._texts.get("output_text"))
         events = self._created()
-        # The items of calls, refusals and thoughts have begun by now. An answer without calls and refusal has a text.
+        # Items of tool calls, refusals and reasoning have begun by now. An answer without calls and refusal has a text.
         if outcome.answer or not (self._calls or "refusal" in self._texts):
             events += self._begin_part("output_text")
         reply = responses.response(self.decision, outcome, base=self._base, saved=saved)
@@ -86,7 +80,6 @@ class ResponseStream:
         return events
 
     def _call_delta(self, call: Mapping[str, Any]) -> list[bytes]:
-        """The events of a piece of a tool call; its first piece begins its item."""
         index, events = int(call.get("index", 0)), list[bytes]()
         function = call.get("function") or {}
         if index not in self._calls:
@@ -108,11 +101,9 @@ class ResponseStream:
         return {"item_id": item, "output_index": self._items.index(item)}
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
-        """The last events of an answer that failed."""
         return [*self._created(), *self._last(responses.response(self.decision, None, base=self._base, error=error))]
 
     def _text_delta(self, kind: str, text: str) -> list[bytes]:
-        """The events of a piece of a text; its first piece begins its part."""
         events = self._begin_part(kind)
         self._texts[kind] += text
         fields: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
@@ -125,17 +116,15 @@ class ResponseStream:
         self._texts[kind] = ""
         events = []
         if responses.item_id(self.decision, part=kind) not in self._items:
-            is_thought = kind == "reasoning_text"
-            item = (
-                responses.reasoning_item(self.decision)
-                if is_thought
-                else responses.message(self.decision, None, base=self._base)
-            )
+            if kind == "reasoning_text":
+                item = responses.reasoning_item(self.decision)
+            else:
+                item = responses.message(self.decision, None, base=self._base)
             events += self._begin_item(item)
         return [*events, self._in_part("content_part.added", of=kind, part=responses.item_part(kind, ""))]
 
     def _content_index(self, kind: str) -> int:
-        """The place of a part in its item; parts are in the order in which they began."""
+        """The index of a part in its item. Parts are in the order in which they began."""
         item = responses.item_id(self.decision, part=kind)
         return [part for part in self._texts if responses.item_id(self.decision, part=part) == item].index(kind)
 

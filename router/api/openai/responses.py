@@ -1,5 +1,3 @@
-"""Open Responses: the body of a request, and a response made of a decision and its outcome."""
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NotRequired
@@ -61,14 +59,14 @@ class ResponseReply(TypedDict):
     """The decision behind the answer; missing before there is an outcome."""
 
 
-#: prefix of the ids that the service chooses for responses; LangChain recognises the id of a response by it
+#: prefix of response ids that the service chooses; LangChain recognises a response by it
 ID_PREFIX: Final = "resp_"
-#: key of a query's `request`: namespaces of its functions
+#: key of a query's `request`: namespaces of the functions in the request
 NAMESPACES: Final = "namespaces"
-#: key of a query's `request`: parameters that its response repeats
+#: key of a query's `request`: sent parameters that the response repeats
 SENT: Final = "sent"
 _NUMBER: Final = int | float
-#: parameter that a response repeats -> (its value if it was not sent, its types)
+#: parameter that a response repeats -> (value if the request does not have it, accepted types)
 _REPEATED: Final[dict[str, tuple[Any, Any]]] = {
     "instructions": (None, str),
     "text": ({"format": {"type": "text"}}, dict),
@@ -88,7 +86,7 @@ _REPEATED: Final[dict[str, tuple[Any, Any]]] = {
     "service_tier": ("default", str),
     "prompt_cache_key": (None, str),
 }
-#: fields of a tool that hold credentials for another server; they are neither stored nor repeated
+#: fields of a tool with credentials for another server; they are neither stored nor repeated
 _CREDENTIALS: Final = frozenset({"authorization", "headers"})
 
 
@@ -117,9 +115,8 @@ def response(
     saved: float | None = None,
     error: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The response of a decision.
+    """The response of a decision. outcome: None if there is no answer yet.
 
-    outcome: None if there is no answer yet.
     base: URL of this service.
     saved: dollars that the answer saved; None if unknown.
     error: why there will be no answer, in OpenAI's form.
@@ -159,7 +156,6 @@ def response(
 
 
 def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
-    """The items of an answer: reasoning, its text or a refusal, and the calls of tools."""
     passed = replies.message_of(outcome)
     called = enumerate(passed.get("tool_calls", ()))
     calls = [call_item(decision, call, place=place, status="completed") for place, call in called]
@@ -174,30 +170,29 @@ def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[s
 
 
 def reasoning_of(fields: Mapping[str, Any]) -> str:
-    """The thoughts in a message or in a delta; servers call the field `reasoning_content` or `reasoning`."""
+    """The model's reasoning in a message or a delta; servers call the field `reasoning_content` or `reasoning`."""
     return str(fields.get("reasoning_content") or fields.get("reasoning") or "")
 
 
 def reasoning_item(decision: Decision) -> dict[str, Any]:
-    """The item of a model's thoughts, still without the thoughts."""
     key = item_id(decision, part="reasoning_text")
     return {"type": "reasoning", "id": key, "summary": [], "status": "in_progress", "content": []}
 
 
 def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status: str) -> dict[str, Any]:
-    """The item of a tool call. call: in the form of chat completions. place: its index among the answer's calls."""
+    """The item of a tool call. call: in the form of chat completions. place: index among the calls of the answer."""
     function, spaces = call.get("function", {}), decision.query.request.get(NAMESPACES)
     fields = {"call_id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments") or ""}
     for space in spaces if isinstance(spaces, list) else ():
         prefix = in_namespace("", space)
         if str(fields["name"]).startswith(prefix):
             fields |= {"name": fields["name"].removeprefix(prefix), "namespace": space}
-    # The id is made of the decision's id: models reuse the ids of their calls, and references need a unique id.
+    # The id contains the decision's id: models reuse the ids of calls, and references need a unique id.
     return {"type": CALL, "id": f"fc_{_item_key(decision)}_{place}", "status": status, **fields}
 
 
 def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[str, Any]:
-    """The item of the answer's message; without an outcome, of a message that has begun."""
+    """The item with the text or refusal of the answer. outcome: None for a message that has only begun."""
     item: dict[str, Any] = {"type": "message", "id": item_id(decision, part="output_text"), "role": "assistant"}
     if outcome is None:
         return item | {"status": "in_progress", "content": []}
@@ -214,7 +209,6 @@ def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[s
 
 
 def item_id(decision: Decision, *, part: str) -> str:
-    """The id of the item that has the parts of this type."""
     prefix = "rs" if part == "reasoning_text" else "msg"
     return f"{prefix}_{_item_key(decision)}"
 
@@ -224,7 +218,7 @@ def _item_key(decision: Decision) -> str:
 
 
 def decisions_of_item(key: str) -> list[str]:
-    """The possible ids of the decision whose response has this item. key: id of the item."""
+    """The ids that the decision of this item may have. key: id of the item."""
     kind, _, decision_key = key.partition("_")
     if kind not in ("msg", "rs"):
         decision_key = decision_key.rpartition("_")[0]
@@ -235,7 +229,6 @@ _PARTS: Final = {"output_text": "text", "refusal": "refusal", "reasoning_text": 
 
 
 def item_part(kind: str, text: str) -> dict[str, Any]:
-    """A part of an item, without citations."""
     part: dict[str, Any] = {"type": kind, _PARTS[kind]: text}
     return part | {"annotations": [], "logprobs": []} if kind == "output_text" else part
 
@@ -302,7 +295,6 @@ class ResponseBody(OpenAIBody):
 
     @property
     def facts(self) -> dict[str, Json]:
-        """Entries of the query's `request` for a response."""
         spaces = [str(tool.get("name")) for tool in self.tools or () if tool.get("type") == "namespace"]
         return {
             "surface": "responses",
@@ -315,9 +307,8 @@ class ResponseBody(OpenAIBody):
         }
 
     def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
-        """Convert the body to a chat completion. before: messages that come before the input.
-
-        Returns (messages and parameters, types of ignored tools and items). Raises InvalidInput.
+        """Convert the body to a chat completion. before: messages that come before the input. Returns (messages and
+        parameters, types of ignored tools and items). Raises InvalidInput.
         """
         messages: list[dict[str, Any]] = list(before)
         if self.instructions:
@@ -338,15 +329,10 @@ class ResponseBody(OpenAIBody):
 
 
 def check_response(body: ResponseBody) -> None:
-    """Raises Unsupported for a parameter that the service cannot follow."""
     wrong: dict[str, tuple[object, str, str]] = {
         "conversation": (body.conversation, "the service stores no conversation objects", "send previous_response_id"),
         "prompt": (body.prompt, "the service has no prompt templates", "send input and instructions"),
-        "background": (
-            body.background,
-            "the service always waits for the answer",
-            "send POST /v1/answer?wait_s=0, which does not wait",
-        ),
+        "background": (body.background, "the service always waits for the answer", "use POST /v1/answer?wait_s=0"),
     }
     for field, (sent, message, remedy) in wrong.items():
         if sent:

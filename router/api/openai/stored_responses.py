@@ -1,4 +1,4 @@
-"""Stored responses, and the question of a new one, which may continue an earlier one or insert items of it."""
+"""Stored responses, and the question of a new response, which may continue a stored one or refer to its items."""
 
 from contextlib import suppress
 from typing import Any, Final
@@ -19,19 +19,15 @@ from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.failures import successor_of
 from ragbandit.shared.types import NAMED_ID, Decision
 
-#: most references to items in one request; each of them is read from the store
+#: largest number of references to items in a request; each is read from the store
 _MOST_REFERENCES: Final = 256
 
 
 async def record_of(
     request: Request, response_id: str, *, field: str = "response_id", tenant: str | None = None
 ) -> DecisionRecord:
-    """Read the record of a response.
-
-    field: name of the parameter that has the id, for errors.
-    tenant: the tenant that must own it; None if any tenant of the caller may.
-
-    Raises NotFound, also if it belongs to another tenant or was made with `store: false`.
+    """Read the record of a response. Raises NotFound, also for a response made with `store: false`. field: name of the
+    parameter with the id, for errors. tenant: the tenant that must own it; None if any tenant of the caller may.
     """
     missing = NotFound("there is no response of this id", field=field, remedy="use the id that a response had")
     if not ID_PATTERN.fullmatch(response_id):
@@ -52,7 +48,6 @@ async def record_of(
 
 
 def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
-    """The response of a record."""
     outcome, error = record.outcome, None
     if outcome is None and record.state == "closed":
         error = {"code": "not_answered", "message": f"no arm answered: {record.reason or 'it waited too long'}"}
@@ -61,21 +56,20 @@ def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
 
 
 async def response_question(request: Request, body: ResponseBody, *, key: str | None) -> ChatQuestion:
-    """Read a request for a response. key: the header Idempotency-Key. Raises as `chat_question`, NotFound, Unsupported.
-
-    References to items in `body.input` are replaced by the items.
+    """Read a request for a response, and insert items that it refers to. Raises as `chat_question`, NotFound,
+    Unsupported.
     """
     check_response(body)
     named_id = id_in_header(key)
     response_id = named_id or f"{ID_PREFIX}{new_id()}"
     session = None if body.store is False else response_id
     before, earlier = list[dict[str, Any]](), None
-    instructions = int(bool(body.instructions))  # number of messages that they make
+    instructions = int(bool(body.instructions))  # number of messages made of `instructions`
     if body.previous_response_id is not None:
         decision, before = await _messages_before(request, body.previous_response_id)
         session, conversation = decision.query.session or decision.id, decision.query.request.get(CONVERSATION)
         if isinstance(conversation, str) and decision.query.api_key == caller_of(request).key:
-            earlier = conversation, instructions + len(before) - 1  # the hash does not include the answer
+            earlier = conversation, instructions + len(before) - 1  # the stored hash does not cover the answer
     await _insert_items(request, body)
     sent, ignored = body.sent(before)
     passed, skip = bool(router_of(request).service.passing), instructions + len(before)
@@ -90,12 +84,11 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
 
 
 async def _messages_before(request: Request, response_id: str) -> tuple[Decision, list[dict[str, Any]]]:
-    """The decision of a response, and its conversation with the answer as the last message, without `instructions`.
-
-    Raises NotFound; InvalidInput if its texts are not stored.
+    """Returns (decision of a response, its conversation without `instructions`); the answer is the last message. Raises
+    NotFound, and InvalidInput if its texts are not stored.
     """
     field, tenant = "previous_response_id", caller_of(request).tenant or "default"
-    # A key of all tenants must not carry the text of one tenant to another.
+    # A key for all tenants must not carry the text of one tenant to another.
     record = await record_of(request, response_id, field=field, tenant=tenant)
     query, outcome = record.decision.query, record.outcome
     question = query.asked or query.text

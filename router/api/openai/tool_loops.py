@@ -1,9 +1,8 @@
 """Tool loops: hashes of conversations, by which the results of tools find the decision that called the tools.
 
-Clients send the whole conversation again with every request, and each writes it differently: missing or empty content,
-text as a string or as parts, other whitespace, results in another order. All of these have the same hash. A message
-with tool calls counts by the ids of its calls, a result by its tool_call_id and content, any other message by its role,
-name and content.
+Clients send the whole conversation again with every request, and in varying form: other whitespace, missing or empty
+content, text as a string or as parts, results in another order. All forms of a conversation have the same hash. It
+contains the ids of tool calls, the id and content of a result, and role, name and content of any other message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +14,8 @@ from ragbandit.router.storage.rows.conversion import body_hash
 
 
 def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str, str | None]:
-    """Hash a conversation. begin: hash of the messages before `start`.
-
-    Returns (hash, key of the tool calls whose results end the conversation, or None if it does not end with results).
+    """Hash a conversation. begin: hash of the messages before the index `start`. Returns (hash, key of the tool calls
+    whose results end the conversation, or None if it does not end with results).
     """
     results = results_of(messages)
     caller = max(0, len(messages) - len(results) - 1)  # index of the message that called the tools
@@ -29,7 +27,7 @@ def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str,
 
 
 def results_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Ids of the calls whose results end the messages, the last one first; "" for a result without an id."""
+    """Ids of the calls whose results end the messages, last one first; "" for a result without an id."""
     last = takewhile(lambda message: message.get("role") == "tool", reversed(messages))
     return [_text(message.get("tool_call_id")) for message in last]
 
@@ -42,7 +40,7 @@ def _call_ids(message: Mapping[str, Any]) -> list[str]:
 
 
 def _folded(messages: Sequence[Mapping[str, Any]], *, state: str) -> str:
-    """The hash of a conversation whose beginning has the hash `state`, followed by these messages."""
+    """The hash of a conversation that begins with messages of the hash `state`, and continues with these messages."""
     for is_result, group in groupby(messages, key=lambda message: message.get("role") == "tool"):
         rows = [_comparable(message) for message in group]
         for row in sorted(rows) if is_result else rows:
@@ -61,7 +59,7 @@ def _comparable(message: Mapping[str, Any]) -> list[str]:
 
 
 def _without_space(content: object) -> str:
-    """The text of a content without whitespace. Images, sounds and files are replaced by the hash of their data."""
+    """The text of a content without whitespace; images, audio and files are replaced by the hash of their data."""
     if isinstance(content, list):
         return "".join(map(_without_space, content))
     if not isinstance(content, Mapping):

@@ -1,1 +1,0 @@
-"""Schemas of the HTTP interface: requests, replies, limits and descriptions."""

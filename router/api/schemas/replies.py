@@ -1,5 +1,3 @@
-"""Replies: filled from values of the router. `ragbandit.client.replies` has their types."""
-
 import builtins
 import json
 import types
@@ -30,7 +28,7 @@ _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def filled(kind: type[_Reply], value: object, **fields: object) -> _Reply:
-    """A reply of this type. Each field is from `fields`, or else the attribute of `value` with the same name."""
+    """Make a reply of this type. Each field comes from `fields`, or else from the attribute of `value` of its name."""
     reply = {
         name: fields[name] if name in fields else _converted(hint, getattr(value, name))
         for name, hint in _hints(kind).items()
@@ -55,7 +53,6 @@ def _converted(hint: Any, value: Any) -> Any:
 
 
 def headers(decision: Decision) -> dict[str, str]:
-    """HTTP headers with the main facts of a decision, for callers that do not read the body."""
     trace, link = trace_id_of(decision.query.request), link_of(decision.query.request)
     return {
         "x-ragbandit-decision-id": decision.id,
@@ -70,7 +67,6 @@ def headers(decision: Decision) -> dict[str, str]:
 
 
 def decision_json(decision: Decision) -> reply_types.DecisionFields:
-    """A decision without its query."""
     pmf = dict(zip(decision.arms, decision.pmf, strict=True))
     scores = None if decision.scores is None else dict(zip(decision.arms, decision.scores, strict=True))
     price = price_name(decision.query)
@@ -78,7 +74,7 @@ def decision_json(decision: Decision) -> reply_types.DecisionFields:
 
 
 def route_json(decision: Decision, *, seconds: float) -> reply_types.RouteReply:
-    """A decision that was just made. seconds: from request to committed decision."""
+    """The reply of /v1/route. seconds: from request to committed decision."""
     reply = cast(reply_types.RouteReply, {"route_ms": round(seconds * 1000, 3), **decision_json(decision)})
     if decision.query.asked is not None:
         reply["question"] = decision.query.text
@@ -93,18 +89,15 @@ def route_json(decision: Decision, *, seconds: float) -> reply_types.RouteReply:
 def answer_json(
     decision: Decision, outcome: Outcome, *, seconds: float, saved: float | None = None
 ) -> reply_types.AnswerReply:
-    """A new decision and its outcome. saved: savings in dollars; None if unknown."""
     savings: reply_types.SavedFields = {} if saved is None else {"saved": saved}
     return {**route_json(decision, seconds=seconds), **filled(reply_types.OutcomeFields, outcome), **savings}
 
 
 def pending_json(decision: Decision, *, seconds: float) -> reply_types.PendingReply:
-    """A decision that was just made, and has no outcome yet."""
     return {**route_json(decision, seconds=seconds), "status": "pending", "answer": None}
 
 
 def record_json(record: DecisionRecord) -> reply_types.RecordReply:
-    """All that is stored about a decision."""
     decision = record.decision
     fields: dict[str, Any] = {**decision_json(decision), **_query_fields(decision.query)}
     fields |= {name: getattr(decision, name) for name in ("floor", "encoder_hash", "run_by", "made_at")}
@@ -122,11 +115,9 @@ def record_json(record: DecisionRecord) -> reply_types.RecordReply:
 
 
 def label_json(record: DecisionRecord) -> reply_types.LabelTask:
-    """An answer that waits for a label."""
     assert record.outcome is not None
-    return filled(
-        reply_types.LabelTask, record.outcome, question=record.decision.query.text, made_at=record.decision.made_at
-    )
+    decision = record.decision
+    return filled(reply_types.LabelTask, record.outcome, question=decision.query.text, made_at=decision.made_at)
 
 
 def _query_fields(query: Query) -> dict[str, Any]:
@@ -145,19 +136,16 @@ def _query_fields(query: Query) -> dict[str, Any]:
 
 
 def explanation_json(explanation: Explanation) -> dict[str, Any]:
-    """An explanation; its record is the same as in `GET /v1/decisions/{decision_id}`."""
     values = {field.name: getattr(explanation, field.name) for field in fields(explanation)}
     return {**values, "record": record_json(explanation.record)}
 
 
 def status_json(state: RouterState) -> StatusReply:
-    """State of a router and of its ledger."""
     ledger = ledger_json(state.ledger, label=state.label, arms=state.arms, rebuilding=state.rebuilding)
     return filled(StatusReply, state, **ledger)
 
 
 def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuilding: bool) -> LedgerReply:
-    """State of a ledger. rebuilding: whether the policy is being learned again from the ledger."""
     return filled(
         LedgerReply,
         status,
@@ -169,12 +157,12 @@ def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuil
 
 
 def plain(reply: Any) -> Any:
-    """The reply as dicts, lists and scalars of JSON: our types as objects, numbers that are not finite as null."""
+    """The reply as JSON values: dataclasses become dicts, and numbers that are not finite become None."""
     return to_jsonable_python(reply, inf_nan_mode="null", fallback=dict)
 
 
 def json_of(reply: Any) -> bytes:
-    """The reply as JSON. Halves of surrogate pairs are escaped, since UTF-8 cannot encode them."""
+    """The reply as JSON text. Halves of surrogate pairs are escaped, because UTF-8 cannot encode them."""
     try:
         return to_json(reply, inf_nan_mode="null", fallback=dict)
     except ValueError:

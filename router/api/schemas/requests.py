@@ -1,8 +1,8 @@
 """Requests: the JSON bodies that callers send. The text below a field is its description in /openapi.json.
 
-The models check only shapes; `serving/checks/` checks values, and makes the errors for them. The fields repeat its
-limits as JSON Schema, so that a request which fits the OpenAPI document is never refused as invalid. Limits that differ
-between services are added by `add_limits` (`schemas/responses.py`).
+The models check only shapes; `serving/checks/` checks values. The fields repeat its limits as JSON Schema, so that a
+request that fits the OpenAPI document is never refused as invalid. `add_limits` (`schemas/responses.py`) adds limits
+that settings decide.
 """
 
 import json
@@ -21,9 +21,9 @@ from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, Cost, Outco
 
 #: required fields that are lists; the others are strings
 _LISTS: Final = frozenset({"items", "messages"})
-#: beginning of pydantic's messages about wrong values; the accepted values follow
+#: prefix of pydantic's messages about wrong values, before the accepted values
 _SHOULD: Final = "Input should be "
-#: pydantic's error type -> accepted values, for errors whose message we replace
+#: pydantic's error type -> accepted values, for messages that we replace
 _KINDS: Final = {
     "string_type": "text",
     "list_type": "a list",
@@ -40,7 +40,7 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 
 def wanted(accepted: str) -> GetPydanticSchema:
-    """Report one error for a field of several types, instead of one error for each type."""
+    """Report one error for a field of several types, instead of one error for each type. accepted: its description."""
 
     def schema(source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.custom_error_schema(
@@ -51,9 +51,8 @@ def wanted(accepted: str) -> GetPydanticSchema:
 
 
 def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | None = None) -> InvalidInput:
-    """Convert an error of pydantic to InvalidInput. content_type: the request's header.
-
-    skip: number of parts at the beginning of its location that are not fields ("body", "query").
+    """Convert an error of pydantic to InvalidInput. content_type: header of the request. skip: number of parts at the
+    beginning of the error's location that are not fields ("body", "query").
     """
     kind, sent = fault["type"], fault.get("input")
     field = ".".join(map(str, fault["loc"][skip:])) or "body"
@@ -62,7 +61,7 @@ def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | No
         if field == "wait_s":
             remedy = "send it to /v1/answer as a query parameter: /v1/answer?wait_s=10"
         return InvalidInput(f'"{field}" is not a field of this request', field=field, remedy=remedy)
-    if isinstance(sent, bytes):  # the body was not read as JSON
+    if isinstance(sent, bytes):  # pydantic got the body as bytes, since FastAPI did not take it for JSON
         came = "without a content type" if content_type is None else f"as {content_type:.80}"
         remedy = "send the header content-type: application/json"
         return InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
@@ -95,28 +94,26 @@ def limits(*schemas: dict[str, Any], **keywords: Any) -> FieldInfo:
     return FieldInfo(json_schema_extra=extra)
 
 
-#: pattern of a character that can be stored and is not white space (str.isspace)
+#: regex of a character that can be stored and is not white space (str.isspace)
 _VISIBLE: Final = r"[^\u0000\u0009-\u000d\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 _NO_NUL: Final = r"[^\u0000]*"
 
 ID: Final[dict[str, Any]] = {"pattern": f"^{questions.ID_PATTERN.pattern}$"}
 NAME: Final[dict[str, Any]] = {"pattern": "^[A-Za-z0-9_.-]{1,64}$"}
-#: a text that is not blank
 TEXT: Final[dict[str, Any]] = {"minLength": 1, "maxLength": MAX_TEXT, "pattern": f"^{_NO_NUL}{_VISIBLE}{_NO_NUL}$"}
-#: a text that may be empty, but not blank
+#: JSON Schema of a text that is empty or has a visible character
 ANY_TEXT: Final[dict[str, Any]] = {"maxLength": MAX_TEXT, "pattern": f"^({_NO_NUL}{_VISIBLE}{_NO_NUL})?$"}
-#: any text that can be stored
+#: JSON Schema of a text without NUL, which databases refuse
 STORABLE: Final[dict[str, Any]] = {"pattern": f"^{_NO_NUL}$"}
-SESSION: Final[dict[str, Any]] = TEXT | {"maxLength": questions.MAX_SESSION}
 
-#: header that may be sent in place of decision_id or feedback_id
+#: header that callers may send in place of decision_id or feedback_id
 KEY_HEADER: Final = "Idempotency-Key"
-#: prefix of a decision's id in the ids of chat completions
+#: id of a chat completion = this prefix + id of its decision
 COMPLETION_PREFIX: Final = "chatcmpl-"
 
 
 def plain_decision_id(sent: str) -> str:
-    """The decision id in the id of a decision or of a chat completion."""
+    """The decision id in an id that may be a chat completion's."""
     return sent.removeprefix(COMPLETION_PREFIX)
 
 
@@ -125,17 +122,14 @@ Text = Annotated[str | None, wanted("text or null")]
 OwnId = Annotated[
     str | None, wanted("text or null"), AfterValidator(lambda sent: sent and plain_decision_id(sent)), limits(ID)
 ]
-Rater = Annotated[Text, limits(TEXT, maxLength=MAX_RATER)]
-Event = Annotated[Text, limits(NAME)]
 Count = Annotated[int | None, wanted("a whole number or null")]
 Amount = Annotated[int | float | None, wanted("a finite number or null")]
 CountCap = Annotated[Count, limits(minimum=1, maximum=int(MAX_AMOUNT))]
-#: above 0; the minimum is inclusive because OpenAPI 3.0 and 3.1 write exclusive bounds differently
+#: a cap must be above 0; its minimum is inclusive because OpenAPI 3.0 and 3.1 write exclusive ones differently
 AmountCap = Annotated[Amount, limits(minimum=1e-9, maximum=int(MAX_AMOUNT))]
 Rating = Annotated[
     bool | int | float | None, wanted("true, false, a finite number or null"), limits(minimum=0, maximum=5)
 ]
-Scale = Annotated[str, limits(enum=["0-1", "1-5"])]
 NotBlank = Annotated[str, limits(TEXT)]
 Fact = Annotated[
     Annotated[str, limits(STORABLE, maxLength=MAX_TEXT)]
@@ -163,11 +157,9 @@ Aim = Annotated[
 ]
 Items = Annotated[list[dict[str, Any]], limits(minItems=1)]
 _FROM_0: Final[dict[str, Any]] = {"minimum": 0, "maximum": int(MAX_AMOUNT)}
-#: JSON Schema of the costs of an outcome
 _COSTS: Final[dict[str, Any]] = {
     field.name: {"type": "integer" if isinstance(field.default, int) else "number", **_FROM_0} for field in fields(Cost)
 }
-#: JSON Schema: a rating is within its scale
 _WITHIN_SCALE: Final[list[dict[str, Any]]] = [
     {"properties": {"scale": {"enum": ["0-1"]}, "rating": {"maximum": 1}}},
     {"required": ["scale"], "properties": {"scale": {"enum": ["1-5"]}, "rating": {"minimum": 1}}},
@@ -181,13 +173,10 @@ ONE_WISH: Final[dict[str, Any]] = {
 
 
 class RequestBody(BaseModel):
-    """A body that accepts only its declared fields."""
-
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def example(**body: Any) -> ConfigDict:
-    """The configuration of a body with an example for /docs."""
     return _schema(example=body)
 
 
@@ -200,9 +189,9 @@ def _one_of(*names: str) -> list[dict[str, Any]]:
 
 
 class BudgetBody(RequestBody):
-    """Caps on one answer, all above 0. The smaller of your cap and the service's counts; null: only the service's."""
+    """Caps on one answer, all above 0. The smaller of your cap and the service's cap applies; null: the service's."""
 
-    # Frozen, so hashable: pydantic copies a default that is not hashable for every request without the field.
+    # Frozen makes it hashable. Pydantic copies a default value that is not hashable for each request.
     model_config = ConfigDict(frozen=True)
 
     rounds: CountCap = None
@@ -252,7 +241,7 @@ class RouteBody(RequestBody):
     """Caps on the answer, in addition to those of the service."""
     tenant: Annotated[str, limits(ID)] = "default"
     """Tenant that asks; stored with the decision."""
-    session_id: Annotated[Text, limits(SESSION)] = None
+    session_id: Annotated[Text, limits(TEXT, maxLength=questions.MAX_SESSION)] = None
     """Your own id of the conversation."""
     messages: list[MessageBody] = Field(default_factory=list)
     """The conversation before the question, oldest message first. If the service has a model for it, the question is
@@ -304,15 +293,15 @@ class FeedbackBody(RequestBody):
     """Gold answers; any of them is right."""
     rating: Rating = None
     """A user's judgement of the answer: true, false, or a number on `scale`."""
-    scale: Scale = "0-1"
+    scale: Annotated[str, limits(enum=["0-1", "1-5"])] = "0-1"
     """Scale of a number in `rating`: "0-1" or "1-5"."""
     reward: Amount = None
     """The reward itself, cost included."""
-    event: Event = None
+    event: Annotated[Text, limits(NAME)] = None
     """What the user did: a name in the setting `feedback_events`."""
     source: Annotated[Text, limits(enum=["human", "label", "judge", "code", None])] = None
     """Who judged: human (default), label, judge or code; not allowed for an event."""
-    rater: Rater = None
+    rater: Annotated[Text, limits(TEXT, maxLength=MAX_RATER)] = None
     """Id of the person or model that judged, up to 64 characters. Until the decision is closed, a later judgement by
     the same rater replaces the earlier one."""
     retract: Annotated[Text, limits(enum=["label", "rating", "reward", None])] = None
@@ -341,7 +330,7 @@ class OutcomeBody(RequestBody):
             "cost": {"retriever_calls": 1, "llm_calls": 1, "prompt_tokens": 310, "completion_tokens": 12}
             | {"dollars": 0.0004},
         },
-        # A setting says which costs are charged; with `steps` all costs are accepted.
+        # Without `steps`, the accepted costs depend on the setting reward.cost.
         anyOf=[{"required": ["steps"]}, {"properties": {"cost": {"maxProperties": 0}}}],
     )
 
@@ -365,9 +354,8 @@ class OutcomeBody(RequestBody):
 
 
 def identity(body_id: str | None, *, key: str | None, field: str) -> str | None:
-    """The id of a request, from the body or from the header Idempotency-Key. field: name of the id in the body.
-
-    Raises InvalidInput if the two differ, or if the header is not a valid id.
+    """The id of a request, from its body or the header Idempotency-Key. field: name of the id in the body. Raises
+    InvalidInput if the two differ, or if the header is not a valid id.
     """
     if key is None or key == body_id:
         return body_id
@@ -378,5 +366,5 @@ def identity(body_id: str | None, *, key: str | None, field: str) -> str | None:
 
 
 def id_in_header(key: str | None) -> str | None:
-    """The decision id that a header Idempotency-Key gives; None without the header. Raises InvalidInput."""
+    """The decision id in the header Idempotency-Key; None without the header. Raises InvalidInput."""
     return None if key is None else questions.checked_id(plain_decision_id(key), field=KEY_HEADER)

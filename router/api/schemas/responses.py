@@ -1,5 +1,3 @@
-"""Responses: replies as JSON, replies to errors, and descriptions for the OpenAPI document."""
-
 import ast
 import inspect
 import math
@@ -26,81 +24,72 @@ from ragbandit.shared.types import MAX_TEXT
 
 
 class JsonReply(JSONResponse):
-    """A reply as JSON: our types as objects, numbers that are not finite as null."""
+    """A reply as JSON: dataclasses as objects, numbers that are not finite as null."""
 
     def render(self, content: Any) -> bytes:
-        """The body."""
         return json_of(content)
 
 
-#: code of JSON-RPC for server errors that MCP does not use itself
+#: JSON-RPC code of our errors; MCP itself does not use it
 _SERVER_ERROR: Final = -32050
-#: ASGI scope key: function that formats the errors of this request, if it has a format of its own
+#: ASGI scope key of the function that formats the errors of a request; without it they have our format
 SHAPE: Final = "ragbandit.errors"
 Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
 
 
 def refusal(error: RagBanditError, *, scope: Scope) -> Response:
-    """The reply to a request that ended with a RagBanditError, with Retry-After if it may be repeated."""
+    """The reply to a request that ended with an error, with Retry-After if it may be repeated."""
     after_s = 1.0 if error.status == 503 and error.retry_after_s is None else error.retry_after_s
     headers = None if after_s is None else {"Retry-After": str(math.ceil(after_s))}
     if error.status == 409:
-        headers = {"x-should-retry": "false"}  # some clients repeat a conflict by themselves, which never succeeds
+        headers = {"x-should-retry": "false"}  # else some clients repeat the request, which cannot succeed
     if error.status == 401:
         headers = {"WWW-Authenticate": 'Bearer realm="ragbandit"'}
     return error_reply(scope, error.status, error_json(error), headers=headers)
 
 
 def error_reply(scope: Scope, status: int, body: ErrorReply, *, headers: Mapping[str, str] | None = None) -> Response:
-    """The reply to an error, in the format of this request (SHAPE)."""
     shape: Shape | None = scope.get(SHAPE)
     return JsonReply(body, status, headers) if shape is None else shape(scope, status, body["error"], headers)
 
 
 def mcp_error(_scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    """The reply to an error on the path of MCP, as an error of JSON-RPC."""
     message = f"{error['message']} ({error['remedy']})" if error["remedy"] else error["message"]
     shape = {"code": _SERVER_ERROR, "message": message, "data": error}
     return JsonReply({"jsonrpc": "2.0", "id": None, "error": shape}, status, headers)
 
 
 def error_json(error: RagBanditError) -> ErrorReply:
-    """The error body of a RagBanditError."""
     return error_body(error.code, error.message, field=error.field, remedy=error.remedy)
 
 
 def error_item(error: BaseException) -> ErrorReply:
-    """Error body of one batch item. Re-raises errors that are not RagBanditError."""
+    """The error of one item of a batch. Raises it if it is not a RagBanditError."""
     if isinstance(error, RagBanditError):
         return error_json(error)
     raise error
 
 
 def error_body(code: str, message: str, *, field: str | None = None, remedy: str | None = None) -> ErrorReply:
-    """The shape of every error: stable code, message, field, remedy."""
     return {"error": {"code": code, "message": message, "field": field, "remedy": remedy}}
 
 
 def described(text: str, model: Any) -> dict[str, Any]:
-    """A reply for the OpenAPI document, in FastAPI's form: its description and type."""
     return {"description": text, "model": model}
 
 
 def errors(model: type, codes: Iterable[int]) -> dict[int | str, dict[str, Any]]:
-    """The error replies of a path for the OpenAPI document: status 400 and these codes.
-
-    Only the entry of 400 has the model; the others refer to it. FastAPI builds a validator for each model of each path,
-    which would take most of the time of making an app.
+    """The error replies of a path for the OpenAPI document: status 400 and these codes. Only the entry of 400 has the
+    model, and the others refer to it. FastAPI builds a validator for each entry with a model, which takes long.
     """
     reference = {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}
     return {400: {"model": model}, **dict.fromkeys(codes, reference)}
 
 
-#: error replies of every path
 ERRORS: Final = errors(ErrorReply, (401, 403, 404, 409, 413, 422, 429, 503))
 
 
-#: modules with the classes of requests and replies; the text below a field describes the field
+#: modules that define requests and replies; the text below a field describes the field
 _MODULES: Final = (
     "ragbandit.shared.types.ledger",
     "ragbandit.router.learning.monitoring.arm_changes",
@@ -129,7 +118,7 @@ def _classes() -> Mapping[str, object]:
 
 @cache
 def field_texts() -> Mapping[str, Mapping[str, str]]:
-    """Class -> field -> the text below the field, including fields of base classes."""
+    """Class -> field -> text below the field, with the fields of base classes."""
     texts: dict[str, dict[str, str]] = {}
     for module in map(import_module, _MODULES):
         for node in ast.parse(inspect.getsource(module)).body:
@@ -149,17 +138,14 @@ def _texts(node: ast.ClassDef) -> dict[str, str]:
 
 
 def describe(api: dict[str, Any]) -> dict[str, Any]:
-    """Add the texts below the fields to an OpenAPI document, and return it.
-
-    Pydantic could read only the texts in a class's own body, and would do so at every start.
-    """
+    """Add the texts below the fields to an OpenAPI document. Pydantic itself would skip the texts of base classes."""
     for name, schema in api["components"]["schemas"].items():
         for field, text in field_texts().get(name, {}).items():
             shape = schema["properties"][field]
             if "$ref" in shape:  # OpenAPI 3.0 ignores other keys next to a reference
                 shape["allOf"] = [{"$ref": shape.pop("$ref")}]
             shape["description"] = text
-        if is_dataclass(_classes().get(name)):  # defaults are for code that makes a reply; a reply has every field
+        if is_dataclass(_classes().get(name)):  # a reply has every field; defaults are only for the code that makes it
             schema["required"] = list(schema["properties"])
             for shape in schema["properties"].values():
                 shape.pop("default", None)
@@ -169,10 +155,7 @@ def describe(api: dict[str, Any]) -> dict[str, Any]:
 def add_limits(
     api: dict[str, Any], *, settings: Settings, arms: tuple[str, ...], most_items: int, has_dial: bool
 ) -> dict[str, Any]:
-    """Add the limits of one service to an OpenAPI document, and return it.
-
-    arms: arms of the service. most_items: largest batch of feedback. has_dial: whether each question may have a price.
-    """
+    """Add the limits of one service to an OpenAPI document. has_dial: whether the policy serves prices."""
     schemas = api["components"]["schemas"]
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
     (array,) = [shape for shape in route["arms"]["anyOf"] if shape["type"] == "array"]

@@ -1,1 +1,0 @@
-"""Security of the HTTP service: access rules, keys, roles, ownership, rates, budgets, and checks of web sites."""

@@ -1,4 +1,4 @@
-"""Dollar budgets of tenants and keys, by day and by month (UTC): the price paces spending, and may stop it.
+"""Dollar budgets of tenants and keys, by day and by month (UTC): they raise the price, and may refuse questions.
 
 The weight of cost of a question is multiplied by a factor that grows as spending gets ahead of the clock. Let f be the
 share of the budget that is spent, t the share of the period that is over, and b = BURST + (1 - BURST) t the share that
@@ -6,10 +6,9 @@ may be spent by now. Then ahead = (f - b) / (1 - t + LATE) is the part of the re
 
     factor = MOST ** min(1, ahead / FULL)  if ahead > 0,  else 1.
 
-If demand exceeds the budget, the price settles where the questions cost what is left per time, and f ends at 1. This is
-proportional control of the logarithm of the price. (The price is the dual variable of a budget: Balseiro and Gur 2019,
-"Learning in repeated auctions with budgets".) Spent dollars are read from SQL (`storage.access.spending`), where they
-are stored with the outcomes: a question counts as soon as it has an outcome.
+If demand exceeds the budget, the price settles where the spending rate fits the rest of the budget, and f ends at 1.
+This is proportional control of the logarithm of the price, which is the dual variable of the budget (Balseiro and Gur
+2019, "Learning in repeated auctions with budgets"). A question counts as soon as its outcome is stored.
 """
 
 import asyncio
@@ -19,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from sqlalchemy import select
@@ -37,26 +37,26 @@ from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.formats import moment, number, percent
 from ragbandit.shared.types import Caller, Json, Query
 
-if TYPE_CHECKING:  # it imports FastAPI, which `ragbandit validate` does not need
+if TYPE_CHECKING:  # `dependencies` imports FastAPI, which `ragbandit validate` does not need
     from ragbandit.router.api.dependencies import Reads
 
 log = logging.getLogger("ragbandit.api")
 
 Period = Literal["day", "month"]
 
-#: largest factor; with it the cheapest arm gets all questions except the floors of the other arms
+#: largest factor; at it the cheapest arm gets all questions, except for the floors of the other arms
 MOST: Final = 1000.0
-#: share of a budget that may be spent at any time without a higher price
+#: share of a budget that may be spent at the start of a period without a higher price
 BURST: Final = 0.1
-#: value of `ahead` from which the factor is MOST
+#: smallest `ahead` at which the factor is MOST
 FULL: Final = 0.1
-#: keeps `ahead` finite at the end of a period, as a share of the period
+#: term that keeps `ahead` finite at the end of a period; share of the period
 LATE: Final = 0.01
-#: time for which a process uses the sums that it has read, seconds
+#: time for which a process uses sums that it has read, seconds
 FRESH_S: Final = 2.0
-#: most spenders whose sums a process keeps; if there are more, it forgets all
+#: largest number of spenders whose sums a process keeps; if there are more, all sums are forgotten
 MOST_SPENDERS: Final = 10_000
-#: most decisions that are read for the sentence about a raised price, newest first
+#: largest number of decisions read for the sentence about a raised price, newest first
 NEWEST: Final = 1_000
 #: shortest time between two warnings that a budget is spent, seconds
 _QUIET_S: Final = 600.0
@@ -68,8 +68,6 @@ class BudgetSpent(TooManyRequests):
 
 @dataclass(frozen=True, slots=True)
 class DollarBudget:
-    """A budget that applies to a question."""
-
     spender: Spender
     period: Period
     dollars: float
@@ -79,11 +77,9 @@ class DollarBudget:
     setting: str
 
     def spent_of(self, sums: Spent) -> float:
-        """Dollars that the spender has spent in the present period."""
         return sums.day if self.period == "day" else sums.month
 
     def factor(self, sums: Spent, *, now: float) -> float:
-        """The factor on the weight of cost."""
         begin, end = bounds(self.period, now=now)
         return price_factor(spent=self.spent_of(sums) / self.dollars, elapsed=(now - begin) / (end - begin))
 
@@ -97,7 +93,7 @@ def price_factor(*, spent: float, elapsed: float) -> float:
 
 
 def bounds(period: Period, *, now: float) -> tuple[float, float]:
-    """Begin and end of the day or month (UTC) that contains a time, seconds since the epoch."""
+    """Begin and end of the day or month (UTC) that contains `now`, seconds since the epoch."""
     begin = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if period == "day":
         return begin.timestamp(), (begin + timedelta(days=1)).timestamp()
@@ -108,7 +104,6 @@ def bounds(period: Period, *, now: float) -> tuple[float, float]:
 def budgets_of(
     tenant: str, *, key: str | None, scopes: Mapping[str, Json], tenants: Mapping[str, TenantSettings]
 ) -> tuple[DollarBudget, ...]:
-    """The budgets that apply to a question of this tenant that was sent with this key."""
     if not tenants and not scopes:
         return ()
     name = tenant if tenant in tenants else "default"
@@ -128,18 +123,20 @@ _FIELDS: Final[Mapping[Period, str]] = {"day": "dollars_per_day", "month": "doll
 
 
 class Budgets:
-    """The budgets of one process, on one event loop. If the policy has one price for all, they can only stop."""
+    """The budgets of one process and event loop. If the policy cannot raise the price, a spent budget refuses
+    questions.
+    """
 
     def __init__(self, router: Router, *, reads: "Reads") -> None:
         self._router, self._reads = router, reads
         self._clock = time.time
         self._lock = asyncio.Lock()
-        #: spender -> (its sums, time.monotonic() of the read)
+        #: spender -> (sums, time.monotonic() after they were read)
         self._cached: dict[Spender, tuple[Spent, float]] = {}
         self._throttle = Throttle(_QUIET_S)
 
     async def paced(self, query: Query, *, caller: Caller) -> Query:
-        """Add the factor to a query if it is above 1. Raises BudgetSpent, StoreError."""
+        """Add the budgets' factor to a query if it is above 1. Raises BudgetSpent, StoreError."""
         tenants = self._router.settings.tenants
         budgets = budgets_of(query.tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
         if not budgets:
@@ -159,12 +156,13 @@ class Budgets:
 
     async def _spent(self, spenders: Iterable[Spender], *, now: float) -> dict[Spender, Spent]:
         if any(self._is_stale(spender) for spender in spenders):
-            async with self._lock:  # requests that come meanwhile wait for this read
+            async with self._lock:  # other requests wait for this read
                 stale = [spender for spender in spenders if self._is_stale(spender)]
                 if stale:
                     if len(self._cached) > MOST_SPENDERS:
                         self._cached, stale = {}, list(spenders)
-                    for spender, sums in (await self._reads.run(lambda: self._sums(stale, now=now))).items():
+                    read = partial(_sums, self._router.database, stale, now=now)
+                    for spender, sums in (await self._reads.run(read)).items():
                         self._cached[spender] = sums, time.monotonic()
         return {spender: self._cached[spender][0] for spender in spenders}
 
@@ -172,9 +170,10 @@ class Budgets:
         cached = self._cached.get(spender)
         return cached is None or time.monotonic() - cached[1] >= FRESH_S
 
-    def _sums(self, spenders: list[Spender], *, now: float) -> Mapping[Spender, Spent]:
-        with self._router.database.read() as connection:
-            return spent(connection, spenders, now=now)
+
+def _sums(database: Database, spenders: Iterable[Spender], *, now: float) -> Mapping[Spender, Spent]:
+    with database.read() as connection:
+        return spent(connection, list(set(spenders)), now=now)
 
 
 def _exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -> list[DollarBudget]:
@@ -182,22 +181,20 @@ def _exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -
 
 
 def stopped_until(query: Query, *, settings: Settings, database: Database, now: float) -> float | None:
-    """Until when budgets forbid to spend more on a stored question; None if money may be spent. Raises StoreError.
-
-    Workers ask before they spend money in addition to the answer.
+    """Time until which budgets forbid to spend more on a stored question; None if more may be spent. Workers call it
+    before they pay for anything but the answer. Raises StoreError.
     """
     scopes = {} if query.api_key is None else KeyStore(database).scopes(query.api_key)
     budgets = budgets_of(query.tenant, key=query.api_key, scopes=scopes, tenants=settings.tenants)
     stopping = [budget for budget in budgets if budget.stop]
     if not stopping:
         return None
-    with database.read() as connection:
-        sums = spent(connection, list({budget.spender for budget in stopping}), now=now)
+    sums = _sums(database, (budget.spender for budget in stopping), now=now)
     return max((bounds(budget.period, now=now)[1] for budget in _exhausted(stopping, sums)), default=None)
 
 
 def budget_states(database: Database, *, settings: Settings, now: float) -> Iterator[tuple[DollarBudget, Spent]]:
-    """Every budget of the tenants in settings and keys, and of valid keys, with its sums. Raises StoreError."""
+    """Every budget of a tenant in settings or of a valid key, with its sums. Raises StoreError."""
     keys = [key for key in KeyStore(database).listed() if key.state(now) in ("active", "expiring")]
     tenants = {"default", *settings.tenants, *(key.tenant for key in keys if key.tenant is not None)}
     budgets: dict[DollarBudget, None] = {}  # an ordered set
@@ -206,14 +203,12 @@ def budget_states(database: Database, *, settings: Settings, now: float) -> Iter
     for key in keys:
         tenant, scopes = key.tenant or "default", key.scopes
         budgets |= dict.fromkeys(budgets_of(tenant, key=key.public_id, scopes=scopes, tenants=settings.tenants))
-    with database.read() as connection:
-        sums = spent(connection, list({budget.spender for budget in budgets}), now=now) if budgets else {}
+    sums = _sums(database, (budget.spender for budget in budgets), now=now) if budgets else {}
     for budget in budgets:
         yield budget, sums[budget.spender]
 
 
 def state_in_words(budget: DollarBudget, sums: Spent, *, now: float) -> str:
-    """The spent share of a budget and the past share of its period, as a sentence."""
     begin, end = bounds(budget.period, now=now)
     spent_share, elapsed = percent(budget.spent_of(sums) / budget.dollars), percent((now - begin) / (end - begin))
     spender, period = f"{budget.spender.kind} {budget.spender.name}", budget.period
@@ -222,7 +217,6 @@ def state_in_words(budget: DollarBudget, sums: Spent, *, now: float) -> str:
 
 
 def budget_lines(database: Database, settings: Settings, *, now: float) -> list[str]:
-    """A line for every budget: its state, and its present effect on the price."""
     lines = []
     for budget, sums in budget_states(database, settings=settings, now=now):
         raised = raised_in_words(budget, sums, database=database, settings=settings, now=now)
@@ -249,7 +243,6 @@ def raised_in_words(
 
 
 def refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:
-    """The error for a caller whose budget is spent."""
     _, end = bounds(budget.period, now=now)
     spender = f"the tenant {budget.spender.name!r}" if budget.spender.kind == "tenant" else "this key"
     return BudgetSpent(

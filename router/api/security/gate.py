@@ -1,9 +1,5 @@
 """Gate: finds the caller of a request by an API key or a login cookie, and checks the role and the sending web site.
-
-    ragbandit_session = PUBLIC_ID.EXPIRES.HMAC
-
-The login cookie has the public id of a key, not the key. A revoked key therefore ends its logins within a second, as it
-ends its requests. A form is accepted if the browser reports that a page of this service sent it.
+The cookie is PUBLIC_ID.EXPIRES.HMAC: it names a key, so revoking the key also ends its logins within a second.
 """
 
 import asyncio
@@ -36,18 +32,15 @@ from ragbandit.shared.types import PERSON, Caller, Role
 
 log = logging.getLogger("ragbandit.api")
 
-#: greatest age of the copy of the keys that requests are checked against, seconds
+#: largest age of the copy of the keys, seconds
 MAX_AGE_S: Final = 1.0
-#: longest wait for a new copy, seconds
 WAIT_S: Final = 2.0
-#: shortest time between two notes of the use of a key, seconds
+#: shortest time between two stored uses of a key, seconds
 NOTE_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
-    """A copy of the keys."""
-
     keys: KeysInForce
     #: time.monotonic() when the read of the copy began
     at: float
@@ -58,11 +51,10 @@ class KeyRing:
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
-        # A slow database blocks one thread for reads and one for writes.
+        # Reads and writes have a thread each, so a slow database blocks no other work.
         self._reading = SharedRead(self._read, name="keys", limit_s=WAIT_S)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-key-uses")
         self._noted: dict[str, float] = {}
-        #: the newest copy; None if no copy was read yet
         self.known: Known | None = None
 
     async def in_force(self) -> KeysInForce:
@@ -77,7 +69,7 @@ class KeyRing:
         return copy.keys
 
     def note_use(self, public_id: str) -> None:
-        """Store when the key was used; on a thread of its own, and at most once in NOTE_S seconds."""
+        """Store when the key was used, on a thread of its own, and at most once in NOTE_S seconds."""
         now = time.time()
         if now - self._noted.get(public_id, 0.0) < NOTE_S:
             return
@@ -87,7 +79,6 @@ class KeyRing:
         self._writer.submit(self._note, public_id, now)
 
     def close(self) -> None:
-        """Begin no more reads and writes. Those that run already finish in the background."""
         self._reading.close()
         self._writer.shutdown(wait=False, cancel_futures=True)
 
@@ -104,13 +95,12 @@ class KeyRing:
 
 SESSION: Final = "ragbandit_session"
 SESSION_S: Final = 12 * 3600.0
-#: most characters of a header Cookie that is read
 _LONGEST_COOKIES: Final = 8192
 _SESSION: Final = re.compile(r"([0-9A-Za-z]{1,16})\.([0-9]{1,12})\.([0-9a-f]{64})")
 
 
 def needs_session(path: str, headers: Headers) -> bool:
-    """Whether the caller is found by the login cookie: on pages, unless the request sends a key in its header."""
+    """Whether the login cookie names the caller: on pages, unless the request sends a key in its header."""
     return is_page(path) and "authorization" not in headers
 
 
@@ -123,10 +113,7 @@ class PageSessions:
         self._reading = asyncio.Lock()
 
     async def read(self, headers: Headers) -> str | None:
-        """Public id of the key behind the login cookie; None if the cookie is missing, expired, or from another store.
-
-        Raises StoreError.
-        """
+        """Public id of the key behind the cookie; None without a valid cookie of this store. Raises StoreError."""
         parts = _SESSION.fullmatch(cookies_of(headers).get(SESSION, ""))
         if parts is None:
             return None
@@ -142,7 +129,7 @@ class PageSessions:
 
     async def _mac(self, text: str) -> str:
         if self._secret is None:
-            async with self._reading:  # one read, however many requests wait for it
+            async with self._reading:  # read once, even for many requests at a time
                 if self._secret is None:
                     now = time.time()
                     self._secret = await asyncio.to_thread(shared_secret, self._database, name="dashboard", now=now)
@@ -180,18 +167,17 @@ def check_site(headers: Headers, *, method: str) -> None:
         return
     sites, origins, hosts = (headers.getlist(name) for name in ("sec-fetch-site", "origin", "host"))
     if any(site not in ("same-origin", "none") for site in sites):
-        raise _foreign(f"from a page of another site (Sec-Fetch-Site: {sites[0]:.40})", field="Sec-Fetch-Site")
+        raise _foreign("Sec-Fetch-Site", sites[0])
     # On a page without referrers a browser sends Origin: null with a form, and still sends Sec-Fetch-Site.
     if not origins or (origins == ["null"] and sites == ["same-origin"]):
         return
     if len(origins) > 1 or len(hosts) != 1 or _address(origins[0]) != hosts[0].lower():
-        raise _foreign(f"from a page of another site ({origins[0]!r:.80})", field="Origin")
+        raise _foreign("Origin", origins[0])
 
 
 def check_form(path: str, headers: Headers) -> None:
-    """Raises Forbidden if a page of another site may have sent the form.
-
-    Every browser sends the origin of a form. No browser sends a key in a header by itself.
+    """Raises Forbidden if a page of another site may have sent the form. Browsers send the origin of every form, but
+    never add an API key by themselves.
     """
     check_site(headers, method="POST")
     if needs_session(path, headers) and "origin" not in headers and "sec-fetch-site" not in headers:
@@ -199,12 +185,10 @@ def check_form(path: str, headers: Headers) -> None:
         raise Forbidden("the form did not come from a page of this service", field="Origin", remedy=remedy)
 
 
-def _foreign(message: str, *, field: str) -> Forbidden:
-    return Forbidden(
-        f"requests are refused that come {message}",
-        field=field,
-        remedy="send it from a page of this service, or from a program: docs/security.md",
-    )
+def _foreign(header: str, value: str) -> Forbidden:
+    message = f"a page of another site sent this request ({header}: {value!r:.80})"
+    remedy = "send it from a page of this service, or from a program: docs/security.md"
+    return Forbidden(message, field=header, remedy=remedy)
 
 
 def _address(origin: str) -> str:
@@ -214,11 +198,10 @@ def _address(origin: str) -> str:
         return ""
 
 
-#: most characters of a header Authorization that is read
 MAX_HEADER: Final = 512
-#: greatest age of the keys for /metrics, seconds: metrics must be readable while the database is down
+#: largest age of the keys for /metrics, seconds. Metrics must be readable while the database is down.
 STALE_S: Final = 900.0
-#: ASGI scope key: (address, port) of the connection itself, regardless of proxy headers
+#: ASGI scope key of the connection's own (address, port), regardless of proxy headers
 PEER: Final = "ragbandit.peer"
 _HIGHEST_FIRST: Final[tuple[Role, ...]] = ("admin", "operator", "reader")
 _USER: Final = re.compile(r"[^\x00-\x20\x7f]{1,100}")
@@ -229,7 +212,7 @@ _HOW: Final = 'send the header "Authorization: Bearer rb_..."; ragbandit keys cr
 
 
 class Gate:
-    """Finds the caller of a request, and refuses requests, by the head of the request only."""
+    """Finds the caller of a request, or refuses the request, before its body is read."""
 
     def __init__(self, ring: KeyRing, *, server: ServerSettings, sessions: PageSessions) -> None:
         self.ring = ring
@@ -278,16 +261,14 @@ class Gate:
             if copy is None:
                 raise
             is_fresh = path == _METRICS and time.monotonic() - copy.at <= STALE_S
-            # Old keys do no harm in an open service: without its database it can answer nothing anyway.
+            # An open service needs no keys, and without its database it can answer nothing anyway.
             if is_fresh or self._is_open(copy.keys):
                 return copy.keys
             raise
 
     def _is_open(self, keys: KeysInForce) -> bool:
-        """Whether requests need no key.
-
-        Never with a key that is not revoked (even an expired one), or a proxy that signs people in; else if the setting
-        `open` is on, or if the service listens on loopback and no key was ever made.
+        """Whether requests need no key. False if a key exists that is not revoked (even an expired one), or if a proxy
+        signs people in. Else True with the setting `open`, or on loopback if no key was ever made.
         """
         if keys.unrevoked or self._server.trusted_header is not None:
             return False
@@ -307,14 +288,13 @@ class Gate:
         return self._valid_key(text.strip(" "), keys)
 
     async def _in_session(self, headers: Headers, keys: KeysInForce) -> Caller:
-        """The caller who has logged in with a key. Raises Unauthorized."""
         key = keys.keys.get(await self._sessions.read(headers) or "")
         if key is None or key.expired(time.time()):
             raise _unauthorized("you are not logged in", remedy="log in with an API key at /ui/login")
         return caller_with(key)
 
     def _by_proxy(self, peer: tuple[str, int] | None, headers: Headers) -> Caller | None:
-        """The person whom a trusted proxy has signed in; None without one, or if no such proxy sent the request."""
+        """The person whom a trusted proxy has signed in; None if there is no person, or the proxy is not trusted."""
         server = self._server
         if server.trusted_header is None or peer is None:
             return None
@@ -331,21 +311,16 @@ class Gate:
         return Caller(key=PERSON + user, role=role) if _USER.fullmatch(user) else None
 
     async def key_of(self, text: str) -> ApiKey:
-        """The key with this text, for a login. Raises Unauthorized, and NotReady if keys cannot be checked."""
         return self._valid_key(text.strip(), await self.ring.in_force())
 
     async def is_open(self) -> bool:
-        """Whether requests need no key. Raises NotReady."""
         return self._is_open(await self.ring.in_force())
 
     def _valid_key(self, text: str, keys: KeysInForce) -> ApiKey:
-        """The valid key with this text. Raises Unauthorized."""
         key = keys.find(text)
         if key is None:
-            remedy = "ragbandit keys list shows the keys of this service"
-            raise _unauthorized(
-                "this API key is not valid: it was revoked, has expired, or was never made here", remedy=remedy
-            )
+            message = "this API key is not valid: it was revoked, has expired, or was never made here"
+            raise _unauthorized(message, remedy="ragbandit keys list shows the keys of this service")
         if key.expires_at is not None and key.expired(time.time()):
             when = datetime.fromtimestamp(key.expires_at, tz=UTC).isoformat(timespec="seconds")
             remedy = "it was rotated: use the key that replaced it" if key.replaced_by else "make a new key"
@@ -353,7 +328,7 @@ class Gate:
         return key
 
     def _refuse(self, scope: Scope, caller: Caller, *, path: str, roles: frozenset[Role]) -> None:
-        """Raises Forbidden, except for paths without an endpoint: the app replies 404 or 405 to them."""
+        """Raises Forbidden, except for unknown paths, so that the app replies 404 or 405 to them."""
         if not roles and not any(route.matches(scope)[0] is Match.FULL for route in scope["app"].routes):
             return
         remedy = f"use a key of the role {' or '.join(sorted(roles))}" if roles else "no role may call it"
@@ -362,7 +337,7 @@ class Gate:
 
 
 def _only(headers: Headers, name: str) -> str:
-    """The value of a header; "" if it is missing or was sent twice, since a proxy may add its own to a forged one."""
+    """The value of a header; "" if it is missing, or was sent twice: a proxy may add its own to a forged one."""
     values = headers.getlist(name)
     if len(values) != 1:
         return ""
@@ -373,7 +348,7 @@ def _only(headers: Headers, name: str) -> str:
 
 
 def caller_with(key: ApiKey) -> Caller:
-    """The caller that sends this key. Raises Forbidden if this version does not know a scope of the key."""
+    """The caller with this key. Raises Forbidden if this version does not know a scope of the key."""
     if not is_known(key.scopes):
         remedy = "upgrade this service, or make a new key"
         raise Forbidden("this version does not know all scopes of this key, which a newer version made", remedy=remedy)

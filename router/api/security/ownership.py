@@ -1,7 +1,4 @@
-"""Ownership: a key of a tenant asks for that tenant, and sees and judges only that tenant's decisions.
-
-For decisions of other tenants it gets the same 404, with the same body, as for decisions that do not exist.
-"""
+"""Ownership: a key of a tenant sees only that tenant's decisions, and gets 404 for others as for unknown ids."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,7 +15,7 @@ from ragbandit.shared.types import ArmName, Caller, Json, RunBy
 
 
 def tenant_of(caller: Caller, *, given: str | None) -> str:
-    """The tenant of a question. given: tenant in the body, or None. Raises Forbidden if the key is another tenant's."""
+    """The tenant of a question. given: tenant in the body. Raises Forbidden if the key belongs to another tenant."""
     if caller.tenant is None:
         return "default" if given is None else given
     if given is not None and given != caller.tenant:
@@ -30,25 +27,22 @@ def tenant_of(caller: Caller, *, given: str | None) -> str:
 def permitted_arms(
     arms: tuple[ArmName, ...] | None, *, turns: int | None = None, tenant: str, request: Request, run_by: RunBy
 ) -> tuple[ArmName, ...] | None:
-    """The arms of a question: those that the caller names, else those that its key is restricted to. Raises Forbidden.
-
-    arms: arms that the caller names; None if it names none.
-    turns: number of turns for which the caller wants to keep an arm; None for the default.
-    tenant: tenant of the question.
+    """The arms that may be drawn for a question; None for all. Raises Forbidden. turns: number of turns for which the
+    caller wants to keep an arm; None for the default.
     """
     caller, router = caller_of(request), router_of(request)
     offered = router.service.worker_arms if run_by == "worker" else router.service.arms
     if not may_force(caller, tenant=tenant, tenants=router.settings.tenants):
         allowed = caller.scopes.get("arms")
         all_arms = {arm for arm in offered if not isinstance(allowed, list) or arm in allowed}
-        caller_arms = all_arms - set(router.service.worker_arms)  # the only arms that the caller's code can run
+        caller_arms = all_arms - set(router.service.worker_arms)  # only the caller's own code can run these
         chooses = arms is not None and set(arms).intersection(offered) not in (all_arms, caller_arms or all_arms)
         _check_unforced(chooses=chooses, turns=turns, sticky_turns=router.settings.conversation.sticky_turns)
     return _narrowed(arms, caller=caller, offered=offered)
 
 
 def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettings]) -> bool:
-    """Whether the caller may choose the arm of a question: by the scope `forced`, else if no dollar budget applies."""
+    """Whether the caller may choose the arm. Without the scope `forced` it may if no dollar budget applies."""
     allowed = caller.scopes.get("forced")
     if isinstance(allowed, bool):
         return allowed
@@ -56,9 +50,8 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
 
 
 def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> None:
-    """Raises Forbidden if the caller chooses the arm, by name or by a longer sticky session.
-
-    chooses: whether the request names some of the possible arms, but not all, and not all arms that callers run.
+    """Raises Forbidden if the caller chooses the arm, by name or by keeping it for more turns than `sticky_turns`.
+    chooses: whether the request names some of the possible arms, but neither all nor all that callers run.
     """
     if chooses:
         raise Forbidden(
@@ -93,15 +86,14 @@ def _narrowed(
 
 
 def noted_prices(request: Request, *, tenant: str) -> dict[str, Json]:
-    """Entry of a question's `request` with the cost weights of the caller's key and tenant; {} without any."""
+    """Entry of a question's `request`: the cost weights of the caller's key and tenant. {} if they have none."""
     terms = price_terms(caller_of(request).scopes, tenant=tenant, settings=router_of(request).settings)
     return {TERMS: terms} if terms else {}
 
 
 async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:
-    """Decisions that the caller may not see: decisions of another tenant, and unknown ids.
-
-    Empty if the caller may see all tenants; the store then reports unknown ids itself.
+    """Decisions that the caller may not see: unknown ids, and decisions of other tenants. Empty for a caller of all
+    tenants; the store then reports unknown ids itself.
     """
     caller = caller_of(request)
     if caller.tenant is None:
@@ -112,6 +104,6 @@ async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:
 
 
 async def check_owner(request: Request, decision_id: str, *, field: str = "decision_id") -> None:
-    """Raises NotFound if the caller may not see this decision; InvalidInput with `field` if the id is invalid."""
+    """Raises NotFound if the caller may not see the decision, and InvalidInput if the id is not valid."""
     if await strangers(request, [checked_id(decision_id, field=field)]):
         raise unknown_decision()

@@ -1,7 +1,5 @@
-"""Rate limiter: counts the requests of each API key in a sliding window; all processes count together in Redis.
-
-If Redis is not reachable, each process counts in its own memory. Every LOOK_S seconds one request tries Redis again;
-other requests do not wait for it.
+"""Rate limiter: counts the requests of each API key in a sliding window, over all processes, in Redis. If Redis cannot
+be reached, each process counts in its own memory, and one request in LOOK_S seconds tries Redis again.
 """
 
 import logging
@@ -33,15 +31,13 @@ _FAILURES: Final = (RedisError, OSError, TimeoutError)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:
-    """State of a caller's limit, for headers and errors."""
-
     limit: int
     remaining: int
-    #: seconds until one more request is allowed than now
+    #: seconds until one more request is allowed
     reset_s: float
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Headers with the names that OpenAI's clients read; the time is written like "6m0s"."""
+        """Headers that OpenAI's clients read. The time looks like "6m0s"."""
         return [
             (b"x-ratelimit-limit-requests", b"%d" % self.limit),
             (b"x-ratelimit-remaining-requests", b"%d" % self.remaining),
@@ -65,9 +61,7 @@ _parsed = lru_cache(maxsize=1000)(parse)
 
 
 def rate_of(caller: Caller, *, rates: Mapping[str, str]) -> RateLimitItem | None:
-    """The rate limit of a caller: the scope "rate" of its key, else the rate of its role ("open" without a role), else
-    the rate "default"; None without any of them.
-    """
+    """The rate in the scope "rate" of the caller's key, else of its role ("open" without one), else "default"."""
     rate = caller.scopes.get("rate") if caller.scopes else None
     if not isinstance(rate, str):
         rate = rates.get(caller.role or "open", rates.get("default"))
@@ -85,15 +79,15 @@ class RateLimiter:
         self._redis = SlidingWindowCounterRateLimiter(self._storage)
         self._memory = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._rates = rates
-        #: whether Redis is not reachable, and this process counts in its memory
+        #: whether Redis cannot be reached, so that this process counts in its memory
         self.is_lost = False
         self._look_at = 0.0
-        #: since the start: refused requests by role, and requests counted in memory
+        #: number of requests since the start: refused ones by role, and those counted in memory
         self.refused: dict[str, int] = {}
         self.in_memory = 0
 
     async def take(self, caller: Caller) -> Allowance | None:
-        """Count a request. Returns what is left of its limit, None if the caller has none. Raises RateLimited."""
+        """Count a request. Returns the state of the caller's limit, or None without a limit. Raises RateLimited."""
         item = rate_of(caller, rates=self._rates)
         if item is None:
             return None
@@ -103,11 +97,10 @@ class RateLimiter:
         return allowance
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._storage.bridge.get_connection().aclose()  # type: ignore[attr-defined] # redis-py's
 
     async def _count(self, item: RateLimitItem, name: str) -> tuple[bool, Allowance]:
-        """Count a request if the limit allows it. Returns (whether it does, what is left)."""
+        """Count a request if the limit allows it. Returns (whether it does, state of the limit)."""
         if not self.is_lost or time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_S
             try:

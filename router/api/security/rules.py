@@ -1,4 +1,4 @@
-"""Access rules of the endpoints: the roles that may call one, the limit of its body, the queue of its requests."""
+"""Access rules of the endpoints: the roles that may call them, the limit of the body, the queue of the requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class Rule:
 
     #: roles that may call it; None if no API key is needed
     roles: frozenset[Role] | None
-    #: shows data of all tenants, so keys of a single tenant are refused whatever their role
+    #: whether the reply shows data of all tenants; if so, keys of one tenant are refused
     all_tenants: bool = False
-    #: queue of its requests; None if they do not wait
+    #: queue of the requests; None if they are handled at once
     queue: Queue | None = None
     #: setting of `server` that limits the size of the body
     size_limit: Literal["max_body_bytes", "max_batch_bytes", "max_chat_bytes"] = "max_body_bytes"
@@ -30,11 +30,11 @@ def _roles(*roles: Role) -> frozenset[Role]:
 
 
 MCP_PATH: Final = "/mcp"
-#: paths that probes and scrapers poll: without a rate limit, and with any query parameter
+#: paths that probes and scrapers poll; they have no rate limit, and accept any query parameter
 OPERATOR_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
 #: paths served on both ports
 _DOCS: Final = ("/docs", "/openapi.json")
-#: roles that operate the service, and send neither questions nor feedback
+#: roles that operate the service, but send neither questions nor feedback
 _OPERATORS: Final = _roles("reader", "operator")
 
 _EVERYBODY: Final = Rule(None)
@@ -114,7 +114,6 @@ _PATTERNS: Final = [
 
 
 def rule_of(method: str, path: str) -> Rule:
-    """The rule of a request; NOBODY if RULES has no entry."""
     rule = RULES.get(f"{method} {path}")
     if rule is not None:
         return rule
@@ -122,12 +121,11 @@ def rule_of(method: str, path: str) -> Rule:
 
 
 def is_page(path: str) -> bool:
-    """Whether the path belongs to the dashboard."""
     return path == "/ui" or path.startswith("/ui/")
 
 
 def is_for_operators(path: str) -> bool:
-    """Whether the path is served on server.admin_port: probes, metrics, dashboard, endpoints only for operators."""
+    """Whether server.admin_port serves the path: probes, metrics, dashboard, and endpoints for operators only."""
     if path in OPERATOR_PATHS or is_page(path):
         return True
     rules = [rule_of(method, path) for method in ("GET", "POST", "PUT", "DELETE")]
@@ -136,7 +134,7 @@ def is_for_operators(path: str) -> bool:
 
 
 def has_path(path: str, *, state: State) -> bool:
-    """Whether this port serves the path. Dashboard paths need `server.dashboard`. state: of the app."""
+    """Whether this app's port serves the path. Pages need the setting `server.dashboard`."""
     if path == "/":
         return True
     if state.port != "all" and not path.startswith(_DOCS) and (state.port == "operators") != is_for_operators(path):

@@ -1,5 +1,3 @@
-"""The dashboard: its pages and their static files."""
-
 from typing import Final
 
 from fastapi.staticfiles import StaticFiles

@@ -1,5 +1,3 @@
-"""Pages of decisions: the search, and one decision explained."""
-
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -34,7 +32,7 @@ pages = APIRouter(include_in_schema=False)
 
 @pages.get("/ui/decisions")
 async def listed(request: Request) -> Response:
-    """The search, or a redirect to the decision with the id of the form."""
+    """The search; a redirect to the decision if the form has an id."""
     form = {name: request.query_params.get(name, "").strip()[:200] for name in _FIELDS}
     router, named = router_of(request), form["id"]
     if named:
@@ -59,7 +57,6 @@ async def listed(request: Request) -> Response:
 
 @pages.get("/ui/decisions/{decision_id}")
 async def one(decision_id: str, request: Request) -> Response:
-    """One decision explained."""
     router, explained = router_of(request), await decisions.explained_for(request, decision_id)
     values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
     values["may_rate"] = caller_of(request).role != "reader"
@@ -68,7 +65,6 @@ async def one(decision_id: str, request: Request) -> Response:
 
 @pages.post("/ui/decisions/{decision_id}/cancel")
 async def cancel(decision_id: str, request: Request) -> Response:
-    """Cancel the answer of a decision."""
     await form_of(request)
     await decisions.cancel(decision_id, request)
     return onward(f"/ui/decisions/{decision_id}")
@@ -76,7 +72,6 @@ async def cancel(decision_id: str, request: Request) -> Response:
 
 @pages.post("/ui/decisions/{decision_id}/rating")
 async def rate(decision_id: str, request: Request) -> Response:
-    """Store a rating of the answer."""
     await _rated(request, await form_of(request, "rating"), decision_id=decision_id, source="human")
     return onward(f"/ui/decisions/{decision_id}")
 
@@ -84,7 +79,6 @@ async def rate(decision_id: str, request: Request) -> Response:
 async def _rated(
     request: Request, form: Mapping[str, str], *, decision_id: str, source: Literal["human", "label"]
 ) -> None:
-    """Store the rating of a form. Raises InvalidInput, NotFound, Forbidden."""
     if form["rating"] not in ("true", "false"):
         raise InvalidInput(f"{form['rating']!r:.80} is not a rating", field="rating", remedy="send true or false")
     fields: dict[str, Any] = {"rating": form["rating"] == "true", "source": source}
@@ -98,7 +92,7 @@ Skip = Annotated[int, QueryParameter(ge=0, lt=1_000_000)]
 
 @pages.get("/ui/labels")
 async def labels(request: Request, skip: Skip = 0) -> Response:
-    """The next answer to label. skip: number of answers to skip, newest first."""
+    """The next answer to label. skip: number of newer answers to skip."""
     router, caller = router_of(request), caller_of(request)
     read = partial(router.store.label_queue, tenant=caller.tenant, limit=1, skip=skip)
     tasks = await reads_of(request).run(read)
@@ -119,7 +113,6 @@ async def labels(request: Request, skip: Skip = 0) -> Response:
 
 @pages.post("/ui/labels")
 async def label(request: Request, skip: Skip = 0) -> Response:
-    """Store the label, and show the next answer."""
     form = await form_of(request, "decision_id", "rating")
     if form["rating"]:
         await _rated(request, form, decision_id=form["decision_id"], source="label")

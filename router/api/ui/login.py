@@ -1,5 +1,3 @@
-"""Login and logout: the user enters an API key once, and gets a signed cookie."""
-
 import re
 from typing import Final
 
@@ -20,7 +18,7 @@ pages = APIRouter(include_in_schema=False)
 
 @pages.get("/ui/login")
 async def login_form(request: Request) -> Response:
-    """The login form; an open service redirects to the dashboard."""
+    """The login form. A service without keys redirects to the dashboard."""
     gate: Gate = request.app.state.gate
     if await gate.is_open():
         return onward("/ui")
@@ -28,14 +26,13 @@ async def login_form(request: Request) -> Response:
 
 
 def login_page(request: Request, *, target: str, fault: RagBanditError | None = None) -> Response:
-    """The login page. target: page to which the login leads, or "". fault: error of the last attempt."""
+    """The login page. target: path of the page to show after the login, or "". fault: error of the last attempt."""
     values = {"next": target, "fault": fault}
     return page(request, "login.html", title="Log in", status=fault.status if fault else 200, **values)
 
 
 @pages.post("/ui/login")
 async def login(request: Request) -> Response:
-    """Begin a session with the key of the form."""
     form = await form_of(request, "key", "next")
     gate: Gate = request.app.state.gate
     try:
@@ -53,7 +50,6 @@ async def login(request: Request) -> Response:
 
 @pages.post("/ui/logout")
 async def logout(request: Request) -> Response:
-    """End the session."""
     await form_of(request)
     reply = onward("/ui/login")
     if needs_session(request.scope["path"], request.headers):
@@ -77,5 +73,5 @@ def _home(caller: Caller) -> str:
 
 
 def _checked(path: str) -> str:
-    """The path if it is a page of the dashboard, else "": a login must not lead to another site."""
+    """The path if it is a page of the dashboard, else "", because a login must not lead to another site."""
     return path if len(path) <= 1000 and _PAGE.fullmatch(path) else ""

@@ -1,5 +1,3 @@
-"""Pages of operation: rewards and costs over time and by arm, sources of feedback, queues and workers."""
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import reads_of, reports_of, router_of
-from ragbandit.router.api.endpoints.operations import current_state
+from ragbandit.router.api.endpoints.operations import current_state, read_or_none
 from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.api.security.budgets import budget_lines
 from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, environment, page
@@ -24,16 +22,15 @@ from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Overview, Point, Totals, mean, overview, totals_of, with_minutes
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.leases import held_leases
-from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import duration, number, percent
 from ragbandit.shared.types import ArmTotals
 
-#: most judged decisions whose sources are counted, newest first
+#: largest number of judged decisions whose sources are counted, newest first
 LATELY: Final = 500
 LISTED: Final = 50
-#: most updates, and closed decisions, that are searched for them, newest first
+#: largest number of updates, and of closed decisions, that are searched for entries of a list, newest first
 LOOKED_AT: Final = 5_000
-#: most sources, and most workers, in a list
 MOST_SOURCES: Final = 50
 MOST_WORKERS: Final = 100
 
@@ -42,7 +39,6 @@ pages = APIRouter(include_in_schema=False)
 
 @pages.get("/ui/feedback")
 async def feedback(request: Request) -> Response:
-    """Sources of feedback, and rejected feedback."""
     router = router_of(request)
     values = await reads_of(request).run(lambda: _feedback(router))
     return page(request, "feedback.html", title="Feedback", **values)
@@ -50,9 +46,8 @@ async def feedback(request: Request) -> Response:
 
 @pages.get("/ui/queues")
 async def queues(request: Request) -> Response:
-    """Queues, and the workers that serve them."""
     router = router_of(request)
-    state = await state_or_none(request)
+    state = await read_or_none(current_state(request))
     leases = await reads_of(request).run(lambda: held_leases(router.database))
     values: dict[str, Any] = {
         "state": state,
@@ -63,14 +58,6 @@ async def queues(request: Request) -> Response:
         "sign": ArmSigns(router.service.arms),
     }
     return page(request, "queues.html", title="Queues", **values)
-
-
-async def state_or_none(request: Request) -> RouterState | None:
-    """The router's state; None if the database does not reply in time."""
-    try:
-        return await current_state(request)
-    except (NotReady, StoreError):
-        return None
 
 
 def _feedback(router: Router) -> dict[str, Any]:
@@ -88,7 +75,7 @@ def _feedback(router: Router) -> dict[str, Any]:
 
 
 async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
-    """The report of the last `seconds`, for a page; at most a minute old."""
+    """Values for a template with the report of the last `seconds`, which is at most a minute old."""
     minute, router = int(time.time() // 60), router_of(request)
     result = await reports_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
     return {"report": result, "words": words}
@@ -102,23 +89,21 @@ def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: 
 
 
 def report_file(result: Report, *, mapped: PolicyMap | None) -> str:
-    """The report as one HTML page that loads no other files. mapped: map of the policy's choices, or None."""
+    """The report as one HTML page that loads no other files. mapped: None for a page without a map of the choices."""
     style = (STATIC / "dashboard.css").read_text(encoding="utf-8")
     values = {"report": result, "words": words, "style": style, "map": mapped}
     page: str = environment().get_template("report_file.html").render(values)
     return page
 
 
-#: most arms in a chart; the arms with most decisions are shown
+#: largest number of arms in a chart; these are the arms with most decisions
 MOST_LINES: Final = 8
-#: unit -> function that formats a value; the script of the page formats the axes alike
+#: unit -> function that formats a value; the page's script formats the axes in the same way
 _WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {"number": number, "percent": percent, "seconds": duration}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """Lines over time."""
-
     title: str
     #: number, percent or seconds
     unit: str
@@ -129,12 +114,10 @@ class Chart:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to draw."""
         return all(value is None for values in self.lines.values() for value in values)
 
     @property
     def in_words(self) -> str:
-        """The newest value of each line, as a sentence."""
         newest = []
         for name, values in self.lines.items():
             present = [value for value in values if value is not None]
@@ -142,7 +125,6 @@ class Chart:
         return f"{self.title}. Newest: {', '.join(newest) or 'nothing'}"
 
     def written(self, value: float | None) -> str:
-        """A value as text, for tables."""
         return _WRITTEN[self.unit](value)
 
 
@@ -153,7 +135,6 @@ def lived(history: Overview) -> Sequence[Point]:
 
 
 def earned_charts(history: Overview) -> list[Chart]:
-    """Charts of the policy: reward and quality, cost, decisions, latency."""
     points = lived(history)
 
     def chart(title: str, unit: str, **fields: str) -> Chart:
@@ -169,12 +150,11 @@ def earned_charts(history: Overview) -> list[Chart]:
 
 
 def arm_charts(history: Overview) -> list[Chart]:
-    """Charts of the arms: share, quality, cost, price, latency, failures."""
     arms = [row.arm for row in history.arms[:MOST_LINES]]
     points, none = lived(history), totals_of(ArmTotals())
 
     def chart(title: str, unit: str, value: Callable[[Totals, Totals], float | None]) -> Chart:
-        """A chart with a line for each arm. value: computes a point from the totals of the arm and of all arms."""
+        """A chart with a line for each arm. value: function of (totals of the arm, totals of all arms)."""
         lines = {str(arm): [value(point.arms.get(arm, none), point.totals) for point in points] for arm in arms}
         return Chart(title=title, unit=unit, times=[point.at for point in points], lines=lines)
 
@@ -188,7 +168,7 @@ def arm_charts(history: Overview) -> list[Chart]:
     ]
 
 
-#: name -> (title, seconds, seconds between two points)
+#: name -> (title, length in seconds, seconds between two points)
 TIMES: Final[dict[str, tuple[str, float, int]]] = {
     "day": ("last 24 hours", 86_400.0, 3_600),
     "week": ("last 7 days", 7 * 86_400.0, 6 * 3_600),
@@ -199,10 +179,9 @@ TIMES: Final[dict[str, tuple[str, float, int]]] = {
 
 @pages.get("/ui")
 async def first(request: Request) -> Response:
-    """The overview: findings, budgets, charts and the report."""
     router = router_of(request)
     chosen, history = await _history(request)
-    state = await state_or_none(request)
+    state = await read_or_none(current_state(request))
     values: dict[str, Any] = {
         "state": state,
         "findings": await reads_of(request).run(lambda: _findings(router, state)),
@@ -215,7 +194,6 @@ async def first(request: Request) -> Response:
 
 @pages.get("/ui/arms")
 async def arms(request: Request) -> Response:
-    """Charts of the arms, and arms without decisions."""
     chosen, history = await _history(request)
     values = _shared(request, chosen, history)
     tried = {row.arm for row in history.arms}
@@ -231,13 +209,13 @@ def _findings(router: Router, state: RouterState | None) -> list[Finding]:
 
 
 async def _history(request: Request) -> tuple[str, Overview]:
-    """The totals that a page shows. Returns (name in TIMES, totals). Raises InvalidInput."""
+    """The totals that a page shows. Returns (name in TIMES, totals). Raises InvalidInput for an unknown name."""
     chosen = request.query_params.get("time") or "day"
     if chosen not in TIMES:
         raise InvalidInput(f"{chosen!r:.40} is not a time", field="time", remedy=f"use one of {', '.join(TIMES)}")
     _, length, step = TIMES[chosen]
     router, now = router_of(request), time.time()
-    # Begin with a whole step, so that the points stay the same if the page is loaded again.
+    # The first point is a multiple of the step, so all points stay the same if the page is loaded again.
     begin = (now - length) // step * step
     label, database = router.ledger.label, router.database
     read = partial(overview, database, policy=label, since=begin, until=now, step=step)

@@ -1,5 +1,3 @@
-"""Pages of policies: versions with their states, evidence and verbs, and the kill switch."""
-
 import re
 from collections.abc import Sequence
 from itertools import groupby
@@ -32,7 +30,7 @@ VERBS: Final[dict[str, str]] = {
     "retire": "It has ended, and its ledger no longer learns.",
 }
 _DESTRUCTIVE: Final = ("rollback", "retire")
-#: order of the states in the list of versions
+#: order of the list of versions, by state
 _ORDER: Final = ("champion", "canary", "shadow", "paused", "draft", "rolled_back", "retired")
 MOST_VERSIONS: Final = 100
 LISTED: Final = 30
@@ -42,7 +40,6 @@ pages = APIRouter(include_in_schema=False)
 
 @pages.get("/ui/policies")
 async def listed(request: Request) -> Response:
-    """All versions, and the kill switch."""
     router = router_of(request)
     values = await reads_of(request).run(lambda: _versions(router))
     values["sign"] = ArmSigns(router.service.arms)
@@ -51,7 +48,6 @@ async def listed(request: Request) -> Response:
 
 @pages.get("/ui/policies/{name}")
 async def one(name: str, request: Request) -> Response:
-    """One version with its evidence."""
     router = router_of(request)
     try:
         values = await reads_of(request).run(lambda: _version(router, name))
@@ -64,7 +60,6 @@ async def one(name: str, request: Request) -> Response:
 
 @pages.post("/ui/policies/{name}/{verb}")
 async def act(name: str, verb: str, request: Request) -> Response:
-    """Move a version."""
     form = await form_of(request, "revision", "reason", "force")
     if verb not in TRANSITIONS:
         raise NotFound(f"{verb!r:.40} is not a verb", field="verb", remedy=f"use one of {', '.join(TRANSITIONS)}")
@@ -78,7 +73,6 @@ async def act(name: str, verb: str, request: Request) -> Response:
 
 @pages.post("/ui/switch")
 async def switch(request: Request) -> Response:
-    """Activate the kill switch, or take it back."""
     form = await form_of(request, "to", "reason")
     target, _, arm = form["to"].partition(":")
     body = KillBody.model_construct(reason=form["reason"], arm=arm or None)
@@ -136,7 +130,7 @@ def _version(router: Router, name: str) -> dict[str, Any]:
 
 
 def _grouped(verdicts: Sequence[PolicyVerdict]) -> list[tuple[PolicyVerdict, int, float]]:
-    """Merge equal neighbours. Returns (newest verdict, number of verdicts, time of the oldest) for each group."""
+    """Merge neighbours that are equal. Returns (newest verdict, number of verdicts, time of the oldest) of each."""
     same = groupby(verdicts, key=lambda verdict: (verdict.kind, verdict.reason, verdict.state, verdict.weight))
     groups = [list(group) for _, group in same]
     return [(group[0], len(group), group[-1].made_at) for group in groups]

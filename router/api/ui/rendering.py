@@ -39,7 +39,6 @@ COLOURS, SHAPES = 8, 8
 
 
 def time_element(value: float | None) -> Markup:
-    """An HTML element with a time; a dash for None."""
     exact = iso_time(value)
     if exact is None:
         return _DASH
@@ -47,14 +46,12 @@ def time_element(value: float | None) -> Markup:
 
 
 def age(value: float | None) -> Markup:
-    """An HTML element with a time and its age; a dash for None."""
     if value is None:
         return _DASH
     return Markup("{} <small>({} ago)</small>").format(time_element(value), duration(max(0.0, time.time() - value)))
 
 
 def state_sign(state: str | None) -> Markup:
-    """An HTML element with the name of a state and a mark; a dash without a state."""
     if not state:
         return _DASH
     kind = _KINDS.get(state, "quiet")
@@ -71,24 +68,22 @@ _KINDS: Final = (
 
 
 class ArmSigns:
-    """Colours and shapes of the arms on a page: first the configured arms, then others in the order of use."""
+    """Colours and shapes of the arms on a page, given to configured arms first, then to others as they appear."""
 
     def __init__(self, arms: Sequence[str]) -> None:
         self._ranks = {arm: rank for rank, arm in enumerate(arms)}
 
     def __call__(self, arm: str) -> Markup:
-        """The mark and the name of an arm."""
         return Markup('<span class="arm">{}<bdi>{}</bdi></span>').format(self.mark(arm), printable(arm))
 
     def mark(self, arm: str) -> Markup:
-        """The mark of an arm."""
         colour, shape = self.look(arm)
         return Markup(
             '<svg class="mark arm-{}" viewBox="0 0 12 12" aria-hidden="true" focusable="false"><path d="{}"/></svg>'
         ).format(colour, _SHAPES[shape])
 
     def look(self, arm: str) -> tuple[int, int]:
-        """Returns (number of the colour, number of the shape). The first 64 arms all look different."""
+        """Returns (index of the colour, index of the shape). The first 64 arms all look different."""
         rank = self._ranks.setdefault(arm, len(self._ranks))
         return rank % COLOURS, (rank + rank // COLOURS) % SHAPES
 
@@ -122,7 +117,7 @@ def environment() -> Environment:
 
 
 def _plain(value: object) -> object:
-    """Remove characters that hide text or change its direction from texts, but not from our own markup."""
+    """Remove characters that hide text or change its direction; our own markup stays unchanged."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -131,7 +126,6 @@ def _query(values: dict[str, Any]) -> str:
 
 
 def page(request: Request, template: str, *, title: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """Render a page. values: names for the template."""
     caller = caller_of(request)
     frame = {
         "title": title,
@@ -145,12 +139,11 @@ def page(request: Request, template: str, *, title: str, status: int = 200, **va
 
 
 def onward(path: str) -> Response:
-    """A redirect to another page."""
     return RedirectResponse(path, status_code=303)
 
 
 def may_see(caller: Caller, path: str) -> bool:
-    """Whether the gate allows this page to the caller."""
+    """Whether the caller's role and tenant allow the page."""
     rule = rule_of("GET", path)
     return caller.role in (None, *(rule.roles or ())) and not (rule.all_tenants and caller.tenant is not None)
 
@@ -168,13 +161,12 @@ _STATIC: Final = "/ui/static/"
 
 
 def page_headers(path: str) -> list[tuple[bytes, bytes]]:
-    """HEADERS, and cache-control: browsers revalidate static files, and do not store pages."""
+    """HEADERS and cache-control. Browsers check static files for changes, and do not store pages."""
     cache_control = "no-cache" if path.startswith(_STATIC) else "no-store"
     return [(name.encode(), value.encode()) for name, value in (HEADERS | {"cache-control": cache_control}).items()]
 
 
 def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    """The reply to an error on a page: an error page, or a redirect to the login."""
     if status == 401 and needs_session(scope["path"], Headers(scope=scope)) and not scope["path"].endswith("/login"):
         target = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
         return onward("/ui/login" + (f"?next={quote(target, safe='/')}" if scope["method"] == "GET" else ""))
@@ -191,9 +183,8 @@ _TYPE: Final = "application/x-www-form-urlencoded"
 
 
 async def form_of(request: Request, *fields: str) -> dict[str, str]:
-    """The fields of a form; "" for a field that was not sent.
-
-    Raises Forbidden if another site sent it, InvalidInput if it is not a form or has other fields.
+    """The fields of a form; "" for a field that was not sent. Raises Forbidden if another site may have sent the form,
+    and InvalidInput if it is not a form or has other fields.
     """
     check_form(request.scope["path"], request.headers)
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:

@@ -73,7 +73,7 @@ def test_an_empty_store_says_so(service, visit):
     assert "no learner runs" in texts["/ui/queues"]
     assert "No worker is registered" in texts["/ui/queues"]
     assert "Nothing was decided in this time" in texts["/ui"]
-    assert "No arm did anything" in texts["/ui/arms"]
+    assert "No arm was used" in texts["/ui/arms"]
     assert 'href="/ui/static/dashboard.css"' in browser.page("/ui/static/nothing.css", status=404)
 
 
@@ -215,9 +215,9 @@ def test_the_search_finds_by_each_field(service, visit):
     assert "First?" not in waiting
     assert "Second?" not in browser.page("/ui/decisions?session=chat/1")
     assert "Second?" in browser.page(f"/ui/decisions?arm={second['arm']}&state=waiting")
-    assert "No decision is like that" in browser.page("/ui/decisions?arm=nobody")
+    assert "No decision matches" in browser.page("/ui/decisions?arm=nobody")
     assert "First?" in browser.page("/ui/decisions?since=2020-01-01T00:00&until=2100-01-01T00:00")
-    assert "No decision is like that" in browser.page("/ui/decisions?until=2020-01-01T00:00")
+    assert "No decision matches" in browser.page("/ui/decisions?until=2020-01-01T00:00")
     for wrong in ("state=gone", "since=yesterday", "after=x", "id=a/b"):
         browser.page(f"/ui/decisions?{wrong}", status=422)
     browser.page(f"/ui/decisions/{first}")

@@ -64,10 +64,10 @@ def test_sums_grow_old(monkeypatch):
     async def run(work):
         return work()
 
-    monkeypatch.setattr(Budgets, "_sums", lambda _, spenders, now: {one: Spent(day=day[0]) for one in spenders})
+    monkeypatch.setattr(budgets, "_sums", lambda _, spenders, now: {one: Spent(day=day[0]) for one in spenders})
     tenants = {"acme": TenantSettings(dollars_per_day=5.0, budget_stop=True)}
     service = SimpleNamespace(serving=SimpleNamespace(policy=None))
-    router = SimpleNamespace(settings=Settings(tenants=tenants), service=service)
+    router = SimpleNamespace(settings=Settings(tenants=tenants), service=service, database=None)
     of_acme = Budgets(router, reads=SimpleNamespace(run=run))
 
     def stopped(**caller):

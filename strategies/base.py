@@ -1,8 +1,4 @@
-"""Types that all arms share: passages, prompts, requests, completions, retrievers, generators and errors.
-
-An arm answers a question by calls of `strategies.run.Run`, which counts costs, writes the trace and enforces the
-budget. An arm keeps no state between questions.
-"""
+"""Types that all arms share: passages, prompts, requests, completions, retrievers, generators and errors."""
 
 import asyncio
 import logging
@@ -31,8 +27,6 @@ Need = Literal["completion", "stop", "chat", "logprobs", "entropy", "attention",
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passage:
-    """One piece of the corpus."""
-
     id: str
     title: str
     text: str
@@ -56,7 +50,7 @@ class Prompt:
     body: str
     #: beginning of the answer, which the model continues
     prefix: str = ""
-    #: earlier messages, the oldest first; ragbandit.strategies.generators.text_feed adds them to the model's input
+    #: earlier messages of the conversation, the oldest first
     history: tuple[Message, ...] = ()
 
 
@@ -66,7 +60,7 @@ class Sampling:
 
     temperature: float  #: above 0, finite
     seed: int  #: the same seed, request and generator give the same text, if the generator supports seeds
-    top_p: float = 1.0  #: sample from the most probable tokens that together have this probability, above 0
+    top_p: float = 1.0  #: sample from the fewest most probable tokens whose total probability is at least this
     top_k: int = 0  #: number of most probable tokens to sample from; 0 for all
 
     def __post_init__(self) -> None:
@@ -82,26 +76,25 @@ class Request:
 
     prompt: Prompt
     max_tokens: int
-    #: the text ends before the first of these
+    #: the text ends before the first of these strings
     stop: tuple[str, ...] = ()
     #: time.monotonic() value at which the text so far is returned, with finish="deadline"
     deadline: float | None = None
-    #: capabilities whose results `Completion.details` must have
+    #: capabilities, for example "logprobs", whose results `Completion.details` must have
     want: frozenset[Need] = frozenset()
     #: None for greedy decoding
     sampling: Sampling | None = None
-    #: called with each new piece of the text, without parts of a stop string (see generators.text_feed); None without
-    #: a reader. It is awaited, so a slow reader slows down the generator; a cancelled call counts as delivered.
-    #: Generators that do not stream need not call it
+    #: receives each new piece of the text, without parts of a stop string; None if nobody reads the text while it is
+    #: written. It is awaited, so a slow reader slows down the generator. A piece counts as delivered even if the call
+    #: is cancelled. Generators that do not stream need not call it
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
-    #: messages and parameters of a chat completion, in OpenAI's format, which are sent in place of the fields above.
-    #: The deadline and `sink` still apply; `prompt`, `max_tokens` and `stop` serve only for estimates and limits.
-    #: `Completion.details` then has "reply": {"message": the fields of the message except its content,
-    #: "finish_reason"}. None to send the prompt
+    #: body of a chat completion in OpenAI's format, which is sent in place of `prompt`; None to send `prompt`. The
+    #: deadline and `sink` still apply; `prompt`, `max_tokens` and `stop` serve only for estimates and limits.
+    #: `Completion.details["reply"]` then has "message" (its fields except the content) and "finish_reason"
     chat: Mapping[str, Json] | None = None
     #: whether another arm answers if this call fails; if so, the call is not repeated
     has_successor: bool = field(default=False, compare=False)
-    #: like `sink`, for chats: called with the fields of each streamed piece, without its text
+    #: receives the fields of each streamed piece of a chat except its text, for example tool calls
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
 
 
@@ -123,9 +116,8 @@ class Completion:
     seconds: float | None = None
     #: seconds until the first piece of a streamed answer; None if unknown, or if the answer was not streamed
     first_s: float | None = field(default=None, compare=False)
-    #: prompt tokens that the provider read from its prompt cache, and prompt tokens that it wrote to the cache
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
+    cached_tokens: int = 0  #: prompt tokens that the provider read from its prompt cache
+    cache_write_tokens: int = 0  #: prompt tokens that the provider wrote to its prompt cache
     #: completion tokens that a reasoning model used for thinking; None if unknown
     reasoning_tokens: int | None = None
     #: whether the token counts are estimates, because the server did not report them
@@ -235,7 +227,6 @@ _PROGRESS_NOTES: Final = {
 
 
 def progress_note(purpose: str) -> str:
-    """The note for the user while an arm calls the model for this purpose; "thinking" for unknown purposes."""
     return next((note for note, purposes in _PROGRESS_NOTES.items() if purpose in purposes.split()), "thinking")
 
 
@@ -263,14 +254,14 @@ def _redact_traceback(record: logging.LogRecord) -> bool:
 
 logger.addFilter(_redact_traceback)
 
-#: most distinct exceptions that are counted; above it counting starts again
+#: number of distinct exceptions after which `_raised` is cleared
 MOST_EXCEPTIONS = 1000
-#: (`of`, name of the exception, file and line) -> number of times that it was raised in this process
+#: (`of` in `log_exception`, name of the exception, "file:line") -> number of times that this process logged it
 _raised: Counter[tuple[str, str, str]] = Counter()
 
 
 def log_exception(error: BaseException, *, of: str, action: str, **facts: str) -> None:
-    """Log an exception of the user's class `of`: first with its traceback, then its count at powers of two."""
+    """Log an exception of the user's code, named `of`: with its traceback at first, then its count at powers of two."""
     place = traceback.extract_tb(error.__traceback__, limit=-1)[-1]
     key = of, type(error).__qualname__, f"{place.filename}:{place.lineno}"
     if len(_raised) >= MOST_EXCEPTIONS:

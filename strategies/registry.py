@@ -16,7 +16,6 @@ from ragbandit.strategies.run import Strategy
 #: group of the entry points by which installed packages add arms
 GROUP = "ragbandit.strategies"
 
-
 #: name of a built-in arm -> import path of its class; imported on use to keep `import ragbandit.strategies` fast
 ARMS: Mapping[str, str] = MappingProxyType(
     {
@@ -64,15 +63,15 @@ def registered_name(kind: type) -> str:
 
 
 def known_arms() -> tuple[str, ...]:
-    """Sorted names of the arms that need no `class`: built-in arms, and arms of installed packages."""
+    """Sorted names of built-in arms and of arms of installed packages."""
     return tuple(sorted({*ARMS, *installed(GROUP)}))
 
 
 def with_preset(config: Mapping[str, Mapping[str, object]], *, preset: str) -> dict[str, dict[str, object]]:
-    """Add this preset to the params of every arm that has the preset and sets none.
+    """Add this preset to the params of every arm whose class has the preset and whose params set no preset.
 
-    An arm has the preset "small", the default, and the keys of its class's `presets`. Raises ConfigError with field
-    "arms_preset" if no arm has the preset, and as `make_arms` for a class that cannot be used.
+    Raises ConfigError with field "arms_preset" if no arm has the preset, and as `make_arms` for a class that cannot be
+    used.
     """
     presets = {name: _presets_of(name, path=params.get("class")) for name, params in config.items()}
     if config and not any(preset in names for names in presets.values()):
@@ -100,7 +99,7 @@ def _presets_of(name: str, *, path: object) -> frozenset[str]:
 
 
 def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: frozenset[Need]) -> dict[ArmName, Strategy]:
-    """Make the configured arms, in the order of the configuration. capabilities: what the generator offers.
+    """Make the arms. config: name -> params. capabilities: what the generator offers.
 
     Raises ConfigError, with field "arms", "arms.<name>" or "arms.<name>.<param>", for an empty configuration, an
     unknown arm or param, a value of the wrong type or range, a class that cannot be used, or an unmet need.
@@ -185,7 +184,6 @@ def _check_contract(arm: Any, *, name: str, path: str) -> Strategy:
 
 
 def check_needs(arm: Strategy, *, name: str, capabilities: frozenset[Need]) -> None:
-    """Raise ConfigError if the arm needs a capability that the generator does not offer."""
     unknown = sorted(arm.needs - set(get_args(Need)))
     if unknown:
         message, remedy = f"needs {', '.join(unknown)}, which are unknown", f"known: {', '.join(get_args(Need))}"

@@ -33,8 +33,6 @@ _CONTEXT_PER_ANSWER = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoRetrievalParams(PromptParams):
-    """Settings of no_retrieval."""
-
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
     style: Style = "direct"
 
@@ -44,29 +42,27 @@ class NoRetrievalParams(PromptParams):
 
 
 class NoRetrieval(PromptedArm[NoRetrievalParams]):
-    """Answers from the model's own knowledge: one call, no search, no step (Adaptive-RAG's "A")."""
+    """Answers from the model's own knowledge with one call, without a search or a step (Adaptive-RAG's "A")."""
 
     retrieves: ClassVar[bool] = False
     kind = NoRetrievalParams
     prompts: ClassVar = {"answer": "recall_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Ask once. Stop reasons: "answered"; "empty_answer" if the text has no answer."""
+        """Stop reasons: "answered"; "empty_answer" if the text has no answer."""
         return finished(await self._read(question, run=run, use="answer"), "answered")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelParams(ArmParams):
-    """Settings of model."""
-
     #: most tokens of an answer if the request sets no limit; None for the server's limit
     max_tokens: Count | None = None
-    #: system message of questions; not added to chats, which have their own
+    #: system message of questions. Chats keep their own system messages
     instructions: str = ""
 
 
 class Model(ParamsArm[ModelParams]):
-    """Sends the question to a model: no search, no prompt around the question, no step.
+    """Sends the question to a model, without a search, a prompt around the question, or a step.
 
     A chat completion from OpenAI's interface is forwarded unchanged to an OpenAI-compatible generator, with tools,
     images, formats and sampling, and its reply is returned unchanged. Other questions, and chats for other generators,
@@ -84,7 +80,7 @@ class Model(ParamsArm[ModelParams]):
         self._template = Template(name="chat", instructions=self._params.instructions, **parts)  # type: ignore[arg-type]
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Ask once. Stop reasons: "answered", "empty_answer", or the server's reason unless it is "stop"."""
+        """Stop reasons: "answered", "empty_answer", or the server's reason unless it is "stop"."""
         chat, limit = run.query.chat, self._params.max_tokens
         with keep_partial(run, style="long"):
             if chat and "chat" in run.generator.capabilities:
@@ -100,10 +96,7 @@ class Model(ParamsArm[ModelParams]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SingleStepParams(ReaderParams):
-    """Settings of single_step."""
-
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
-    #: passages searched for and shown
     passages: Count = 3
 
     presets: ClassVar = preset_table(
@@ -112,7 +105,7 @@ class SingleStepParams(ReaderParams):
 
 
 class SingleStep(PromptedArm[SingleStepParams]):
-    """Searches once with the cleaned question, then answers: one step (Adaptive-RAG's "B", IRCoT's OneR).
+    """Searches once with the cleaned question, then answers. This is one step (Adaptive-RAG's "B", IRCoT's OneR).
 
     If the budget allows no round or no passage, or if the question has only question words, the model answers
     without a search, and the trace records that it was skipped.
@@ -122,7 +115,7 @@ class SingleStep(PromptedArm[SingleStepParams]):
     prompts: ClassVar = {"read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Search, read, answer. Stop reasons: "answered", "empty_answer"."""
+        """Stop reasons: "answered", "empty_answer"."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         return finished(await self._read(question, run=run, pool=pool), "answered")
@@ -130,17 +123,13 @@ class SingleStep(PromptedArm[SingleStepParams]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiStepParams(ReaderParams):
-    """Settings of multi_step."""
-
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
-    #: prompt for a sentence of the chain: quote from the passages, or reason as in the paper
+    #: what the prompt for a sentence asks for: a quotation from the passages, or a thought as in the paper
     think: Literal["quoted", "reasoned"] = "quoted"
     rounds: Count = 3
-    #: passages searched for in each round
     passages_per_round: Count = 2
     #: most passages of all rounds together; the first ones are kept
     passages: Count = 6
-    #: most tokens of one sentence of the chain
     sentence_tokens: Count = 48
 
     presets: ClassVar = preset_table(
@@ -165,14 +154,13 @@ class MultiStep(PromptedArm[MultiStepParams]):
     prompts: ClassVar = {"think": "think_{think}", "read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Search and think in turns, then read."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         stop_reason = await self._gather_by_thinking(question, run=run, pool=pool)
         run.note_branch("chain_ended", stop_reason)
         return finished(await self._read(question, run=run, pool=pool), stop_reason)
 
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
-        """Fill the pool. Returns the stop reason of the chain."""
+        """Fill the pool. Returns the stop reason."""
         sentences: list[str] = []
         while run.begin_round(cap=self._params.rounds):
             query = last_query(question, sentences=sentences)
@@ -200,7 +188,7 @@ class MultiStep(PromptedArm[MultiStepParams]):
 
 
 _USEFUL = "useful"
-#: all verdicts; small models write "not useful" for "useless"
+#: verdicts on a passage; small models write "not useful" for "useless"
 _VERDICTS = (_USEFUL, "useless", "not useful")
 
 
@@ -209,9 +197,7 @@ class NoteParams(PassageParams):
     """Settings of chain_of_note, self_refine and self_rerank."""
 
     preset: Literal["small", "paper", "chat"] = "small"
-    #: form of the final reader's answer
     style: AnswerStyle = "short"
-    #: passages searched for and shown
     passages: Count = 3
     #: most tokens of the notes, the summary or the verdicts
     note_tokens: Count = 96
@@ -222,10 +208,10 @@ class NoteParams(PassageParams):
 
 
 class _TwoStages(PromptedArm[NoteParams]):
-    """Searches once, writes about the passages in a first call, and answers in a second: one step, two calls.
+    """Searches once, writes about the passages in a first call, and answers in a second call. This is one step.
 
-    Without passages (the budget allows no round or no passage, or the search has no hit) the first call is skipped,
-    and the trace records it. Stop reasons: "answered", "empty_answer".
+    If there is no passage, the first call is skipped, and the trace records that. Stop reasons: "answered",
+    "empty_answer".
     """
 
     kind = NoteParams
@@ -256,7 +242,7 @@ class ChainOfNote(_TwoStages):
 
 
 class SelfRefine(_TwoStages):
-    """Summarizes and analyses the useful parts of the passages, then answers from that."""
+    """Summarizes and analyses the useful parts of the passages, then answers from the summary."""
 
     prompts: ClassVar = {"stage": "self_refine", "read": "read_notes_{style}"}
 

@@ -19,28 +19,26 @@ from ragbandit.strategies.prompting.passages import extract_answer, first_senten
 from ragbandit.strategies.prompting.prompts import shown_prompt
 from ragbandit.strategies.run import Answer, Run, Settle
 
-#: texts that mean "no answer", in lower case
+#: texts that mean "no answer"; compared in lower case
 _UNKNOWN = frozenset({"", "unknown", "not known", "none", "n/a", "i do not know", "i don't know"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeakrParams(PassageParams):
-    """Settings of seakr. A good threshold `delta` depends on the model, the layer and the number of samples."""
-
-    #: "small" is for local models of a few hundred million parameters; its delta is not tuned: on a model of 135M it
-    #: separates a few well-known questions from obscure ones. "single_hop" and "multi_hop" are the paper's numbers for
-    #: LLaMA-2-7B-chat
+    #: "small" is for local models of a few hundred million parameters. "single_hop" and "multi_hop" are the paper's
+    #: numbers for LLaMA-2-7B-chat
     preset: Literal["small", "single_hop", "multi_hop"] = "small"
     #: "single" answers from memory or from the best passage; "multi" writes a chain of sentences
     hops: Literal["single", "multi"] = "single"
-    #: the arm searches if the uncertainty is above this
+    #: the arm searches if the uncertainty is above this. A good value depends on the model, the layer and `samples`;
+    #: the default is not tuned, and separates a few well-known questions from obscure ones on a model of 135M
     delta: float = 7.5
     #: added to every eigenvalue, so that samples without spread have a finite uncertainty
     alpha: Annotated[float, Field(gt=0.0)] = 1e-3
-    #: layer whose states are compared; 0 is the embedding, None the middle layer
+    #: layer whose hidden states are compared; 0 for the embedding, None for the middle layer
     layer: Whole | None = None
     samples: Annotated[int, Field(ge=2)] = 4
-    #: temperature, top_p and top_k of the samples; a top_k of 0 is for all tokens
+    #: temperature of the samples; `top_p` and `top_k` are those of the samples too
     temperature: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
     top_k: Whole = 50
@@ -48,12 +46,11 @@ class SeakrParams(PassageParams):
     seed: Whole = 0
     #: passages per search; the model reads each in its own call
     passages: Count = 3
-    #: most passages that the chain keeps (multi)
+    #: most passages that the chain keeps; for `hops: multi`
     kept_passages: Count = 3
     sentences: Count = 3
-    #: probability from which a word is sure (multi)
+    #: probability from which a word of a proposed sentence is used for the query; for `hops: multi`
     sure: Share = 0.9
-    #: most tokens of a sentence of the chain, of a sample, and of the answer
     sentence_tokens: Count = 40
     sample_tokens: Count = 24
     max_tokens: Count = 24
@@ -67,11 +64,8 @@ class SeakrParams(PassageParams):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Candidate:
-    """A greedy text and the model's uncertainty about it."""
-
     text: str
-    #: infinite if fewer than two samples have text
-    doubt: float
+    doubt: float  #: uncertainty (see `uncertainty`); infinite if fewer than two samples have text
 
 
 class Seakr(PromptedArm[SeakrParams]):
@@ -104,7 +98,6 @@ class Seakr(PromptedArm[SeakrParams]):
     }
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Answer in one hop, or in several."""
         pool = LatestPool(run, cap=self._params.passages)
         hop = self._single if self._params.hops == "single" else self._multi
         answer, stop_reason = await hop(question, run=run, pool=pool)
@@ -112,7 +105,7 @@ class Seakr(PromptedArm[SeakrParams]):
         return finished(answer, stop_reason)
 
     async def _single(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
-        """Answer from memory or from the best passage. Returns (answer, stop reason)."""
+        """Returns (answer, stop reason)."""
         fields = {"question": question}
         direct = await self._read(question, run=run, use="answer")
         prompt = self._prompt("answer", fields, run=run)
@@ -127,7 +120,7 @@ class Seakr(PromptedArm[SeakrParams]):
         return (direct, "no_reading") if best is None else (answers[best].text, "best_passage")
 
     async def _multi(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
-        """Write a chain of sentences, and answer. Returns (answer, stop reason)."""
+        """Returns (answer, stop reason)."""
         sentences: list[str] = []
         evidence: list[Passage] = []
         stop_reason = await self._chain(question, sentences=sentences, evidence=evidence, run=run, pool=pool)
@@ -175,8 +168,9 @@ class Seakr(PromptedArm[SeakrParams]):
         run: Run,
         pool: LatestPool,
     ) -> tuple[str, Passage] | str:
-        """Search, and write the sentence with each new passage. Returns (sentence, passage) with the least doubt, or
-        the stop reason. A passage is new if the chain has not kept it, even if it was read for an earlier sentence.
+        """Search, and write the sentence with each passage that the chain has not kept.
+
+        Returns the stop reason, or (sentence, passage) with the least doubt.
         """
         if len(evidence) >= self._params.kept_passages:
             return "max_passages"
@@ -196,7 +190,7 @@ class Seakr(PromptedArm[SeakrParams]):
         return "empty_sentence" if best is None else (sentences[best].text, new[best])
 
     def _query(self, question: str, *, proposal: Completion, sentences: Sequence[str], run: Run) -> str:
-        """The content words of the proposal that are sure, or that occur in the question or in the last sentence."""
+        """The content words of the proposal that are probable, or that occur in the question or the last sentence."""
         tokens = sentence_tokens(proposal, run=run)
         context = {term.strip(".,;:!?\"'").lower() for term in f"{question} {' '.join(sentences[-1:])}".split()}
         chosen = []
@@ -289,8 +283,7 @@ class Seakr(PromptedArm[SeakrParams]):
 def uncertainty(states: npt.NDArray[Any], *, alpha: float) -> float:
     """logdet(Z J Z^T + alpha I) / k for states Z of shape (k, d). It is higher if the samples agree less.
 
-    J subtracts the mean over the d features from every state (the paper's measure, after INSIDE, Chen et al. 2024).
-    Finite for alpha > 0; the order of the samples does not matter.
+    J subtracts from every state its mean over the d features (the paper's measure, after INSIDE, Chen et al. 2024).
     """
     centred = states.astype(np.float64) - states.mean(axis=1, dtype=np.float64, keepdims=True)
     gram = centred @ centred.T + alpha * np.eye(len(states))

@@ -28,14 +28,12 @@ from ragbandit.strategies.run import Answer, Run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfRagParams(ReaderParams):
-    """Settings of self_rag."""
-
     #: "small" is for local models of a few hundred million parameters; "paper" is the prompted graph of the
     #: Adaptive-Note paper, with caps added; "chat" is for large chat models
     preset: Literal["small", "paper", "chat"] = "small"
     #: most rewritten questions
     rewrites: Whole = 1
-    #: most further answers in a round if the passages do not support the first answer
+    #: most further answers in a round after an answer that the passages do not support
     regenerations: Whole = 1
     passages_per_round: Count = 3
     #: most passages that are graded in all rounds together
@@ -77,7 +75,6 @@ class SelfRag(PromptedArm[SelfRagParams]):
     }
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Search, answer and grade until the graders accept an answer."""
         graded = PassagePool(cap=run.passage_cap(self._params.passages))
         relevant: list[Passage] = []
         draft = ""
@@ -115,7 +112,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
         return None
 
     async def _rewrite(self, question: str, *, tried: Sequence[str], run: Run) -> str:
-        """Ask the model for another query. Returns the last query if the model writes none."""
+        """Ask the model for another query. Returns the last query if the model writes no query."""
         fields = {"question": question, "tried": "; ".join(tried)}
         done = await self._ask("rewrite", fields, run=run, max_tokens=self._params.query_tokens, stop=("\n",))
         query = done.text.strip().strip("\"'`").strip()
@@ -124,7 +121,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
         return query or tried[-1]
 
     async def _find(self, question: str, *, query: str, run: Run, graded: PassagePool) -> list[Passage]:
-        """Search and grade. Returns the relevant ones of the new passages."""
+        """Search, and grade the new passages. Returns the relevant ones."""
         earlier_count = len(graded.passages)
         await gather(run, query=query, pool=graded, k=self._params.passages_per_round)
         grade = partial(self._grade, "relevant", {"question": question}, run=run)
@@ -159,7 +156,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
         passages: Sequence[Passage] = (),
         about: str = "answer",
     ) -> bool:
-        """Whether a grader says yes; True if its reply cannot be parsed. about: id of the passage, or "answer"."""
+        """Whether the model says yes; True if its reply cannot be parsed. about: what is graded, for the trace."""
         done = await self._ask(
             grade,
             fields,
@@ -178,7 +175,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
 
 
 _WANT: frozenset[Need] = frozenset({"logprobs", "trained_tokens"})
-#: for each written token: trained token -> its log-probability at this place
+#: for each written token a mapping: trained token -> its log-probability at this place
 Trained = Sequence[Mapping[str, float]]
 #: scores of the five utility tokens, from the least to the most useful
 _UTILITY_SCORES = (-1.0, -0.5, 0.0, 0.5, 1.0)
@@ -186,30 +183,30 @@ _UTILITY_SCORES = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfRagTrainedParams(PassageParams):
-    """Settings of self_rag_trained. The default tokens are those of the paper's model."""
+    """The default tokens are those of the paper's model."""
 
     #: "small" shows few passages; "paper" is the paper's setting for short answers
     preset: Literal["small", "paper"] = "small"
     #: the arm searches if P(retrieval) / (P(retrieval) + P(no retrieval)) is above this; 1.0 never searches
     threshold: Share = 0.2
-    #: passages searched for; the model reads each in its own call
+    #: passages per search; the model reads each in its own call
     passages: Count = 3
     relevance_weight: Annotated[float, Field(ge=0.0)] = 1.0
     support_weight: Annotated[float, Field(ge=0.0)] = 1.0
     utility_weight: Annotated[float, Field(ge=0.0)] = 0.5
-    #: tokens that mean: passages are needed, no passages are needed
+    #: tokens for "passages are needed" and "no passages are needed"
     gate_tokens: Annotated[list[str], Field(min_length=2, max_length=2)] = field(
         default_factory=lambda: ["[Retrieval]", "[No Retrieval]"]
     )
-    #: tokens that mean: the passage is relevant, is not relevant
+    #: tokens for a relevant and an irrelevant passage
     relevance_tokens: Annotated[list[str], Field(min_length=2, max_length=2)] = field(
         default_factory=lambda: ["[Relevant]", "[Irrelevant]"]
     )
-    #: tokens that mean: the passage supports the answer fully, in part, not at all
+    #: tokens for a passage that supports the answer fully, in part, and not at all
     support_tokens: Annotated[list[str], Field(min_length=3, max_length=3)] = field(
         default_factory=lambda: ["[Fully supported]", "[Partially supported]", "[No support / Contradictory]"]
     )
-    #: tokens that mean how useful the answer is, from the least to the most useful
+    #: tokens for the usefulness of the answer, from the least to the most useful
     utility_tokens: Annotated[list[str], Field(min_length=5, max_length=5)] = field(
         default_factory=lambda: [f"[Utility:{level}]" for level in range(1, 6)]
     )
@@ -240,7 +237,6 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
     prompts: ClassVar = {"gate": "self_rag_answer", "read": "self_rag_read"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Ask without passages, read the passages if the model needs them, and choose the best answer."""
         try:
             fields = {"question": self._without_tokens(question)}
             first = await self._ask("gate", fields, run=run, max_tokens=self._params.max_tokens, want=_WANT)
@@ -282,7 +278,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         return await self._ask("read", fields, run=run, max_tokens=limit, passages=plain, want=_WANT)
 
     def _score(self, reading: Completion, *, run: Run) -> float:
-        """The score of an answer, see the class; -inf if the model wrote nothing."""
+        """Score of an answer by the formula in the docstring of the class; -inf if the model wrote nothing."""
         trained: Trained = detail_of(reading, need="trained_tokens", run=run)
         tokens: Sequence[Token] = detail_of(reading, need="logprobs", run=run)
         if not trained or not tokens:
@@ -299,11 +295,10 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         )
 
     def _text(self, text: str) -> str:
-        """The answer in the model's text, without reflection tokens."""
         return extract_answer(" ".join(self._without_tokens(text).split()))
 
     def _without_tokens(self, text: str) -> str:
-        """The text without reflection tokens, which only the model may write, not a passage or a question."""
+        """Remove the reflection tokens: only the model may write them, not a passage or a question."""
         settings = self._params
         groups = (settings.gate_tokens, settings.relevance_tokens, settings.support_tokens, settings.utility_tokens)
         for name in chain.from_iterable(groups):
@@ -312,7 +307,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
 
 
 def share(logprobs: Mapping[str, float], *, names: Sequence[str]) -> list[float]:
-    """Share of each token in their total probability; 0 for a token without log-probability, or if no token has one."""
+    """Share of each token in the total probability of `names`; 0 for a token without log-probability."""
     values = [logprobs.get(name, -math.inf) for name in names]
     highest = max(values)
     if highest == -math.inf:
@@ -329,7 +324,7 @@ def _noted_share(logprobs: Mapping[str, float], *, names: Sequence[str], run: Ru
 
 
 def _share_where_written(tokens: Sequence[Token], *, trained: Trained, names: Sequence[str], run: Run) -> list[float]:
-    """The shares at the first written token that is one of `names`; zeros if none of them was written."""
+    """The shares at the first written token that is one of `names`; zeros if no token of `names` was written."""
     for token, logprobs in zip(tokens, trained, strict=True):
         if token.text.strip() in names:
             return _noted_share(logprobs, names=names, run=run)

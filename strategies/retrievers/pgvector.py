@@ -20,18 +20,18 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit
 from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever, Distance
 
-#: field -> default column; a dot leads into a JSON column. Title and url are optional
+#: field -> default column. "a.b" is the key b in the JSON column a. Title and url are optional
 COLUMNS: Final = {"id": "id", "title": "title", "text": "text", "url": "url", "vector": "embedding"}
 #: distance -> (operator of pgvector, operator class without the type)
 _OPERATORS: Final = {"cosine": ("<=>", "cosine_ops"), "dot": ("<#>", "ip_ops"), "euclid": ("<->", "l2_ops")}
-#: least and largest value of hnsw.ef_search, the number of candidates in a search of the graph; pgvector allows 1,000
+#: smallest and largest number of candidates in a search of the HNSW graph (hnsw.ef_search); pgvector allows 1,000
 _CANDIDATES: Final = (100, 1000)
 _COMMENT: Final = "SELECT obj_description(to_regclass(%s), 'pg_class') WHERE to_regclass(%s) IS NOT NULL"
 _TYPES: Final = """
     SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
     WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
-#: counts HNSW indexes; a view counts as having one
+#: counts the HNSW indexes of a table; a view counts as having an index
 _HAS_GRAPH: Final = """
     SELECT count(*) FROM pg_class c LEFT JOIN pg_index i ON indrelid = c.oid AND indisvalid
     LEFT JOIN pg_opclass o ON o.oid = ANY(indclass) LEFT JOIN pg_am a ON a.oid = opcmethod
@@ -42,8 +42,8 @@ _HAS_GRAPH: Final = """
 class PgvectorRetriever(DatabaseRetriever):
     """Searches a table of PostgreSQL.
 
-    dsn: connection string. index: TABLE or SCHEMA.TABLE. exact: True to compare every vector, without an HNSW index.
-    timeout_s: timeout of connecting, and of a search. Raises ConfigError for an invalid dsn, without repeating it.
+    index: TABLE or SCHEMA.TABLE. exact: True to compare every vector, without an HNSW index. timeout_s: timeout of
+    connecting, and of a search. Raises ConfigError for an invalid dsn, without its text.
     """
 
     kind = "pgvector"
@@ -87,7 +87,7 @@ class PgvectorRetriever(DatabaseRetriever):
 
     @contextmanager
     def _begin(self, **limits: object) -> Iterator[Callable[..., Any]]:
-        """Begin a transaction with these settings. Yields the function that runs its statements."""
+        """Begin a transaction. limits: settings, with "__" for ".". Yields the function that runs a statement."""
         with self._engine.begin() as connection:
             for name, value in limits.items():
                 connection.exec_driver_sql(f"SET LOCAL {name.replace('__', '.')} = {value}")
@@ -167,7 +167,7 @@ class PgvectorRetriever(DatabaseRetriever):
 
 
 def _meta_in(comment: str | None) -> dict[str, Json]:
-    """The metadata in the comment of a built table; {} for other comments."""
+    """The metadata in a comment of `build`; {} for other comments."""
     try:
         content = json.loads(comment or "{}")
     except ValueError:

@@ -1,5 +1,3 @@
-"""Types that all arms share: passages, prompts, requests, completions, retrievers, generators and errors."""
-
 import asyncio
 import logging
 import math
@@ -231,7 +229,6 @@ def progress_note(purpose: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The error as text for traces, outcomes and HTTP replies, without secrets; errors of libraries are shortened."""
     if isinstance(error, RagBanditError | OutOfBudget):
         return without_secrets(str(error))
     if isinstance(error, asyncio.CancelledError):
@@ -254,9 +251,7 @@ def _redact_traceback(record: logging.LogRecord) -> bool:
 
 logger.addFilter(_redact_traceback)
 
-#: number of distinct exceptions after which `_raised` is cleared
 MOST_EXCEPTIONS = 1000
-#: (`of` in `log_exception`, name of the exception, "file:line") -> number of times that this process logged it
 _raised: Counter[tuple[str, str, str]] = Counter()
 
 

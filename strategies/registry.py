@@ -1,5 +1,3 @@
-"""Registry of arms. Built-in arms are found by name, arms of installed packages by entry point, others by path."""
-
 import inspect
 from collections.abc import Mapping, Set
 from types import MappingProxyType
@@ -63,7 +61,6 @@ def registered_name(kind: type) -> str:
 
 
 def known_arms() -> tuple[str, ...]:
-    """Sorted names of built-in arms and of arms of installed packages."""
     return tuple(sorted({*ARMS, *installed(GROUP)}))
 
 
@@ -115,7 +112,6 @@ def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: froze
 
 
 def generates(arm: Strategy) -> bool:
-    """Whether the arm may call the generator: False only if its class sets `generates = False`."""
     return bool(getattr(arm, "generates", True))
 
 
@@ -129,7 +125,6 @@ def takes(name: str, *, path: object, param: str) -> bool:
 
 
 def retrieves(arm: Strategy) -> bool:
-    """Whether the arm may search: False only if its class sets `retrieves = False`."""
     return bool(getattr(arm, "retrieves", True))
 
 

@@ -1,5 +1,3 @@
-"""Run: lets an arm search and call the model for one question; counts cost, writes the trace, enforces the budget."""
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -102,17 +100,15 @@ class AnswerStream:
         return send
 
     def delta_sink(self) -> Callable[[Mapping[str, Json]], Awaitable[None]] | None:
-        """`Request.delta_sink` of a chat; None if there is no reader."""
         reader = self._active_reader
         return None if reader is None else reader.delta
 
 
 def provider_of(generator: Generator) -> str:
-    """Provider of the model, for OpenTelemetry: the generator's `provider`, or "ragbandit" if it has none."""
     return str(getattr(generator, "provider", "ragbandit"))
 
 
-#: record the result of a traced call: the hits of a search, the completion of a model
+#: records the hits of a traced search
 NoteHits = Callable[[Sequence[Hit]], None]
 NoteCompletion = Callable[[Completion], None]
 
@@ -209,7 +205,6 @@ class Run:
         self.trace.append(Branch(rule=rule, value=str(value)))
 
     def tell(self, text: str) -> None:
-        """Send the reader a short note about the arm's current step."""
         self.stream.note(text)
 
     def passage_cap(self, cap: int) -> int:

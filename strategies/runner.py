@@ -1,5 +1,3 @@
-"""Runner: runs one arm on one question and returns the outcome. A failing arm gives an outcome, not an exception."""
-
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping
@@ -69,12 +67,11 @@ async def run_strategy(
     named: Mapping[str, Json] = MappingProxyType({}),
     has_successor: bool = False,
 ) -> Outcome:
-    """Run the arm on the query. The status of the outcome is one of:
+    """Run the arm on the query. A failing arm gives an outcome, not an exception. The status of the outcome is
 
     answered: the arm returned an answer.
     exhausted: a cap of the budget ended the arm. The answer is the arm's draft or None, the stop reason "budget_<cap>".
-    If the arm blocks the event loop until after its deadline, its late answer is "exhausted" too, with a warning.
-    failed: the arm raised, or its answer has more than MAX_TEXT characters. The stop reason is "error",
+    failed: the arm raised an error, or its answer has more than MAX_TEXT characters. The stop reason is "error",
     "question_too_long" if no prompt has room for the question, "request_refused" if the model's server refuses a chat,
     or CANCELLED.
 
@@ -185,7 +182,6 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
 
 
 async def _run_until_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future[None] | None") -> _End:
-    """Wait for the arm. Cancels the arm if `stop` is completed, or if the caller is cancelled."""
     if stop is None:
         return await ending
     work = asyncio.ensure_future(ending)

@@ -27,9 +27,6 @@ from ragbandit.strategies.prompting.passages import (
 from ragbandit.strategies.prompting.prompts import Template, ask
 from ragbandit.strategies.run import Answer, Run
 
-#: most tokens of an answer without a limit: the model's context divided by this
-_CONTEXT_PER_ANSWER = 4
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoRetrievalParams(PromptParams):
@@ -57,7 +54,7 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
 class ModelParams(ArmParams):
     #: most tokens of an answer if the request sets no limit; None for the server's limit
     max_tokens: Count | None = None
-    #: system message of questions. Chats keep their own system messages
+    #: system message of questions; chats keep their own system messages
     instructions: str = ""
 
 
@@ -88,7 +85,7 @@ class Model(ParamsArm[ModelParams]):
                 done = await run.chat(chat, prompt=prompt, max_tokens=limit)
             else:
                 options: dict[str, Any] = {"fields": {"question": question}, "final": str, "conversation": True}
-                limit = limit or max(1, (run.generator.context_tokens or PACKED_TOKENS) // _CONTEXT_PER_ANSWER)
+                limit = limit or max(1, (run.generator.context_tokens or PACKED_TOKENS) // 4)
                 done = await ask(run, template=self._template, purpose="chat", max_tokens=limit, **options)
         reason = str(run.reply.get("finish_reason") or "stop")
         return finished(done.text, "answered") if reason == "stop" else Answer(text=done.text, stop_reason=reason)
@@ -143,11 +140,10 @@ class MultiStepParams(ReaderParams):
 class MultiStep(PromptedArm[MultiStepParams]):
     """Searches and writes a sentence of thought in each round; then a reader answers from the passages (IRCoT).
 
-    A round searches with the latest sentence that makes a statement (the first round with the question), adds the hits
-    to the pool and asks for the next sentence of the chain of thoughts. The reader sees only the passages and the
-    question, not the chain. Until it has answered, the draft is the answer in the chain, or the latest sentence. Stop
-    reasons: "answer_found" (a sentence contains "answer is"), "empty_sentence", "thoughts_too_long" (the next prompt
-    has no room for the chain), "max_rounds", and "budget_rounds" if the budget allows fewer rounds than the arm.
+    A round searches with the question, or with the latest sentence that makes a statement, and asks for the next
+    sentence. The reader sees only the passages and the question, not the sentences. Stop reasons: "answer_found" (a
+    sentence contains "answer is"), "empty_sentence", "thoughts_too_long" (the next prompt has no room for the
+    sentences), "max_rounds", and "budget_rounds" if the budget allows fewer rounds than the arm.
     """
 
     kind = MultiStepParams
@@ -160,7 +156,6 @@ class MultiStep(PromptedArm[MultiStepParams]):
         return finished(await self._read(question, run=run, pool=pool), stop_reason)
 
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
-        """Fill the pool. Returns the stop reason."""
         sentences: list[str] = []
         while run.begin_round(cap=self._params.rounds):
             query = last_query(question, sentences=sentences)
@@ -194,8 +189,6 @@ _VERDICTS = (_USEFUL, "useless", "not useful")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoteParams(PassageParams):
-    """Settings of chain_of_note, self_refine and self_rerank."""
-
     preset: Literal["small", "paper", "chat"] = "small"
     style: AnswerStyle = "short"
     passages: Count = 3

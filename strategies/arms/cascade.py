@@ -86,8 +86,6 @@ class Check(Protocol):
 
 
 class JudgePart(Protocol):
-    """The judge of a cascade."""
-
     generator: Generator
     max_tokens: int
 
@@ -121,13 +119,11 @@ class Cascade(ParamsArm[CascadeParams]):
 
     @property
     def part_names(self) -> Mapping[str, str | dict[str, Any]]:
-        """Param -> name or definition of its arm."""
         names = {param: getattr(self._params, param) for param in ("first", "then", "differs_from")}
         return {param: name for param, name in names.items() if name is not None}
 
     @property
     def check(self) -> str | None:
-        """Import path of the function in the condition `check`; None without this condition."""
         return self._params.check
 
     @property
@@ -142,7 +138,7 @@ class Cascade(ParamsArm[CascadeParams]):
 
     @property
     def runs_on(self) -> list[Generator | Retriever | Check]:
-        """All generators, retrievers and checks in use, those of nested cascades included."""
+        """All generators, retrievers and checks in use, also by nested cascades."""
         resources: list[Generator | Retriever | Check] = []
         if self._check is not None:
             resources.append(self._check)

@@ -35,8 +35,6 @@ _LONGEST_S = 30.0
 #: most characters of a reply's body in messages
 _SHOWN = 200
 _LOG_REMEDY: Final = "see the pipeline's own log"
-#: most steps of a reply. Each one adds an event to the trace
-_MOST_STEPS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +77,7 @@ class _ReportedCost(BaseModel, extra="forbid"):
 class PipelineReply(BaseModel):
     answer: Annotated[str, Field(strict=True)]
     stop_reason: Annotated[str, Field(strict=True, min_length=1)] = "answered"
-    steps: Annotated[_Whole, Field(le=_MOST_STEPS)] = 0
+    steps: Annotated[_Whole, Field(le=1000)] = 0  # each step adds an event to the trace
     cost: _ReportedCost = _ReportedCost()
 
 
@@ -111,14 +109,10 @@ class Http(ParamsArm[HttpParams]):
         reply:   {"answer": "text", "steps": 2, "stop_reason": "answered", "cost": {"llm_calls": 3, ...}}
 
     In a conversation the request has "messages": [{"role", "content"}, ...], the oldest first. "budget" has only caps
-    that are set, and the remaining seconds. `Idempotency-Key` is the decision's id, because a call may be repeated.
-    "answer" is required; "cost" may have any field of `shared.types.Cost` except seconds_total, which the arm measures.
-    The arm enforces only the seconds of the budget. If the reply's cost is above a cap, the outcome is "exhausted" with
-    the reply's answer.
-
-    After a broken connection, or a status of 408, 409, 425, 429 or 5xx, the call is repeated after a random, growing
-    pause, which is at least the server's Retry-After. Other statuses except 2xx, invalid replies and a Retry-After
-    above 30 s are failures. The cost of a failed attempt is only its seconds.
+    that are set, and the remaining seconds. "cost" may have any field of `shared.types.Cost` except seconds_total. The
+    arm enforces only the seconds of the budget. If the reply's cost is above a cap, the outcome is "exhausted" with the
+    reply's answer. After a broken connection, or a status of 408, 409, 425, 429 or 5xx, the call is repeated after a
+    random, growing pause, which is at least the server's Retry-After. A Retry-After above 30 s is a failure.
     """
 
     retrieves: ClassVar[bool] = False
@@ -138,7 +132,6 @@ class Http(ParamsArm[HttpParams]):
         self._secrets = tuple(self._headers.values()) + credentials_of(self._params.url)
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Raises ArmFailed, and OutOfBudget for seconds or a cap that the reply's cost exceeds."""
         query = run.query
         body: dict[str, Json] = {
             "question": question,
@@ -192,7 +185,6 @@ class Http(ParamsArm[HttpParams]):
             await asyncio.sleep(pause)
 
     async def _post(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], timeout: float) -> httpx.Response:
-        """Send the request once. Raises ServerFailed if the body of the reply has more than `max_bytes`."""
         content, max_bytes = bytearray(), self._params.max_bytes
         async with client.stream("POST", self._params.url, json=body, timeout=timeout) as response:
             async for piece in response.aiter_bytes():
@@ -229,7 +221,6 @@ class Http(ParamsArm[HttpParams]):
         return ServerFailed(f"{self._shown} {message}", failure=failure, remedy=remedy)
 
     def _shown_reply(self, response: httpx.Response) -> str:
-        """The status and the beginning of the body, for messages."""
         text = response.text
         body = self._hidden(server_message(text) if text.lstrip().startswith("<") else " ".join(text.split()))
         return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
@@ -240,7 +231,6 @@ class Http(ParamsArm[HttpParams]):
 
 
 def secret_of(variable: str, *, field: str) -> str:
-    """Read the value of a header from an environment variable. Raises ConfigError."""
     if variable not in os.environ:
         remedy = "set the variable in the environment of every worker"
         raise ConfigError(f"the environment has no {variable}", field=field, remedy=remedy)
@@ -254,8 +244,6 @@ METHODS: Final = ("ainvoke", "invoke", "query", "run")
 #: keys or attributes under which the text of an output is searched, in this order
 _TEXTS: Final = ("answer", "output", "response", "content", "text", "replies")
 _REMEDY: Final = f"name a function of the question, or an object with one of {', '.join(METHODS)}"
-#: maximum nesting depth in which the text of an output is searched
-_DEEPEST: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -335,7 +323,7 @@ def asked_by(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any
     raise ConfigError(message, field=where, remedy=_REMEDY)
 
 
-def text_of(output: object, *, depth: int = _DEEPEST) -> str | None:
+def text_of(output: object, *, depth: int = 5) -> str | None:
     """Find the text in an output: a string, a value under one of _TEXTS, or an item of a list. None without text."""
     if isinstance(output, str):
         return output

@@ -75,16 +75,13 @@ class React(PromptedArm[ReactParams]):
     search[topic] shows the first sentences of the best passage and the titles of the others. A passage whose title is
     the topic counts as the best. lookup[word] shows the next sentence with the word in the passages found so far.
     finish[answer] ends the arm. If a turn has no action, one more call asks only for the action; each call without an
-    action is a "parse_failed" in the trace. The observation after an unknown or empty action lists the allowed actions.
-
-    Only a search begins a round, so the steps are the searches. If the turns end without finish[...], the param
-    `unfinished` chooses the answer; a reader searches the question first if no passage was found. Until the arm
-    answers, the draft is the latest thought. Stop reasons: "finished", "max_turns", "no_action" after two turns in a
-    row without an action, "budget_rounds" if the budget does not allow another search, "empty_answer".
+    action is a "parse_failed" in the trace. Only a search is a step. If the turns end without finish[...], the param
+    `unfinished` chooses the answer. Stop reasons: "finished", "max_turns", "no_action" after two turns in a row without
+    an action, "budget_rounds" if the budget does not allow another search, "empty_answer".
 
     Differences to the paper's code: an empty action does not crash; lookup reads all passages found, not only the
-    latest; if the turns exceed the model's context, the oldest are dropped, and the trace records it; if the turns end
-    without finish[...], a reader may answer.
+    latest; if the turns exceed the model's context, the oldest are dropped; if the turns end without finish[...], a
+    reader may answer.
     """
 
     kind = ReactParams
@@ -210,12 +207,6 @@ def _turn(number: int, *, thought: str, action: Action | None, observation: str)
     return f"Thought {number}: {thought}\n{written}Observation {number}: {' '.join(observation.split())}"
 
 
-#: enough for {"status": true} and a few words before it
-_VERDICT_TOKENS = 24
-#: most new questions of an update
-_QUESTIONS = 2
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptiveNoteParams(PassageParams):
     preset: Literal["small", "paper", "chat"] = "small"
@@ -247,17 +238,14 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     """Writes a note on the passages of a search, and updates the note. A reader answers from the note and the question.
 
     An update asks the model for two new questions, searches once with both and the question, extends the note with the
-    new passages, and keeps the new note only if a comparison finds it clearly better (unless `keep` is "every"). The
-    number of steps is one plus the number of updates begun. If the budget allows no round, the reader gets only the
-    question. Until the reader has answered, the draft is the best note. Stop reasons: "max_rounds" (`updates` are used
-    up), "max_passages", "failed_updates" (`failures` updates did not improve the note), "no_new_question" (the model
-    wrote none), and "budget_rounds" or "budget_passages" if the budget allows less than the arm's params.
+    new passages, and keeps the new note only if a comparison finds it clearly better (unless `keep` is "every"). Stop
+    reasons: "max_rounds" (`updates` are used up), "max_passages", "failed_updates" (`failures` updates did not improve
+    the note), "no_new_question", and "budget_rounds" or "budget_passages" if the budget allows less than the params.
 
     Differences to the authors' code: passages seen before are always left out, not only near the cap; an update without
-    a new passage, or with an unchanged note, fails without a comparison; no question is searched twice, not even the
-    user's (the authors only ask for that in the prompt); line breaks in a note become spaces instead of joining words;
-    an unreadable verdict means that the new note is not better, and is a "parse_failed" in the trace; queries have no
-    question words; decoding is greedy, not at temperature 0.1.
+    a new passage, or with an unchanged note, fails without a comparison; no question is searched twice (the authors
+    only ask for that in the prompt); a verdict that cannot be parsed means that the new note is not better, and is a
+    "parse_failed" in the trace; queries have no question words; decoding is greedy, not at temperature 0.1.
     """
 
     kind = AdaptiveNoteParams
@@ -277,7 +265,6 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         return finished(await self._read(question, run=run, fields=fields), stop_reason)
 
     async def _take_notes(self, question: str, *, run: Run, pool: PassagePool) -> tuple[str, str]:
-        """Write the first note and update it. Returns (best note, stop reason)."""
         params = self._params
         earlier: list[str] = []
         failures = 0
@@ -317,7 +304,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         """Ask for at most two questions that neither the model nor the user has asked before."""
         fields = {"question": question, "note": note or "none", "asked": " ".join(earlier) or "none"}
         done = await self._ask("ask", fields, run=run, max_tokens=self._params.question_tokens)
-        proposed = parsed_items(done.text, most=_QUESTIONS)
+        proposed = parsed_items(done.text, most=2)
         if not proposed:
             run.note_branch("parse_failed", "ask: no question")
         known_questions = {text.casefold() for text in (question, *earlier)}
@@ -358,7 +345,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
 
     async def _is_better(self, question: str, *, old: str, new: str, run: Run) -> bool:
         fields = {"question": question, "old": old, "new": new}
-        done = await self._ask("note_compare", fields, run=run, max_tokens=_VERDICT_TOKENS)
+        done = await self._ask("note_compare", fields, run=run, max_tokens=24)  # {"status": true} with some words
         better = parsed_yes_no(done.text.rpartition("status")[2])  # text before "status" is not the verdict
         if better is None:
             run.note_branch("parse_failed", f"note_compare: {done.text.strip()[:80]!r}")

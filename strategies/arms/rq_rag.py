@@ -1,5 +1,3 @@
-"""RQ-RAG: rewrites the question for the search, decomposes it, or separates its meanings, and then answers."""
-
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -62,18 +60,18 @@ class RqRag(PromptedArm[RqRagParams]):
     """Refines the question and searches until the model decides to answer (Chan et al. 2024, RQ-RAG, by prompts).
 
     The model chooses the next action: rewrite the question, decompose it, disambiguate it, or answer. A rewrite gives
-    one query, the other refinements up to `queries`; all queries of an action are searched in one round. At the end of
-    the path a reader answers from all its passages. Stop reasons: "answer_decided" by the model, "max_depth" after
-    `depth` refinements, "budget_rounds", "no_new_query" from a refinement, "empty_answer".
+    one query, the other refinements give up to `queries`. At the end of the path a reader answers from all passages of
+    the path. Stop reasons: "answer_decided" by the model, "max_depth" after `depth` refinements, "budget_rounds",
+    "no_new_query" from a refinement, "empty_answer".
 
     With `tree` every node is answered and refined in all three ways, breadth first, which gives 1 + 3 + 9 answers at
     depth 2. A refinement without a new query is left out. The tree ends with "max_depth" or "budget_rounds", and
     `choose` selects the answer. The cap on passages applies to the whole tree.
 
-    A decision that cannot be parsed is "parse_failed" in the trace, and becomes a rewrite. A refinement without a query
-    is "parse_failed" too, and the question is searched. Differences to the paper: the model is prompted, not trained;
-    queries are decoded greedily, not sampled at temperature 1; one call writes all parts or meanings of a question, not
-    one query at a time; a vote counts the paths, while the paper adds up confidences.
+    A decision that cannot be parsed becomes a rewrite, and is "parse_failed" in the trace. Differences to the paper:
+    the model is prompted, not trained; queries are decoded greedily, not sampled at temperature 1; one call writes all
+    parts or meanings of a question, not one query at a time; a vote counts the paths, while the paper adds up
+    confidences.
     """
 
     kind = RqRagParams
@@ -100,7 +98,6 @@ class RqRag(PromptedArm[RqRagParams]):
         return finished(await self._read(question, run=run, passages=node.passages), stop_reason)
 
     async def _follow(self, question: str, *, run: Run, pool: PassagePool) -> tuple[_Node, str]:
-        """Returns (last node of the path, stop reason)."""
         node = _Node()
         while node.depth < self._params.depth:
             action = await self._decide(question, node=node, run=run)

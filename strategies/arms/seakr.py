@@ -1,5 +1,3 @@
-"""SeaKR: searches if the model's hidden states disagree, and keeps passages that make them agree (Yao et al. 2024)."""
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,23 +67,21 @@ class _Candidate:
 
 
 class Seakr(PromptedArm[SeakrParams]):
-    """Measures the model's doubt by sampling: the log-determinant of the samples' states (see `uncertainty`).
+    """Searches if sampled answers disagree in the model's hidden states, and prefers passages that make them agree.
 
-    "single": the model answers from memory. If the doubt is at most `delta`, that is the answer ("sure"). Otherwise the
-    model answers from each passage found, and the answer with the least doubt is taken ("best_passage"). The answer
-    from memory stays if the search has no hit ("no_passage") or no passage gives an answer ("no_reading").
+    The disagreement is the doubt (see `uncertainty`; Yao et al. 2024). For `hops: single` the model answers from
+    memory. If the doubt is at most `delta`, the arm takes that answer ("sure"). Otherwise the model answers from each
+    passage found, and the arm takes the answer with the least doubt ("best_passage"). The answer from memory stays if
+    the search has no hit ("no_passage") or no passage gives an answer ("no_reading").
 
-    "multi": the model proposes a sentence. If the sentence is empty, or its doubt is above `delta`, the arm searches
-    the sure words of the sentence (the question if there are none, "query_fallback"). For each new passage the model
-    writes the sentence again, from the kept passages and the new one; the sentence with the least doubt is kept with
-    its passage. At the end the model answers from the sentences, and from the kept passages; the less doubtful answer
-    is taken, "unknown" only if both are unknown. Stop reasons: "answer_found" ("answer is" in a sentence),
-    "max_sentences", "max_passages" (`kept_passages`), "repeated_query", "nothing_new" (no new passage),
-    "empty_sentence" (no passage gave a sentence), "budget_rounds". Differences to the authors' code: the query uses the
-    whole proposal; a failed search loses no sentence; a sample's state is that of its last token, not of an end token.
-
-    The stop reason is "empty_answer" if there is no answer. Samples are drawn concurrently unless the budget caps
-    tokens or dollars. Empty samples are left out ("samples_dropped"). The draft is the latest greedy text.
+    For `hops: multi` the model proposes a sentence. If the sentence is empty, or its doubt is above `delta`, the arm
+    searches the probable words of the sentence, or the question if there are none ("query_fallback"). For each new
+    passage the model writes the sentence again. The sentence with the least doubt is kept with its passage. At the end
+    the model answers from the sentences, and from the kept passages, and the arm takes the answer with less doubt. Stop
+    reasons: "answer_found" ("answer is" in a sentence), "max_sentences", "max_passages" (`kept_passages`),
+    "repeated_query", "nothing_new" (no new passage), "empty_sentence" (no passage gave a sentence), "budget_rounds",
+    "empty_answer". Differences to the authors' code: the query uses the whole proposal; a failed search loses no
+    sentence; a sample's state is the state of its last token, not of an end token.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs", "hidden_states"})
@@ -105,7 +101,6 @@ class Seakr(PromptedArm[SeakrParams]):
         return finished(answer, stop_reason)
 
     async def _single(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
-        """Returns (answer, stop reason)."""
         fields = {"question": question}
         direct = await self._read(question, run=run, use="answer")
         prompt = self._prompt("answer", fields, run=run)
@@ -120,7 +115,6 @@ class Seakr(PromptedArm[SeakrParams]):
         return (direct, "no_reading") if best is None else (answers[best].text, "best_passage")
 
     async def _multi(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
-        """Returns (answer, stop reason)."""
         sentences: list[str] = []
         evidence: list[Passage] = []
         stop_reason = await self._chain(question, sentences=sentences, evidence=evidence, run=run, pool=pool)

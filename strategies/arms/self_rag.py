@@ -1,5 +1,3 @@
-"""Self-RAG, by prompts or with a trained model: grades passages and answers, and tries again after bad grades."""
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,10 +56,9 @@ class SelfRag(PromptedArm[SelfRagParams]):
     passage may be graded), "no_new_query", "no_relevant_passage" (the model answers without passages), "empty_answer".
 
     A grade that is neither yes nor no is "parse_failed" in the trace and counts as yes, so with a model that cannot
-    grade the arm works like single_step. With a model that always replies no, as one of 135M parameters did, the arm
-    answers from memory. Calls run one after the other, so the caps of the budget hold exactly. Differences to the
-    graphs: every loop is capped, graders see the original question, a passage is graded once, and relevant passages are
-    kept for later rounds. The trained Self-RAG is a different method: do not compare its numbers.
+    grade the arm works like single_step. With a model that always replies no the arm answers from memory. Differences
+    to the graphs: every loop is capped, graders see the original question, a passage is graded once, and relevant
+    passages are kept for later rounds. The trained Self-RAG is a different method: do not compare its numbers.
     """
 
     kind = SelfRagParams
@@ -121,7 +118,6 @@ class SelfRag(PromptedArm[SelfRagParams]):
         return query or tried[-1]
 
     async def _find(self, question: str, *, query: str, run: Run, graded: PassagePool) -> list[Passage]:
-        """Search, and grade the new passages. Returns the relevant ones."""
         earlier_count = len(graded.passages)
         await gather(run, query=query, pool=graded, k=self._params.passages_per_round)
         grade = partial(self._grade, "relevant", {"question": question}, run=run)
@@ -227,9 +223,9 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
 
     Every P is a share within its group of tokens: relevance at the first token, the other groups at the place where a
     token of the group was written. The stop reason is "best_passage", "no_passage" if nothing was found (the first
-    call's answer is taken), or "empty_answer". The draft is the first call's answer. A token without a log-probability
-    has probability 0 ("token_missing" in the trace, with its name). If both gate tokens are missing, the trace has
-    "parse_failed" and the arm searches. A group without a written token is "parse_failed" too, and adds 0.
+    call's answer is taken), or "empty_answer". A token without a log-probability has probability 0 ("token_missing" in
+    the trace). If both gate tokens are missing ("parse_failed"), the arm searches. A group without a written token
+    ("parse_failed") adds 0.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "logprobs", "trained_tokens"})

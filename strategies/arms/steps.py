@@ -18,7 +18,6 @@ AnswerStyle = Literal["short", "long"]
 
 
 def stops_of(style: Style | AnswerStyle) -> tuple[str, ...]:
-    """Stop strings of a text of this style: the end of the line, except for "long"."""
     return () if style == "long" else ("\n",)
 
 

@@ -94,7 +94,6 @@ class LatestPool(PassagePool):
 
 
 def sentence_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
-    """Tokens of the first sentence of a completion with "logprobs". Raises as `detail_of`."""
     tokens: tuple[Token, ...] = detail_of(done, need="logprobs", run=run)
     if not "".join(token.text for token in tokens).startswith(done.text):
         run.note_branch("parse_failed", "the tokens do not spell the text")
@@ -221,14 +220,13 @@ class Dragin(LookaheadArm[DraginParams]):
 
     The value of a word is the share of the sentence's attention that the word receives, times its entropy, times the
     number of words in the sentence (section 3.1 of the paper). A content word with a value above `theta` triggers a
-    search. (In the authors' code this test comes after the trigger, so a stop word can trigger a search without a
-    query.) The query consists of words from question and text that get most attention from the triggering words. It is
-    the question if the model's tokens do not contain the question, or if no word has attention ("query_fallback"). One
-    sentence is written with the passages, then the arm writes ahead again. A text without a trigger is accepted whole.
-    If the rounds are used up, the text continues without a search ("search_skipped"). The attention is computed with
-    the prompt; the authors' code reads the text again without the prompt. Stop reasons: "answer_found", "empty_text"
-    (nothing was added), "model_ended", "max_sentences". A text without an answer is continued with "So the answer is";
-    the stop reason is "empty_answer" if that gives no answer. The draft is the latest sentence.
+    search. The query consists of the words from question and text that get most attention from the triggering words. It
+    is the question if the model's tokens do not contain the question, or if no word has attention ("query_fallback").
+    If the rounds are used up, the text continues without a search ("search_skipped"). Stop reasons: "answer_found",
+    "empty_text" (nothing was added), "model_ended", "max_sentences". A text without an answer is continued with "So the
+    answer is"; the stop reason is "empty_answer" if that gives no answer.
+
+    Differences to the authors' code: a stop word triggers no search; the attention is computed with the prompt.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "entropy", "attention"})
@@ -362,12 +360,12 @@ class FlareParams(LookaheadParams):
 class Flare(LookaheadArm[FlareParams]):
     """Writes sentence by sentence. A sentence with an improbable token becomes a query, and is written again.
 
-    The first search uses the question. If all tokens of a look-ahead are above `theta`, its sentence is accepted (the
-    paper's code writes it again, see `second_call`). Otherwise the query is the sentence without tokens of at most
-    `beta`; if no word is left, it is the question ("query_fallback" in the trace). If the rounds are used up, the text
+    The first search uses the question. If the probabilities of all tokens of a sentence are above `theta`, the sentence
+    is accepted (the authors' code writes it again, see `second_call`). Otherwise the query is the sentence without
+    tokens of at most `beta`, or the question if no word is left ("query_fallback"). If the rounds are used up, the text
     continues without searches ("search_skipped"). Stop reasons: "answer_found" ("answer is" in a sentence),
     "empty_sentence", "model_ended", "max_sentences". A text without an answer is continued with "So the answer is";
-    the stop reason is "empty_answer" if that gives no answer. The draft is the latest sentence.
+    the stop reason is "empty_answer" if that gives no answer.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs"})

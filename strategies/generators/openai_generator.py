@@ -1,5 +1,3 @@
-"""Generator for any OpenAI-compatible server: streams answers, computes prices, repeats failed calls in time."""
-
 import asyncio
 import math
 import os
@@ -365,7 +363,6 @@ class PartialReply(ModelReply):
         return begin[size:] if size and self.dropped.startswith(begin[:size]) else self.text
 
     def drop_prefix(self) -> None:
-        """Remove the prefix from the text and its tokens, if the answer repeats it."""
         if not self.dropped or not self.text.lstrip().startswith(self.dropped):
             return
         dropped = self.text.index(self.dropped) + len(self.dropped)

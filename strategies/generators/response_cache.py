@@ -1,5 +1,3 @@
-"""Wrappers of generators: a cache of completions in a folder, for repeated runs, and prices."""
-
 import asyncio
 import hashlib
 import json
@@ -25,8 +23,6 @@ _KEPT: Final[frozenset[Need]] = frozenset({"completion", "stop", "logprobs", "en
 
 
 class GeneratorAround(Generator):
-    """Base of generators that wrap another generator."""
-
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
 
     def __init__(self, generator: Generator) -> None:

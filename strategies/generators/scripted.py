@@ -1,5 +1,3 @@
-"""Scripted generator: returns fixed answers, for tests of this repository and of users."""
-
 import asyncio
 import re
 import time
@@ -124,7 +122,6 @@ class ScriptedGenerator(Generator):
 
     @staticmethod
     async def _is_late(seconds: float, *, deadline: float | None) -> bool:
-        """Wait for `seconds`, at most until the deadline. Returns whether the deadline came first."""
         available = float("inf") if deadline is None else deadline - time.monotonic()
         await asyncio.sleep(max(0.0, min(seconds, available)))
         return seconds > available

@@ -46,7 +46,7 @@ _CHUNK: Final = 512
 
 #: needs that are computed from the distribution of every token
 _PROBABILITIES: Final[frozenset[Need]] = frozenset({"logprobs", "entropy", "trained_tokens"})
-#: lowest temperature. In half precision logits that are nearer are equal, and a much lower one is 0 in float32
+#: lowest temperature; a much lower temperature is 0 in float32
 _COLDEST: Final = 1e-6
 
 
@@ -165,7 +165,6 @@ class SequenceState:
         return tokens[:-1] if tokens and tokens[-1] in self._ends else tokens
 
     def expired(self) -> bool:
-        """Whether the caller has left, or the deadline has passed."""
         return self.cancelled.is_set() or seconds_until(self.request.deadline) == 0.0
 
     def probabilities(self, *, texts: Sequence[str]) -> dict[str, object]:
@@ -211,7 +210,6 @@ class Batches:
             raise ArmFailed(f"the generator cannot be asked: it was closed ({error})") from error
 
     def close(self) -> None:
-        """End the thread after all queued texts."""
         self._thread.shutdown(wait=False)
 
     def _run(self) -> None:

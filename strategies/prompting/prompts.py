@@ -51,7 +51,6 @@ class Template:
 
     @property
     def fields(self) -> frozenset[str]:
-        """Names of the fields whose values the arm must give."""
         return frozenset(_FIELD.findall(self.instructions + self.body + self.prefix)) - _OWN_FIELDS
 
     @property
@@ -98,7 +97,6 @@ def _replacement(default: Template, *, source: str | Path, where: str) -> Templa
 
 
 def parsed_template(text: str, *, name: str) -> Template:
-    """Parse the template of an arm of your own. Raises ConfigError."""
     return _parse(name, text=text, where=f"templates.{name}")
 
 

@@ -178,7 +178,6 @@ def _markdown(path: Path) -> tuple[str, str]:
 
 
 def _front_matter(text: str) -> tuple[str, str]:
-    """Returns (title or "", text after the front matter)."""
     match = _FRONT_MATTER.match(text)
     if match is None or _BLANK_LINE.search(match[1]):  # text with a blank line is not front matter, even if it is YAML
         return "", text

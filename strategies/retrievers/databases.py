@@ -1,5 +1,3 @@
-"""Base class of the retrievers that search in a database: PostgreSQL, Qdrant, Elasticsearch."""
-
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -130,7 +128,6 @@ class DatabaseRetriever(Retriever):
         self._disconnect()
 
     def _passage(self, values: Mapping[str, Any]) -> Passage:
-        """Make a passage from field -> value. Raises ArmFailed for a passage without text."""
         if not isinstance(values["text"], str):
             fault = f"passage {values['id']!r} of {self.index!r} has no text, but {values['text']!r}"
             raise ArmFailed(fault, remedy="set retriever.fields.text, or give every passage a text")

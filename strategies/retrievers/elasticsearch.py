@@ -198,7 +198,6 @@ class ElasticsearchRetriever(DatabaseRetriever):
 
 
 def _cause(body: object) -> tuple[str, str]:
-    """Returns (type, reason) of the first cause in an error's body; "" if the body does not have them."""
     error = body.get("error", body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
         return "", str(error or "")[:_REASON]
@@ -208,7 +207,6 @@ def _cause(body: object) -> tuple[str, str]:
 
 
 def _document(passage: Passage, *, number: int) -> dict[str, Any]:
-    """Raises InvalidInput for an id that the server does not accept."""
     if not passage.id or len(passage.id.encode()) > _LONGEST_ID:
         fault = f"passage {number}: {passage.id[:40]!r} is empty or above {_LONGEST_ID} bytes"
         raise InvalidInput(fault, field="id", remedy="give a shorter one: it is Elasticsearch's limit")

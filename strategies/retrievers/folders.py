@@ -1,5 +1,3 @@
-"""Indexes in a folder on disk: reads passages by position, builds an index and replaces the old one, searches."""
-
 import asyncio
 import fcntl
 import glob
@@ -31,8 +29,6 @@ OFFSETS = "offsets.npy"  #: byte offset of each line in PASSAGES
 
 
 class PassageFile:
-    """The memory-mapped passages of an index. Raises OSError, ValueError."""
-
     def __init__(self, folder: Path) -> None:
         self._offsets: npt.NDArray[np.int64] = np.load(folder / OFFSETS, mmap_mode="r")  # (passages + 1,)
         self._rows = np.memmap(folder / PASSAGES, dtype=np.uint8, mode="r")
@@ -78,7 +74,6 @@ class FolderRetriever(Retriever):
 
     @classmethod
     def read_meta(cls, folder: Path) -> dict[str, Json]:
-        """Read `index.json`. Raises ConfigError."""
         file = folder / META
         if not file.is_file():
             raise cls._fault(folder, "has no index")
@@ -168,7 +163,6 @@ def best_positions(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
 
 
 def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[Passage]]:
-    """Write the passages to the files that PassageFile reads, and yield the passages in batches."""
     offsets = [0]
     with (folder / PASSAGES).open("wb") as file:
         for batch in reader.batches(size):
@@ -216,6 +210,6 @@ def _lock(folder: Path) -> Iterator[bool]:
 
 
 def write_meta(folder: Path, meta: dict[str, Json]) -> dict[str, Json]:
-    """Write `index.json`, the last file of an index: a folder with this file is complete. Returns `meta`."""
+    """Write `index.json`, which must be the last file, because a folder with it is a complete index. Returns `meta`."""
     (folder / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
     return meta

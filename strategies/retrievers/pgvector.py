@@ -1,5 +1,3 @@
-"""Searches passages by meaning in PostgreSQL with pgvector. A comment on a built table has its metadata."""
-
 # ruff: noqa: S608 - psycopg quotes every name in a statement, and every value is a parameter
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +38,7 @@ _HAS_GRAPH: Final = """
 
 
 class PgvectorRetriever(DatabaseRetriever):
-    """Searches a table of PostgreSQL.
+    """Searches passages by meaning in a table of PostgreSQL with pgvector.
 
     index: TABLE or SCHEMA.TABLE. exact: True to compare every vector, without an HNSW index. timeout_s: timeout of
     connecting, and of a search. Raises ConfigError for an invalid dsn, without its text.
@@ -180,6 +178,5 @@ def _quoted(*name: str) -> str:
 
 
 def _value(name: str) -> str:
-    """SQL expression of a column, or of a path into its JSON."""
     column, *path = name.split(".")
     return f"{_quoted(column)} #>> {sql.Literal(path).as_string()}" if path else _quoted(column)

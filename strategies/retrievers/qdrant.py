@@ -1,5 +1,3 @@
-"""Searches passages by meaning in a collection of Qdrant, on a server or in a folder for a single process."""
-
 import math
 import uuid
 from collections.abc import Mapping
@@ -28,7 +26,7 @@ _CANDIDATES: Final = 100
 
 
 class QdrantRetriever(DatabaseRetriever):
-    """Searches a collection of Qdrant.
+    """Searches passages by meaning in a collection of Qdrant.
 
     url: address of a server, a folder for a single process, or ":memory:". index: name of a collection or an alias.
     fields: field -> key of the payload; for "vector", the name of the vector. Without "id" the id of the point is used.

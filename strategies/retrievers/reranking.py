@@ -41,7 +41,6 @@ class RerankedRetriever(Retriever):
         return f"{self._retriever.name}:reranked:{self._rerank.name}:{self._depth}"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """Raises ArmFailed if the reranker fails or returns other passages."""
         if k < 1:
             return ()
         hits = await self._retriever.search(query, k=max(k, self._depth))

@@ -15,8 +15,7 @@ from ragbandit.shared.types import Cost, Json, Message
 
 Result = TypeVar("Result")
 
-#: most characters of a library error's text in traces and outcomes
-ERROR_LENGTH: Final = 300
+ERROR_LENGTH: Final = 300  #: most characters of a library error's text in traces and outcomes
 
 #: capabilities that an arm may require of its generator. `completion`: text in, text out; `stop`: stop strings;
 #: `chat`: chat completions that are forwarded unchanged (`Request.chat`)
@@ -28,8 +27,7 @@ class Passage:
     id: str
     title: str
     text: str
-    #: address of the source; None if the corpus has no addresses
-    url: str | None = None
+    url: str | None = None  #: address of the source; None if the corpus has no addresses
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,10 +44,8 @@ class Prompt:
 
     instructions: str
     body: str
-    #: beginning of the answer, which the model continues
-    prefix: str = ""
-    #: earlier messages of the conversation, the oldest first
-    history: tuple[Message, ...] = ()
+    prefix: str = ""  #: beginning of the answer, which the model continues
+    history: tuple[Message, ...] = ()  #: earlier messages of the conversation, the oldest first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,17 +70,15 @@ class Request:
 
     prompt: Prompt
     max_tokens: int
-    #: the text ends before the first of these strings
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()  #: the text ends before the first of these strings
     #: time.monotonic() value at which the text so far is returned, with finish="deadline"
     deadline: float | None = None
     #: capabilities, for example "logprobs", whose results `Completion.details` must have
     want: frozenset[Need] = frozenset()
-    #: None for greedy decoding
-    sampling: Sampling | None = None
-    #: receives each new piece of the text, without parts of a stop string; None if nobody reads the text while it is
-    #: written. It is awaited, so a slow reader slows down the generator. A piece counts as delivered even if the call
-    #: is cancelled. Generators that do not stream need not call it
+    sampling: Sampling | None = None  #: None for greedy decoding
+    #: receives each new piece of the text, without parts of a stop string; None if the text is not streamed. It is
+    #: awaited, so a slow sink slows down the generator. A piece counts as delivered even if its call is cancelled.
+    #: Generators need not call it
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
     #: body of a chat completion in OpenAI's format, which is sent in place of `prompt`; None to send `prompt`. The
     #: deadline and `sink` still apply; `prompt`, `max_tokens` and `stop` serve only for estimates and limits.
@@ -101,15 +95,13 @@ class Completion:
     """The text of a model, with its cost; `text` contains neither the prompt nor the stop string."""
 
     text: str
-    #: 0 if the deadline passed before the model began to read
-    prompt_tokens: int
+    prompt_tokens: int  #: 0 if the deadline passed before the model began to read
     completion_tokens: int
     #: "stop": the model or a stop string ended it; "length": max_tokens; "deadline": time ran out
     finish: Literal["stop", "length", "deadline"]
     #: capability in `Request.want` -> its result, see ragbandit.strategies.generators.text_feed
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
-    #: price of this call; 0.0 for a model without prices
-    dollars: float = 0.0
+    dollars: float = 0.0  #: price of this call; 0.0 for a model without prices
     #: duration of the original call in seconds if the answer comes from a cache, else None
     seconds: float | None = None
     #: seconds until the first piece of a streamed answer; None if unknown, or if the answer was not streamed
@@ -118,8 +110,7 @@ class Completion:
     cache_write_tokens: int = 0  #: prompt tokens that the provider wrote to its prompt cache
     #: completion tokens that a reasoning model used for thinking; None if unknown
     reasoning_tokens: int | None = None
-    #: whether the token counts are estimates, because the server did not report them
-    estimated: bool = False
+    estimated: bool = False  #: whether the token counts are estimates, because the server did not report them
 
 
 def seconds_until(deadline: float | None) -> float | None:
@@ -173,8 +164,7 @@ class RequestRefused(ServerFailed):
 class Retriever(Protocol):
     """Finds passages by text. All calls come from one event loop."""
 
-    #: identifies the corpus in every outcome
-    name: str
+    name: str  #: identifies the corpus in every outcome
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         """Return at most k passages, best first; () if nothing matches. Raises ArmFailed if the index is unreadable."""
@@ -184,16 +174,14 @@ class Retriever(Protocol):
         return
 
 
-#: context, in tokens, that is assumed if a generator's context is unknown
-PACKED_TOKENS: Final = 8192
+PACKED_TOKENS: Final = 8192  #: context, in tokens, that is assumed if a generator's context is unknown
 
 
 @runtime_checkable
 class Generator(Protocol):
     """Writes text. All calls to `complete` come from one event loop."""
 
-    #: identifies the model in every outcome
-    name: str
+    name: str  #: identifies the model in every outcome
     #: also set on the class, because the needs of arms are checked before a model is loaded; an instance may differ
     capabilities: frozenset[Need]
     #: most tokens of prompt and completion together; None if unknown, and then no call is refused for its length

@@ -11,8 +11,7 @@ from ragbandit.shared.types import ArmName
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.run import Strategy
 
-#: group of the entry points by which installed packages add arms
-GROUP = "ragbandit.strategies"
+GROUP = "ragbandit.strategies"  #: group of the entry points by which installed packages add arms
 
 #: name of a built-in arm -> import path of its class; imported on use to keep `import ragbandit.strategies` fast
 ARMS: Mapping[str, str] = MappingProxyType(
@@ -39,19 +38,17 @@ ARMS: Mapping[str, str] = MappingProxyType(
 )
 
 #: need -> generators that meet it; shown as the remedy if the configured generator does not
-_MET_BY: Mapping[Need, str] = MappingProxyType(
-    {
-        "completion": "any generator",
-        "chat": "an OpenAI-compatible server",
-        "stop": "any built-in generator, or an OpenAI-compatible server",
-        "logprobs": "a local model, or an OpenAI-compatible server that returns them (vLLM, OpenAI), with "
-        "generator.openai.logprobs: true",
-        "entropy": "a local model",
-        "attention": "a local model without an encoder",
-        "hidden_states": "a local model without an encoder",
-        "trained_tokens": "a local model trained for this arm, with its tokens named in generator.trained_tokens",
-    }
-)
+_MET_BY: Mapping[Need, str] = {
+    "completion": "any generator",
+    "chat": "an OpenAI-compatible server",
+    "stop": "any built-in generator, or an OpenAI-compatible server",
+    "logprobs": "a local model, or an OpenAI-compatible server that returns them (vLLM, OpenAI), with "
+    "generator.openai.logprobs: true",
+    "entropy": "a local model",
+    "attention": "a local model without an encoder",
+    "hidden_states": "a local model without an encoder",
+    "trained_tokens": "a local model trained for this arm, with its tokens named in generator.trained_tokens",
+}
 
 
 def registered_name(kind: type) -> str:

@@ -40,8 +40,7 @@ from ragbandit.strategies.base import (
 #: makes the answer from a model's text. If the text grows, its answer may only grow too
 Settle = Callable[[str], str]
 
-#: most characters of a note for the user
-MAX_NOTE: Final = 120
+MAX_NOTE: Final = 120  #: most characters of a note for the user
 
 
 class AnswerReader(Protocol):
@@ -51,8 +50,7 @@ class AnswerReader(Protocol):
     def reading(self) -> bool:
         """Whether a client is reading the answer now."""
 
-    async def text(self, piece: str) -> None:
-        """Receive the next piece of the answer."""
+    async def text(self, piece: str) -> None: ...
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
         """Receive the next fields of a chat's message except its text, for example tool calls."""
@@ -108,8 +106,7 @@ def provider_of(generator: Generator) -> str:
     return str(getattr(generator, "provider", "ragbandit"))
 
 
-#: records the hits of a traced search
-NoteHits = Callable[[Sequence[Hit]], None]
+NoteHits = Callable[[Sequence[Hit]], None]  #: records the hits of a traced search
 NoteCompletion = Callable[[Completion], None]
 
 
@@ -141,8 +138,7 @@ class Run:
     query: Query
     retriever: Retriever
     generator: Generator
-    #: caps in force, which may be lower than `query.budget`
-    budget: Budget
+    budget: Budget  #: caps in force, which may be lower than `query.budget`
     spans: Spans = NO_SPANS
     stream: AnswerStream = field(default_factory=AnswerStream)
     started: float = field(default_factory=time.monotonic)
@@ -150,12 +146,10 @@ class Run:
     cost: Cost = field(default_factory=Cost)
     #: whether another arm answers if this arm fails before its first text; if so, calls are not repeated
     has_successor: bool = False
-    #: best answer so far; it becomes the answer if the budget ends the arm
-    draft: str | None = None
+    draft: str | None = None  #: best answer so far; it becomes the answer if the budget ends the arm
     #: `details["reply"]` of the last chat, see `Request.chat`
     reply: Mapping[str, Json] = field(default_factory=dict)
-    #: text of the last call if the deadline cut it short, otherwise ""
-    partial: str = ""
+    partial: str = ""  #: text of the last call if the deadline cut it short, otherwise ""
     #: id -> passage, for the passages shown to the model, in the order of their first use
     shown: dict[str, Passage] = field(default_factory=dict, init=False)
     #: id of a passage -> its score in the first search that returned it
@@ -419,8 +413,7 @@ class Answer:
     """The answer of an arm that was not ended by the budget or an error."""
 
     text: str
-    #: the rule that ended the arm, for example "answer_found" or "max_rounds"
-    stop_reason: str
+    stop_reason: str  #: the rule that ended the arm, for example "answer_found" or "max_rounds"
 
 
 class Strategy(Protocol):

@@ -38,8 +38,7 @@ from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStrea
 
 #: seconds after its deadline at which a hanging arm is cancelled. Generators report their tokens within this time
 GRACE_SECONDS = 0.25
-#: most characters that are stored of a source's title, and by default of its text
-SOURCE_CHARS = 2000
+SOURCE_CHARS = 2000  #: most characters that are stored of a source's title, and by default of its text
 STOP_REASON_LENGTH = 64
 CANCELLED_ERROR = "cancelled by the caller"
 

@@ -1,5 +1,3 @@
-"""Simple arms: they search never, once, or in a few rounds, and then answer."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -54,8 +52,7 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
 class ModelParams(ArmParams):
     #: most tokens of an answer if the request sets no limit; None for the server's limit
     max_tokens: Count | None = None
-    #: system message of questions; chats keep their own system messages
-    instructions: str = ""
+    instructions: str = ""  #: system message of questions; chats keep their own system messages
 
 
 class Model(ParamsArm[ModelParams]):
@@ -125,8 +122,7 @@ class MultiStepParams(ReaderParams):
     think: Literal["quoted", "reasoned"] = "quoted"
     rounds: Count = 3
     passages_per_round: Count = 2
-    #: most passages of all rounds together; the first ones are kept
-    passages: Count = 6
+    passages: Count = 6  #: most passages of all rounds together; the first ones are kept
     sentence_tokens: Count = 48
 
     presets: ClassVar = preset_table(
@@ -192,8 +188,7 @@ class NoteParams(PassageParams):
     preset: Literal["small", "paper", "chat"] = "small"
     style: AnswerStyle = "short"
     passages: Count = 3
-    #: most tokens of the notes, the summary or the verdicts
-    note_tokens: Count = 96
+    note_tokens: Count = 96  #: most tokens of the notes, the summary or the verdicts
 
     presets: ClassVar = preset_table(
         "max_tokens style passages note_tokens", paper=(1280, "short", 5, 1280), chat=(512, "long", 5, 512)

@@ -1,13 +1,3 @@
-"""Cascade: a cheap arm answers first; if its answer is not good enough, a second arm answers (FrugalGPT, AutoMix).
-
-    arms:
-      small: {class: single_step, generator: small}
-      large: {class: single_step, generator: large}
-      both: {class: cascade, first: small, then: large, abstains: true}
-
-The cost and the trace of a cascade include both runs.
-"""
-
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -55,10 +45,8 @@ _Part = Annotated[str, Field(min_length=1)] | dict[str, Any]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CascadeParams(ArmParams):
     first: _Part
-    #: arm that answers if one of the conditions below holds, or if the first arm fails
-    then: _Part
-    #: condition: the first answer is empty. The other conditions include this one
-    empty: bool = False
+    then: _Part  #: arm that answers if one of the conditions below holds, or if the first arm fails
+    empty: bool = False  #: condition: the first answer is empty. The other conditions include this one
     #: condition: the first answer abstains: it is empty, or starts or ends with one of `forms`
     abstains: bool = False
     #: condition: this third arm, which is asked too, gives a different answer
@@ -100,7 +88,10 @@ class Part(NamedTuple):
 
 
 class Cascade(ParamsArm[CascadeParams]):
-    """Asks the arm `first`, and the arm `then` if a condition holds or `first` fails. Call `bind` before `answer`."""
+    """Asks the arm `first`, and the arm `then` if a condition holds or `first` fails (FrugalGPT, AutoMix).
+
+    Cost and trace include both runs. Call `bind` before `answer`.
+    """
 
     retrieves: ClassVar[bool] = False  # its arms have their own retrievers
     generates: ClassVar[bool] = False
@@ -327,5 +318,4 @@ def _abstains(text: str, *, forms: tuple[str, ...]) -> bool:
 
 
 def _plain(text: str) -> str:
-    """The words of a text, joined by spaces, without punctuation: "don't" becomes "don t"."""
     return " ".join(words(text))

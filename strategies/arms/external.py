@@ -32,8 +32,7 @@ from ragbandit.strategies.run import Answer, Run
 _PAUSE_S = 0.5
 #: longest pause before an attempt, seconds. The arm fails if the server's Retry-After is longer
 _LONGEST_S = 30.0
-#: most characters of a reply's body in messages
-_SHOWN = 200
+_SHOWN = 200  #: most characters of a reply's body in messages
 _LOG_REMEDY: Final = "see the pipeline's own log"
 
 
@@ -59,8 +58,6 @@ _Amount = Annotated[float, Field(strict=True, ge=0, le=MAX_AMOUNT, allow_inf_nan
 
 
 class _ReportedCost(BaseModel, extra="forbid"):
-    """The fields of `shared.types.Cost` that a reply may have."""
-
     retriever_calls: _Whole = 0
     passages: _Whole = 0
     llm_calls: _Whole = 0
@@ -248,8 +245,7 @@ _REMEDY: Final = f"name a function of the question, or an object with one of {',
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallableParams(ArmParams):
-    #: import path of the object, "package.module:name"
-    object: str = ""
+    object: str = ""  #: import path of the object, "package.module:name"
     #: argument of the call: "text" gives the question as text, "question" gives {"question": ...}, "messages" gives the
     #: conversation as a list of (role, text). "auto" is "question" for the methods `invoke` and `ainvoke`, else "text"
     input: Literal["auto", "text", "question", "messages"] = "auto"
@@ -265,10 +261,7 @@ class CallableArm(ParamsArm[CallableParams]):
         self._call, self._method = self._callable(where=f"arms.{self.name}.object")
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Call the object. Raises ArmFailed for an output without text.
-
-        Stop reasons: "answered", "empty_answer" if the text is empty, "budget_rounds" if the budget allows no round.
-        """
+        """Stop reasons: "answered", "empty_answer" if the text is empty, "budget_rounds" if the budget has no round."""
         if not run.begin_round(cap=1):
             return Answer(text="", stop_reason="budget_rounds")
         output = await self._output(question, run=run)
@@ -305,8 +298,7 @@ class CallableArm(ParamsArm[CallableParams]):
 def asked_by(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any], str]:
     """Returns (function that answers a question, name of the object's method or "" for a plain function).
 
-    named: the object, or a function without parameters that makes the object. shown: its import path, for messages.
-    where: field of the ConfigError that is raised if the object cannot be called.
+    named: the object, or a function without parameters that makes it. shown: its import path. Raises ConfigError.
     """
     if inspect.isfunction(named) and not inspect.signature(named).parameters:
         try:

@@ -1,5 +1,3 @@
-"""Arms that search in several turns until they can answer: ReAct and Adaptive-Note (Wang et al. 2024)."""
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,11 +30,7 @@ class Action:
 
 
 def parsed_action(text: str) -> Action | None:
-    """Parse the action at the start of a text, for example "search[Jaws]". Returns None if there is no action.
-
-    The argument ends at the last closing bracket of its line, or at the end of the line. Brackets may be square or
-    round.
-    """
+    """Parse the action at the start of a text, for example "search[Jaws]" or "search(Jaws)". None without an action."""
     match = _ACTION.match(text)
     if match is None:
         return None
@@ -56,10 +50,8 @@ class ReactParams(ReaderParams):
     unfinished: Literal["read", "thought", "nothing"] = "read"
     turns: Count = 4
     passages_per_search: Count = 3
-    #: most passages of all searches together; the first ones are kept
-    passages: Count = 8
-    #: most sentences of the best passage that a search shows
-    sentences: Count = 2
+    passages: Count = 8  #: most passages of all searches together; the first ones are kept
+    sentences: Count = 2  #: most sentences of the best passage that a search shows
     turn_tokens: Count = 64
 
     presets: ClassVar = preset_table(
@@ -211,21 +203,16 @@ def _turn(number: int, *, thought: str, action: Action | None, observation: str)
 class AdaptiveNoteParams(PassageParams):
     preset: Literal["small", "paper", "chat"] = "small"
     style: AnswerStyle = "short"
-    #: most updates of the note (the paper's CI)
-    updates: Whole = 2
-    #: number of failed updates after which the arm answers (the paper's IU)
-    failures: Count = 1
+    updates: Whole = 2  #: most updates of the note (the paper's CI)
+    failures: Count = 1  #: number of failed updates after which the arm answers (the paper's IU)
     #: "better" keeps a new note only if a comparison finds it better. "every" keeps each new note without a comparison,
     #: and failed updates do not end the arm (the paper's ablation without its memory reviewer)
     keep: Literal["better", "every"] = "better"
-    #: most distinct passages of all rounds together (the paper's RP)
-    passages: Count = 6
+    passages: Count = 6  #: most distinct passages of all rounds together (the paper's RP)
     passages_per_round: Count = 3
-    #: most characters of a search query; None for no limit
-    query_characters: Count | None = None
+    query_characters: Count | None = None  #: most characters of a search query; None for no limit
     note_tokens: Count = 96
-    #: most tokens of the two new questions together
-    question_tokens: Count = 48
+    question_tokens: Count = 48  #: most tokens of the two new questions together
 
     presets: ClassVar = preset_table(
         "max_tokens style updates passages passages_per_round query_characters note_tokens question_tokens",
@@ -235,7 +222,7 @@ class AdaptiveNoteParams(PassageParams):
 
 
 class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
-    """Writes a note on the passages of a search, and updates the note. A reader answers from the note and the question.
+    """Writes a note on the passages of a search, and updates it. A reader answers from the note (Wang et al. 2024).
 
     An update asks the model for two new questions, searches once with both and the question, extends the note with the
     new passages, and keeps the new note only if a comparison finds it clearly better (unless `keep` is "every"). Stop

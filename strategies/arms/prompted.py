@@ -15,7 +15,6 @@ from ragbandit.strategies.prompting.prompts import ask, load_templates
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Run
 
-#: types of params: integer >= 1, integer >= 0, number from 0 to 1
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -49,14 +48,11 @@ class PromptParams(ArmParams):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassageParams(PromptParams):
-    #: most words of a passage in a prompt
-    passage_words: Count = 350
+    passage_words: Count = 350  #: most words of a passage in a prompt
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReaderParams(PassageParams):
-    """Params of arms with a reader, the call that answers from passages."""
-
     style: Style = "direct"
 
 

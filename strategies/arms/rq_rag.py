@@ -24,13 +24,10 @@ class RqRagParams(ReaderParams):
     tree: bool = False
     #: answer of a tree: the most frequent answer ("vote"), or the answer with the most probable tokens ("confidence")
     choose: Choice = "vote"
-    #: most refinements on a path
-    depth: Count = 1
-    #: most queries of a decomposition or disambiguation
-    queries: Count = 3
+    depth: Count = 1  #: most refinements on a path
+    queries: Count = 3  #: most queries of a decomposition or disambiguation
     passages_per_query: Count = 2
-    #: most passages of all searches together; the first ones are kept
-    passages: Count = 6
+    passages: Count = 6  #: most passages of all searches together; the first ones are kept
     decide_tokens: Count = 6
     query_tokens: Count = 64
 

@@ -40,12 +40,9 @@ class SeakrParams(PassageParams):
     temperature: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
     top_k: Whole = 50
-    #: seed of the first sample; it grows by 1 with each sample
-    seed: Whole = 0
-    #: passages per search; the model reads each in its own call
-    passages: Count = 3
-    #: most passages that the chain keeps; for `hops: multi`
-    kept_passages: Count = 3
+    seed: Whole = 0  #: seed of the first sample; it grows by 1 with each sample
+    passages: Count = 3  #: passages per search; the model reads each in its own call
+    kept_passages: Count = 3  #: most passages that the chain keeps; for `hops: multi`
     sentences: Count = 3
     #: probability from which a word of a proposed sentence is used for the query; for `hops: multi`
     sure: Share = 0.9
@@ -162,10 +159,7 @@ class Seakr(PromptedArm[SeakrParams]):
         run: Run,
         pool: LatestPool,
     ) -> tuple[str, Passage] | str:
-        """Search, and write the sentence with each passage that the chain has not kept.
-
-        Returns the stop reason, or (sentence, passage) with the least doubt.
-        """
+        """Search, and write a sentence from each new passage. Returns the best (sentence, passage) or a stop reason."""
         if len(evidence) >= self._params.kept_passages:
             return "max_passages"
         if query in queries:

@@ -29,13 +29,11 @@ class SelfRagParams(ReaderParams):
     #: "small" is for local models of a few hundred million parameters; "paper" is the prompted graph of the
     #: Adaptive-Note paper, with caps added; "chat" is for large chat models
     preset: Literal["small", "paper", "chat"] = "small"
-    #: most rewritten questions
-    rewrites: Whole = 1
+    rewrites: Whole = 1  #: most rewritten questions
     #: most further answers in a round after an answer that the passages do not support
     regenerations: Whole = 1
     passages_per_round: Count = 3
-    #: most passages that are graded in all rounds together
-    passages: Count = 6
+    passages: Count = 6  #: most passages that are graded in all rounds together
     grade_tokens: Count = 6
     query_tokens: Count = 32
 
@@ -109,7 +107,6 @@ class SelfRag(PromptedArm[SelfRagParams]):
         return None
 
     async def _rewrite(self, question: str, *, tried: Sequence[str], run: Run) -> str:
-        """Ask the model for another query. Returns the last query if the model writes no query."""
         fields = {"question": question, "tried": "; ".join(tried)}
         done = await self._ask("rewrite", fields, run=run, max_tokens=self._params.query_tokens, stop=("\n",))
         query = done.text.strip().strip("\"'`").strip()
@@ -185,8 +182,7 @@ class SelfRagTrainedParams(PassageParams):
     preset: Literal["small", "paper"] = "small"
     #: the arm searches if P(retrieval) / (P(retrieval) + P(no retrieval)) is above this; 1.0 never searches
     threshold: Share = 0.2
-    #: passages per search; the model reads each in its own call
-    passages: Count = 3
+    passages: Count = 3  #: passages per search; the model reads each in its own call
     relevance_weight: Annotated[float, Field(ge=0.0)] = 1.0
     support_weight: Annotated[float, Field(ge=0.0)] = 1.0
     utility_weight: Annotated[float, Field(ge=0.0)] = 0.5

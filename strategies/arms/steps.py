@@ -1,5 +1,3 @@
-"""Steps that most arms share: searching, and reading an answer from passages."""
-
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, Unpack, cast

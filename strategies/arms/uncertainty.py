@@ -1,5 +1,3 @@
-"""Arms that write ahead, and search if the model is unsure of what it wrote: DRAGIN (Su et al. 2024) and FLARE."""
-
 import math
 import re
 from abc import abstractmethod
@@ -116,11 +114,9 @@ def tokens_between(tokens: Sequence[Token], *, begin: int, end: int) -> tuple[To
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LookaheadParams(PassageParams):
-    #: most sentences of the text (the papers limit its tokens instead)
-    sentences: Count = 3
+    sentences: Count = 3  #: most sentences of the text (the papers limit its tokens instead)
     rounds: Count = 2
-    #: passages per search. Each search replaces the passages of the previous search
-    passages: Count = 2
+    passages: Count = 2  #: passages per search. Each search replaces the passages of the previous search
     #: most tokens of the call that asks for the answer if the text does not contain it
     max_tokens: Count = 24
 
@@ -132,10 +128,8 @@ class LookaheadArm(PromptedArm[Ahead]):
     """Base of the arms that write a text sentence by sentence until it contains "answer is"."""
 
     prompts: ClassVar = {"write": "think_reasoned", "conclude": "conclude"}
-    #: name of the param that limits the tokens of a call
-    capped_by: ClassVar[str]
-    #: stop reason if the model adds nothing to the text
-    nothing_new: ClassVar[str]
+    capped_by: ClassVar[str]  #: name of the param that limits the tokens of a call
+    nothing_new: ClassVar[str]  #: stop reason if the model adds nothing to the text
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         pool = LatestPool(run, cap=self._params.passages)
@@ -219,7 +213,7 @@ class Dragin(LookaheadArm[DraginParams]):
     """Writes ahead. At the first sentence with an uncertain, important word, searches and writes the sentence again.
 
     The value of a word is the share of the sentence's attention that the word receives, times its entropy, times the
-    number of words in the sentence (section 3.1 of the paper). A content word with a value above `theta` triggers a
+    number of words in the sentence (Su et al. 2024, section 3.1). A content word with a value above `theta` triggers a
     search. The query consists of the words from question and text that get most attention from the triggering words. It
     is the question if the model's tokens do not contain the question, or if no word has attention ("query_fallback").
     If the rounds are used up, the text continues without a search ("search_skipped"). Stop reasons: "answer_found",
@@ -298,7 +292,6 @@ class Dragin(LookaheadArm[DraginParams]):
 
 
 def _doubt_and_attention(done: Completion, *, run: Run) -> tuple[Sequence[float], Attention]:
-    """Returns (entropy of each written token, attention). Raises ArmFailed if their shapes do not match."""
     entropy: Sequence[float] = detail_of(done, need="entropy", run=run)
     attention: Attention = detail_of(done, need="attention", run=run)
     if attention.weights.shape[1:] != (len(entropy), len(attention.keys)) or len(entropy) > len(attention.keys):
@@ -341,14 +334,11 @@ class FlareParams(LookaheadParams):
     preset: Literal["small", "paper", "code"] = "small"
     #: the arm searches if the probability of a token is at most this; 0 searches for every sentence
     theta: Share = 0.4
-    #: the query leaves out tokens with a probability of at most this
-    beta: Share = 0.2
+    beta: Share = 0.2  #: the query leaves out tokens with a probability of at most this
     #: whether every sentence is written a second time, even if all its tokens are probable
     second_call: bool = False
-    #: most searches, including the first one with the question
-    rounds: Count = 3
-    #: most words of a query. The first words of a longer query are dropped
-    query_words: Count = 64
+    rounds: Count = 3  #: most searches, including the first one with the question
+    query_words: Count = 64  #: most words of a query. The first words of a longer query are dropped
     sentence_tokens: Count = 40
     presets: ClassVar = preset_table(
         "sentences theta beta second_call rounds sentence_tokens",
@@ -358,7 +348,7 @@ class FlareParams(LookaheadParams):
 
 
 class Flare(LookaheadArm[FlareParams]):
-    """Writes sentence by sentence. A sentence with an improbable token becomes a query, and is written again.
+    """Writes sentence by sentence. A sentence with an improbable token becomes a query (Jiang et al. 2023).
 
     The first search uses the question. If the probabilities of all tokens of a sentence are above `theta`, the sentence
     is accepted (the authors' code writes it again, see `second_call`). Otherwise the query is the sentence without

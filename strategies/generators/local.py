@@ -1,8 +1,3 @@
-"""Local generator: a small language model in this process, which returns probabilities and hidden states.
-
-It is for laptops, tests and single machines. In production use a serving engine such as vLLM over HTTP.
-"""
-
 import asyncio
 import logging
 import threading
@@ -26,18 +21,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ragbandit.local")
 
-#: number of prompts whose token ids are cached, because a prompt's tokens are counted before the prompt is sent
-_CACHED_PROMPTS: Final = 256
-#: device -> default of `max_batch`
-_ROWS: Final = {"cpu": 8, "cuda": 64}
 #: number of tokens that are decoded in addition to the tokens that may contain a stop string
 _TAIL: Final = 8
-#: pause between two decodings of a streamed text, seconds
-_DECODE_PAUSE_S: Final = 0.01
 
 
 class LocalGenerator(Generator):
-    """A Hugging Face language model from a local folder with safetensors.
+    """A Hugging Face language model in this process, from a folder with safetensors.
 
     The model is causal, or has an encoder and a decoder (T5, FLAN-T5, BART). An encoder reads the prefix as a part of
     the prompt, so the answer does not continue the prefix, and attention and hidden states are not available.
@@ -47,8 +36,7 @@ class LocalGenerator(Generator):
     trained_tokens: special tokens that the model was trained to write (as in Self-RAG). They stay in the text, and
     their probabilities are returned, if `Request.want` has "trained_tokens".
     max_batch: most texts that are written concurrently; None for the device's default. Keys and values of max_batch
-    texts of context_tokens must fit in memory. In bfloat16 the other texts of a batch change roundings, and so the text
-    if two tokens are nearly equally probable.
+    texts of context_tokens must fit in memory. In bfloat16 a text may depend on the other texts of its batch.
     Raises ConfigError if the folder, a package or the device is missing, or if the model has state other than keys and
     values (Mamba).
     """
@@ -80,7 +68,7 @@ class LocalGenerator(Generator):
                 raise ConfigError("must be at least 1", field=f"generator.{field}")
         self._set_threads(threads)
         self._tokenizer, self._model = _load(Path(folder).expanduser(), dtype=dtype, device=self._device)
-        self.max_batch = _ROWS[self._device] if max_batch is None else max_batch
+        self.max_batch = max_batch or {"cpu": 8, "cuda": 64}[self._device]
         self._ends = _end_tokens(self._model, self._tokenizer)
         # Greedy decoding; `sample_next` applies the sampling of a request.
         self._model.generation_config = type(self._model.generation_config)(**_decoder_start(self._model))
@@ -92,7 +80,7 @@ class LocalGenerator(Generator):
         added = self._tokenizer.added_tokens_decoder.values()
         self._control_tokens = sorted({token.content for token in added if token.special} - self._trained.keys())
         self._tokenizer_lock = threading.Lock()
-        self._ids = lru_cache(maxsize=_CACHED_PROMPTS)(self._tokenize)
+        self._ids = lru_cache(maxsize=256)(self._tokenize)  # tokens are counted before a prompt is sent
         self._token_text = cache(lambda token: self._text([token], plain=False))
         from ragbandit.strategies.generators.static_batches import Batches
 
@@ -145,11 +133,7 @@ class LocalGenerator(Generator):
         return SequenceState(request, ids=ids, special=self._trained, ends=self._ends)
 
     async def _stream(self, sequence: "SequenceState", outcome: asyncio.Future[None], *, feed: TextFeed) -> None:
-        """Send the growing text to the reader until the text ends.
-
-        The model does not wait for a slow reader, because that would delay the other texts of its batch. The whole text
-        is decoded each time, because single tokens cannot be decoded. The pauses limit the time for decoding.
-        """
+        """Send the growing text to the reader. The model does not wait for a slow reader, to not delay other texts."""
         loop, grown = asyncio.get_running_loop(), asyncio.Event()
 
         def note() -> None:
@@ -161,7 +145,7 @@ class LocalGenerator(Generator):
         while await grown.wait() and not outcome.done():
             grown.clear()
             await feed.grow(self._text(sequence.written(), plain=sequence.plain))
-            await asyncio.sleep(_DECODE_PAUSE_S)
+            await asyncio.sleep(0.01)  # the whole text is decoded each time: single tokens cannot be decoded
 
     async def close(self) -> None:
         self._batches.close()
@@ -243,8 +227,7 @@ class LocalGenerator(Generator):
 def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> list[str]:
     """The text that each token adds to the text of the earlier tokens; "" for a token that only begins a character.
 
-    text: decodes tokens, with U+FFFD for an incomplete character. The joined pieces are text(tokens) without U+FFFD at
-    the end. Each decoding has few tokens, so the time grows linearly with the number of tokens.
+    text: decodes tokens, with U+FFFD for an incomplete character. Each decoding has few tokens, so the time is linear.
     """
     texts = []
     begin = end = 0
@@ -267,7 +250,6 @@ def _consume_error(outcome: asyncio.Future[None]) -> None:
 
 
 def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrainedTokenizerBase", "PreTrainedModel"]:
-    """Returns (tokenizer, model in evaluation mode)."""
     if not (folder / "config.json").is_file():
         raise ConfigError(f"no model in {folder}", field="generator.model", remedy="give a Hugging Face folder")
     import torch

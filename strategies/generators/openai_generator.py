@@ -43,22 +43,11 @@ from ragbandit.strategies.base import (
 )
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
 
-#: timeout of a connection, seconds
-_CONNECT_S: Final = 5.0
 #: longest random pause before the second attempt, seconds. The limit doubles with every further attempt
 _PAUSE_S: Final = 0.5
-#: longest pause before any attempt, seconds
-_LONGEST_PAUSE_S: Final = 60.0
-#: most stop strings that OpenAI accepts. Further stop strings are applied to the reply
-_SENT_STOPS: Final = 4
-#: bytes of English text per token, with a usual tokenizer
-_BYTES_PER_TOKEN: Final = 4
-#: most parts of a stream per token of max_tokens. A server that sends more ignores max_tokens
-_RUNAWAY: Final = 4
-#: most characters of a reply per token of max_tokens
-_LONGEST_TOKEN: Final = 128
-#: longest wait for the token usage after the end of the answer, seconds
-_LATE_USAGE_S: Final = 2.0
+_LONGEST_PAUSE_S: Final = 60.0  #: longest pause before any attempt, seconds
+_BYTES_PER_TOKEN: Final = 4  #: bytes of English text per token, with a usual tokenizer
+_LATE_USAGE_S: Final = 2.0  #: longest wait for the token usage after the end of the answer, seconds
 
 
 class OpenAiGenerator(Generator):
@@ -72,8 +61,7 @@ class OpenAiGenerator(Generator):
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop", "chat"})
-    #: section of the settings that configures this generator, for remedies
-    section = "generator"
+    section = "generator"  #: section of the settings that configures this generator, for remedies
     provider = "openai"
 
     def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
@@ -178,7 +166,7 @@ class OpenAiGenerator(Generator):
 
         if self._server is None:
             options = self._options
-            timeout = openai.Timeout(options.read_s, connect=min(_CONNECT_S, options.read_s))
+            timeout = openai.Timeout(options.read_s, connect=min(5.0, options.read_s))
             self._server = connect(base_url=options.base_url, key=self._key, headers=options.headers, timeout=timeout)
         return self._server
 
@@ -331,8 +319,7 @@ class PartialReply(ModelReply):
         #: number of requests sent, of values in the reply, and of values with text
         self.attempts = self.values = self.parts = 0
         self.first_s: float | None = None
-        #: True if the rest of the stream must not be read
-        self.has_enough = False
+        self.has_enough = False  #: True if the rest of the stream must not be read
 
     @property
     def has_begun(self) -> bool:
@@ -374,12 +361,12 @@ class PartialReply(ModelReply):
             self.tokens[0] = text[dropped:], logprob
 
     def _end_early(self) -> None:
-        """End the text at a stop string or at the maximum length, which some servers ignore."""
-        end, longest = first_stop(self.text, self.request.stop), _LONGEST_TOKEN * self.request.max_tokens
+        """End the text at a stop string, and a text that is much longer than max_tokens, which some servers ignore."""
+        end, longest = first_stop(self.text, self.request.stop), 128 * self.request.max_tokens
         if end is not None:
             self.text, self.finish = self.text[:end], "stop"
             self.has_enough = True
-        elif self.parts > _RUNAWAY * (self.request.max_tokens + 4) or len(self.text) > longest:
+        elif self.parts > 4 * (self.request.max_tokens + 4) or len(self.text) > longest:
             self.text, self.finish = self.text[:longest], "length"
             self.has_enough = True
 
@@ -398,7 +385,7 @@ def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
         "messages": _messages(request.prompt, where=options.prefix),
         options.max_tokens_field: request.max_tokens,
         **{name: value for name, value in sampling.items() if value is not None},
-        "stop": list(filter(None, request.stop))[:_SENT_STOPS],
+        "stop": list(filter(None, request.stop))[:4],  # OpenAI accepts at most 4
         "logprobs": "logprobs" in request.want,
     }
     for name in ("top_k", "stop", "logprobs"):
@@ -410,7 +397,6 @@ def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
 
 
 def _chat_body(chat: Mapping[str, Any], *, options: OpenAiOptions) -> dict[str, Any]:
-    """The caller's chat completion, with the token limit in the field that the server expects."""
     body = dict(chat)
     for limit in (body.pop("max_completion_tokens", None), body.pop("max_tokens", None)):
         if limit is not None:

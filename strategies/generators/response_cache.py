@@ -76,7 +76,6 @@ class CachedGenerator(GeneratorAround):
 
 
 def request_key(request: Request, *, generator: str, version: str) -> str:
-    """SHA-256 of the generator and the request, without the deadline."""
     identity = {
         "format": _FORMAT,
         "generator": generator,

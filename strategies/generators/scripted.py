@@ -19,8 +19,7 @@ class Scripted:
 
 
 Reply = str | Scripted
-#: a word with the white space before it, or the white space at the end
-_PIECE = re.compile(r"\s*\S+|\s+$")
+_PIECE = re.compile(r"\s*\S+|\s+$")  #: a word with the white space before it, or the white space at the end
 
 
 class ScriptedGenerator(Generator):

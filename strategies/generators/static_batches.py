@@ -1,17 +1,14 @@
 """Static batches: transformers' `generate` writes the texts of all waiting calls together.
 
 A batch runs until its last text has ended. A finished text is returned at once, and new calls wait for the next batch.
-Attention and hidden states need a further pass over the written tokens with "eager" attention, because fused kernels do
-not return them.
 """
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -39,22 +36,17 @@ log = logging.getLogger("ragbandit.local")
 
 #: pause before a batch, seconds, so that callers that were just answered can send their next call
 _GATHER_S: Final = 0.005
-#: largest ratio of the padded length of a batch to the total length of its prompts
-_MOST_PADDED: Final = 2.0
+_MOST_PADDED: Final = 2.0  #: largest ratio of the padded length of a batch to the total length of its prompts
 #: number of prompt tokens after which the model checks again whether a caller still waits
 _CHUNK: Final = 512
 
 #: needs that are computed from the distribution of every token
 _PROBABILITIES: Final[frozenset[Need]] = frozenset({"logprobs", "entropy", "trained_tokens"})
-#: lowest temperature; a much lower temperature is 0 in float32
-_COLDEST: Final = 1e-6
+_COLDEST: Final = 1e-6  #: lowest temperature; a much lower temperature is 0 in float32
 
 
 def sample_next(logits: Tensor, *, sequences: "Sequence[SequenceState]") -> None:
-    """Append the next token and its probabilities to every sequence. logits: shape (sequences, vocabulary).
-
-    All sequences must have the same special tokens. Tokens and probabilities leave the device in one transfer.
-    """
+    """Append the next token and its probabilities to every sequence. logits: shape (sequences, vocabulary)."""
     tokens = logits.argmax(-1)  # (sequences,)
     for row, sequence in enumerate(sequences):
         sampling = sequence.request.sampling
@@ -62,7 +54,7 @@ def sample_next(logits: Tensor, *, sequences: "Sequence[SequenceState]") -> None
             sequence.dice = sequence.dice or torch.Generator().manual_seed(sampling.seed)
             tokens[row] = _draw(logits[row], sampling=sampling, dice=sequence.dice)
     rows = [row for row, sequence in enumerate(sequences) if sequence.request.want & _PROBABILITIES]
-    flat = tokens.double()  # represents every id exactly
+    flat = tokens.double()  # represents every id exactly, so that everything leaves the device in one transfer
     if rows:
         special = list(sequences[0].special.values())
         statistics = _token_statistics(logits[rows], tokens=tokens[rows], special=special)  # (rows, F)
@@ -100,31 +92,24 @@ def read_details(
     model: PreTrainedModel, *, past: Cache, tokens: Sequence[int], want: frozenset[Need]
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Returns need -> array (see text_feed) of the written tokens. past: keys and values of the prompt."""
-    ids = torch.tensor([tokens], device=model.device)
-    with _eager(model):
+    default = model.config._attn_implementation  # noqa: SLF001 - transformers documents this name
+    model.set_attn_implementation("eager")  # fused kernels return no attention
+    try:
         output = model(
-            input_ids=ids,
+            input_ids=torch.tensor([tokens], device=model.device),
             cache=past,
             output_attentions="attention" in want,
             output_hidden_states="hidden_states" in want,
             logits_to_keep=1,
         )
+    finally:
+        model.set_attn_implementation(default)
     details = {}
     if "attention" in want:
         details["attention"] = output.attentions[-1][0].float().cpu().numpy()
     if "hidden_states" in want:
         details["hidden_states"] = torch.stack([state[0, -1] for state in output.hidden_states]).float().cpu().numpy()
     return details
-
-
-@contextmanager
-def _eager(model: PreTrainedModel) -> Iterator[None]:
-    default = model.config._attn_implementation  # noqa: SLF001 - transformers documents this name
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(default)
 
 
 class SequenceState:

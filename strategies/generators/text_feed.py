@@ -27,10 +27,8 @@ class TextFeed:
         self._sink = request.sink
         self._stops = tuple(filter(None, request.stop))
         self._began = time.monotonic()
-        #: seconds until the first piece was sent; None before that
-        self.first_s: float | None = None
-        #: text that was passed to the sink, even if the sink raised
-        self.delivered = ""
+        self.first_s: float | None = None  #: seconds until the first piece was sent; None before that
+        self.delivered = ""  #: text that was passed to the sink, even if the sink raised
 
     @property
     def has_reader(self) -> bool:
@@ -87,8 +85,7 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
-#: most tokens that a chat template adds to a turn
-TURN_TOKENS = 8
+TURN_TOKENS = 8  #: most tokens that a chat template adds to a turn
 _NAMES = {"user": "User", "assistant": "Assistant"}
 
 

@@ -46,10 +46,8 @@ _STARTER_WORDS = (
 _STARTERS = frozenset(_STARTER_WORDS.split())
 _LIST_NUMBER = re.compile(r"\(?\d{1,3}[.)]+$")
 _NEXT_WORD = re.compile(r"\s++[\"'“\u2018(]*+(\w[\w']{0,15})")
-#: number of characters before a full stop in which an abbreviation is searched
-_TAIL = 16
-#: characters that count as one word in a run without white space, for example in Chinese text
-_RUN = 20
+_TAIL = 16  #: number of characters before a full stop in which an abbreviation is searched
+_RUN = 20  #: characters that count as one word in a run without white space, for example in Chinese text
 _WORD = re.compile(rf"\S{{1,{_RUN}}}")
 
 
@@ -171,7 +169,6 @@ def is_content(word: str) -> bool:
 
 
 def has_answer(sentence: str) -> bool:
-    """Whether the sentence contains "answer is"; case is ignored."""
     return _MARKER.search(sentence) is not None
 
 
@@ -225,10 +222,8 @@ class Sifted:
     skipped: tuple[tuple[str, str], ...]  #: (id, reason) of the skipped passages, in order
 
 
-#: most words of a passage (from IRCoT)
-_MOST_WORDS = 600
-#: similarity, 0 to 100, from which two passages are duplicates (from IRCoT)
-_ALIKE = 90.0
+_MOST_WORDS = 600  #: most words of a passage (from IRCoT)
+_ALIKE = 90.0  #: similarity, 0 to 100, from which two passages are duplicates (from IRCoT)
 
 
 class PassagePool:
@@ -278,19 +273,13 @@ class PassagePool:
 
 
 _NEGATION = re.compile(r"(?:\b(?:not|never|neither|nor|cannot)|n['\u2019]t)\s+(?:\w+\s+)?$", re.IGNORECASE)
-#: number of characters before a label in which a negation is searched
-_NEGATION_REACH = 40
 #: text between two labels if the model repeats its options instead of choosing one
 _EITHER = re.compile(r"[\s\"'`*]*+(?:/|\||,?\s*+\bor\b)[\s\"'`*]*+", re.IGNORECASE)
 
-_QUOTES = frozenset("\"'`")
 #: bullet before an item of a list: "- ", "2) ", "Question 1: "
 _BULLET = re.compile(
     r"[\s\-*\u2022>]{0,8}(?:(?:question|query|q)?\s{0,2}\(?\d{1,2}\s{0,2}[.):]+(?!\d))?[\s*]{0,4}", re.IGNORECASE
 )
-
-_YES = ("yes", "true")
-_NO = ("no", "false")
 
 #: number of an item: "1. ", "Passage [2]: ", "- 3) " or '"4": '; inside a line see `_is_heading`
 _PARSING_LIST_NUMBER = re.compile(
@@ -308,7 +297,7 @@ def parsed_items(text: str, *, most: int) -> tuple[str, ...]:
     items: dict[str, str] = {}
     for line in text.splitlines():
         item = _BULLET.sub("", line, count=1).strip()
-        if item[:1] in _QUOTES and item[:1] == item[-1:]:
+        if item[:1] in ('"', "'", "`") and item[:1] == item[-1:]:
             item = item[1:-1].strip()
         if item and not item.endswith(":"):
             items.setdefault(item.casefold(), item)
@@ -323,7 +312,7 @@ def parsed_label(text: str, *, labels: Sequence[str]) -> str | None:
     """
     mentions = _mentions(text, labels=labels)
     for position, (mention, label) in enumerate(mentions):
-        before = text[max(0, mention.start() - _NEGATION_REACH) : mention.start()]
+        before = text[max(0, mention.start() - 40) : mention.start()]
         if not _NEGATION.search(before) and not _is_choice(text, mentions=mentions, position=position):
             return label
     return None
@@ -346,8 +335,8 @@ def _is_choice(text: str, *, mentions: Sequence[tuple[re.Match[str], str]], posi
 
 def parsed_yes_no(text: str) -> bool | None:
     """True if `parsed_label` finds yes or true, False if it finds no or false, else None."""
-    label = parsed_label(text, labels=_YES + _NO)
-    return None if label is None else label in _YES
+    label = parsed_label(text, labels=("yes", "true", "no", "false"))
+    return None if label is None else label in ("yes", "true")
 
 
 def parsed_numbered_labels(text: str, *, labels: Sequence[str], count: int) -> Mapping[int, str]:

@@ -30,13 +30,11 @@ _SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
 _SECTION = re.compile(rf"^[^\S\n]*\[({'|'.join(_SECTIONS)})\][^\S\n]*$", re.MULTILINE)
 #: a field is a word in braces, also in upper case: {Question} is a field, {"a": 1} is text
 _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
-#: most characters of a wrong path in an error
-_SHOWN = 200
+_SHOWN = 200  #: most characters of a wrong path in an error
 #: heading of a template in a file with several templates
 _NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)
 _PACKAGE = "ragbandit.strategies.prompting"
-#: fields whose values are not given by the arm
-_OWN_FIELDS = frozenset({"demonstrations", "passages"})
+_OWN_FIELDS = frozenset({"demonstrations", "passages"})  #: fields whose values are not given by the arm
 _PASSAGE_FIELDS = ("number", "title", "text")
 
 
@@ -286,11 +284,9 @@ def _put(text: str, values: Mapping[str, str]) -> str:
 class Showing(TypedDict, total=False):
     """Options of a prompt in addition to the fields of its template."""
 
-    #: pool whose passages are shown, unless `passages` is set
-    pool: PassagePool | None
+    pool: PassagePool | None  #: pool whose passages are shown, unless `passages` is set
     passages: Sequence[Passage] | None
-    #: most words of a passage, 350 by default
-    passage_words: int
+    passage_words: int  #: most words of a passage, 350 by default
     #: whether to include the earlier messages of the conversation; set it for the call that writes the answer
     conversation: bool
 

@@ -27,16 +27,14 @@ __all__ = ["FORMAT", "Bm25Retriever", "build_index", "read_corpus"]
 FORMAT = 2
 
 _FIELDS = ("title", "text")
-#: number of passages between two reports of progress
-_BATCH = 1000
+_BATCH = 1000  #: number of passages between two reports of progress
 _SETTINGS = {"k1": 1.2, "b": 0.75, "method": "lucene"}
 _ANALYZER = {"stemmer": "english", "stop_words": "lucene-english"}
 
 _STOP_WORDS = frozenset(STOPWORDS_EN)
 _POSSESSIVE = re.compile("['\u2019]s\\b")
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-#: a word in an index of format 1
-_EARLIER_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")
+_EARLIER_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")  #: a word in an index of format 1
 
 # On import bm25s sets its logger to DEBUG, which would flood every handler of the root logger.
 logging.getLogger("bm25s").setLevel(logging.WARNING)

@@ -24,8 +24,7 @@ log = logging.getLogger("ragbandit.documents")
 
 #: most characters of a passage from a document; about 130 words, which every encoder reads completely
 CHARACTERS = 800
-#: most characters of a field of a corpus
-MAX_PASSAGE: Final = 1_000_000
+MAX_PASSAGE: Final = 1_000_000  #: most characters of a field of a corpus
 MAX_DOCUMENT: Final = 64 * 1024 * 1024  #: bytes
 
 #: front matter at the beginning of a Markdown file
@@ -240,10 +239,9 @@ def passage_line(passage: Passage) -> bytes:
 
 
 class PassageReader:
-    """Reads the passages for the build of an index in batches, and computes their number and sha256.
+    """Reads the passages of an index in batches. Raises InvalidInput if there are no passages, or two with the same id.
 
-    progress: called with the number of passages done. Raises InvalidInput if there are no passages, or two with the
-    same id.
+    progress: called with the number of passages done.
     """
 
     def __init__(self, rows: Iterable[Passage], *, progress: Callable[[int], None] = lambda _: None) -> None:

@@ -21,10 +21,8 @@ if TYPE_CHECKING:  # the metadata of an index can be read without torch
 Distance = Literal["cosine", "dot", "euclid"]
 #: batches of (passages, their vectors). The vectors have the shape (passages, width); None in an index without vectors
 Batches = Iterable[tuple[list[Passage], npt.NDArray[np.float32] | None]]
-#: passages per batch of a build
-BATCH: Final = 256
-#: most connections of a retriever
-CONNECTIONS: Final = 10
+BATCH: Final = 256  #: passages per batch of a build
+CONNECTIONS: Final = 10  #: most connections of a retriever
 
 
 class DatabaseRetriever(Retriever):
@@ -35,12 +33,10 @@ class DatabaseRetriever(Retriever):
     """
 
     kind: ClassVar[str]
-    #: exceptions that the client of the database raises
-    errors: ClassVar[tuple[type[Exception], ...]]
+    errors: ClassVar[tuple[type[Exception], ...]]  #: exceptions that the client of the database raises
     #: passages, sha256, created_at, model and width of the index; empty if RagBandit did not build the index
     meta: Mapping[str, Json]
-    #: numbers in a vector; None without vectors
-    width: int | None
+    width: int | None  #: numbers in a vector; None without vectors
     _encoder: "SentenceEncoder | None"
 
     def __init__(self, *, index: str, fields: Mapping[str, str] | None = None, label: str | None = None) -> None:

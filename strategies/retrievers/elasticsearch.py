@@ -1,9 +1,3 @@
-"""Searches passages in an Elasticsearch server, version 8 or 9, by words or by meaning.
-
-The name of the index is an alias of the index "NAME-a" or "NAME-b". A build fills the unused index and then moves the
-alias, so searches see either all old or all new passages.
-"""
-
 import itertools
 import logging
 from typing import Any, ClassVar, Final, Literal
@@ -27,14 +21,8 @@ Search = Literal["words", "meaning"]
 
 #: most distinct words of a query. Each is searched in two fields, and small servers accept at most 1,024 clauses
 MAX_WORDS = 500
-_BULK_BYTES = 10 * 1024 * 1024
-#: timeout of a request during a build, seconds
-_BUILD_S: Final = 30.0
-#: most bytes of an id that the server accepts
-_LONGEST_ID = 512
-#: most characters of the server's reason in an error message
-_REASON: Final = 500
-_LOG: Final = "see the Elasticsearch server's log"
+_LONGEST_ID = 512  #: most bytes of an id that the server accepts
+_REASON: Final = 500  #: most characters of the server's reason in an error message
 #: (part of "<status> type reason" of an error, its remedy); the first match is used
 _REMEDIES: Final = (
     ("flood", "make room on the server's disk, or add a node; the block then goes away by itself"),
@@ -56,8 +44,10 @@ logging.getLogger("elastic_transport").setLevel(logging.ERROR)
 
 
 class ElasticsearchRetriever(DatabaseRetriever):
-    """Searches an index of Elasticsearch.
+    """Searches passages in an Elasticsearch server, version 8 or 9.
 
+    The name of the index is an alias of the index "NAME-a" or "NAME-b". A build fills the unused index and then moves
+    the alias, so searches see either all old or all new passages.
     search: "words" adds the BM25 scores of title and text, as in IRCoT and Adaptive-RAG. "meaning" finds approximate
     nearest neighbours of the query's vector, and needs an encoder.
     timeout_s: timeout of a request, which the client sends up to three times if the server is busy or unreachable.
@@ -121,7 +111,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
         return int(self._client.count(index=self.index)["count"])
 
     def _fill(self, batches: Batches, *, meta: dict[str, Json]) -> None:
-        client = self._client.options(request_timeout=_BUILD_S, max_retries=3, retry_on_timeout=True)
+        client = self._client.options(request_timeout=30.0, max_retries=3, retry_on_timeout=True)
         live, building = self._places(client)
         numbers = itertools.count(1)
         text = {"type": "text", "analyzer": "english"}
@@ -141,7 +131,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
                 for document, vector in zip(documents, vectors.tolist(), strict=True):
                     document["vector"] = vector
             writes = ({"_index": building, "_id": row["id"], "_source": row} for row in documents)
-            bulk(client, writes, max_retries=5, initial_backoff=1, max_chunk_bytes=_BULK_BYTES)
+            bulk(client, writes, max_retries=5, initial_backoff=1, max_chunk_bytes=10 * 1024 * 1024)
         meta |= {"format": FORMAT, "settings": {"analyzer": "english", "k1": 1.2, "b": 0.75}}
         client.indices.put_settings(index=building, settings={"refresh_interval": None})
         client.indices.put_mapping(index=building, meta={"ragbandit": {**meta, "complete": True}})
@@ -191,7 +181,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
             remedy = build_command("elasticsearch", index=self.index)
             return kind(f"the index {self.index!r} does not exist", field="retriever.index", remedy=remedy)
         signs = f"<{status}> {name} {reason}".lower()
-        remedy = next((remedy for sign, remedy in _REMEDIES if sign in signs), _LOG)
+        remedy = next((remedy for sign, remedy in _REMEDIES if sign in signs), "see the Elasticsearch server's log")
         return kind(f"Elasticsearch refuses {refused}: {reply}", remedy=remedy)
 
     _storable = staticmethod(encodable)

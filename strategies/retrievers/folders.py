@@ -51,12 +51,9 @@ class FolderRetriever(Retriever):
     corpus. Raises ConfigError if the index is missing, damaged or of an unknown format.
     """
 
-    #: value of the setting `retriever.name`
-    kind: ClassVar[str]
-    #: version of the folder's layout and of the analyzer
-    format: ClassVar[int | str]
-    #: earlier versions that can be read
-    earlier_formats: ClassVar[frozenset[int | str]] = frozenset()
+    kind: ClassVar[str]  #: value of the setting `retriever.name`
+    format: ClassVar[int | str]  #: version of the folder's layout and of the analyzer
+    earlier_formats: ClassVar[frozenset[int | str]] = frozenset()  #: earlier versions that can be read
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)

@@ -11,10 +11,9 @@ and does not begin with an article. A word has no possessive 's.
 common: sorted words that are not names, although a question may write them with a capital. passages: their number.
 You can provide your own table with these fields (page views, for example); its numbers need not be whole.
 
-A passage mentions its title, without "(...)" at the end. It also mentions every run of words in title and text that
-begins with a capitalised word, ends with a capitalised word or a number, and has only such words and name particles
-("of", "the", "von") in between. Parts of a run count too: "president barack obama" mentions "barack obama" and "obama".
-Words that the texts write more often without a capital are common, and are a key only in a title of several words.
+A passage mentions its title, and every run of words that begins with a capitalised word, ends with a capitalised word
+or a number, and has only such words and name particles ("of", "the", "von") in between. Parts of a run count too.
+Words that the texts write more often without a capital are common.
 """
 
 import json

@@ -21,8 +21,7 @@ KEYS: Final = {"title": "title", "text": "text", "url": "url"}
 _FARTHER: Final = frozenset({models.Distance.EUCLID, models.Distance.MANHATTAN})
 #: namespace of the UUIDs that are made from passage ids
 _NAMESPACE: Final = uuid.UUID("5d2b7f36-2f0c-4f5c-9f57-0d2f3d6f7a11")
-#: smallest number of candidates in a search of the HNSW graph
-_CANDIDATES: Final = 100
+_CANDIDATES: Final = 100  #: smallest number of candidates in a search of the HNSW graph
 
 
 class QdrantRetriever(DatabaseRetriever):

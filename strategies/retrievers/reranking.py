@@ -16,8 +16,7 @@ from ragbandit.strategies.base import Hit, Passage, Retriever, at_once, log_exce
 class Reranker(Protocol):
     """Reorders hits; all calls come from one event loop. It may have `async def close(self)`."""
 
-    #: identifies the reranker in every outcome
-    name: str
+    name: str  #: identifies the reranker in every outcome
 
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
         """Return the same hits with new scores, best first. If it raises, the search fails with ArmFailed."""
@@ -86,8 +85,7 @@ class RerankedRetriever(Retriever):
         return ArmFailed(f"the reranker {self._rerank.name} {fault}", remedy=remedy)
 
 
-#: constant of reciprocal rank fusion, as in the paper
-CONSTANT = 60
+CONSTANT = 60  #: constant of reciprocal rank fusion, as in the paper
 
 
 def fuse(lists: Sequence[Sequence[Hit]], *, k: int) -> tuple[Hit, ...]:
@@ -137,7 +135,6 @@ class HybridRetriever(Retriever):
 class MemoryRetriever(Retriever):
     """Finds passages in a list. The score is the number of distinct words that query and passage have in common.
 
-    Passages with equal scores stay in the order of the list; passages without a common word are left out.
     seconds: duration of a search. fail_at: numbers of the searches, from 1, that raise ArmFailed.
     Attributes: `queries` has every query; `closed` is True after `close`.
     """
@@ -160,7 +157,6 @@ class MemoryRetriever(Retriever):
             raise ArmFailed(f"the retriever fails at search {number}")
         query_words = set(words(query))
         hits = [Hit(passage=passage, score=float(len(query_words & terms))) for passage, terms in self._passages]
-        # sorted() keeps the order of equal scores.
         return tuple(sorted((hit for hit in hits if hit.score > 0), key=lambda hit: -hit.score)[: max(0, k)])
 
     async def close(self) -> None:

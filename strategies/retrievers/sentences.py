@@ -22,9 +22,6 @@ from ragbandit.strategies.retrievers.corpus import PassageReader, model_text
 from ragbandit.strategies.retrievers.folders import FolderRetriever, best_positions, new_index, stored, write_meta
 from ragbandit.strategies.retrievers.reranking import Reranker
 
-#: most tokens of a text if the model's folder sets no limit
-_TOKENS = 256
-
 
 class SentenceEncoder:
     """Encodes texts with the Hugging Face model and the tokenizer in a folder.
@@ -38,7 +35,7 @@ class SentenceEncoder:
     def __init__(self, folder: Path | str, *, name: str | None = None) -> None:
         self._folder = Path(folder)
         self._first_token = _takes_first_token(self._folder)
-        self._tokens = int(_read(self._folder / "sentence_bert_config.json").get("max_seq_length") or _TOKENS)
+        self._tokens = int(_read(self._folder / "sentence_bert_config.json").get("max_seq_length") or 256)
         self._device = device_of("auto", field="device")
         self._tokenizer: Any = load_model("AutoTokenizer", self._folder, field="retriever.model")
         model = load_model("AutoModel", self._folder, field="retriever.model")
@@ -114,14 +111,7 @@ def _read(file: Path) -> Any:
         raise ConfigError(f"{file} cannot be read: {error}", field="retriever.model") from error
 
 
-#: most tokens of a question with a passage if neither tokenizer nor model sets a limit
-_CROSS_ENCODER_TOKENS = 512
-#: limits from this number are ignored, because tokenizers without a limit return 10^30
-_NO_LIMIT = 1_000_000
-#: number of passages in a forward pass
-_PAIRS = 16
-#: a text is cut to this number of characters per token that the model can read, which saves time in the tokenizer
-_CHARACTERS_PER_TOKEN = 32
+_PAIRS = 16  #: number of passages in a forward pass
 
 
 class CrossEncoder(Reranker):
@@ -176,7 +166,7 @@ class CrossEncoder(Reranker):
         return scores
 
     def _forward(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        size = self._tokens * _CHARACTERS_PER_TOKEN
+        size = self._tokens * 32  # characters; cutting the texts saves time in the tokenizer
         # With "only_second" nothing of the passage is left if the question is longer than the model's limit.
         queries, passages = [clean(query)[:size]] * len(texts), [clean(text)[:size] for text in texts]
         options = {"truncation": "longest_first", "max_length": self._tokens, "padding": True, "return_tensors": "pt"}
@@ -204,7 +194,8 @@ def _longest(tokenizer: Any, model: Any) -> int:
     for name, layer in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(layer, torch.nn.Embedding):
             limits.append(layer.num_embeddings - (0 if layer.padding_idx is None else layer.padding_idx + 1))
-    return min((int(limit) for limit in limits if 0 < limit < _NO_LIMIT), default=_CROSS_ENCODER_TOKENS)
+    # Tokenizers without a limit return 10^30.
+    return min((int(limit) for limit in limits if 0 < limit < 1_000_000), default=512)
 
 
 def _unusable(folder: Path, *, fault: str) -> ConfigError:
@@ -215,8 +206,7 @@ def _unusable(folder: Path, *, fault: str) -> ConfigError:
 FORMAT = "dense-1"
 
 _VECTORS = "vectors.float16"
-#: passages per batch of a build
-_BATCH = 256
+_BATCH = 256  #: passages per batch of a build
 #: number of vectors in one product. Their float32 copy fits in the processor's cache, which is ten times as fast
 _BLOCK = 2_048
 

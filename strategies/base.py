@@ -108,8 +108,7 @@ class Completion:
     first_s: float | None = field(default=None, compare=False)
     cached_tokens: int = 0  #: prompt tokens that the provider read from its prompt cache
     cache_write_tokens: int = 0  #: prompt tokens that the provider wrote to its prompt cache
-    #: completion tokens that a reasoning model used for thinking; None if unknown
-    reasoning_tokens: int | None = None
+    reasoning_tokens: int | None = None  #: completion tokens used for thinking; None if unknown
     estimated: bool = False  #: whether the token counts are estimates, because the server did not report them
 
 

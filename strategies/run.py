@@ -147,8 +147,7 @@ class Run:
     #: whether another arm answers if this arm fails before its first text; if so, calls are not repeated
     has_successor: bool = False
     draft: str | None = None  #: best answer so far; it becomes the answer if the budget ends the arm
-    #: `details["reply"]` of the last chat, see `Request.chat`
-    reply: Mapping[str, Json] = field(default_factory=dict)
+    reply: Mapping[str, Json] = field(default_factory=dict)  #: `Completion.details["reply"]` of the last chat
     partial: str = ""  #: text of the last call if the deadline cut it short, otherwise ""
     #: id -> passage, for the passages shown to the model, in the order of their first use
     shown: dict[str, Passage] = field(default_factory=dict, init=False)
@@ -202,7 +201,6 @@ class Run:
         self.stream.note(text)
 
     def passage_cap(self, cap: int) -> int:
-        """The smaller one of `cap` and the budget's cap on passages."""
         return cap if self.budget.passages is None else min(cap, self.budget.passages)
 
     def show(self, passages: int) -> None:

@@ -179,8 +179,7 @@ class MultiStep(PromptedArm[MultiStepParams]):
 
 
 _USEFUL = "useful"
-#: verdicts on a passage; small models write "not useful" for "useless"
-_VERDICTS = (_USEFUL, "useless", "not useful")
+_VERDICTS = (_USEFUL, "useless", "not useful")  #: small models write "not useful" for "useless"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

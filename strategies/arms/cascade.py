@@ -47,10 +47,8 @@ class CascadeParams(ArmParams):
     first: _Part
     then: _Part  #: arm that answers if one of the conditions below holds, or if the first arm fails
     empty: bool = False  #: condition: the first answer is empty. The other conditions include this one
-    #: condition: the first answer abstains: it is empty, or starts or ends with one of `forms`
-    abstains: bool = False
-    #: condition: this third arm, which is asked too, gives a different answer
-    differs_from: _Part | None = None
+    abstains: bool = False  #: condition: the first answer is empty, or starts or ends with one of `forms`
+    differs_from: _Part | None = None  #: condition: this third arm gives a different answer
     #: condition: this function, "package.module:function", returns less than `check_below`; see `reward.check`
     check: Annotated[str, Field(min_length=1)] | None = None
     check_below: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
@@ -58,8 +56,7 @@ class CascadeParams(ArmParams):
     judge: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     #: condition: the mean log-probability of the answer's tokens is below this. The first arm's model must return them
     logprob: Annotated[float, Field(le=0.0)] | None = None
-    #: phrases that mean "no answer"; they replace the built-in phrases
-    forms: list[str] = field(default_factory=list)
+    forms: list[str] = field(default_factory=list)  #: phrases that mean "no answer"; [] for built-in phrases
 
 
 class Check(Protocol):

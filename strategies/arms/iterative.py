@@ -18,8 +18,7 @@ from ragbandit.strategies.run import Answer, Run
 
 _ACTION_LINE = re.compile(r"\baction\s*+(?:\d++\s*+)?:", re.IGNORECASE)
 _ACTION = re.compile(r"[\s\"'`*]*(?P<verb>[A-Za-z]\w*)\s*(?:\[(?P<square>[^\n]*)|\((?P<round>[^\n]*))")
-#: stop strings: these lines come from the arm, not from the model
-_NEXT_TURN = ("\nObservation", "\nQuestion")
+_NEXT_TURN = ("\nObservation", "\nQuestion")  #: stop strings: the arm writes these lines, not the model
 _ALLOWED = "Write search[topic], lookup[word] or finish[answer]."
 
 
@@ -101,7 +100,6 @@ class React(PromptedArm[ReactParams]):
         return await self._answer_unfinished(question, stop_reason=stop_reason, run=run, library=library)
 
     async def _think(self, question: str, *, turns: Sequence[str], run: Run) -> tuple[str, Action | None]:
-        """Ask the model for a thought and an action. Asks for the action once more if it cannot be parsed."""
         start = f"Thought {len(turns) + 1}:"
         done = await self._continue(question, turns=turns, start=start, purpose="think", run=run, stop=_NEXT_TURN)
         line = _ACTION_LINE.search(done.text)

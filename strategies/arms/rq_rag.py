@@ -20,8 +20,7 @@ Choice = Literal["vote", "confidence"]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RqRagParams(ReaderParams):
     preset: Literal["small", "paper", "chat"] = "small"
-    #: True to follow all refinements and choose among their answers, False to follow one path
-    tree: bool = False
+    tree: bool = False  #: True to follow all refinements, False to follow one path
     #: answer of a tree: the most frequent answer ("vote"), or the answer with the most probable tokens ("confidence")
     choose: Choice = "vote"
     depth: Count = 1  #: most refinements on a path

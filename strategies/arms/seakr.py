@@ -36,16 +36,14 @@ class SeakrParams(PassageParams):
     #: layer whose hidden states are compared; 0 for the embedding, None for the middle layer
     layer: Whole | None = None
     samples: Annotated[int, Field(ge=2)] = 4
-    #: temperature of the samples; `top_p` and `top_k` are those of the samples too
     temperature: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
-    top_k: Whole = 50
+    top_k: Whole = 50  #: number of most probable tokens to sample from; 0 for all
     seed: Whole = 0  #: seed of the first sample; it grows by 1 with each sample
     passages: Count = 3  #: passages per search; the model reads each in its own call
     kept_passages: Count = 3  #: most passages that the chain keeps; for `hops: multi`
     sentences: Count = 3
-    #: probability from which a word of a proposed sentence is used for the query; for `hops: multi`
-    sure: Share = 0.9
+    sure: Share = 0.9  #: probability from which a word is used in the query; for `hops: multi`
     sentence_tokens: Count = 40
     sample_tokens: Count = 24
     max_tokens: Count = 24

@@ -30,8 +30,7 @@ class SelfRagParams(ReaderParams):
     #: Adaptive-Note paper, with caps added; "chat" is for large chat models
     preset: Literal["small", "paper", "chat"] = "small"
     rewrites: Whole = 1  #: most rewritten questions
-    #: most further answers in a round after an answer that the passages do not support
-    regenerations: Whole = 1
+    regenerations: Whole = 1  #: most further answers in a round if the passages do not support the answer
     passages_per_round: Count = 3
     passages: Count = 6  #: most passages that are graded in all rounds together
     grade_tokens: Count = 6
@@ -170,8 +169,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
 _WANT: frozenset[Need] = frozenset({"logprobs", "trained_tokens"})
 #: for each written token a mapping: trained token -> its log-probability at this place
 Trained = Sequence[Mapping[str, float]]
-#: scores of the five utility tokens, from the least to the most useful
-_UTILITY_SCORES = (-1.0, -0.5, 0.0, 0.5, 1.0)
+_UTILITY_SCORES = (-1.0, -0.5, 0.0, 0.5, 1.0)  #: scores of the five `utility_tokens`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -117,8 +117,7 @@ class LookaheadParams(PassageParams):
     sentences: Count = 3  #: most sentences of the text (the papers limit its tokens instead)
     rounds: Count = 2
     passages: Count = 2  #: passages per search. Each search replaces the passages of the previous search
-    #: most tokens of the call that asks for the answer if the text does not contain it
-    max_tokens: Count = 24
+    max_tokens: Count = 24  #: most tokens of the answer if the text does not contain it
 
 
 Ahead = TypeVar("Ahead", bound=LookaheadParams)
@@ -332,11 +331,9 @@ class FlareParams(LookaheadParams):
     #: "small" is for local models of a few hundred million parameters; "paper" is the paper's setting for
     #: 2WikiMultihopQA; "code" adds the behaviour of the authors' program, see `second_call`
     preset: Literal["small", "paper", "code"] = "small"
-    #: the arm searches if the probability of a token is at most this; 0 searches for every sentence
-    theta: Share = 0.4
+    theta: Share = 0.4  #: the arm searches if a token's probability is at most this; 0 to always search
     beta: Share = 0.2  #: the query leaves out tokens with a probability of at most this
-    #: whether every sentence is written a second time, even if all its tokens are probable
-    second_call: bool = False
+    second_call: bool = False  #: whether every sentence is written again, even if all its tokens are probable
     rounds: Count = 3  #: most searches, including the first one with the question
     query_words: Count = 64  #: most words of a query. The first words of a longer query are dropped
     sentence_tokens: Count = 40

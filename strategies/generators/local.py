@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ragbandit.local")
 
-#: number of tokens that are decoded in addition to the tokens that may contain a stop string
-_TAIL: Final = 8
+_TAIL: Final = 8  #: number of tokens that are decoded in addition to a stop string
 
 
 class LocalGenerator(Generator):
@@ -292,7 +291,6 @@ def _decoder_start(model: "PreTrainedModel") -> dict[str, int | None]:
 
 
 def _token_ids(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> dict[str, int]:
-    """Returns token -> id. Raises ConfigError for a token that the model does not have."""
     vocabulary = tokenizer.get_vocab()
     missing = [name for name in names if name not in vocabulary]
     if missing:

@@ -37,8 +37,7 @@ log = logging.getLogger("ragbandit.local")
 #: pause before a batch, seconds, so that callers that were just answered can send their next call
 _GATHER_S: Final = 0.005
 _MOST_PADDED: Final = 2.0  #: largest ratio of the padded length of a batch to the total length of its prompts
-#: number of prompt tokens after which the model checks again whether a caller still waits
-_CHUNK: Final = 512
+_CHUNK: Final = 512  #: number of prompt tokens between two checks whether callers still wait
 
 #: needs that are computed from the distribution of every token
 _PROBABILITIES: Final[frozenset[Need]] = frozenset({"logprobs", "entropy", "trained_tokens"})
@@ -56,7 +55,7 @@ def sample_next(logits: Tensor, *, sequences: "Sequence[SequenceState]") -> None
     rows = [row for row, sequence in enumerate(sequences) if sequence.request.want & _PROBABILITIES]
     flat = tokens.double()  # represents every id exactly, so that everything leaves the device in one transfer
     if rows:
-        special = list(sequences[0].special.values())
+        special = list(sequences[0].special.values())  # the same for all sequences
         statistics = _token_statistics(logits[rows], tokens=tokens[rows], special=special)  # (rows, F)
         flat = torch.cat([flat, statistics.flatten()])
     numbers = flat.tolist()
@@ -113,8 +112,6 @@ def read_details(
 
 
 class SequenceState:
-    """The state of a request: its prompt, the tokens written so far, and whether its caller still waits."""
-
     def __init__(
         self, request: Request, *, ids: Sequence[int], special: Mapping[str, int], ends: frozenset[int]
     ) -> None:

@@ -31,8 +31,7 @@ _SECTION = re.compile(rf"^[^\S\n]*\[({'|'.join(_SECTIONS)})\][^\S\n]*$", re.MULT
 #: a field is a word in braces, also in upper case: {Question} is a field, {"a": 1} is text
 _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
 _SHOWN = 200  #: most characters of a wrong path in an error
-#: heading of a template in a file with several templates
-_NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)
+_NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)  #: heading in a file with several templates
 _PACKAGE = "ragbandit.strategies.prompting"
 _OWN_FIELDS = frozenset({"demonstrations", "passages"})  #: fields whose values are not given by the arm
 _PASSAGE_FIELDS = ("number", "title", "text")

@@ -22,8 +22,7 @@ from ragbandit.strategies.base import Passage
 
 log = logging.getLogger("ragbandit.documents")
 
-#: most characters of a passage from a document; about 130 words, which every encoder reads completely
-CHARACTERS = 800
+CHARACTERS = 800  #: most characters of a passage from a document, which every encoder can read whole
 MAX_PASSAGE: Final = 1_000_000  #: most characters of a field of a corpus
 MAX_DOCUMENT: Final = 64 * 1024 * 1024  #: bytes
 

@@ -36,8 +36,7 @@ _REMEDIES: Final = (
 )
 _URL_REMEDY = "write http://host:9200"
 _FIELDS: Final = ["id", "title", "text", "url"]
-#: mapping of a field that is not searched
-_STORED: Final = {"type": "keyword", "index": False, "doc_values": False}
+_STORED: Final = {"type": "keyword", "index": False, "doc_values": False}  #: field that is not searched
 
 # The client logs every failed attempt with a traceback of a hundred lines.
 logging.getLogger("elastic_transport").setLevel(logging.ERROR)

@@ -22,8 +22,6 @@ from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, Data
 COLUMNS: Final = {"id": "id", "title": "title", "text": "text", "url": "url", "vector": "embedding"}
 #: distance -> (operator of pgvector, operator class without the type)
 _OPERATORS: Final = {"cosine": ("<=>", "cosine_ops"), "dot": ("<#>", "ip_ops"), "euclid": ("<->", "l2_ops")}
-#: smallest and largest number of candidates in a search of the HNSW graph (hnsw.ef_search); pgvector allows 1,000
-_CANDIDATES: Final = (100, 1000)
 _COMMENT: Final = "SELECT obj_description(to_regclass(%s), 'pg_class') WHERE to_regclass(%s) IS NOT NULL"
 _TYPES: Final = """
     SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
@@ -122,7 +120,7 @@ class PgvectorRetriever(DatabaseRetriever):
         if self.exact:
             limits["enable_indexscan"] = "off"
         else:
-            limits["hnsw__ef_search"] = min(_CANDIDATES[1], max(_CANDIDATES[0], 2 * k))
+            limits["hnsw__ef_search"] = min(1000, max(100, 2 * k))  # pgvector allows at most 1,000 candidates
         has_vector = f"{_quoted(self._names['vector'])} IS NOT NULL"
         order = "far, id" if self.exact else "far"  # an HNSW index cannot order by a second column
         with self._begin(**limits) as ask:
@@ -165,7 +163,6 @@ class PgvectorRetriever(DatabaseRetriever):
 
 
 def _meta_in(comment: str | None) -> dict[str, Json]:
-    """The metadata in a comment of `build`; {} for other comments."""
     try:
         content = json.loads(comment or "{}")
     except ValueError:

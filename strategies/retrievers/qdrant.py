@@ -21,7 +21,6 @@ KEYS: Final = {"title": "title", "text": "text", "url": "url"}
 _FARTHER: Final = frozenset({models.Distance.EUCLID, models.Distance.MANHATTAN})
 #: namespace of the UUIDs that are made from passage ids
 _NAMESPACE: Final = uuid.UUID("5d2b7f36-2f0c-4f5c-9f57-0d2f3d6f7a11")
-_CANDIDATES: Final = 100  #: smallest number of candidates in a search of the HNSW graph
 
 
 class QdrantRetriever(DatabaseRetriever):
@@ -82,7 +81,7 @@ class QdrantRetriever(DatabaseRetriever):
                 raise self._unusable(f"has no text under {text!r}", field="fields.text", remedy=remedy)
 
     def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
-        params = models.SearchParams(exact=self.exact, hnsw_ef=max(_CANDIDATES, 2 * k))
+        params = models.SearchParams(exact=self.exact, hnsw_ef=max(100, 2 * k))
         # In a folder every vector is compared, and the client warns if there are parameters.
         chosen: dict[str, Any] = {"search_params": None if self._local else params}
         reply = self._client.query_points(

@@ -287,7 +287,7 @@ class Run:
         missing = sorted(want - self.generator.capabilities)
         if missing:
             message = f"the call for {purpose} needs {', '.join(missing)}, which {self.generator.name} does not offer"
-            raise ArmFailed(message, remedy="declare it in the arm's needs, so that this is found at the start")
+            raise ArmFailed(message, remedy="declare it in the arm's `needs`, which are checked at the start")
         request = Request(
             prompt=prompt,
             max_tokens=self._tokens_for(prompt, purpose=purpose, max_tokens=max_tokens),

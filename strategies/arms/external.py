@@ -305,7 +305,7 @@ def asked_by(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any
             named = named()
         except Exception as error:  # the user's function may raise anything
             message = f"{shown!r} cannot be made: {type(error).__name__}: {error}"
-            raise ConfigError(message, field=where, remedy="it is called without arguments") from error
+            raise ConfigError(message, field=where, remedy="the function is called without arguments") from error
     method = next((name for name in METHODS if callable(getattr(named, name, None))), None)
     if method is not None and not inspect.isclass(named):
         return getattr(named, method), method

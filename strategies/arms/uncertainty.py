@@ -295,10 +295,10 @@ def _doubt_and_attention(done: Completion, *, run: Run) -> tuple[Sequence[float]
     attention: Attention = detail_of(done, need="attention", run=run)
     if attention.weights.shape[1:] != (len(entropy), len(attention.keys)) or len(entropy) > len(attention.keys):
         raise ArmFailed(
-            f"attention of shape {attention.weights.shape} does not go with {len(entropy)} tokens written and "
+            f"attention of shape {attention.weights.shape} does not fit {len(entropy)} written tokens and "
             f"{len(attention.keys)} keys",
             field="details.attention",
-            remedy="give the shape (heads, written, read + written)",
+            remedy="give the shape (heads, written tokens, read + written tokens)",
         )
     return entropy, attention
 

@@ -126,7 +126,7 @@ class LocalGenerator(Generator):
             raise ArmFailed("the prompt is empty")
         if len(ids) + request.max_tokens > self.context_tokens:
             raise ArmFailed(
-                f"a prompt of {len(ids)} tokens with {request.max_tokens} to write exceeds {self.context_tokens}",
+                f"{len(ids)} prompt tokens with {request.max_tokens} to write exceed the limit {self.context_tokens}",
                 remedy="shorten the prompt or raise the generator's context_tokens",
             )
         return SequenceState(request, ids=ids, special=self._trained, ends=self._ends)

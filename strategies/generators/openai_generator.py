@@ -289,7 +289,7 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
     for name, value in options.headers.items():
         if name.lower() == "authorization":
             remedy = f"put it into the environment variable {shown_variable(options.api_key_env)}"
-            raise ConfigError("the key does not belong here", field="generator.openai.headers", remedy=remedy)
+            raise ConfigError("the key does not belong in the headers", field="generator.openai.headers", remedy=remedy)
         described, remedy = f"the value of {name}", "give only the value"
         check_header_value(value, what=described, field="generator.openai.headers", remedy=remedy)
     if options.token_prices and model not in options.token_prices:

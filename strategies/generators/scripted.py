@@ -133,7 +133,7 @@ class ScriptedGenerator(Generator):
             for piece, answer in self._answers.items():
                 if piece in whole:
                     return answer
-            raise ArmFailed("the script has no answer for this prompt", remedy='add one under ""')
+            raise ArmFailed("the script has no answer for this prompt", remedy='add an answer under the key ""')
         if self._used >= len(self._answers):
             raise ArmFailed(f"the script has only {len(self._answers)} answers")
         self._used += 1

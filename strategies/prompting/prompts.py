@@ -149,7 +149,7 @@ def _parse(name: str, *, text: str, where: str) -> Template:
     header, *blocks = _SECTION.split("\n".join(text.splitlines()))
     for number, line in enumerate(header.splitlines(), start=1):
         if line.strip() and not line.startswith("#"):
-            message = f"line {number} stands before the first section: {line[:40]!r}"
+            message = f"line {number} is before the first section: {line[:40]!r}"
             remedy = f"begin it with '#', or put it under one of {', '.join(f'[{s}]' for s in _SECTIONS)}"
             raise ConfigError(message, field=where, remedy=remedy)
     parts: dict[str, list[str]] = {section: [] for section in _SECTIONS}
@@ -159,12 +159,12 @@ def _parse(name: str, *, text: str, where: str) -> Template:
         if section != "demonstration" and len(texts) > 1:
             raise ConfigError(f"has {len(texts)} sections [{section}]", field=where, remedy=f"keep one [{section}]")
     if not parts["body"]:
-        raise ConfigError("has no section [body]", field=where, remedy="add one with {question} in it")
+        raise ConfigError("has no section [body]", field=where, remedy="add a section [body] with {question}")
     passage = "".join(parts["passage"]) or "{title}\n{text}"
     unknown = [name for name in _FIELD.findall(passage) if name not in _PASSAGE_FIELDS]
     if unknown:
         allowed = ", ".join(f"{{{name}}}" for name in _PASSAGE_FIELDS)
-        raise ConfigError(f"[passage] has the field {{{unknown[0]}}}", field=where, remedy=f"it may have {allowed}")
+        raise ConfigError(f"[passage] has the field {{{unknown[0]}}}", field=where, remedy=f"allowed: {allowed}")
     return Template(
         name=name,
         instructions="".join(parts["instructions"]),

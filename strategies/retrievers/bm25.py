@@ -99,7 +99,7 @@ class Bm25Retriever(FolderRetriever):
             indexed = [folder for folder in folders if folder.is_dir()]
             self._indices = [bm25s.BM25.load(folder, mmap=True, show_progress=False) for folder in indexed]
             if any(index.scores["num_docs"] != len(self) for index in self._indices):
-                raise ValueError("its files do not belong together")
+                raise ValueError("its files come from different builds")
 
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
         terms = _analyzer.terms(query, version=self.meta["format"])

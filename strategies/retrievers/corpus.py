@@ -51,7 +51,7 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
         first = first_rows.setdefault(passage.id, number)
         if first != number:
             message = f"{source}, {unit} {number}: {passage.id!r} was used before, on {unit} {first}"
-            raise InvalidInput(message, field="id", remedy="give every passage its own")
+            raise InvalidInput(message, field="id", remedy="give every passage an id of its own")
         yield passage
 
 
@@ -257,7 +257,7 @@ class PassageReader:
             self._progress(len(self._seen))
             passages = list(islice(self._rows, size))
         if not self._seen:
-            raise InvalidInput("there is no passage", field="corpus", remedy="give at least one")
+            raise InvalidInput("there is no passage", field="corpus", remedy="give at least one passage")
 
     def facts(self) -> dict[str, Json]:
         return {"passages": len(self._seen), "sha256": self._digest.hexdigest(), "created_at": time.time()}
@@ -265,7 +265,7 @@ class PassageReader:
     def _line(self, passage: Passage) -> bytes:
         if passage.id in self._seen:
             fault = f"passage {len(self._seen) + 1}: {passage.id!r} was used before"
-            raise InvalidInput(fault, field="id", remedy="give every passage its own")
+            raise InvalidInput(fault, field="id", remedy="give every passage an id of its own")
         self._seen.add(passage.id)
         line = passage_line(passage)
         self._digest.update(line)

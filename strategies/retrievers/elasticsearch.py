@@ -198,6 +198,6 @@ def _cause(body: object) -> tuple[str, str]:
 def _document(passage: Passage, *, number: int) -> dict[str, Any]:
     if not passage.id or len(passage.id.encode()) > _LONGEST_ID:
         fault = f"passage {number}: {passage.id[:40]!r} is empty or above {_LONGEST_ID} bytes"
-        raise InvalidInput(fault, field="id", remedy="give a shorter one: it is Elasticsearch's limit")
+        raise InvalidInput(fault, field="id", remedy="give an id within this limit of Elasticsearch")
     values = {name: getattr(passage, name) for name in _FIELDS}
     return {**{name: value for name, value in values.items() if value is not None}, "number": number}

@@ -33,7 +33,7 @@ class PassageFile:
         self._offsets: npt.NDArray[np.int64] = np.load(folder / OFFSETS, mmap_mode="r")  # (passages + 1,)
         self._rows = np.memmap(folder / PASSAGES, dtype=np.uint8, mode="r")
         if int(self._offsets[-1]) != len(self._rows):
-            raise ValueError("its files do not belong together")
+            raise ValueError("its files come from different builds")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -64,7 +64,7 @@ class FolderRetriever(Retriever):
             self.name = f"{self.kind}:{str(self.meta['sha256'])[:12]}"
             self._passages = PassageFile(self._folder)
             if len(self) != self.meta["passages"]:
-                raise ValueError("its files do not belong together")
+                raise ValueError("its files come from different builds")
 
     def __len__(self) -> int:
         return len(self._passages)

@@ -170,4 +170,6 @@ class NoRetriever(Retriever):
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         del query, k
-        raise ArmFailed("the arm searched, and its class says retrieves = False", remedy="remove that from the class")
+        raise ArmFailed(
+            "the arm searched, and its class says retrieves = False", remedy="remove retrieves = False from the class"
+        )

@@ -99,7 +99,7 @@ def _takes_first_token(folder: Path) -> bool:
     if chosen == {"pooling_mode_mean_tokens"}:
         return False
     remedy = "give a model that takes the mean of the tokens, or the first one"
-    raise ConfigError(f"{folder} pools by {sorted(chosen)}", field="retriever.model", remedy=remedy)
+    raise ConfigError(f"the model in {folder} has the pooling {sorted(chosen)}", field="retriever.model", remedy=remedy)
 
 
 def _read(file: Path) -> Any:
@@ -254,7 +254,7 @@ class DenseRetriever(FolderRetriever):
             vectors = np.memmap(self._folder / _VECTORS, dtype=np.float16, mode="c")
             self._vectors = vectors.reshape(-1, encoder.width)  # (passages, width)
             if len(self) != len(self._vectors):
-                raise ValueError("its files do not belong together")
+                raise ValueError("its files come from different builds")
 
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
         if not any(character.isalnum() for character in query):

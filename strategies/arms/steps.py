@@ -55,7 +55,7 @@ async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: i
 async def together(
     calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run, caps: Sequence[str] = ("tokens", "dollars")
 ) -> list[Result]:
-    """Call `at_once`. If the budget limits one of `caps`, run one call after the other, so that each cost is checked."""
+    """Call `at_once`. If the budget limits one of `caps`, the calls run in turn, so that each cost is checked."""
     if any(getattr(run.budget, cap) is not None for cap in caps):
         return [await call() for call in calls]
     return await at_once(calls)

@@ -130,7 +130,6 @@ class CurrentIndex(Retriever):
         return await (await asyncio.to_thread(self._current)).search(query, k=k)
 
     def _version_now(self) -> tuple[int, int, int] | None:
-        """Identity of the current `index.json`; None if there is no index."""
         with suppress(OSError):
             status = self._file.stat()
             return status.st_ino, status.st_mtime_ns, status.st_size

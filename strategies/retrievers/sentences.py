@@ -67,7 +67,6 @@ class SentenceEncoder:
 
 
 def _by_length(texts: Sequence[str], *, batch: int) -> Iterator[list[int]]:
-    """Batches of positions in `texts`, the shortest texts first."""
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     return (order[start : start + batch] for start in range(0, len(order), batch))
 

@@ -2,13 +2,7 @@
 
     arms = make_arms({"no_retrieval": {}, "single_step": {"passages": 5}}, capabilities=generator.capabilities)
 
-Each key is the name of an arm, and its value has the params of the arm. The param `class` chooses another class: your
-own by its import path, "package.module:Class", or a built-in arm, to use it under a second name with other params:
-
-    {"wide_step": {"class": "single_step", "passages": 10}}
-
-Installed packages add arms by entry points of the group "ragbandit.strategies". A class is called with name=<key> and
-the other params as keywords, and must implement `strategies.run.Strategy`.
+Arms of your own: docs/extend.md.
 """
 
 from ragbandit.strategies.arms.steps import gather, read

@@ -1,9 +1,3 @@
-"""Types that all arms share: passages, prompts, requests, completions, retrievers, generators and errors.
-
-An arm answers a question by calls of `strategies.run.Run`, which counts costs, writes the trace and enforces the
-budget. An arm keeps no state between questions.
-"""
-
 import asyncio
 import logging
 import math
@@ -21,8 +15,7 @@ from ragbandit.shared.types import Cost, Json, Message
 
 Result = TypeVar("Result")
 
-#: most characters of a library error's text in traces and outcomes
-ERROR_LENGTH: Final = 300
+ERROR_LENGTH: Final = 300  #: most characters of a library error's text in traces and outcomes
 
 #: capabilities that an arm may require of its generator. `completion`: text in, text out; `stop`: stop strings;
 #: `chat`: chat completions that are forwarded unchanged (`Request.chat`)
@@ -31,13 +24,10 @@ Need = Literal["completion", "stop", "chat", "logprobs", "entropy", "attention",
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passage:
-    """One piece of the corpus."""
-
     id: str
     title: str
     text: str
-    #: address of the source; None if the corpus has no addresses
-    url: str | None = None
+    url: str | None = None  #: address of the source; None if the corpus has no addresses
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,10 +44,8 @@ class Prompt:
 
     instructions: str
     body: str
-    #: beginning of the answer, which the model continues
-    prefix: str = ""
-    #: earlier messages, the oldest first; ragbandit.strategies.generators.text_feed adds them to the model's input
-    history: tuple[Message, ...] = ()
+    prefix: str = ""  #: beginning of the answer, which the model continues
+    history: tuple[Message, ...] = ()  #: earlier messages of the conversation, the oldest first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +54,7 @@ class Sampling:
 
     temperature: float  #: above 0, finite
     seed: int  #: the same seed, request and generator give the same text, if the generator supports seeds
-    top_p: float = 1.0  #: sample from the most probable tokens that together have this probability, above 0
+    top_p: float = 1.0  #: sample from the fewest most probable tokens whose total probability is at least this
     top_k: int = 0  #: number of most probable tokens to sample from; 0 for all
 
     def __post_init__(self) -> None:
@@ -82,26 +70,23 @@ class Request:
 
     prompt: Prompt
     max_tokens: int
-    #: the text ends before the first of these
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()  #: the text ends before the first of these strings
     #: time.monotonic() value at which the text so far is returned, with finish="deadline"
     deadline: float | None = None
-    #: capabilities whose results `Completion.details` must have
+    #: capabilities, for example "logprobs", whose results `Completion.details` must have
     want: frozenset[Need] = frozenset()
-    #: None for greedy decoding
-    sampling: Sampling | None = None
-    #: called with each new piece of the text, without parts of a stop string (see generators.text_feed); None without
-    #: a reader. It is awaited, so a slow reader slows down the generator; a cancelled call counts as delivered.
-    #: Generators that do not stream need not call it
+    sampling: Sampling | None = None  #: None for greedy decoding
+    #: receives each new piece of the text, without parts of a stop string; None if the text is not streamed. It is
+    #: awaited, so a slow sink slows down the generator. A piece counts as delivered even if its call is cancelled.
+    #: Generators need not call it
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
-    #: messages and parameters of a chat completion, in OpenAI's format, which are sent in place of the fields above.
-    #: The deadline and `sink` still apply; `prompt`, `max_tokens` and `stop` serve only for estimates and limits.
-    #: `Completion.details` then has "reply": {"message": the fields of the message except its content,
-    #: "finish_reason"}. None to send the prompt
+    #: body of a chat completion in OpenAI's format, which is sent in place of `prompt`; None to send `prompt`. The
+    #: deadline and `sink` still apply; `prompt`, `max_tokens` and `stop` serve only for estimates and limits.
+    #: `Completion.details["reply"]` then has "message" (its fields except the content) and "finish_reason"
     chat: Mapping[str, Json] | None = None
     #: whether another arm answers if this call fails; if so, the call is not repeated
     has_successor: bool = field(default=False, compare=False)
-    #: like `sink`, for chats: called with the fields of each streamed piece, without its text
+    #: receives the fields of each streamed piece of a chat except its text, for example tool calls
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
 
 
@@ -110,26 +95,21 @@ class Completion:
     """The text of a model, with its cost; `text` contains neither the prompt nor the stop string."""
 
     text: str
-    #: 0 if the deadline passed before the model began to read
-    prompt_tokens: int
+    prompt_tokens: int  #: 0 if the deadline passed before the model began to read
     completion_tokens: int
     #: "stop": the model or a stop string ended it; "length": max_tokens; "deadline": time ran out
     finish: Literal["stop", "length", "deadline"]
     #: capability in `Request.want` -> its result, see ragbandit.strategies.generators.text_feed
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
-    #: price of this call; 0.0 for a model without prices
-    dollars: float = 0.0
+    dollars: float = 0.0  #: price of this call; 0.0 for a model without prices
     #: duration of the original call in seconds if the answer comes from a cache, else None
     seconds: float | None = None
     #: seconds until the first piece of a streamed answer; None if unknown, or if the answer was not streamed
     first_s: float | None = field(default=None, compare=False)
-    #: prompt tokens that the provider read from its prompt cache, and prompt tokens that it wrote to the cache
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-    #: completion tokens that a reasoning model used for thinking; None if unknown
-    reasoning_tokens: int | None = None
-    #: whether the token counts are estimates, because the server did not report them
-    estimated: bool = False
+    cached_tokens: int = 0  #: prompt tokens that the provider read from its prompt cache
+    cache_write_tokens: int = 0  #: prompt tokens that the provider wrote to its prompt cache
+    reasoning_tokens: int | None = None  #: completion tokens used for thinking; None if unknown
+    estimated: bool = False  #: whether the token counts are estimates, because the server did not report them
 
 
 def seconds_until(deadline: float | None) -> float | None:
@@ -183,8 +163,7 @@ class RequestRefused(ServerFailed):
 class Retriever(Protocol):
     """Finds passages by text. All calls come from one event loop."""
 
-    #: identifies the corpus in every outcome
-    name: str
+    name: str  #: identifies the corpus in every outcome
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         """Return at most k passages, best first; () if nothing matches. Raises ArmFailed if the index is unreadable."""
@@ -194,16 +173,14 @@ class Retriever(Protocol):
         return
 
 
-#: context, in tokens, that is assumed if a generator's context is unknown
-PACKED_TOKENS: Final = 8192
+PACKED_TOKENS: Final = 8192  #: context, in tokens, that is assumed if a generator's context is unknown
 
 
 @runtime_checkable
 class Generator(Protocol):
     """Writes text. All calls to `complete` come from one event loop."""
 
-    #: identifies the model in every outcome
-    name: str
+    name: str  #: identifies the model in every outcome
     #: also set on the class, because the needs of arms are checked before a model is loaded; an instance may differ
     capabilities: frozenset[Need]
     #: most tokens of prompt and completion together; None if unknown, and then no call is refused for its length
@@ -235,12 +212,10 @@ _PROGRESS_NOTES: Final = {
 
 
 def progress_note(purpose: str) -> str:
-    """The note for the user while an arm calls the model for this purpose; "thinking" for unknown purposes."""
     return next((note for note, purposes in _PROGRESS_NOTES.items() if purpose in purposes.split()), "thinking")
 
 
 def error_text(error: BaseException) -> str:
-    """The error as text for traces, outcomes and HTTP replies, without secrets; errors of libraries are shortened."""
     if isinstance(error, RagBanditError | OutOfBudget):
         return without_secrets(str(error))
     if isinstance(error, asyncio.CancelledError):
@@ -263,14 +238,12 @@ def _redact_traceback(record: logging.LogRecord) -> bool:
 
 logger.addFilter(_redact_traceback)
 
-#: most distinct exceptions that are counted; above it counting starts again
 MOST_EXCEPTIONS = 1000
-#: (`of`, name of the exception, file and line) -> number of times that it was raised in this process
 _raised: Counter[tuple[str, str, str]] = Counter()
 
 
 def log_exception(error: BaseException, *, of: str, action: str, **facts: str) -> None:
-    """Log an exception of the user's class `of`: first with its traceback, then its count at powers of two."""
+    """Log an exception of the user's code, named `of`: with its traceback at first, then its count at powers of two."""
     place = traceback.extract_tb(error.__traceback__, limit=-1)[-1]
     key = of, type(error).__qualname__, f"{place.filename}:{place.lineno}"
     if len(_raised) >= MOST_EXCEPTIONS:

@@ -1,5 +1,3 @@
-"""Registry of arms. Built-in arms are found by name, arms of installed packages by entry point, others by path."""
-
 import inspect
 from collections.abc import Mapping, Set
 from types import MappingProxyType
@@ -13,9 +11,7 @@ from ragbandit.shared.types import ArmName
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.run import Strategy
 
-#: group of the entry points by which installed packages add arms
-GROUP = "ragbandit.strategies"
-
+GROUP = "ragbandit.strategies"  #: group of the entry points by which installed packages add arms
 
 #: name of a built-in arm -> import path of its class; imported on use to keep `import ragbandit.strategies` fast
 ARMS: Mapping[str, str] = MappingProxyType(
@@ -42,19 +38,17 @@ ARMS: Mapping[str, str] = MappingProxyType(
 )
 
 #: need -> generators that meet it; shown as the remedy if the configured generator does not
-_MET_BY: Mapping[Need, str] = MappingProxyType(
-    {
-        "completion": "any generator",
-        "chat": "an OpenAI-compatible server",
-        "stop": "any built-in generator, or an OpenAI-compatible server",
-        "logprobs": "a local model, or an OpenAI-compatible server that returns them (vLLM, OpenAI), with "
-        "generator.openai.logprobs: true",
-        "entropy": "a local model",
-        "attention": "a local model without an encoder",
-        "hidden_states": "a local model without an encoder",
-        "trained_tokens": "a local model trained for this arm, with its tokens named in generator.trained_tokens",
-    }
-)
+_MET_BY: Mapping[Need, str] = {
+    "completion": "any generator",
+    "chat": "an OpenAI-compatible server",
+    "stop": "any built-in generator, or an OpenAI-compatible server",
+    "logprobs": "a local model, or an OpenAI-compatible server that returns them (vLLM, OpenAI), with "
+    "generator.openai.logprobs: true",
+    "entropy": "a local model",
+    "attention": "a local model without an encoder",
+    "hidden_states": "a local model without an encoder",
+    "trained_tokens": "a local model trained for this arm, with its tokens named in generator.trained_tokens",
+}
 
 
 def registered_name(kind: type) -> str:
@@ -64,15 +58,14 @@ def registered_name(kind: type) -> str:
 
 
 def known_arms() -> tuple[str, ...]:
-    """Sorted names of the arms that need no `class`: built-in arms, and arms of installed packages."""
     return tuple(sorted({*ARMS, *installed(GROUP)}))
 
 
 def with_preset(config: Mapping[str, Mapping[str, object]], *, preset: str) -> dict[str, dict[str, object]]:
-    """Add this preset to the params of every arm that has the preset and sets none.
+    """Add this preset to the params of every arm whose class has the preset and whose params set no preset.
 
-    An arm has the preset "small", the default, and the keys of its class's `presets`. Raises ConfigError with field
-    "arms_preset" if no arm has the preset, and as `make_arms` for a class that cannot be used.
+    Raises ConfigError with field "arms_preset" if no arm has the preset, and as `make_arms` for a class that cannot be
+    used.
     """
     presets = {name: _presets_of(name, path=params.get("class")) for name, params in config.items()}
     if config and not any(preset in names for names in presets.values()):
@@ -100,7 +93,7 @@ def _presets_of(name: str, *, path: object) -> frozenset[str]:
 
 
 def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: frozenset[Need]) -> dict[ArmName, Strategy]:
-    """Make the configured arms, in the order of the configuration. capabilities: what the generator offers.
+    """Make the arms. config: name -> params. capabilities: what the generator offers.
 
     Raises ConfigError, with field "arms", "arms.<name>" or "arms.<name>.<param>", for an empty configuration, an
     unknown arm or param, a value of the wrong type or range, a class that cannot be used, or an unmet need.
@@ -116,7 +109,6 @@ def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: froze
 
 
 def generates(arm: Strategy) -> bool:
-    """Whether the arm may call the generator: False only if its class sets `generates = False`."""
     return bool(getattr(arm, "generates", True))
 
 
@@ -130,7 +122,6 @@ def takes(name: str, *, path: object, param: str) -> bool:
 
 
 def retrieves(arm: Strategy) -> bool:
-    """Whether the arm may search: False only if its class sets `retrieves = False`."""
     return bool(getattr(arm, "retrieves", True))
 
 
@@ -185,7 +176,6 @@ def _check_contract(arm: Any, *, name: str, path: str) -> Strategy:
 
 
 def check_needs(arm: Strategy, *, name: str, capabilities: frozenset[Need]) -> None:
-    """Raise ConfigError if the arm needs a capability that the generator does not offer."""
     unknown = sorted(arm.needs - set(get_args(Need)))
     if unknown:
         message, remedy = f"needs {', '.join(unknown)}, which are unknown", f"known: {', '.join(get_args(Need))}"

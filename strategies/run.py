@@ -1,5 +1,3 @@
-"""Run: lets an arm search and call the model for one question; counts cost, writes the trace, enforces the budget."""
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -39,11 +37,10 @@ from ragbandit.strategies.base import (
     seconds_until,
 )
 
-#: function: text of a model -> answer. While a text grows, its answer may only grow too
+#: makes the answer from a model's text. If the text grows, its answer may only grow too
 Settle = Callable[[str], str]
 
-#: most characters of a note
-MAX_NOTE: Final = 120
+MAX_NOTE: Final = 120  #: most characters of a note for the user
 
 
 class AnswerReader(Protocol):
@@ -53,11 +50,10 @@ class AnswerReader(Protocol):
     def reading(self) -> bool:
         """Whether a client is reading the answer now."""
 
-    async def text(self, piece: str) -> None:
-        """Receive the next piece of the answer."""
+    async def text(self, piece: str) -> None: ...
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
-        """Receive the next fields of a model's message other than its text: see `shared.model_replies`."""
+        """Receive the next fields of a chat's message except its text, for example tool calls."""
 
     def note(self, text: str) -> None:
         """Receive a short note for the user on what the arm is doing."""
@@ -69,7 +65,6 @@ class AnswerStream:
     def __init__(self, reader: AnswerReader | None = None) -> None:
         self._reader = reader
         self._last_note = ""
-        #: all text that the reader has received
         self.delivered = ""
 
     @property
@@ -86,7 +81,7 @@ class AnswerStream:
             reader.note(line)
 
     def sink(self, settle: Settle) -> Callable[[str], Awaitable[None]] | None:
-        """The sink (see `Request.sink`) of the call that writes the answer; None if there is no reader."""
+        """`Request.sink` of the call that writes the answer; None if there is no reader."""
         reader = self._active_reader
         if reader is None:
             return None
@@ -103,18 +98,15 @@ class AnswerStream:
         return send
 
     def delta_sink(self) -> Callable[[Mapping[str, Json]], Awaitable[None]] | None:
-        """The sink of a chat's fields other than its text; None if there is no reader."""
         reader = self._active_reader
         return None if reader is None else reader.delta
 
 
 def provider_of(generator: Generator) -> str:
-    """Provider of the model, for OpenTelemetry: the generator's `provider`, or "ragbandit" if it has none."""
     return str(getattr(generator, "provider", "ragbandit"))
 
 
-#: functions that record the result of a traced call: the hits of a search, the completion of a model
-NoteHits = Callable[[Sequence[Hit]], None]
+NoteHits = Callable[[Sequence[Hit]], None]  #: records the hits of a traced search
 NoteCompletion = Callable[[Completion], None]
 
 
@@ -122,14 +114,12 @@ class Spans:
     """Traces the calls of a run. Each method returns a context manager for the call. This base class does nothing."""
 
     def searching(self, query: str, *, k: int, retriever: Retriever) -> AbstractContextManager[NoteHits]:
-        """Trace a search."""
         del query, k, retriever
         return nullcontext(lambda _hits: None)
 
     def generating(
         self, request: Request, *, purpose: str, generator: Generator
     ) -> AbstractContextManager[NoteCompletion]:
-        """Trace a call of the model."""
         del request, purpose, generator
         return nullcontext(lambda _completion: None)
 
@@ -145,12 +135,10 @@ class Run:
     after `begin_round`, because the reward counts rounds as steps.
     """
 
-    #: the question with its id, context, tenant and requested budget
     query: Query
     retriever: Retriever
     generator: Generator
-    #: caps in force
-    budget: Budget
+    budget: Budget  #: caps in force, which may be lower than `query.budget`
     spans: Spans = NO_SPANS
     stream: AnswerStream = field(default_factory=AnswerStream)
     started: float = field(default_factory=time.monotonic)
@@ -158,22 +146,19 @@ class Run:
     cost: Cost = field(default_factory=Cost)
     #: whether another arm answers if this arm fails before its first text; if so, calls are not repeated
     has_successor: bool = False
-    #: best answer so far, used if the budget ends the arm
-    draft: str | None = None
-    #: "reply" of the last chat, see `Request.chat`
-    reply: Mapping[str, Json] = field(default_factory=dict)
-    #: text of the last call if the deadline cut it short, else ""; may become the draft
-    partial: str = ""
-    #: id -> passage shown to the model, in the order of their first use
+    draft: str | None = None  #: best answer so far; it becomes the answer if the budget ends the arm
+    reply: Mapping[str, Json] = field(default_factory=dict)  #: `Completion.details["reply"]` of the last chat
+    partial: str = ""  #: text of the last call if the deadline cut it short, otherwise ""
+    #: id -> passage, for the passages shown to the model, in the order of their first use
     shown: dict[str, Passage] = field(default_factory=dict, init=False)
     #: id of a passage -> its score in the first search that returned it
     scores: dict[str, float] = field(default_factory=dict, init=False, repr=False)
-    #: reason why the last begin_round was refused; None if it was allowed
+    #: whose cap refused the last round: "cap" for the arm's, "budget" for the budget's; None if it was allowed
     _refused: Literal["cap", "budget"] | None = field(default=None, init=False, repr=False)
 
     @property
     def deadline(self) -> float | None:
-        """The time.monotonic() value at which the budget's seconds run out; None without this cap."""
+        """The time.monotonic() value at which the budget's seconds run out; None without a cap on seconds."""
         return None if self.budget.seconds is None else self.started + self.budget.seconds
 
     @property
@@ -209,15 +194,13 @@ class Run:
         return self._refused is None
 
     def note_branch(self, rule: str, value: object) -> None:
-        """Record in the trace that the arm applied a rule, with the result."""
+        """Record in the trace that the arm applied this rule. value: the result of the rule."""
         self.trace.append(Branch(rule=rule, value=str(value)))
 
     def tell(self, text: str) -> None:
-        """Send the reader a short note about the arm's current step."""
         self.stream.note(text)
 
     def passage_cap(self, cap: int) -> int:
-        """The smaller of the arm's cap on passages and the budget's."""
         return cap if self.budget.passages is None else min(cap, self.budget.passages)
 
     def show(self, passages: int) -> None:
@@ -237,7 +220,7 @@ class Run:
     def add_cost(self, cost: Cost) -> None:
         """Add a cost that this run cannot count, for example of the arm's own model; seconds_total is ignored.
 
-        Raises OutOfBudget for the first cap that is exceeded; the cost is counted nevertheless.
+        Raises OutOfBudget if a cap is exceeded. The cost is counted nevertheless.
         """
         self.cost += cost
         for cap, used in self.used.items():
@@ -249,7 +232,7 @@ class Run:
         """Search, and record cost and trace.
 
         Raises OutOfBudget("seconds"), OutOfBudget("rounds") if the budget has refused a round, and ArmFailed if no
-        round was begun, or if the arm's cap has refused one.
+        round was begun, or if the arm's own cap has refused a round.
         """
         self._check_time()
         if self.rounds_over:
@@ -294,10 +277,9 @@ class Run:
     ) -> Completion:
         """Call the model, and record cost and trace.
 
-        purpose: name of the call in the trace.
-        max_tokens: most tokens to write; reduced to the remaining budget.
-        final: set it for the call that writes the answer: the function from the call's text to the answer. The reader
-        then receives the answer while it is written, otherwise at the end of the run.
+        purpose: name of the call in the trace. max_tokens: reduced to the remaining budget.
+        final: for the call that writes the answer, the function that makes the answer from the call's text. The reader
+        then receives the answer while it is written. Without `final` the reader gets it at the end of the run.
         Raises OutOfBudget for seconds (`partial` then has the text so far), tokens or dollars; ArmFailed if the prompt
         does not fit the model, or if the generator lacks a capability.
         """
@@ -305,7 +287,7 @@ class Run:
         missing = sorted(want - self.generator.capabilities)
         if missing:
             message = f"the call for {purpose} needs {', '.join(missing)}, which {self.generator.name} does not offer"
-            raise ArmFailed(message, remedy="declare it in the arm's needs, so that this is found at the start")
+            raise ArmFailed(message, remedy="declare it in the arm's `needs`, which are checked at the start")
         request = Request(
             prompt=prompt,
             max_tokens=self._tokens_for(prompt, purpose=purpose, max_tokens=max_tokens),
@@ -319,10 +301,10 @@ class Run:
         return await self._call_model(request, purpose=purpose, max_tokens=max_tokens)
 
     async def chat(self, body: Mapping[str, Json], *, prompt: Prompt, max_tokens: int | None) -> Completion:
-        """Forward a caller's chat completion, and record cost and trace. `Run.reply` gets the fields of the reply.
+        """Forward a caller's chat completion, and record cost and trace. Sets `reply`.
 
-        prompt: the chat as text, for counts and traces. max_tokens: limit if the caller sets none; None for no limit.
-        Raises as `complete`; the budget of tokens is checked only before the call.
+        prompt: the chat as text, for counts and traces. max_tokens: limit if the body has none; None for no limit.
+        Raises as `complete`. The budget's cap on tokens is checked only before the call.
         """
         self._check_call()
         limit = next((body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name)), max_tokens)
@@ -377,7 +359,6 @@ class Run:
         return done
 
     def _tokens_for(self, prompt: Prompt, *, purpose: str, max_tokens: int) -> int:
-        """Number of tokens that may be written: max_tokens, or the rest of the budget if that is less."""
         size, context = self.generator.count_tokens(prompt), self.generator.context_tokens
         if context is not None and size + max_tokens > context:
             message = f"the prompt for {purpose} has {size} tokens; with {max_tokens} to write it exceeds {context}"
@@ -386,7 +367,7 @@ class Run:
         return self._tokens_left(max_tokens, prompt=size)
 
     def _tokens_left(self, limit: int, *, prompt: int = 0) -> int:
-        """`limit`, or the rest of the budget if that is less. prompt: number of tokens in the prompt."""
+        """`limit`, or the remaining tokens of the budget if there are fewer. prompt: number of the prompt's tokens."""
         if self.budget.tokens is None:
             return limit
         remaining: int = self.budget.tokens - self.used["tokens"] - prompt
@@ -409,13 +390,12 @@ class Run:
         self.trace.append(Generated(purpose=purpose, text=done.text, seconds=seconds, **tokens))
 
     def _account_failure(self, error: BaseException, *, purpose: str, began: float, cost: Cost) -> None:
-        """Add a failed call to cost and trace. cost: its cost without the seconds, which are measured from `began`."""
+        """Add a failed call to cost and trace. cost: the call's cost without the seconds since `began`."""
         spent = time.monotonic() - began
         self.cost += cost + (Cost(seconds_generate=spent) if cost.llm_calls else Cost(seconds_retrieve=spent))
         self.trace.append(CallFailed(purpose=purpose, error=error_text(error), seconds=spent))
 
     def _check_call(self) -> None:
-        """Raise OutOfBudget if the budget allows no further call of the model."""
         self.partial = ""
         self._check_time()
         if self.budget.dollars is not None and self.cost.dollars >= self.budget.dollars:
@@ -431,8 +411,7 @@ class Answer:
     """The answer of an arm that was not ended by the budget or an error."""
 
     text: str
-    #: the rule that ended the arm, for example "answer_found" or "max_rounds"
-    stop_reason: str
+    stop_reason: str  #: the rule that ended the arm, for example "answer_found" or "max_rounds"
 
 
 class Strategy(Protocol):
@@ -440,8 +419,7 @@ class Strategy(Protocol):
 
     name: ArmName
     needs: frozenset[Need]
-    #: params, including defaults
-    params: Mapping[str, Json]
+    params: Mapping[str, Json]  #: including defaults
 
     async def answer(self, question: str, *, run: "Run") -> Answer:
         """Answer a question by calls of `run`. Do not catch OutOfBudget and ArmFailed: they become outcomes."""

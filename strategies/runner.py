@@ -1,5 +1,3 @@
-"""Runner: runs one arm on one question and returns the outcome. A failing arm gives an outcome, not an exception."""
-
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping
@@ -38,13 +36,10 @@ from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStream, Run, Spans, Strategy
 
-#: seconds from the deadline until a hanging arm is cancelled; generators report their tokens within this time
+#: seconds after its deadline at which a hanging arm is cancelled. Generators report their tokens within this time
 GRACE_SECONDS = 0.25
-#: characters that are stored of a source's title, and by default of its text
-SOURCE_CHARS = 2000
-#: characters of a stop reason that are kept
+SOURCE_CHARS = 2000  #: most characters that are stored of a source's title, and by default of its text
 STOP_REASON_LENGTH = 64
-#: error text if the caller cancelled the question
 CANCELLED_ERROR = "cancelled by the caller"
 
 
@@ -71,20 +66,18 @@ async def run_strategy(
     named: Mapping[str, Json] = MappingProxyType({}),
     has_successor: bool = False,
 ) -> Outcome:
-    """Run the arm on the query. The status of the outcome is one of:
+    """Run the arm on the query. A failing arm gives an outcome, not an exception. The status of the outcome is
 
     answered: the arm returned an answer.
     exhausted: a cap of the budget ended the arm. The answer is the arm's draft or None, the stop reason "budget_<cap>".
-    If the arm blocks the event loop until after its deadline, its late answer is "exhausted" too, with a warning.
-    failed: the arm raised, or its answer has more than MAX_TEXT characters. The stop reason is "error",
+    failed: the arm raised an error, or its answer has more than MAX_TEXT characters. The stop reason is "error",
     "question_too_long" if no prompt has room for the question, "request_refused" if the model's server refuses a chat,
     or CANCELLED.
 
-    budget: caps in force. Run enforces the seconds in every call, and this function GRACE_SECONDS later.
-    stop: complete it, from any thread, to cancel the arm.
+    stop: complete this future, from any thread, to cancel the arm.
     reader: receives notes, and the answer while it is written.
     source_chars: most characters that are stored of a source's text.
-    spans: traces every call. named: see `made_by`. has_successor: see `Run.has_successor`.
+    named: see `made_by`. budget, spans, has_successor: see `Run`.
     Raises InvalidInput for a query without an id, and asyncio.CancelledError.
     """
     if query.id is None:
@@ -141,9 +134,8 @@ def made_by(
 ) -> Mapping[str, Json]:
     """`Outcome.made_by`: JSON values that differ between two versions of an arm.
 
-    "arm": the registered name, or "module:Class". "params": without secrets in addresses, because outcomes are stored
-    and exported. "templates": a digest of their texts. "generator" and "retriever": their names. "budget": the caps in
-    force. named: the arm's generator and retriever in the settings; they are added to "params".
+    "params" has no secrets, because outcomes are stored and exported. "templates" is a digest of their texts.
+    named: the arm's generator and retriever in the settings; they are added to "params".
     """
     kind, digest = type(strategy), templates_digest(strategy)
     return {
@@ -189,7 +181,6 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
 
 
 async def _run_until_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future[None] | None") -> _End:
-    """Wait for the arm. Cancels it if `stop` is completed, or if the caller is cancelled."""
     if stop is None:
         return await ending
     work = asyncio.ensure_future(ending)
@@ -205,7 +196,7 @@ async def _run_until_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future
 
 
 def _checked_end(end: _End, *, delivered: str, arm: str) -> _End:
-    """Turn a too long answer into a failure. If the budget ran out, use the text that the reader has received."""
+    """Fail an answer that is too long. If the budget ran out, answer at least with `delivered`, the streamed text."""
     if end.status == "exhausted" and not (end.answer or "").startswith(delivered):
         end = replace(end, answer=delivered)
     answer = end.answer or ""

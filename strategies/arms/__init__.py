@@ -1,1 +1,0 @@
-"""Arms: ways of answering a question."""

@@ -1,5 +1,3 @@
-"""Simple arms: they search never, once, or in a few rounds, and then answer."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -27,14 +25,9 @@ from ragbandit.strategies.prompting.passages import (
 from ragbandit.strategies.prompting.prompts import Template, ask
 from ragbandit.strategies.run import Answer, Run
 
-#: most tokens of an answer without a limit: the model's context divided by this
-_CONTEXT_PER_ANSWER = 4
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoRetrievalParams(PromptParams):
-    """Settings of no_retrieval."""
-
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
     style: Style = "direct"
 
@@ -44,29 +37,26 @@ class NoRetrievalParams(PromptParams):
 
 
 class NoRetrieval(PromptedArm[NoRetrievalParams]):
-    """Answers from the model's own knowledge: one call, no search, no step (Adaptive-RAG's "A")."""
+    """Answers from the model's own knowledge with one call, without a search or a step (Adaptive-RAG's "A")."""
 
     retrieves: ClassVar[bool] = False
     kind = NoRetrievalParams
     prompts: ClassVar = {"answer": "recall_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Ask once. Stop reasons: "answered"; "empty_answer" if the text has no answer."""
+        """Stop reasons: "answered"; "empty_answer" if the text has no answer."""
         return finished(await self._read(question, run=run, use="answer"), "answered")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelParams(ArmParams):
-    """Settings of model."""
-
     #: most tokens of an answer if the request sets no limit; None for the server's limit
     max_tokens: Count | None = None
-    #: system message of questions; not added to chats, which have their own
-    instructions: str = ""
+    instructions: str = ""  #: system message of questions; chats keep their own system messages
 
 
 class Model(ParamsArm[ModelParams]):
-    """Sends the question to a model: no search, no prompt around the question, no step.
+    """Sends the question to a model, without a search, a prompt around the question, or a step.
 
     A chat completion from OpenAI's interface is forwarded unchanged to an OpenAI-compatible generator, with tools,
     images, formats and sampling, and its reply is returned unchanged. Other questions, and chats for other generators,
@@ -84,7 +74,7 @@ class Model(ParamsArm[ModelParams]):
         self._template = Template(name="chat", instructions=self._params.instructions, **parts)  # type: ignore[arg-type]
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Ask once. Stop reasons: "answered", "empty_answer", or the server's reason unless it is "stop"."""
+        """Stop reasons: "answered", "empty_answer", or the server's reason unless it is "stop"."""
         chat, limit = run.query.chat, self._params.max_tokens
         with keep_partial(run, style="long"):
             if chat and "chat" in run.generator.capabilities:
@@ -92,7 +82,7 @@ class Model(ParamsArm[ModelParams]):
                 done = await run.chat(chat, prompt=prompt, max_tokens=limit)
             else:
                 options: dict[str, Any] = {"fields": {"question": question}, "final": str, "conversation": True}
-                limit = limit or max(1, (run.generator.context_tokens or PACKED_TOKENS) // _CONTEXT_PER_ANSWER)
+                limit = limit or max(1, (run.generator.context_tokens or PACKED_TOKENS) // 4)
                 done = await ask(run, template=self._template, purpose="chat", max_tokens=limit, **options)
         reason = str(run.reply.get("finish_reason") or "stop")
         return finished(done.text, "answered") if reason == "stop" else Answer(text=done.text, stop_reason=reason)
@@ -100,10 +90,7 @@ class Model(ParamsArm[ModelParams]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SingleStepParams(ReaderParams):
-    """Settings of single_step."""
-
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
-    #: passages searched for and shown
     passages: Count = 3
 
     presets: ClassVar = preset_table(
@@ -112,7 +99,7 @@ class SingleStepParams(ReaderParams):
 
 
 class SingleStep(PromptedArm[SingleStepParams]):
-    """Searches once with the cleaned question, then answers: one step (Adaptive-RAG's "B", IRCoT's OneR).
+    """Searches once with the cleaned question, then answers. This is one step (Adaptive-RAG's "B", IRCoT's OneR).
 
     If the budget allows no round or no passage, or if the question has only question words, the model answers
     without a search, and the trace records that it was skipped.
@@ -122,7 +109,7 @@ class SingleStep(PromptedArm[SingleStepParams]):
     prompts: ClassVar = {"read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Search, read, answer. Stop reasons: "answered", "empty_answer"."""
+        """Stop reasons: "answered", "empty_answer"."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         return finished(await self._read(question, run=run, pool=pool), "answered")
@@ -130,17 +117,12 @@ class SingleStep(PromptedArm[SingleStepParams]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiStepParams(ReaderParams):
-    """Settings of multi_step."""
-
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
-    #: prompt for a sentence of the chain: quote from the passages, or reason as in the paper
+    #: what the prompt for a sentence asks for: a quotation from the passages, or a thought as in the paper
     think: Literal["quoted", "reasoned"] = "quoted"
     rounds: Count = 3
-    #: passages searched for in each round
     passages_per_round: Count = 2
-    #: most passages of all rounds together; the first ones are kept
-    passages: Count = 6
-    #: most tokens of one sentence of the chain
+    passages: Count = 6  #: most passages of all rounds together; the first ones are kept
     sentence_tokens: Count = 48
 
     presets: ClassVar = preset_table(
@@ -154,25 +136,22 @@ class MultiStepParams(ReaderParams):
 class MultiStep(PromptedArm[MultiStepParams]):
     """Searches and writes a sentence of thought in each round; then a reader answers from the passages (IRCoT).
 
-    A round searches with the latest sentence that makes a statement (the first round with the question), adds the hits
-    to the pool and asks for the next sentence of the chain of thoughts. The reader sees only the passages and the
-    question, not the chain. Until it has answered, the draft is the answer in the chain, or the latest sentence. Stop
-    reasons: "answer_found" (a sentence contains "answer is"), "empty_sentence", "thoughts_too_long" (the next prompt
-    has no room for the chain), "max_rounds", and "budget_rounds" if the budget allows fewer rounds than the arm.
+    A round searches with the question, or with the latest sentence that makes a statement, and asks for the next
+    sentence. The reader sees only the passages and the question, not the sentences. Stop reasons: "answer_found" (a
+    sentence contains "answer is"), "empty_sentence", "thoughts_too_long" (the next prompt has no room for the
+    sentences), "max_rounds", and "budget_rounds" if the budget allows fewer rounds than the arm.
     """
 
     kind = MultiStepParams
     prompts: ClassVar = {"think": "think_{think}", "read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Search and think in turns, then read."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         stop_reason = await self._gather_by_thinking(question, run=run, pool=pool)
         run.note_branch("chain_ended", stop_reason)
         return finished(await self._read(question, run=run, pool=pool), stop_reason)
 
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
-        """Fill the pool. Returns the stop reason of the chain."""
         sentences: list[str] = []
         while run.begin_round(cap=self._params.rounds):
             query = last_query(question, sentences=sentences)
@@ -200,21 +179,15 @@ class MultiStep(PromptedArm[MultiStepParams]):
 
 
 _USEFUL = "useful"
-#: all verdicts; small models write "not useful" for "useless"
-_VERDICTS = (_USEFUL, "useless", "not useful")
+_VERDICTS = (_USEFUL, "useless", "not useful")  #: small models write "not useful" for "useless"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoteParams(PassageParams):
-    """Settings of chain_of_note, self_refine and self_rerank."""
-
     preset: Literal["small", "paper", "chat"] = "small"
-    #: form of the final reader's answer
     style: AnswerStyle = "short"
-    #: passages searched for and shown
     passages: Count = 3
-    #: most tokens of the notes, the summary or the verdicts
-    note_tokens: Count = 96
+    note_tokens: Count = 96  #: most tokens of the notes, the summary or the verdicts
 
     presets: ClassVar = preset_table(
         "max_tokens style passages note_tokens", paper=(1280, "short", 5, 1280), chat=(512, "long", 5, 512)
@@ -222,10 +195,10 @@ class NoteParams(PassageParams):
 
 
 class _TwoStages(PromptedArm[NoteParams]):
-    """Searches once, writes about the passages in a first call, and answers in a second: one step, two calls.
+    """Searches once, writes about the passages in a first call, and answers in a second call. This is one step.
 
-    Without passages (the budget allows no round or no passage, or the search has no hit) the first call is skipped,
-    and the trace records it. Stop reasons: "answered", "empty_answer".
+    If there is no passage, the first call is skipped, and the trace records that. Stop reasons: "answered",
+    "empty_answer".
     """
 
     kind = NoteParams
@@ -256,7 +229,7 @@ class ChainOfNote(_TwoStages):
 
 
 class SelfRefine(_TwoStages):
-    """Summarizes and analyses the useful parts of the passages, then answers from that."""
+    """Summarizes and analyses the useful parts of the passages, then answers from the summary."""
 
     prompts: ClassVar = {"stage": "self_refine", "read": "read_notes_{style}"}
 

@@ -1,13 +1,3 @@
-"""Cascade: a cheap arm answers first; if its answer is not good enough, a second arm answers (FrugalGPT, AutoMix).
-
-    arms:
-      small: {class: single_step, generator: small}
-      large: {class: single_step, generator: large}
-      both: {class: cascade, first: small, then: large, abstains: true}
-
-A cascade is an ordinary arm: the policy learns for which questions it pays. Its cost and trace include both runs.
-"""
-
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -44,38 +34,29 @@ _ABSTENTION_PHRASES = (
     "keine antwort;je ne sais pas;pas de réponse;no lo sé;sin respuesta;non lo so;nessuna risposta;"
     "ik weet het niet;geen antwoord;não sei;sem resposta"
 )
-#: phrases at the start or end of an answer that mean "no answer"; case and punctuation are ignored
+#: an answer that starts or ends with one of these phrases abstains; case and punctuation are ignored
 ABSTENTIONS: Final = tuple(_ABSTENTION_PHRASES.split(";"))
-#: maximum nesting depth of cascades
 _MAX_DEPTH: Final = 2
 _CONDITIONS: Final = ("empty", "abstains", "differs_from", "check", "judge", "logprob")
-#: type of a param that is the name of an arm, or a definition
+#: the name of an arm, or a definition such as {class: single_step, generator: small}
 _Part = Annotated[str, Field(min_length=1)] | dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CascadeParams(ArmParams):
-    """Settings of cascade. The second arm answers if one of the conditions holds; at least one is required."""
-
-    #: the arm that answers first: the name of an arm, or a definition such as {class: single_step, generator: small}
     first: _Part
-    #: the second arm: a name or a definition
-    then: _Part
-    #: condition: the first answer is empty. All other conditions include this one
-    empty: bool = False
-    #: condition: the first answer abstains: it is empty, or starts or ends with one of `forms`
-    abstains: bool = False
-    #: condition: this third arm, asked as well, gives a different answer
-    differs_from: _Part | None = None
-    #: condition: this function, "package.module:function", gives a score below `check_below`; see `reward.check`
+    then: _Part  #: arm that answers if one of the conditions below holds, or if the first arm fails
+    empty: bool = False  #: condition: the first answer is empty. The other conditions include this one
+    abstains: bool = False  #: condition: the first answer is empty, or starts or ends with one of `forms`
+    differs_from: _Part | None = None  #: condition: this third arm gives a different answer
+    #: condition: this function, "package.module:function", returns less than `check_below`; see `reward.check`
     check: Annotated[str, Field(min_length=1)] | None = None
     check_below: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
     #: condition: the judge's score is below this; the section `judge` sets model, prompt and weights
     judge: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    #: condition: the mean log-probability of the answer's tokens is below this; the first arm's model must return them
+    #: condition: the mean log-probability of the answer's tokens is below this. The first arm's model must return them
     logprob: Annotated[float, Field(le=0.0)] | None = None
-    #: phrases that mean "no answer"; they replace the built-in phrases
-    forms: list[str] = field(default_factory=list)
+    forms: list[str] = field(default_factory=list)  #: phrases that mean "no answer"; [] for built-in phrases
 
 
 class Check(Protocol):
@@ -85,34 +66,29 @@ class Check(Protocol):
 
     def score(self, *, question: str, answer: str, sources: Sequence[Passage]) -> float | None:
         """Compute a score from 0 to 1, blocking. Returns None if the function gives no score. Raises ArmFailed."""
-        ...
 
-    async def close(self) -> None:
-        """Stop the process."""
-        ...
+    async def close(self) -> None: ...
 
 
 class JudgePart(Protocol):
-    """The judge of a cascade: makes the prompt that asks for a score, and reads the score from the reply."""
-
     generator: Generator
     max_tokens: int
 
     def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
         """Returns (prompt, function that reads the score, 0 to 1, from the reply). Both raise ArmFailed."""
-        ...
 
 
 class Part(NamedTuple):
-    """One arm of a cascade with its generator and retriever."""
-
     strategy: Strategy
     generator: Generator
     retriever: Retriever
 
 
 class Cascade(ParamsArm[CascadeParams]):
-    """Asks the arm `first`; asks the arm `then` if a condition holds or `first` fails. Call `bind` before questions."""
+    """Asks the arm `first`, and the arm `then` if a condition holds or `first` fails (FrugalGPT, AutoMix).
+
+    Cost and trace include both runs. Call `bind` before `answer`.
+    """
 
     retrieves: ClassVar[bool] = False  # its arms have their own retrievers
     generates: ClassVar[bool] = False
@@ -131,18 +107,15 @@ class Cascade(ParamsArm[CascadeParams]):
 
     @property
     def part_names(self) -> Mapping[str, str | dict[str, Any]]:
-        """Param -> name or definition of its arm."""
         names = {param: getattr(self._params, param) for param in ("first", "then", "differs_from")}
         return {param: name for param, name in names.items() if name is not None}
 
     @property
     def check(self) -> str | None:
-        """Import path of the check; None without a check."""
         return self._params.check
 
     @property
     def judged(self) -> bool:
-        """Whether the judge is a condition."""
         return self._params.judge is not None
 
     @property
@@ -153,7 +126,7 @@ class Cascade(ParamsArm[CascadeParams]):
 
     @property
     def runs_on(self) -> list[Generator | Retriever | Check]:
-        """All generators, retrievers and checks in use, nested cascades included."""
+        """All generators, retrievers and checks in use, also by nested cascades."""
         resources: list[Generator | Retriever | Check] = []
         if self._check is not None:
             resources.append(self._check)
@@ -185,10 +158,9 @@ class Cascade(ParamsArm[CascadeParams]):
         self.params = MappingProxyType({**self.params, "parts": recorded})
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Returns the first arm's answer if no condition holds, otherwise the second arm's.
+        """Returns the first arm's answer if no condition holds, otherwise the second arm's answer.
 
-        The trace records the reason as "first_answer". If the budget ends before the second answer, the first answer is
-        the draft. Raises the errors of the arm that was asked last.
+        The trace records the reason as "first_answer". While the second arm answers, the first answer is the draft.
         """
         if not self._parts:
             raise ArmFailed(f"the cascade {self.name} has no parts", remedy="load it together with its arms")
@@ -235,7 +207,7 @@ class Cascade(ParamsArm[CascadeParams]):
     def _reason_to_go_on(
         self, text: str, *, others: list[Answer | ArmFailed], recorder: "_LogprobRecorder"
     ) -> str | None:
-        """Test the conditions that need no further call. Returns the reason to ask the second arm, or None."""
+        """Test the conditions that need no call. Returns the reason to ask the second arm, or None."""
         params = self._params
         if is_blank(text):
             return "it is empty"
@@ -289,13 +261,13 @@ class _LogprobRecorder(GeneratorAround):
         return self._completions[-1]
 
     def mean_of(self, answer: str) -> float:
-        """Mean log-probability of the latest completion with this answer, or of the latest one; -inf without one."""
+        """Mean log-probability of the latest completion, preferably one that contains the answer; -inf without any."""
         with_answer = [done for done in self._completions if answer in done.text]
         return next(map(mean_logprob, reversed(with_answer or self._completions)), -math.inf)
 
 
 async def _ask_part(part: Part, *, question: str, run: Run, stream: AnswerStream, drafts: bool = True) -> Answer:
-    """Ask one arm within the remaining budget. Adds its cost and trace to `run`, and its draft if `drafts` is True."""
+    """Ask one arm within the remaining budget. drafts: whether its draft becomes the draft of `run`."""
     with _sub_run(run, generator=part.generator, retriever=part.retriever, stream=stream) as sub_run:
         try:
             return await part.strategy.answer(question, run=sub_run)
@@ -332,7 +304,7 @@ def _sub_run(run: Run, *, generator: Generator, retriever: Retriever, stream: An
 
 
 def same_answer(first: str, second: str) -> bool:
-    """Whether two answers agree: the words of one are a contiguous part of the words of the other, or all of them."""
+    """Whether two answers agree: the words of one occur in the other, in order and without words in between."""
     shorter, longer = sorted((" ".join(answer_words(text)) for text in (first, second)), key=len)
     return shorter == longer or (bool(shorter) and f" {shorter} " in f" {longer} ")
 
@@ -343,5 +315,4 @@ def _abstains(text: str, *, forms: tuple[str, ...]) -> bool:
 
 
 def _plain(text: str) -> str:
-    """The words of a text, joined by spaces, without punctuation: "don't" becomes "don t"."""
     return " ".join(words(text))

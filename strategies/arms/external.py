@@ -1,19 +1,4 @@
-"""Arms that call the user's own pipeline: over HTTP, or as a Python object.
-
-The arm `http` sends `POST url` with the JSON object
-
-    {"question", "decision_id", "context", "tenant", "budget": {"rounds", "passages", "tokens", "seconds", "dollars"}}
-
-and, in a conversation, "messages": [{"role", "content"}, ...], the oldest first. The budget has the remaining seconds,
-and only caps that are set. `Idempotency-Key` is the decision's id: the same call may come twice. The reply is
-
-    {"answer": "text", "steps": 2, "stop_reason": "answered", "cost": {"retriever_calls": 2, "llm_calls": 3, ...}}
-
-with at least `answer`. `cost` may have any field of `shared.types.Cost` except seconds_total, which the arm measures.
-
-The arm enforces only the seconds of the budget. A reply with a cost above a cap gives an outcome "exhausted" with the
-stop reason "budget_<cap>" and the reply's answer.
-"""
+"""Arms that call the user's own pipeline: over HTTP, or as a Python object."""
 
 import asyncio
 import inspect
@@ -43,29 +28,24 @@ from ragbandit.strategies.arms.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.base import OutOfBudget, error_text, seconds_until
 from ragbandit.strategies.run import Answer, Run
 
-#: longest random pause before the second attempt, seconds; it doubles with every further attempt
+#: longest random pause before the second attempt, seconds. The limit doubles with every further attempt
 _PAUSE_S = 0.5
-#: longest pause before an attempt, seconds; the arm fails if the server's Retry-After is longer
+#: longest pause before an attempt, seconds. The arm fails if the server's Retry-After is longer
 _LONGEST_S = 30.0
-#: most characters of a reply's body in messages
-_SHOWN = 200
+_SHOWN = 200  #: most characters of a reply's body in messages
 _LOG_REMEDY: Final = "see the pipeline's own log"
-#: most steps of a reply: each one adds an event to the trace
-_MOST_STEPS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpParams(ArmParams):
-    """Settings of http."""
-
     url: str = ""
     #: timeout of one attempt, seconds; the budget's seconds apply too
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
     #: most attempts after the first attempt
     retries: Annotated[int, Field(ge=0, le=10)] = 2
-    #: most bytes of a reply; a larger reply is a failure, and is not read to its end
+    #: most bytes of a reply. A larger reply is a failure, and is not read to its end
     max_bytes: Annotated[int, Field(ge=1)] = 1_000_000
-    #: header -> environment variable that has its value, because secrets do not belong in a file
+    #: HTTP header -> environment variable with its value, because secrets do not belong in a file
     headers_env: dict[str, str] = field(default_factory=dict)
 
 
@@ -78,8 +58,6 @@ _Amount = Annotated[float, Field(strict=True, ge=0, le=MAX_AMOUNT, allow_inf_nan
 
 
 class _ReportedCost(BaseModel, extra="forbid"):
-    """The fields of `shared.types.Cost` that a reply may have."""
-
     retriever_calls: _Whole = 0
     passages: _Whole = 0
     llm_calls: _Whole = 0
@@ -94,16 +72,14 @@ class _ReportedCost(BaseModel, extra="forbid"):
 
 
 class PipelineReply(BaseModel):
-    """A pipeline's reply."""
-
     answer: Annotated[str, Field(strict=True)]
     stop_reason: Annotated[str, Field(strict=True, min_length=1)] = "answered"
-    steps: Annotated[_Whole, Field(le=_MOST_STEPS)] = 0
+    steps: Annotated[_Whole, Field(le=1000)] = 0  # each step adds an event to the trace
     cost: _ReportedCost = _ReportedCost()
 
 
 def checked_reply(body: object, *, arm: str, remedy: str = "", hidden: Callable[[str], str] = str) -> PipelineReply:
-    """Validate the body of a reply. hidden: removes secrets from a text. Raises ArmFailed with the field at fault."""
+    """Validate the body of a reply. hidden: removes secrets from the message. Raises ServerFailed."""
     try:
         return PipelineReply.model_validate(body)
     except ValidationError as error:
@@ -124,11 +100,16 @@ def accounted(reply: PipelineReply, *, run: Run) -> Answer:
 
 
 class Http(ParamsArm[HttpParams]):
-    """Calls a pipeline over HTTP. The reply names the stop reason, by default "answered".
+    """Posts the question to a pipeline. The reply names the stop reason, by default "answered".
 
-    After a broken connection, or a status of 408, 409, 425, 429 or 5xx, the call is repeated after a random, growing
-    pause, which is at least the server's Retry-After. Other statuses except 2xx, invalid replies and a Retry-After
-    above 30 s are failures. Only the seconds of failed attempts are known and counted.
+        request: {"question", "decision_id", "context", "tenant", "budget": {"rounds", "passages", "tokens", ...}}
+        reply:   {"answer": "text", "steps": 2, "stop_reason": "answered", "cost": {"llm_calls": 3, ...}}
+
+    In a conversation the request has "messages": [{"role", "content"}, ...], the oldest first. "budget" has only caps
+    that are set, and the remaining seconds. "cost" may have any field of `shared.types.Cost` except seconds_total. The
+    arm enforces only the seconds of the budget. If the reply's cost is above a cap, the outcome is "exhausted" with the
+    reply's answer. After a broken connection, or a status of 408, 409, 425, 429 or 5xx, the call is repeated after a
+    random, growing pause, which is at least the server's Retry-After. A Retry-After above 30 s is a failure.
     """
 
     retrieves: ClassVar[bool] = False
@@ -148,7 +129,6 @@ class Http(ParamsArm[HttpParams]):
         self._secrets = tuple(self._headers.values()) + credentials_of(self._params.url)
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Return the reply's answer. Raises ArmFailed, and OutOfBudget for seconds or a cap that the reply exceeds."""
         query = run.query
         body: dict[str, Json] = {
             "question": question,
@@ -164,7 +144,7 @@ class Http(ParamsArm[HttpParams]):
         return accounted(checked_reply(reply_body, arm=self.name, hidden=self._hidden), run=run)
 
     async def _post_with_retries(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
-        """Send the request until a reply is good. Returns the reply's JSON. Raises ServerFailed, OutOfBudget."""
+        """Send the request, and repeat failed attempts. Returns the reply's JSON. Raises ServerFailed, OutOfBudget."""
         retries = 0 if run.has_successor else self._params.retries
         attempts = 0
         while True:
@@ -202,7 +182,6 @@ class Http(ParamsArm[HttpParams]):
             await asyncio.sleep(pause)
 
     async def _post(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], timeout: float) -> httpx.Response:
-        """Send the request once. Raises ServerFailed if the body of the reply has more than `max_bytes`."""
         content, max_bytes = bytearray(), self._params.max_bytes
         async with client.stream("POST", self._params.url, json=body, timeout=timeout) as response:
             async for piece in response.aiter_bytes():
@@ -215,7 +194,6 @@ class Http(ParamsArm[HttpParams]):
         return httpx.Response(response.status_code, headers=headers, content=bytes(content))
 
     def _broken(self, error: Exception, *, timeout: float) -> ServerFailed:
-        """The error of an attempt that got no reply, with its remedy."""
         failure, remedy = failure_of_error(error), _LOG_REMEDY
         message = f"{type(error).__name__}: {error}"
         if failure.kind == "timeout":
@@ -226,7 +204,6 @@ class Http(ParamsArm[HttpParams]):
         return self._failed(f"cannot be asked: {self._hidden(message)}", failure=failure, remedy=remedy)
 
     def _read(self, response: httpx.Response) -> object:
-        """Parse the JSON of a reply. Raises ServerFailed."""
         status, unreadable = response.status_code, Failure(kind="unreadable")
         if not response.is_success:
             failure = failure_of_status(status, headers=response.headers) if status >= 400 else unreadable
@@ -241,18 +218,16 @@ class Http(ParamsArm[HttpParams]):
         return ServerFailed(f"{self._shown} {message}", failure=failure, remedy=remedy)
 
     def _shown_reply(self, response: httpx.Response) -> str:
-        """The status and the beginning of the body, for messages."""
         text = response.text
         body = self._hidden(server_message(text) if text.lstrip().startswith("<") else " ".join(text.split()))
         return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
 
     def _hidden(self, text: str) -> str:
-        """The text without the secrets of headers and address: some servers repeat the request in their reply."""
+        """Remove the secrets of headers and address, because some servers repeat the request in their reply."""
         return without_keys(text, secrets=self._secrets)
 
 
 def secret_of(variable: str, *, field: str) -> str:
-    """Read the value of a header from an environment variable. Raises ConfigError with this field."""
     if variable not in os.environ:
         remedy = "set the variable in the environment of every worker"
         raise ConfigError(f"the environment has no {variable}", field=field, remedy=remedy)
@@ -263,27 +238,20 @@ def secret_of(variable: str, *, field: str) -> str:
 
 #: names of methods that answer a question, in the order in which they are tried
 METHODS: Final = ("ainvoke", "invoke", "query", "run")
-#: keys or attributes of an output that may have its text, in the order in which they are tried
+#: keys or attributes under which the text of an output is searched, in this order
 _TEXTS: Final = ("answer", "output", "response", "content", "text", "replies")
 _REMEDY: Final = f"name a function of the question, or an object with one of {', '.join(METHODS)}"
-#: maximum nesting depth of an output in which text is searched
-_DEEPEST: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallableParams(ArmParams):
-    """Settings of callable."""
-
-    #: "package.module:name"
-    object: str = ""
-    #: argument of the object: the question as text, {"question": ...}, or the conversation as messages (role, text).
-    #: "auto" means "question" for the methods `invoke` and `ainvoke`, otherwise "text"
+    object: str = ""  #: import path of the object, "package.module:name"
+    #: argument of the call: "text" gives the question as text, "question" gives {"question": ...}, "messages" gives the
+    #: conversation as a list of (role, text). "auto" is "question" for the methods `invoke` and `ainvoke`, else "text"
     input: Literal["auto", "text", "question", "messages"] = "auto"
 
 
 class CallableArm(ParamsArm[CallableParams]):
-    """Answers by calling a Python object."""
-
     retrieves: ClassVar[bool] = False
     generates: ClassVar[bool] = False
     kind = CallableParams
@@ -293,10 +261,7 @@ class CallableArm(ParamsArm[CallableParams]):
         self._call, self._method = self._callable(where=f"arms.{self.name}.object")
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Return the object's answer. Raises ArmFailed for an output without text.
-
-        Stop reasons: "answered", "empty_answer" if the text is empty, "budget_rounds" if the budget allows no round.
-        """
+        """Stop reasons: "answered", "empty_answer" if the text is empty, "budget_rounds" if the budget has no round."""
         if not run.begin_round(cap=1):
             return Answer(text="", stop_reason="budget_rounds")
         output = await self._output(question, run=run)
@@ -333,15 +298,14 @@ class CallableArm(ParamsArm[CallableParams]):
 def asked_by(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any], str]:
     """Returns (function that answers a question, name of the object's method or "" for a plain function).
 
-    named: the object, or a function without parameters that makes the object. shown: its name in messages. Raises
-    ConfigError with the field `where`.
+    named: the object, or a function without parameters that makes it. shown: its import path. Raises ConfigError.
     """
     if inspect.isfunction(named) and not inspect.signature(named).parameters:
         try:
             named = named()
         except Exception as error:  # the user's function may raise anything
             message = f"{shown!r} cannot be made: {type(error).__name__}: {error}"
-            raise ConfigError(message, field=where, remedy="it is called without arguments") from error
+            raise ConfigError(message, field=where, remedy="the function is called without arguments") from error
     method = next((name for name in METHODS if callable(getattr(named, name, None))), None)
     if method is not None and not inspect.isclass(named):
         return getattr(named, method), method
@@ -351,8 +315,8 @@ def asked_by(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any
     raise ConfigError(message, field=where, remedy=_REMEDY)
 
 
-def text_of(output: object, *, depth: int = _DEEPEST) -> str | None:
-    """Find the text of an output: the output itself, or under one of _TEXTS, or in a list. None if there is no text."""
+def text_of(output: object, *, depth: int = 5) -> str | None:
+    """Find the text in an output: a string, a value under one of _TEXTS, or an item of a list. None without text."""
     if isinstance(output, str):
         return output
     if output is None or depth == 0:

@@ -1,5 +1,3 @@
-"""Arms that search in several turns until they can answer: ReAct and Adaptive-Note (Wang et al. 2024)."""
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,27 +18,18 @@ from ragbandit.strategies.run import Answer, Run
 
 _ACTION_LINE = re.compile(r"\baction\s*+(?:\d++\s*+)?:", re.IGNORECASE)
 _ACTION = re.compile(r"[\s\"'`*]*(?P<verb>[A-Za-z]\w*)\s*(?:\[(?P<square>[^\n]*)|\((?P<round>[^\n]*))")
-#: stop strings: these lines come from the arm, not from the model
-_NEXT_TURN = ("\nObservation", "\nQuestion")
+_NEXT_TURN = ("\nObservation", "\nQuestion")  #: stop strings: the arm writes these lines, not the model
 _ALLOWED = "Write search[topic], lookup[word] or finish[answer]."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """An action that the model has chosen."""
-
-    #: in lower case; may be unknown
-    verb: str
-    #: text in the brackets, without surrounding quotes; may be empty
-    argument: str
+    verb: str  #: in lower case; not necessarily an allowed one
+    argument: str  #: text in the brackets without quotes around it; may be empty
 
 
 def parsed_action(text: str) -> Action | None:
-    """Parse the action at the start of a text, for example "search[Jaws]". None if the text starts with something else.
-
-    The argument ends at the last closing bracket of its line, or at the end of the line. Brackets may be square or
-    round. Quotes around the argument are removed.
-    """
+    """Parse the action at the start of a text, for example "search[Jaws]" or "search(Jaws)". None without an action."""
     match = _ACTION.match(text)
     if match is None:
         return None
@@ -52,21 +41,16 @@ def parsed_action(text: str) -> Action | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReactParams(ReaderParams):
-    """Settings of react."""
-
     #: "small" is for local models of a few hundred million parameters; "paper" has ReAct's numbers;
     #: "chat" is for large chat models, with a reader that writes a paragraph (finish[...] stays short)
     preset: Literal["small", "paper", "chat"] = "small"
-    #: answer if the turns end without finish[...]: "read" lets a reader answer from the passages found, "thought" takes
-    #: the latest thought, "nothing" is an empty answer, as in the paper
+    #: answer if the turns end without finish[...]: for "read" a reader answers from the passages, for "thought" it is
+    #: the latest thought, for "nothing" it is empty, as in the paper
     unfinished: Literal["read", "thought", "nothing"] = "read"
-    #: most turns; a turn is a thought with an action
     turns: Count = 4
     passages_per_search: Count = 3
-    #: most passages of all searches together; the first ones are kept
-    passages: Count = 8
-    #: most sentences of the best passage in an observation
-    sentences: Count = 2
+    passages: Count = 8  #: most passages of all searches together; the first ones are kept
+    sentences: Count = 2  #: most sentences of the best passage that a search shows
     turn_tokens: Count = 64
 
     presets: ClassVar = preset_table(
@@ -82,23 +66,19 @@ class React(PromptedArm[ReactParams]):
     search[topic] shows the first sentences of the best passage and the titles of the others. A passage whose title is
     the topic counts as the best. lookup[word] shows the next sentence with the word in the passages found so far.
     finish[answer] ends the arm. If a turn has no action, one more call asks only for the action; each call without an
-    action is a "parse_failed" in the trace. The observation after an unknown or empty action lists the allowed actions.
-
-    Only a search begins a round, so the searches are the steps. If the turns end without finish[...], the param
-    `unfinished` chooses the answer; its reader searches the question if no passage was found. Until the arm answers,
-    the draft is the latest thought. Stop reasons: "finished", "max_turns", "no_action" after two turns in a row without
+    action is a "parse_failed" in the trace. Only a search is a step. If the turns end without finish[...], the param
+    `unfinished` chooses the answer. Stop reasons: "finished", "max_turns", "no_action" after two turns in a row without
     an action, "budget_rounds" if the budget does not allow another search, "empty_answer".
 
     Differences to the paper's code: an empty action does not crash; lookup reads all passages found, not only the
-    latest; if the turns exceed the model's context, the oldest are dropped, and the trace records it; if the turns end
-    without finish[...], a reader may answer.
+    latest; if the turns exceed the model's context, the oldest are dropped; if the turns end without finish[...], a
+    reader may answer.
     """
 
     kind = ReactParams
     prompts: ClassVar = {"step": "react_step", "read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Take turns until finish[...]; if it does not come, answer by `unfinished`."""
         library = _Library(pool=PassagePool(cap=run.passage_cap(self._params.passages)))
         turns: list[str] = []
         stop_reason, unreadable = "max_turns", 0
@@ -120,7 +100,6 @@ class React(PromptedArm[ReactParams]):
         return await self._answer_unfinished(question, stop_reason=stop_reason, run=run, library=library)
 
     async def _think(self, question: str, *, turns: Sequence[str], run: Run) -> tuple[str, Action | None]:
-        """Ask the model for a thought and an action. Asks once more if the action cannot be parsed."""
         start = f"Thought {len(turns) + 1}:"
         done = await self._continue(question, turns=turns, start=start, purpose="think", run=run, stop=_NEXT_TURN)
         line = _ACTION_LINE.search(done.text)
@@ -139,7 +118,7 @@ class React(PromptedArm[ReactParams]):
     async def _continue(
         self, question: str, *, turns: Sequence[str], start: str, purpose: str, run: Run, stop: tuple[str, ...]
     ) -> Completion:
-        """Let the model continue the turns. The oldest turns are dropped if they do not fit the model's context."""
+        """Let the model continue the turns. The oldest turns are dropped if not all fit the model's context."""
         options: dict[str, Any] = {"purpose": purpose, "max_tokens": self._params.turn_tokens, "stop": stop}
         for first in range(len(turns) + 1):
             fields = {"question": question, "transcript": "\n".join(turns[first:]), "start": start}
@@ -188,11 +167,11 @@ class React(PromptedArm[ReactParams]):
 
 @dataclass(kw_only=True, slots=True)
 class _Library:
-    """The passages found for a question, and the position of lookup[...] in them."""
+    """The passages found for a question, with the position of lookup[...] in them."""
 
     pool: PassagePool
     _term: str = ""
-    _shown: int = 0
+    _shown: int = 0  #: number of sentences with `_term` that were shown
 
     def look_up(self, term: str, *, run: Run) -> str:
         """The next sentence that contains the term, ignoring case. A new term is searched from the first passage."""
@@ -218,34 +197,20 @@ def _turn(number: int, *, thought: str, action: Action | None, observation: str)
     return f"Thought {number}: {thought}\n{written}Observation {number}: {' '.join(observation.split())}"
 
 
-#: most tokens of a verdict: {"status": true} and a few words before it
-_VERDICT_TOKENS = 24
-#: most new questions of an update
-_QUESTIONS = 2
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptiveNoteParams(PassageParams):
-    """Settings of adaptive_note."""
-
     preset: Literal["small", "paper", "chat"] = "small"
-    #: form of the final reader's answer
     style: AnswerStyle = "short"
-    #: most updates of the note (the paper's CI)
-    updates: Whole = 2
-    #: number of failed updates after which the arm answers (the paper's IU)
-    failures: Count = 1
-    #: "better" keeps a new note only if a comparison finds it better; "every" keeps each new note without a comparison,
+    updates: Whole = 2  #: most updates of the note (the paper's CI)
+    failures: Count = 1  #: number of failed updates after which the arm answers (the paper's IU)
+    #: "better" keeps a new note only if a comparison finds it better. "every" keeps each new note without a comparison,
     #: and failed updates do not end the arm (the paper's ablation without its memory reviewer)
     keep: Literal["better", "every"] = "better"
-    #: most distinct passages of all rounds together (the paper's RP)
-    passages: Count = 6
+    passages: Count = 6  #: most distinct passages of all rounds together (the paper's RP)
     passages_per_round: Count = 3
-    #: most characters of a query that is made of the new questions; None for no limit
-    query_characters: Count | None = None
+    query_characters: Count | None = None  #: most characters of a search query; None for no limit
     note_tokens: Count = 96
-    #: most tokens of the two new questions together
-    question_tokens: Count = 48
+    question_tokens: Count = 48  #: most tokens of the two new questions together
 
     presets: ClassVar = preset_table(
         "max_tokens style updates passages passages_per_round query_characters note_tokens question_tokens",
@@ -255,20 +220,17 @@ class AdaptiveNoteParams(PassageParams):
 
 
 class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
-    """Writes a note on the passages of a search, and updates it; a reader answers from the note and the question.
+    """Writes a note on the passages of a search, and updates it. A reader answers from the note (Wang et al. 2024).
 
     An update asks the model for two new questions, searches once with both and the question, extends the note with the
-    new passages, and keeps the new note only if a comparison finds it clearly better (unless `keep` is "every"). The
-    number of steps is one plus the number of updates begun. If the budget allows no round, the reader gets only the
-    question. Until the reader has answered, the draft is the best note. Stop reasons: "max_rounds" (`updates` are used
-    up), "max_passages", "failed_updates" (`failures` updates did not improve the note), "no_new_question" (the model
-    wrote none), and "budget_rounds" or "budget_passages" if the budget allows less than the arm's params.
+    new passages, and keeps the new note only if a comparison finds it clearly better (unless `keep` is "every"). Stop
+    reasons: "max_rounds" (`updates` are used up), "max_passages", "failed_updates" (`failures` updates did not improve
+    the note), "no_new_question", and "budget_rounds" or "budget_passages" if the budget allows less than the params.
 
     Differences to the authors' code: passages seen before are always left out, not only near the cap; an update without
-    a new passage, or with an unchanged note, fails without a comparison; no question is searched twice, not even the
-    user's (the authors only ask for that in the prompt); line breaks in a note become spaces instead of joining words;
-    an unreadable verdict means that the new note is not better, and is a "parse_failed" in the trace; queries have no
-    question words; decoding is greedy, not at temperature 0.1.
+    a new passage, or with an unchanged note, fails without a comparison; no question is searched twice (the authors
+    only ask for that in the prompt); a verdict that cannot be parsed means that the new note is not better, and is a
+    "parse_failed" in the trace; queries have no question words; decoding is greedy, not at temperature 0.1.
     """
 
     kind = AdaptiveNoteParams
@@ -281,7 +243,6 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     }
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Take notes, then answer from them."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         note, stop_reason = await self._take_notes(question, run=run, pool=pool)
         run.note_branch("notes_ended", stop_reason)
@@ -289,7 +250,6 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         return finished(await self._read(question, run=run, fields=fields), stop_reason)
 
     async def _take_notes(self, question: str, *, run: Run, pool: PassagePool) -> tuple[str, str]:
-        """Write the first note and update it. Returns (best note, stop reason)."""
         params = self._params
         earlier: list[str] = []
         failures = 0
@@ -329,7 +289,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         """Ask for at most two questions that neither the model nor the user has asked before."""
         fields = {"question": question, "note": note or "none", "asked": " ".join(earlier) or "none"}
         done = await self._ask("ask", fields, run=run, max_tokens=self._params.question_tokens)
-        proposed = parsed_items(done.text, most=_QUESTIONS)
+        proposed = parsed_items(done.text, most=2)
         if not proposed:
             run.note_branch("parse_failed", "ask: no question")
         known_questions = {text.casefold() for text in (question, *earlier)}
@@ -370,7 +330,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
 
     async def _is_better(self, question: str, *, old: str, new: str, run: Run) -> bool:
         fields = {"question": question, "old": old, "new": new}
-        done = await self._ask("note_compare", fields, run=run, max_tokens=_VERDICT_TOKENS)
+        done = await self._ask("note_compare", fields, run=run, max_tokens=24)  # {"status": true} with some words
         better = parsed_yes_no(done.text.rpartition("status")[2])  # text before "status" is not the verdict
         if better is None:
             run.note_branch("parse_failed", f"note_compare: {done.text.strip()[:80]!r}")

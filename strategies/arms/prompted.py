@@ -15,14 +15,13 @@ from ragbandit.strategies.prompting.prompts import ask, load_templates
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Run
 
-#: types of params: integer >= 1, integer >= 0, number from 0 to 1
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 def preset_table(names: str, **rows: tuple[Json, ...]) -> Mapping[str, Mapping[str, Json]]:
-    """Returns preset -> param -> value. names: the params, separated by spaces. rows: their values for each preset."""
+    """Returns preset -> param -> value. names: the params, separated by spaces. rows: preset -> their values."""
     return {preset: dict(zip(names.split(), row, strict=True)) for preset, row in rows.items()}
 
 
@@ -30,13 +29,13 @@ class ArmParams:
     """Base of the params dataclasses of arms. Declare ranges as `Annotated[int, pydantic.Field(ge=1)]`."""
 
     __slots__ = ()
-    #: preset -> param -> value; params that are set explicitly win
+    #: preset -> param -> value. Params that are set explicitly take precedence
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptParams(ArmParams):
-    """Params of every arm that calls a model.
+    """Params of arms that call a model.
 
     The preset "small" is for local models of a few hundred million parameters, "chat" for large chat models. The other
     presets have the numbers of the arm's paper ("flan" and "gpt" are Adaptive-RAG's).
@@ -49,16 +48,11 @@ class PromptParams(ArmParams):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassageParams(PromptParams):
-    """Params of every arm that shows passages to the model."""
-
-    #: most words of a passage in a prompt
-    passage_words: Count = 350
+    passage_words: Count = 350  #: most words of a passage in a prompt
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReaderParams(PassageParams):
-    """Params of every arm that ends with a reader: a call that answers from passages."""
-
     style: Style = "direct"
 
 
@@ -69,13 +63,11 @@ class ParamsArm(Generic[Params]):
     """Base of built-in arms: checks the params and applies presets.
 
     name: name of the arm, by default the registered name of its class. Values are not converted: neither "3" nor True
-    is a number of rounds. Raises ConfigError with field "arms.<name>.<param>", the value, and valid values.
+    is a number of rounds. Raises ConfigError with field "arms.<name>.<param>".
     """
 
     needs: frozenset[Need] = frozenset()
-    #: preset -> param -> value
     presets: ClassVar[Mapping[str, Mapping[str, Json]]]
-    #: class of the params
     kind: type[Params]
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -85,7 +77,7 @@ class ParamsArm(Generic[Params]):
 
     def __init__(self, *, name: str | None = None, **params: Any) -> None:
         self.name = ArmName(name or registered_name(type(self)))
-        # Not converted, because outcomes record the params, and an int must not become a float there.
+        # Values are not converted, because outcomes record the params, and an int must not become a float.
         check_values(self.kind, given=params, where=f"arms.{self.name}")
         self._params = self.kind(**{**self.kind.presets.get(params.get("preset", ""), {}), **params})
         self.params: Mapping[str, Json] = MappingProxyType(asdict(self._params))  # type: ignore[call-overload]
@@ -98,7 +90,7 @@ class PromptedArm(ParamsArm[Prompted]):
     """Base of arms that call a model with templates. Raises ConfigError for a template that cannot be used."""
 
     needs: frozenset[Need] = frozenset({"completion", "stop"})
-    #: use of a template in the arm -> name of the template; params in braces are replaced by their values
+    #: use in the arm -> name of the template. A param in braces is replaced by its value
     prompts: ClassVar[Mapping[str, str]]
 
     def __init__(self, **params: Any) -> None:
@@ -110,14 +102,14 @@ class PromptedArm(ParamsArm[Prompted]):
         self._passage_words: int = getattr(self._params, "passage_words", 350)
 
     def _template_names(self) -> dict[str, str]:
-        """`prompts` with the values of params filled in; {_long} is "_long" for the style "long", otherwise empty."""
+        """Fill the params into `prompts`. {_long} becomes "_long" for the style "long", otherwise ""."""
         marks = {**self.params, "_long": "_long" if self.params.get("style") == "long" else ""}
         return {use: template.format_map(marks) for use, template in self.prompts.items()}
 
     async def _ask(
         self, use: str, fields: Mapping[str, str], *, run: Run, purpose: str | None = None, **options: Any
     ) -> Completion:
-        """Call `ask` with the template of this use. purpose: name of the call in the trace, by default the use."""
+        """Call `ask` with the template of this use. purpose: name of the call in the trace, by default `use`."""
         options.setdefault("passage_words", self._passage_words)
         return await ask(run, template=self._templates[use], purpose=purpose or use, fields=fields, **options)
 

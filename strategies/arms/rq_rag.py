@@ -1,5 +1,3 @@
-"""RQ-RAG: rewrites the question for the search, decomposes it, or separates its meanings, and then answers."""
-
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -16,29 +14,20 @@ from ragbandit.strategies.run import Answer, Run
 _REFINEMENTS = ("rewrite", "decompose", "disambiguate")
 _ACTIONS = (*_REFINEMENTS, "answer")
 
-#: rule that chooses among the answers of a tree
 Choice = Literal["vote", "confidence"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RqRagParams(ReaderParams):
-    """Settings of rq_rag."""
-
     preset: Literal["small", "paper", "chat"] = "small"
-    #: True to follow all refinements and choose among their answers, False to follow one path
-    tree: bool = False
-    #: answer of a tree: the most frequent one ("vote"), or the one with the most probable tokens ("confidence")
+    tree: bool = False  #: True to follow all refinements, False to follow one path
+    #: answer of a tree: the most frequent answer ("vote"), or the answer with the most probable tokens ("confidence")
     choose: Choice = "vote"
-    #: most refinements on a path
-    depth: Count = 1
-    #: most queries of a decomposition or disambiguation
-    queries: Count = 3
+    depth: Count = 1  #: most refinements on a path
+    queries: Count = 3  #: most queries of a decomposition or disambiguation
     passages_per_query: Count = 2
-    #: most passages of all searches together; the first ones are kept
-    passages: Count = 6
-    #: most tokens of the decision on the next action
+    passages: Count = 6  #: most passages of all searches together; the first ones are kept
     decide_tokens: Count = 6
-    #: most tokens of one refinement
     query_tokens: Count = 64
 
     presets: ClassVar = preset_table(
@@ -50,17 +39,13 @@ class RqRagParams(ReaderParams):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PathAnswer:
-    """The answer of one path of the tree."""
-
-    #: "" if the model's text has no answer
-    answer: str
-    #: mean log-probability of the text's tokens; -inf if the generator returned none
-    confidence: float
+    answer: str  #: "" if the model's text has no answer
+    confidence: float  #: mean log-probability of the text's tokens; -inf if the generator returned none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Node:
-    """A node of the tree: the queries and the passages of the path to it."""
+    """A node of the tree. Queries and passages are those of the whole path to the node."""
 
     queries: tuple[str, ...] = ()
     passages: tuple[Passage, ...] = ()
@@ -71,18 +56,18 @@ class RqRag(PromptedArm[RqRagParams]):
     """Refines the question and searches until the model decides to answer (Chan et al. 2024, RQ-RAG, by prompts).
 
     The model chooses the next action: rewrite the question, decompose it, disambiguate it, or answer. A rewrite gives
-    one query, the other refinements up to `queries`; all queries of an action are searched in one round. At the end of
-    the path a reader answers from all its passages. Stop reasons: "answer_decided" by the model, "max_depth" after
-    `depth` refinements, "budget_rounds", "no_new_query" from a refinement, "empty_answer".
+    one query, the other refinements give up to `queries`. At the end of the path a reader answers from all passages of
+    the path. Stop reasons: "answer_decided" by the model, "max_depth" after `depth` refinements, "budget_rounds",
+    "no_new_query" from a refinement, "empty_answer".
 
-    With `tree` every node is answered and refined in all three ways, breadth first: 1 + 3 + 9 answers at depth 2. A
-    refinement without a new query is left out. The tree ends with "max_depth" or "budget_rounds", and `choose` selects
-    an answer; the best answer so far is the draft. The cap on passages applies to the whole tree.
+    With `tree` every node is answered and refined in all three ways, breadth first, which gives 1 + 3 + 9 answers at
+    depth 2. A refinement without a new query is left out. The tree ends with "max_depth" or "budget_rounds", and
+    `choose` selects the answer. The cap on passages applies to the whole tree.
 
-    A decision that cannot be parsed is "parse_failed" in the trace, and becomes a rewrite. A refinement without a query
-    is "parse_failed" too, and the question is searched. Differences to the paper: the model is prompted, not trained;
-    queries are decoded greedily, not sampled at temperature 1; one call writes all parts or meanings of a question, not
-    one query at a time; a vote counts the paths, while the paper adds up confidences.
+    A decision that cannot be parsed becomes a rewrite, and is "parse_failed" in the trace. Differences to the paper:
+    the model is prompted, not trained; queries are decoded greedily, not sampled at temperature 1; one call writes all
+    parts or meanings of a question, not one query at a time; a vote counts the paths, while the paper adds up
+    confidences.
     """
 
     kind = RqRagParams
@@ -101,7 +86,6 @@ class RqRag(PromptedArm[RqRagParams]):
         self._most_rounds = sum(branches**depth for depth in range(1, self._params.depth + 1))
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Follow one path, or all paths with `tree`."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         if self._params.tree:
             return await self._answer_by_tree(question, run=run, pool=pool)
@@ -110,7 +94,6 @@ class RqRag(PromptedArm[RqRagParams]):
         return finished(await self._read(question, run=run, passages=node.passages), stop_reason)
 
     async def _follow(self, question: str, *, run: Run, pool: PassagePool) -> tuple[_Node, str]:
-        """Follow the actions that the model chooses. Returns (last node of the path, stop reason)."""
         node = _Node()
         while node.depth < self._params.depth:
             action = await self._decide(question, node=node, run=run)
@@ -147,7 +130,7 @@ class RqRag(PromptedArm[RqRagParams]):
         return finished(answer, stop_reason)
 
     async def _answer_node(self, question: str, *, node: _Node, run: Run) -> PathAnswer:
-        # A partial answer becomes the draft only if there is no whole answer of another path.
+        # A partial answer becomes the draft only if no other path has an answer.
         with keep_partial(run, style=self._params.style) if run.draft is None else nullcontext():
             done = await self._ask(
                 "read",
@@ -171,7 +154,7 @@ class RqRag(PromptedArm[RqRagParams]):
         return action
 
     async def _refine(self, question: str, *, action: str, node: _Node, run: Run, pool: PassagePool) -> _Node | None:
-        """Refine the question and search. Returns the new node; None if no query is new."""
+        """Refine the question and search. Returns the new node, or None if all proposed queries were tried before."""
         limit = 1 if action == "rewrite" else self._params.queries
         fields = {"question": question, "tried": _joined(node.queries), "limit": str(limit)}
         done = await self._ask(
@@ -204,7 +187,7 @@ def _joined(queries: Sequence[str]) -> str:
 
 
 def chosen_answer(answers: Sequence[PathAnswer], *, choose: Choice) -> str:
-    """Choose the most confident or the most frequent answer, the last one among equals; "" if no path has an answer."""
+    """The most confident or the most frequent answer, the last one among equals; "" if no path has an answer."""
     candidates = [path for path in reversed(answers) if path.answer]
     votes = Counter(tuple(answer_words(path.answer)) for path in candidates)
     if not candidates:

@@ -1,5 +1,3 @@
-"""SeaKR: searches if the model's hidden states disagree, and keeps passages that make them agree (Yao et al. 2024)."""
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,41 +17,33 @@ from ragbandit.strategies.prompting.passages import extract_answer, first_senten
 from ragbandit.strategies.prompting.prompts import shown_prompt
 from ragbandit.strategies.run import Answer, Run, Settle
 
-#: texts that mean "no answer", in lower case
+#: texts that mean "no answer"; compared in lower case
 _UNKNOWN = frozenset({"", "unknown", "not known", "none", "n/a", "i do not know", "i don't know"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeakrParams(PassageParams):
-    """Settings of seakr. A good threshold `delta` depends on the model, the layer and the number of samples."""
-
-    #: "small" is for local models of a few hundred million parameters; its delta is not tuned: on a model of 135M it
-    #: separates a few well-known questions from obscure ones. "single_hop" and "multi_hop" are the paper's numbers for
-    #: LLaMA-2-7B-chat
+    #: "small" is for local models of a few hundred million parameters. "single_hop" and "multi_hop" are the paper's
+    #: numbers for LLaMA-2-7B-chat
     preset: Literal["small", "single_hop", "multi_hop"] = "small"
     #: "single" answers from memory or from the best passage; "multi" writes a chain of sentences
     hops: Literal["single", "multi"] = "single"
-    #: the arm searches if the uncertainty is above this
+    #: the arm searches if the uncertainty is above this. A good value depends on the model, the layer and `samples`;
+    #: the default is not tuned, and separates a few well-known questions from obscure ones on a model of 135M
     delta: float = 7.5
     #: added to every eigenvalue, so that samples without spread have a finite uncertainty
     alpha: Annotated[float, Field(gt=0.0)] = 1e-3
-    #: layer whose states are compared; 0 is the embedding, None the middle layer
+    #: layer whose hidden states are compared; 0 for the embedding, None for the middle layer
     layer: Whole | None = None
     samples: Annotated[int, Field(ge=2)] = 4
-    #: temperature, top_p and top_k of the samples; a top_k of 0 is for all tokens
     temperature: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
-    top_k: Whole = 50
-    #: seed of the first sample; it grows by 1 with each sample
-    seed: Whole = 0
-    #: passages per search; the model reads each in its own call
-    passages: Count = 3
-    #: most passages that the chain keeps (multi)
-    kept_passages: Count = 3
+    top_k: Whole = 50  #: number of most probable tokens to sample from; 0 for all
+    seed: Whole = 0  #: seed of the first sample; it grows by 1 with each sample
+    passages: Count = 3  #: passages per search; the model reads each in its own call
+    kept_passages: Count = 3  #: most passages that the chain keeps; for `hops: multi`
     sentences: Count = 3
-    #: probability from which a word is sure (multi)
-    sure: Share = 0.9
-    #: most tokens of a sentence of the chain, of a sample, and of the answer
+    sure: Share = 0.9  #: probability from which a word is used in the query; for `hops: multi`
     sentence_tokens: Count = 40
     sample_tokens: Count = 24
     max_tokens: Count = 24
@@ -67,31 +57,26 @@ class SeakrParams(PassageParams):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Candidate:
-    """A greedy text and the model's uncertainty about it."""
-
     text: str
-    #: infinite if fewer than two samples have text
-    doubt: float
+    doubt: float  #: uncertainty (see `uncertainty`); infinite if fewer than two samples have text
 
 
 class Seakr(PromptedArm[SeakrParams]):
-    """Measures the model's doubt by sampling: the log-determinant of the samples' states (see `uncertainty`).
+    """Searches if sampled answers disagree in the model's hidden states, and prefers passages that make them agree.
 
-    "single": the model answers from memory. If the doubt is at most `delta`, that is the answer ("sure"). Otherwise the
-    model answers from each passage found, and the answer with the least doubt is taken ("best_passage"). The answer
-    from memory stays if the search has no hit ("no_passage") or no passage gives an answer ("no_reading").
+    The disagreement is the doubt (see `uncertainty`; Yao et al. 2024). For `hops: single` the model answers from
+    memory. If the doubt is at most `delta`, the arm takes that answer ("sure"). Otherwise the model answers from each
+    passage found, and the arm takes the answer with the least doubt ("best_passage"). The answer from memory stays if
+    the search has no hit ("no_passage") or no passage gives an answer ("no_reading").
 
-    "multi": the model proposes a sentence. If the sentence is empty, or its doubt is above `delta`, the arm searches
-    the sure words of the sentence (the question if there are none, "query_fallback"). For each new passage the model
-    writes the sentence again, from the kept passages and the new one; the sentence with the least doubt is kept with
-    its passage. At the end the model answers from the sentences, and from the kept passages; the less doubtful answer
-    is taken, "unknown" only if both are unknown. Stop reasons: "answer_found" ("answer is" in a sentence),
-    "max_sentences", "max_passages" (`kept_passages`), "repeated_query", "nothing_new" (no new passage),
-    "empty_sentence" (no passage gave a sentence), "budget_rounds". Differences to the authors' code: the query uses the
-    whole proposal; a failed search loses no sentence; a sample's state is that of its last token, not of an end token.
-
-    The stop reason is "empty_answer" if there is no answer. Samples are drawn concurrently unless the budget caps
-    tokens or dollars. Empty samples are left out ("samples_dropped"). The draft is the latest greedy text.
+    For `hops: multi` the model proposes a sentence. If the sentence is empty, or its doubt is above `delta`, the arm
+    searches the probable words of the sentence, or the question if there are none ("query_fallback"). For each new
+    passage the model writes the sentence again. The sentence with the least doubt is kept with its passage. At the end
+    the model answers from the sentences, and from the kept passages, and the arm takes the answer with less doubt. Stop
+    reasons: "answer_found" ("answer is" in a sentence), "max_sentences", "max_passages" (`kept_passages`),
+    "repeated_query", "nothing_new" (no new passage), "empty_sentence" (no passage gave a sentence), "budget_rounds",
+    "empty_answer". Differences to the authors' code: the query uses the whole proposal; a failed search loses no
+    sentence; a sample's state is the state of its last token, not of an end token.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs", "hidden_states"})
@@ -104,7 +89,6 @@ class Seakr(PromptedArm[SeakrParams]):
     }
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Answer in one hop, or in several."""
         pool = LatestPool(run, cap=self._params.passages)
         hop = self._single if self._params.hops == "single" else self._multi
         answer, stop_reason = await hop(question, run=run, pool=pool)
@@ -112,7 +96,6 @@ class Seakr(PromptedArm[SeakrParams]):
         return finished(answer, stop_reason)
 
     async def _single(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
-        """Answer from memory or from the best passage. Returns (answer, stop reason)."""
         fields = {"question": question}
         direct = await self._read(question, run=run, use="answer")
         prompt = self._prompt("answer", fields, run=run)
@@ -127,7 +110,6 @@ class Seakr(PromptedArm[SeakrParams]):
         return (direct, "no_reading") if best is None else (answers[best].text, "best_passage")
 
     async def _multi(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
-        """Write a chain of sentences, and answer. Returns (answer, stop reason)."""
         sentences: list[str] = []
         evidence: list[Passage] = []
         stop_reason = await self._chain(question, sentences=sentences, evidence=evidence, run=run, pool=pool)
@@ -175,9 +157,7 @@ class Seakr(PromptedArm[SeakrParams]):
         run: Run,
         pool: LatestPool,
     ) -> tuple[str, Passage] | str:
-        """Search, and write the sentence with each new passage. Returns (sentence, passage) with the least doubt, or
-        the stop reason. A passage is new if the chain has not kept it, even if it was read for an earlier sentence.
-        """
+        """Search, and write a sentence from each new passage. Returns the best (sentence, passage) or a stop reason."""
         if len(evidence) >= self._params.kept_passages:
             return "max_passages"
         if query in queries:
@@ -196,7 +176,7 @@ class Seakr(PromptedArm[SeakrParams]):
         return "empty_sentence" if best is None else (sentences[best].text, new[best])
 
     def _query(self, question: str, *, proposal: Completion, sentences: Sequence[str], run: Run) -> str:
-        """The content words of the proposal that are sure, or that occur in the question or in the last sentence."""
+        """The content words of the proposal that are probable, or that occur in the question or the last sentence."""
         tokens = sentence_tokens(proposal, run=run)
         context = {term.strip(".,;:!?\"'").lower() for term in f"{question} {' '.join(sentences[-1:])}".split()}
         chosen = []
@@ -289,8 +269,7 @@ class Seakr(PromptedArm[SeakrParams]):
 def uncertainty(states: npt.NDArray[Any], *, alpha: float) -> float:
     """logdet(Z J Z^T + alpha I) / k for states Z of shape (k, d). It is higher if the samples agree less.
 
-    J subtracts the mean over the d features from every state (the paper's measure, after INSIDE, Chen et al. 2024).
-    Finite for alpha > 0; the order of the samples does not matter.
+    J subtracts from every state its mean over the d features (the paper's measure, after INSIDE, Chen et al. 2024).
     """
     centred = states.astype(np.float64) - states.mean(axis=1, dtype=np.float64, keepdims=True)
     gram = centred @ centred.T + alpha * np.eye(len(states))

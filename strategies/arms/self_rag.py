@@ -1,5 +1,3 @@
-"""Self-RAG, by prompts or with a trained model: grades passages and answers, and tries again after bad grades."""
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,18 +26,13 @@ from ragbandit.strategies.run import Answer, Run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfRagParams(ReaderParams):
-    """Settings of self_rag."""
-
     #: "small" is for local models of a few hundred million parameters; "paper" is the prompted graph of the
     #: Adaptive-Note paper, with caps added; "chat" is for large chat models
     preset: Literal["small", "paper", "chat"] = "small"
-    #: most rewritten questions
-    rewrites: Whole = 1
-    #: most further answers in a round if the passages do not support the first answer
-    regenerations: Whole = 1
+    rewrites: Whole = 1  #: most rewritten questions
+    regenerations: Whole = 1  #: most further answers in a round if the passages do not support the answer
     passages_per_round: Count = 3
-    #: most passages that are graded in all rounds together
-    passages: Count = 6
+    passages: Count = 6  #: most passages that are graded in all rounds together
     grade_tokens: Count = 6
     query_tokens: Count = 32
 
@@ -60,10 +53,9 @@ class SelfRag(PromptedArm[SelfRagParams]):
     passage may be graded), "no_new_query", "no_relevant_passage" (the model answers without passages), "empty_answer".
 
     A grade that is neither yes nor no is "parse_failed" in the trace and counts as yes, so with a model that cannot
-    grade the arm works like single_step. With a model that always replies no, as one of 135M parameters did, the arm
-    answers from memory. Calls run one after the other, so the caps of the budget hold exactly. Differences to the
-    graphs: every loop is capped, graders see the original question, a passage is graded once, and relevant passages are
-    kept for later rounds. The trained Self-RAG is a different method: do not compare its numbers.
+    grade the arm works like single_step. With a model that always replies no the arm answers from memory. Differences
+    to the graphs: every loop is capped, graders see the original question, a passage is graded once, and relevant
+    passages are kept for later rounds. The trained Self-RAG is a different method: do not compare its numbers.
     """
 
     kind = SelfRagParams
@@ -77,7 +69,6 @@ class SelfRag(PromptedArm[SelfRagParams]):
     }
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Search, answer and grade until the graders accept an answer."""
         graded = PassagePool(cap=run.passage_cap(self._params.passages))
         relevant: list[Passage] = []
         draft = ""
@@ -115,7 +106,6 @@ class SelfRag(PromptedArm[SelfRagParams]):
         return None
 
     async def _rewrite(self, question: str, *, tried: Sequence[str], run: Run) -> str:
-        """Ask the model for another query. Returns the last query if the model writes none."""
         fields = {"question": question, "tried": "; ".join(tried)}
         done = await self._ask("rewrite", fields, run=run, max_tokens=self._params.query_tokens, stop=("\n",))
         query = done.text.strip().strip("\"'`").strip()
@@ -124,7 +114,6 @@ class SelfRag(PromptedArm[SelfRagParams]):
         return query or tried[-1]
 
     async def _find(self, question: str, *, query: str, run: Run, graded: PassagePool) -> list[Passage]:
-        """Search and grade. Returns the relevant ones of the new passages."""
         earlier_count = len(graded.passages)
         await gather(run, query=query, pool=graded, k=self._params.passages_per_round)
         grade = partial(self._grade, "relevant", {"question": question}, run=run)
@@ -159,7 +148,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
         passages: Sequence[Passage] = (),
         about: str = "answer",
     ) -> bool:
-        """Whether a grader says yes; True if its reply cannot be parsed. about: id of the passage, or "answer"."""
+        """Whether the model says yes; True if its reply cannot be parsed. about: what is graded, for the trace."""
         done = await self._ask(
             grade,
             fields,
@@ -178,38 +167,36 @@ class SelfRag(PromptedArm[SelfRagParams]):
 
 
 _WANT: frozenset[Need] = frozenset({"logprobs", "trained_tokens"})
-#: for each written token: trained token -> its log-probability at this place
+#: for each written token a mapping: trained token -> its log-probability at this place
 Trained = Sequence[Mapping[str, float]]
-#: scores of the five utility tokens, from the least to the most useful
-_UTILITY_SCORES = (-1.0, -0.5, 0.0, 0.5, 1.0)
+_UTILITY_SCORES = (-1.0, -0.5, 0.0, 0.5, 1.0)  #: scores of the five `utility_tokens`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfRagTrainedParams(PassageParams):
-    """Settings of self_rag_trained. The default tokens are those of the paper's model."""
+    """The default tokens are those of the paper's model."""
 
     #: "small" shows few passages; "paper" is the paper's setting for short answers
     preset: Literal["small", "paper"] = "small"
     #: the arm searches if P(retrieval) / (P(retrieval) + P(no retrieval)) is above this; 1.0 never searches
     threshold: Share = 0.2
-    #: passages searched for; the model reads each in its own call
-    passages: Count = 3
+    passages: Count = 3  #: passages per search; the model reads each in its own call
     relevance_weight: Annotated[float, Field(ge=0.0)] = 1.0
     support_weight: Annotated[float, Field(ge=0.0)] = 1.0
     utility_weight: Annotated[float, Field(ge=0.0)] = 0.5
-    #: tokens that mean: passages are needed, no passages are needed
+    #: tokens for "passages are needed" and "no passages are needed"
     gate_tokens: Annotated[list[str], Field(min_length=2, max_length=2)] = field(
         default_factory=lambda: ["[Retrieval]", "[No Retrieval]"]
     )
-    #: tokens that mean: the passage is relevant, is not relevant
+    #: tokens for a relevant and an irrelevant passage
     relevance_tokens: Annotated[list[str], Field(min_length=2, max_length=2)] = field(
         default_factory=lambda: ["[Relevant]", "[Irrelevant]"]
     )
-    #: tokens that mean: the passage supports the answer fully, in part, not at all
+    #: tokens for a passage that supports the answer fully, in part, and not at all
     support_tokens: Annotated[list[str], Field(min_length=3, max_length=3)] = field(
         default_factory=lambda: ["[Fully supported]", "[Partially supported]", "[No support / Contradictory]"]
     )
-    #: tokens that mean how useful the answer is, from the least to the most useful
+    #: tokens for the usefulness of the answer, from the least to the most useful
     utility_tokens: Annotated[list[str], Field(min_length=5, max_length=5)] = field(
         default_factory=lambda: [f"[Utility:{level}]" for level in range(1, 6)]
     )
@@ -230,9 +217,9 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
 
     Every P is a share within its group of tokens: relevance at the first token, the other groups at the place where a
     token of the group was written. The stop reason is "best_passage", "no_passage" if nothing was found (the first
-    call's answer is taken), or "empty_answer". The draft is the first call's answer. A token without a log-probability
-    has probability 0 ("token_missing" in the trace, with its name). If both gate tokens are missing, the trace has
-    "parse_failed" and the arm searches. A group without a written token is "parse_failed" too, and adds 0.
+    call's answer is taken), or "empty_answer". A token without a log-probability has probability 0 ("token_missing" in
+    the trace). If both gate tokens are missing ("parse_failed"), the arm searches. A group without a written token
+    ("parse_failed") adds 0.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "logprobs", "trained_tokens"})
@@ -240,7 +227,6 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
     prompts: ClassVar = {"gate": "self_rag_answer", "read": "self_rag_read"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Ask without passages, read the passages if the model needs them, and choose the best answer."""
         try:
             fields = {"question": self._without_tokens(question)}
             first = await self._ask("gate", fields, run=run, max_tokens=self._params.max_tokens, want=_WANT)
@@ -282,7 +268,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         return await self._ask("read", fields, run=run, max_tokens=limit, passages=plain, want=_WANT)
 
     def _score(self, reading: Completion, *, run: Run) -> float:
-        """The score of an answer, see the class; -inf if the model wrote nothing."""
+        """Score of an answer by the formula in the docstring of the class; -inf if the model wrote nothing."""
         trained: Trained = detail_of(reading, need="trained_tokens", run=run)
         tokens: Sequence[Token] = detail_of(reading, need="logprobs", run=run)
         if not trained or not tokens:
@@ -299,11 +285,10 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         )
 
     def _text(self, text: str) -> str:
-        """The answer in the model's text, without reflection tokens."""
         return extract_answer(" ".join(self._without_tokens(text).split()))
 
     def _without_tokens(self, text: str) -> str:
-        """The text without reflection tokens, which only the model may write, not a passage or a question."""
+        """Remove the reflection tokens: only the model may write them, not a passage or a question."""
         settings = self._params
         groups = (settings.gate_tokens, settings.relevance_tokens, settings.support_tokens, settings.utility_tokens)
         for name in chain.from_iterable(groups):
@@ -312,7 +297,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
 
 
 def share(logprobs: Mapping[str, float], *, names: Sequence[str]) -> list[float]:
-    """Share of each token in their total probability; 0 for a token without log-probability, or if no token has one."""
+    """Share of each token in the total probability of `names`; 0 for a token without log-probability."""
     values = [logprobs.get(name, -math.inf) for name in names]
     highest = max(values)
     if highest == -math.inf:
@@ -329,7 +314,7 @@ def _noted_share(logprobs: Mapping[str, float], *, names: Sequence[str], run: Ru
 
 
 def _share_where_written(tokens: Sequence[Token], *, trained: Trained, names: Sequence[str], run: Run) -> list[float]:
-    """The shares at the first written token that is one of `names`; zeros if none of them was written."""
+    """The shares at the first written token that is one of `names`; zeros if no token of `names` was written."""
     for token, logprobs in zip(tokens, trained, strict=True):
         if token.text.strip() in names:
             return _noted_share(logprobs, names=names, run=run)

@@ -1,5 +1,3 @@
-"""Steps that most arms share: searching, and reading an answer from passages."""
-
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, Unpack, cast
@@ -10,27 +8,26 @@ from ragbandit.strategies.prompting.passages import PassagePool, clean_query, ex
 from ragbandit.strategies.prompting.prompts import Showing, Template, ask
 from ragbandit.strategies.run import Answer, Run
 
-#: form of a reader's text. "direct": only the answer, on one line; "reasoned": a line of reasoning that ends in "the
-#: answer is ...", from which the answer is extracted; "long": a paragraph, which is the answer
+#: form of a text with an answer. "direct": only the answer, on one line; "reasoned": a line of reasoning that ends with
+#: "the answer is ..."; "long": a paragraph, which is the answer
 Style = Literal["direct", "reasoned", "long"]
-#: form of the text of a reader of notes: "short", a few words on one line, or "long", a paragraph
+#: form of an answer from notes. "short": a few words on one line; "long": a paragraph
 AnswerStyle = Literal["short", "long"]
 
 
 def stops_of(style: Style | AnswerStyle) -> tuple[str, ...]:
-    """Stop strings for a reader: the end of the line, except for the style "long"."""
     return () if style == "long" else ("\n",)
 
 
 def answer_in(text: str, *, style: Style | AnswerStyle) -> str:
-    """The answer in a reader's text: the whole text if `style` is "long", otherwise the result of `extract_answer`."""
+    """The answer in a text of this style: the whole text for "long", otherwise the result of `extract_answer`."""
     return text.strip() if style == "long" else extract_answer(text)
 
 
 async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Passage, ...]:
-    """Search with the cleaned query, and add the hits to the pool. The trace records skipped passages with the reasons.
+    """Search with the cleaned query, and add the hits to the pool. The trace records why passages are skipped.
 
-    Returns the hits that are in the pool now, best first.
+    Returns the passages among the hits that are now in the pool, best first.
     """
     cleaned = clean_query(query)
     if not cleaned:
@@ -48,7 +45,7 @@ async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Pa
 
 
 async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: int = 1) -> None:
-    """Begin a round, then `gather`. If no round is left, nothing is searched. cap: the arm's own limit on rounds."""
+    """Begin a round, and call `gather` unless no round is left. cap: the arm's own limit on rounds."""
     if not run.rounds_over and run.begin_round(cap=cap):
         await gather(run, query=query, pool=pool, k=k)
     else:
@@ -58,10 +55,7 @@ async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: i
 async def together(
     calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run, caps: Sequence[str] = ("tokens", "dollars")
 ) -> list[Result]:
-    """Run the calls concurrently, and return their results in order. The first error ends the other calls.
-
-    If the budget has one of `caps`, the calls run one after the other, so that the cost of each is checked.
-    """
+    """Call `at_once`. If the budget limits one of `caps`, the calls run in turn, so that each cost is checked."""
     if any(getattr(run.budget, cap) is not None for cap in caps):
         return [await call() for call in calls]
     return await at_once(calls)
@@ -82,10 +76,9 @@ async def read(
     """Ask the model for the answer, which also becomes the run's draft. Returns "" if the text has no answer.
 
     fields: values of the template's fields, by default only the question.
-    final: whether this call writes the arm's answer. If so, an answer of the style "long" is streamed; answers of other
-    styles can change until the text ends.
-    showing: see `Showing`; `conversation` is True by default.
-    If the deadline cuts the text short, its usable part becomes the draft; see `keep_partial`. Raises as `ask`.
+    final: whether this call writes the arm's answer. If so, an answer of the style "long" is streamed. Answers of other
+    styles are not streamed, because they can change until the text ends.
+    showing: see `Showing`; `conversation` is True by default. Raises as `ask`.
     """
     showing.setdefault("conversation", True)
     with keep_partial(run, style=style):
@@ -106,9 +99,9 @@ async def read(
 
 @contextmanager
 def keep_partial(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
-    """If the deadline ends a call in the block, make the answer in its partial text the draft.
+    """If the deadline ends a call in the block, make the answer in the partial text the draft.
 
-    A "reasoned" text is usable only if it contains "answer is"; otherwise the earlier draft stays.
+    A partial text of the style "reasoned" has an answer only if it contains "answer is".
     """
     try:
         yield
@@ -119,12 +112,12 @@ def keep_partial(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
 
 
 def finished(answer: str, reason: str) -> Answer:
-    """An Answer with this stop reason; the stop reason is "empty_answer" if the text is empty."""
+    """Make an Answer with this stop reason, or with "empty_answer" if the text is empty."""
     return Answer(text=answer, stop_reason=reason if answer else "empty_answer")
 
 
 def mean_logprob(done: Completion) -> float:
-    """Mean log-probability of the text's tokens, without those after a stop string; -inf if there are none."""
+    """Mean log-probability of the text's tokens, without tokens after a stop string; -inf without tokens."""
     values: list[float] = []
     written = 0
     for token in cast(tuple[Token, ...], done.details.get("logprobs", ())):

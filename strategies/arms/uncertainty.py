@@ -1,5 +1,3 @@
-"""Arms that write ahead, and search if the model is unsure of what it wrote: DRAGIN (Su et al. 2024) and FLARE."""
-
 import math
 import re
 from abc import abstractmethod
@@ -36,7 +34,7 @@ _LETTER = re.compile(r"\w")
 
 
 def detail_of(done: Completion, *, need: Need, run: Run) -> Any:
-    """A requested detail of a completion; () if the text is empty. Raises ArmFailed if a text has no such detail."""
+    """Returns `done.details[need]`, or () if the text is empty. Raises ArmFailed if a text has no such detail."""
     detail = done.details.get(need)
     if detail is not None and detail != ():
         return detail
@@ -49,19 +47,16 @@ def detail_of(done: Completion, *, need: Need, run: Run) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Word:
-    """A word in a sequence of tokens."""
+    """A word in a text that was split into tokens."""
 
-    #: the word without white space
     text: str
-    #: positions of its tokens, in order
-    tokens: tuple[int, ...]
-    #: position of the first character in the joined text
-    begin: int
+    tokens: tuple[int, ...]  #: positions of the word's tokens, in order
+    begin: int  #: position of the first character in the text
 
 
 def merge_words(tokens: Sequence[str]) -> list[Word]:
     """Join tokens, and split the text into words at white space. A token with parts of two words belongs to both."""
-    token_at = [number for number, token in enumerate(tokens) for _ in token]  # token of every character
+    token_at = [number for number, token in enumerate(tokens) for _ in token]  # position of each character's token
     return [
         Word(text=match[0], tokens=tuple(dict.fromkeys(token_at[slice(*match.span())])), begin=match.start())
         for match in _WORD.finditer("".join(tokens))
@@ -79,11 +74,9 @@ class LatestPool(PassagePool):
         self._run = run
 
     def clear(self) -> None:
-        """Remove all passages."""
         self._passages = []
 
     def add(self, hits: Iterable[Hit]) -> Sifted:
-        """Replace the passages by these hits. Returns the added ones, and the skipped ones with reasons."""
         previous, self._passages = self._passages, []
         sifted = super().add(hits)
         if not sifted.added:
@@ -99,7 +92,6 @@ class LatestPool(PassagePool):
 
 
 def sentence_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
-    """Tokens of the text's first sentence, from a completion with "logprobs". Raises as `detail_of`."""
     tokens: tuple[Token, ...] = detail_of(done, need="logprobs", run=run)
     if not "".join(token.text for token in tokens).startswith(done.text):
         run.note_branch("parse_failed", "the tokens do not spell the text")
@@ -122,15 +114,10 @@ def tokens_between(tokens: Sequence[Token], *, begin: int, end: int) -> tuple[To
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LookaheadParams(PassageParams):
-    """Params of the arms that write ahead: dragin and flare."""
-
-    #: most sentences of the text (the papers limit its tokens instead)
-    sentences: Count = 3
+    sentences: Count = 3  #: most sentences of the text (the papers limit its tokens instead)
     rounds: Count = 2
-    #: passages per search; each search replaces the passages of the previous one
-    passages: Count = 2
-    #: most tokens of the answer if the text does not contain it
-    max_tokens: Count = 24
+    passages: Count = 2  #: passages per search. Each search replaces the passages of the previous search
+    max_tokens: Count = 24  #: most tokens of the answer if the text does not contain it
 
 
 Ahead = TypeVar("Ahead", bound=LookaheadParams)
@@ -140,13 +127,10 @@ class LookaheadArm(PromptedArm[Ahead]):
     """Base of the arms that write a text sentence by sentence until it contains "answer is"."""
 
     prompts: ClassVar = {"write": "think_reasoned", "conclude": "conclude"}
-    #: name of the param that limits the tokens of a call
-    capped_by: ClassVar[str]
-    #: stop reason if the model adds nothing to the text
-    nothing_new: ClassVar[str]
+    capped_by: ClassVar[str]  #: name of the param that limits the tokens of a call
+    nothing_new: ClassVar[str]  #: stop reason if the model adds nothing to the text
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Write the text, then take the answer from it, or ask for the answer."""
         pool = LatestPool(run, cap=self._params.passages)
         sentences: list[str] = []
         stop_reason = ""
@@ -169,7 +153,7 @@ class LookaheadArm(PromptedArm[Ahead]):
     async def _next(
         self, question: str, *, sentences: Sequence[str], run: Run, pool: PassagePool
     ) -> tuple[list[str], bool]:
-        """Continue the text. Returns (one or more new sentences, whether the model ended the text after them)."""
+        """Continue the text. Returns (new sentences, whether the model ended the text after them)."""
 
     def _begin_search(self, run: Run) -> bool:
         """Begin a round. Returns False if no round is left; the trace records that."""
@@ -197,7 +181,7 @@ class LookaheadArm(PromptedArm[Ahead]):
             )
 
     async def _conclude(self, question: str, *, thoughts: str, run: Run, pool: PassagePool) -> str:
-        """Take the answer from the thoughts, or let the model continue "So the answer is". It becomes the draft."""
+        """Take the answer from the thoughts, or let the model continue "So the answer is". Sets the draft."""
         answer = extract_answer(thoughts) if has_answer(thoughts) else ""
         if not answer:
             fields = {"question": question, "thoughts": thoughts}
@@ -209,12 +193,11 @@ class LookaheadArm(PromptedArm[Ahead]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DraginParams(LookaheadParams):
-    """Settings of dragin. A good threshold `theta` depends on the model and on its way of writing."""
-
-    #: "small" is for local models of a few hundred million parameters, with an untested theta; the others are the
-    #: paper's numbers for LLaMA2-7B-chat on 2WikiMultihopQA and HotpotQA
+    #: "small" is for local models of a few hundred million parameters; the other presets are the paper's numbers for
+    #: LLaMA2-7B-chat on 2WikiMultihopQA and HotpotQA
     preset: Literal["small", "llama2_2wiki", "llama2_hotpot"] = "small"
-    #: the arm searches if the value of a word (see Dragin) is above this
+    #: the arm searches if the value of a word (see `Dragin`) is above this. A good threshold depends on the model; the
+    #: default is untested
     theta: Annotated[float, Field(ge=0.0)] = 1.0
     query_words: Count = 12
     text_tokens: Count = 48
@@ -229,15 +212,14 @@ class Dragin(LookaheadArm[DraginParams]):
     """Writes ahead. At the first sentence with an uncertain, important word, searches and writes the sentence again.
 
     The value of a word is the share of the sentence's attention that the word receives, times its entropy, times the
-    number of words in the sentence (section 3.1 of the paper). A content word with a value above `theta` triggers a
-    search. (In the authors' code this test comes after the trigger, so a stop word can trigger a search without a
-    query.) The query consists of words from question and text that get most attention from the triggering words. It is
-    the question if the model's tokens do not contain the question, or if no word has attention ("query_fallback"). One
-    sentence is written with the passages, then the arm writes ahead again. A text without a trigger is accepted whole.
-    If the rounds are used up, the text continues without a search ("search_skipped"). The attention is computed with
-    the prompt; the authors' code reads the text again without the prompt. Stop reasons: "answer_found", "empty_text"
-    (nothing was added), "model_ended", "max_sentences". A text without an answer is continued with "So the answer is";
-    the stop reason is "empty_answer" if that gives no answer. The draft is the latest sentence.
+    number of words in the sentence (Su et al. 2024, section 3.1). A content word with a value above `theta` triggers a
+    search. The query consists of the words from question and text that get most attention from the triggering words. It
+    is the question if the model's tokens do not contain the question, or if no word has attention ("query_fallback").
+    If the rounds are used up, the text continues without a search ("search_skipped"). Stop reasons: "answer_found",
+    "empty_text" (nothing was added), "model_ended", "max_sentences". A text without an answer is continued with "So the
+    answer is"; the stop reason is "empty_answer" if that gives no answer.
+
+    Differences to the authors' code: a stop word triggers no search; the attention is computed with the prompt.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "entropy", "attention"})
@@ -264,7 +246,7 @@ class Dragin(LookaheadArm[DraginParams]):
         return new, done.finish == "stop" and len(new) < room
 
     def _trigger(self, done: Completion, *, run: Run, room: int) -> tuple[int, list[Word]]:
-        """Find the first of `room` sentences with words above theta. Returns (its begin, these words), or (0, [])."""
+        """Find the first sentence with words above theta. Returns (its position in the text, the words), or (0, [])."""
         if not done.text.strip():
             return 0, []
         entropy, attention = _doubt_and_attention(done, run=run)
@@ -309,28 +291,27 @@ class Dragin(LookaheadArm[DraginParams]):
 
 
 def _doubt_and_attention(done: Completion, *, run: Run) -> tuple[Sequence[float], Attention]:
-    """Returns (entropy, attention). Raises ArmFailed if their shapes do not match."""
     entropy: Sequence[float] = detail_of(done, need="entropy", run=run)
     attention: Attention = detail_of(done, need="attention", run=run)
     if attention.weights.shape[1:] != (len(entropy), len(attention.keys)) or len(entropy) > len(attention.keys):
         raise ArmFailed(
-            f"attention of shape {attention.weights.shape} does not go with {len(entropy)} tokens written and "
+            f"attention of shape {attention.weights.shape} does not fit {len(entropy)} written tokens and "
             f"{len(attention.keys)} keys",
             field="details.attention",
-            remedy="give the shape (heads, written, read + written)",
+            remedy="give the shape (heads, written tokens, read + written tokens)",
         )
     return entropy, attention
 
 
 def attention_received(attention: Attention) -> Floats:
-    """For each written token the largest attention from any written token, mean over heads; shape (written,)."""
+    """For each written token the largest attention from a written token, mean over heads; shape (written,)."""
     written = attention.weights.shape[1]
     received: Floats = attention.weights[:, :, -written:].max(axis=1).mean(axis=0, dtype=np.float64)
     return received
 
 
 def _values(words: Sequence[Word], *, received: Floats, entropy: Floats) -> Floats:
-    """Value of each word: its share of the attention (sum over tokens) x entropy (mean) x number of words."""
+    """Value of each word: share of the attention (sum over tokens) x entropy (mean over tokens) x number of words."""
     shares = np.array([received[list(word.tokens)].sum() for word in words], dtype=np.float64)
     doubts = np.array([entropy[list(word.tokens)].mean() for word in words], dtype=np.float64)
     total = shares.sum()
@@ -347,22 +328,14 @@ def _spans_of(parts: Sequence[str], *, text: str) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlareParams(LookaheadParams):
-    """Settings of flare."""
-
-    #: "small" is for local models of a few hundred million parameters; "paper" is the 2WikiMultihopQA setting;
-    #: "code" is this setting with the behaviour of the authors' program, see `second_call`
+    #: "small" is for local models of a few hundred million parameters; "paper" is the paper's setting for
+    #: 2WikiMultihopQA; "code" adds the behaviour of the authors' program, see `second_call`
     preset: Literal["small", "paper", "code"] = "small"
-    #: the arm searches if the probability of a token is at most this; 0 searches for every sentence
-    theta: Share = 0.4
-    #: the query leaves out tokens with a probability of at most this
-    beta: Share = 0.2
-    #: whether every sentence is written a second time, even if the model was sure
-    second_call: bool = False
-    #: most searches, including the first one with the question
-    rounds: Count = 3
-    #: most words of a query; the first words of a longer one are dropped
-    query_words: Count = 64
-    #: most tokens of a look-ahead
+    theta: Share = 0.4  #: the arm searches if a token's probability is at most this; 0 to always search
+    beta: Share = 0.2  #: the query leaves out tokens with a probability of at most this
+    second_call: bool = False  #: whether every sentence is written again, even if all its tokens are probable
+    rounds: Count = 3  #: most searches, including the first one with the question
+    query_words: Count = 64  #: most words of a query. The first words of a longer query are dropped
     sentence_tokens: Count = 40
     presets: ClassVar = preset_table(
         "sentences theta beta second_call rounds sentence_tokens",
@@ -372,14 +345,14 @@ class FlareParams(LookaheadParams):
 
 
 class Flare(LookaheadArm[FlareParams]):
-    """Writes sentence by sentence. A sentence with an improbable token becomes a query, and is written again.
+    """Writes sentence by sentence. A sentence with an improbable token becomes a query (Jiang et al. 2023).
 
-    The first search uses the question. If all tokens of a look-ahead are above `theta`, its sentence is accepted (the
-    paper's code writes it again, see `second_call`). Otherwise the query is the sentence without tokens of at most
-    `beta`; if no word is left, it is the question ("query_fallback" in the trace). If the rounds are used up, the text
+    The first search uses the question. If the probabilities of all tokens of a sentence are above `theta`, the sentence
+    is accepted (the authors' code writes it again, see `second_call`). Otherwise the query is the sentence without
+    tokens of at most `beta`, or the question if no word is left ("query_fallback"). If the rounds are used up, the text
     continues without searches ("search_skipped"). Stop reasons: "answer_found" ("answer is" in a sentence),
     "empty_sentence", "model_ended", "max_sentences". A text without an answer is continued with "So the answer is";
-    the stop reason is "empty_answer" if that gives no answer. The draft is the latest sentence.
+    the stop reason is "empty_answer" if that gives no answer.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs"})

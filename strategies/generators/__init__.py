@@ -1,1 +1,0 @@
-"""Generators: language models behind one protocol."""

@@ -1,8 +1,3 @@
-"""Local generator: a small language model in this process, which returns probabilities and hidden states.
-
-It is for laptops, tests and single machines. In production use a serving engine such as vLLM over HTTP.
-"""
-
 import asyncio
 import logging
 import threading
@@ -26,30 +21,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ragbandit.local")
 
-#: number of prompts whose token ids are cached: the size of a prompt is computed before the prompt is sent
-_CACHED_PROMPTS: Final = 256
-#: device -> default of `max_batch`
-_ROWS: Final = {"cpu": 8, "cuda": 64}
-#: number of tokens that are decoded in addition to those that may contain a stop string
-_TAIL: Final = 8
-#: pause between two decodings of a streamed text, seconds
-_DECODE_PAUSE_S: Final = 0.01
+_TAIL: Final = 8  #: number of tokens that are decoded in addition to a stop string
 
 
 class LocalGenerator(Generator):
-    """A Hugging Face language model from a local folder with safetensors (router.encoders.weights makes such folders).
+    """A Hugging Face language model in this process, from a folder with safetensors.
 
     The model is causal, or has an encoder and a decoder (T5, FLAN-T5, BART). An encoder reads the prefix as a part of
-    the prompt, so the answer does not continue the prefix; attention and hidden states are not available.
+    the prompt, so the answer does not continue the prefix, and attention and hidden states are not available.
 
     precision: "auto" is bfloat16 if the processor multiplies it in hardware, otherwise float32.
-    threads: torch threads that write. On a busy machine fewer are faster, because OpenMP threads spin while they wait.
+    threads: number of torch threads. On a busy machine fewer are faster, because OpenMP threads spin while they wait.
     trained_tokens: special tokens that the model was trained to write (as in Self-RAG). They stay in the text, and
-    their probabilities are returned, if a request wants that.
+    their probabilities are returned, if `Request.want` has "trained_tokens".
     max_batch: most texts that are written concurrently; None for the device's default. Keys and values of max_batch
-    texts of context_tokens must fit in memory. In float32 a text does not depend on the other texts of its batch; in
-    bfloat16 they change roundings, and so the text if two tokens are nearly equally probable.
-    Raises ConfigError if the folder, a package or the device is missing, or if the model's state is more than keys and
+    texts of context_tokens must fit in memory. In bfloat16 a text may depend on the other texts of its batch.
+    Raises ConfigError if the folder, a package or the device is missing, or if the model has state other than keys and
     values (Mamba).
     """
 
@@ -80,7 +67,7 @@ class LocalGenerator(Generator):
                 raise ConfigError("must be at least 1", field=f"generator.{field}")
         self._set_threads(threads)
         self._tokenizer, self._model = _load(Path(folder).expanduser(), dtype=dtype, device=self._device)
-        self.max_batch = _ROWS[self._device] if max_batch is None else max_batch
+        self.max_batch = max_batch or {"cpu": 8, "cuda": 64}[self._device]
         self._ends = _end_tokens(self._model, self._tokenizer)
         # Greedy decoding; `sample_next` applies the sampling of a request.
         self._model.generation_config = type(self._model.generation_config)(**_decoder_start(self._model))
@@ -92,8 +79,7 @@ class LocalGenerator(Generator):
         added = self._tokenizer.added_tokens_decoder.values()
         self._control_tokens = sorted({token.content for token in added if token.special} - self._trained.keys())
         self._tokenizer_lock = threading.Lock()
-        self._ids = lru_cache(maxsize=_CACHED_PROMPTS)(self._tokenize)
-        #: token id -> its text; at most one entry for each token of the vocabulary
+        self._ids = lru_cache(maxsize=256)(self._tokenize)  # tokens are counted before a prompt is sent
         self._token_text = cache(lambda token: self._text([token], plain=False))
         from ragbandit.strategies.generators.static_batches import Batches
 
@@ -107,16 +93,10 @@ class LocalGenerator(Generator):
         self.context_tokens = min(context_tokens, longest or context_tokens)
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Exact number of tokens in the prompt with the chat template."""
         return len(self._ids(prompt))
 
     async def complete(self, request: Request) -> Completion:
-        """See `Generator.complete`.
-
-        prompt_tokens is 0 if the deadline passed before the prompt was read; completion_tokens includes the model's end
-        token. Raises ArmFailed if prompt and max_tokens do not fit in context_tokens, if the model fails, or if the
-        generator is closed.
-        """
+        """See `Generator.complete`. `completion_tokens` includes the model's end token."""
         if request.max_tokens < 1:
             return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="length")
         sequence, feed = self._sequence(request), TextFeed(request)
@@ -146,17 +126,13 @@ class LocalGenerator(Generator):
             raise ArmFailed("the prompt is empty")
         if len(ids) + request.max_tokens > self.context_tokens:
             raise ArmFailed(
-                f"a prompt of {len(ids)} tokens with {request.max_tokens} to write exceeds {self.context_tokens}",
+                f"{len(ids)} prompt tokens with {request.max_tokens} to write exceed the limit {self.context_tokens}",
                 remedy="shorten the prompt or raise the generator's context_tokens",
             )
         return SequenceState(request, ids=ids, special=self._trained, ends=self._ends)
 
     async def _stream(self, sequence: "SequenceState", outcome: asyncio.Future[None], *, feed: TextFeed) -> None:
-        """Send the growing text to the reader until the text ends.
-
-        The model does not wait for a slow reader, which would delay the other texts of the batch. Each time the whole
-        text is decoded, because single tokens cannot be decoded; the pauses limit the time for decoding.
-        """
+        """Send the growing text to the reader. The model does not wait for a slow reader, to not delay other texts."""
         loop, grown = asyncio.get_running_loop(), asyncio.Event()
 
         def note() -> None:
@@ -168,14 +144,12 @@ class LocalGenerator(Generator):
         while await grown.wait() and not outcome.done():
             grown.clear()
             await feed.grow(self._text(sequence.written(), plain=sequence.plain))
-            await asyncio.sleep(_DECODE_PAUSE_S)
+            await asyncio.sleep(0.01)  # the whole text is decoded each time: single tokens cannot be decoded
 
     async def close(self) -> None:
-        """End the writing thread after the running calls. Later calls raise ArmFailed."""
         self._batches.close()
 
     def _tokenize(self, prompt: Prompt) -> tuple[int, ...]:
-        """Token ids of the prompt with the chat template."""
         with self._tokenizer_lock:
             if getattr(self._tokenizer, "chat_template", None):
                 messages = [{"role": role, "content": self._plain(text)} for role, text in chat_turns(prompt) if text]
@@ -186,7 +160,7 @@ class LocalGenerator(Generator):
         return tuple(encoded["input_ids"])
 
     def _plain(self, text: str) -> str:
-        """The text without the model's control tokens: a passage must not end the user's turn."""
+        """Remove the model's control tokens: a passage must not end the user's turn."""
         for token in self._control_tokens:
             text = text.replace(token, " ")
         return encodable(text)
@@ -200,7 +174,7 @@ class LocalGenerator(Generator):
         return str(self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False))
 
     def _is_finished(self, sequence: "SequenceState") -> bool:
-        """Whether the last token ends the text: it is the model's end token, or completes a stop string."""
+        """Whether the last token is an end token of the model, or completes a stop string."""
         if sequence.ended or not sequence.stop:
             return sequence.ended
         # Every token has at least one byte, so the tail contains every stop string that ends with the last token.
@@ -209,7 +183,6 @@ class LocalGenerator(Generator):
         return first_stop(text, sequence.stop) is not None
 
     def _completion(self, sequence: "SequenceState") -> Completion:
-        """Make the completion of a finished text, in the caller's task while the model writes other texts."""
         return Completion(
             text=self._cut_text(sequence, sequence.written()),
             prompt_tokens=len(sequence.ids),
@@ -219,7 +192,7 @@ class LocalGenerator(Generator):
         )
 
     def _late_completion(self, sequence: "SequenceState", *, delivered: str) -> Completion:
-        """The completion of a text that its deadline ended. delivered: text that the reader has received."""
+        """The completion of a text that the deadline ended. delivered: text that the reader has received."""
         has_begun, written = not sequence.future.cancel(), sequence.written()
         text = self._cut_text(sequence, written)
         return Completion(
@@ -234,7 +207,6 @@ class LocalGenerator(Generator):
         return text[: first_stop(text, sequence.stop)]
 
     def _details(self, sequence: "SequenceState") -> Mapping[str, object]:
-        """The details that the request wants of the written tokens, without the end token."""
         written = sequence.written()
         if not sequence.request.want - {"completion", "stop"} or not written:
             return {}
@@ -252,10 +224,9 @@ class LocalGenerator(Generator):
 
 
 def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> list[str]:
-    """The text that every token adds to the earlier tokens; "" for a token that only begins a character.
+    """The text that each token adds to the text of the earlier tokens; "" for a token that only begins a character.
 
-    text: decodes tokens, with U+FFFD for an incomplete character. The joined pieces are text(tokens) without such an
-    end. A token is decoded only with the tokens of the previous piece, so n tokens take about 2 n decodings.
+    text: decodes tokens, with U+FFFD for an incomplete character. Each decoding has few tokens, so the time is linear.
     """
     texts = []
     begin = end = 0
@@ -272,13 +243,12 @@ def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> li
 
 
 def _consume_error(outcome: asyncio.Future[None]) -> None:
-    """Retrieve the exception: otherwise asyncio warns if the caller was cancelled at the same moment."""
+    """Read the exception. Otherwise asyncio warns about it if the caller was cancelled at the same moment."""
     if not outcome.cancelled():
         outcome.exception()
 
 
 def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrainedTokenizerBase", "PreTrainedModel"]:
-    """Returns (tokenizer, model in evaluation mode)."""
     if not (folder / "config.json").is_file():
         raise ConfigError(f"no model in {folder}", field="generator.model", remedy="give a Hugging Face folder")
     import torch
@@ -307,7 +277,7 @@ def _end_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") 
 
 
 def _decoder_start(model: "PreTrainedModel") -> dict[str, int | None]:
-    """Generation settings with the start tokens of a decoder; {} for a causal model. Raises ConfigError."""
+    """Start tokens of the decoder, as generation settings; {} for a causal model. Raises ConfigError."""
     if not model.config.is_encoder_decoder:
         return {}
     declared = model.generation_config
@@ -321,7 +291,6 @@ def _decoder_start(model: "PreTrainedModel") -> dict[str, int | None]:
 
 
 def _token_ids(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> dict[str, int]:
-    """Token -> its id. Raises ConfigError for a token that the model does not have."""
     vocabulary = tokenizer.get_vocab()
     missing = [name for name in names if name not in vocabulary]
     if missing:

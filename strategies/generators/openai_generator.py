@@ -1,5 +1,3 @@
-"""Generator for any OpenAI-compatible server: streams answers, computes prices, repeats failed calls in time."""
-
 import asyncio
 import math
 import os
@@ -45,37 +43,25 @@ from ragbandit.strategies.base import (
 )
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
 
-#: longest wait for a connection, seconds
-_CONNECT_S: Final = 5.0
-#: longest random pause before the second attempt, seconds; it doubles with every further attempt
+#: longest random pause before the second attempt, seconds. The limit doubles with every further attempt
 _PAUSE_S: Final = 0.5
-#: longest pause, seconds
-_LONGEST_PAUSE_S: Final = 60.0
-#: most stop strings that OpenAI accepts; further ones are applied to the reply
-_SENT_STOPS: Final = 4
-#: bytes of English text per token, with a usual tokenizer
-_BYTES_PER_TOKEN: Final = 4
-#: most parts of a stream for each token, and most characters; a server that sends more ignores max_tokens
-_RUNAWAY: Final = 4
-_LONGEST_TOKEN: Final = 128
-#: longest wait for the token usage after the end of the answer, seconds
-_LATE_USAGE_S: Final = 2.0
+_LONGEST_PAUSE_S: Final = 60.0  #: longest pause before any attempt, seconds
+_BYTES_PER_TOKEN: Final = 4  #: bytes of English text per token, with a usual tokenizer
+_LATE_USAGE_S: Final = 2.0  #: longest wait for the token usage after the end of the answer, seconds
 
 
 class OpenAiGenerator(Generator):
     """Calls a model behind a URL.
 
-    The answer is streamed: at the deadline the text so far is returned, and a cancelled call closes its connection. A
-    call is repeated after a pause (Retry-After, up to a minute) if the connection failed, or if the status is 408, 409,
-    425, 429 or 5xx, unless the deadline is too near or another arm can answer. Tokens are estimated if the server does
-    not report them. No error contains the key or the headers. Raises ConfigError if the package is missing, or if the
-    options or their environment variables cannot be used.
+    The answer is streamed, so the text so far is returned at the deadline. A call is repeated after a pause
+    (Retry-After, up to a minute) if the connection failed, or if the status is 408, 409, 425, 429 or 5xx, unless the
+    deadline is too near or another arm can answer. Tokens are estimated if the server does not report them. No error
+    contains the key or the headers. Raises ConfigError if the package is missing, or if the options or their
+    environment variables cannot be used.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop", "chat"})
-    #: section of the settings that configures this generator, for remedies
-    section = "generator"
-    #: see `provider_of`
+    section = "generator"  #: section of the settings that configures this generator, for remedies
     provider = "openai"
 
     def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
@@ -94,11 +80,9 @@ class OpenAiGenerator(Generator):
         self._free = asyncio.Semaphore(self._options.concurrency)
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Bytes of the text / `bytes_per_token` + tokens of the template: an upper bound if the option is 1.0."""
         return counted_tokens(prompt, options=self._options)
 
     async def complete(self, request: Request) -> Completion:
-        """See `Generator.complete`. Raises ArmFailed if no further attempt is allowed or would help."""
         if self._closed:
             raise ArmFailed(f"{self.name} was closed")
         dropped = request.prompt.prefix.strip() if self._options.prefix == "user" else ""
@@ -118,14 +102,13 @@ class OpenAiGenerator(Generator):
         return done
 
     async def close(self) -> None:
-        """Close the connections. Later calls raise ArmFailed."""
         self._closed = True
         server, self._server = self._server, None
         if server is not None:
             await server.close()
 
     async def _ask(self, reply: "PartialReply", *, feed: TextFeed) -> bool:
-        """Read the reply. Returns whether the deadline ended it. Failures after the end of the answer are ignored."""
+        """Returns whether the deadline ended the reply. Failures after the end of the answer are ignored."""
         remaining_s = seconds_until(reply.request.deadline)
         if remaining_s == 0.0:
             return True
@@ -144,14 +127,14 @@ class OpenAiGenerator(Generator):
         return False
 
     def _first_piece_s(self, request: Request) -> float | None:
-        """Longest wait for the first piece, seconds; by default half the remaining time if another arm can answer."""
+        """Timeout of the first piece, seconds. The default is half the remaining time if another arm can answer."""
         options, remaining_s = self._options, seconds_until(request.deadline)
         if options.first_piece_s is None and options.stream and request.has_successor and remaining_s is not None:
             return remaining_s / 2
         return options.first_piece_s
 
     async def _read(self, reply: "PartialReply", *, feed: TextFeed, silence: asyncio.Timeout) -> None:
-        """Read a reply, and repeat failed attempts in time. silence: timeout for the next piece."""
+        """Read a reply, and repeat failed attempts. silence: timeout of the next piece."""
         clock = asyncio.get_running_loop().time
         began = clock()
         fields = request_fields(reply.request, model=self.name, options=self._options)
@@ -185,13 +168,13 @@ class OpenAiGenerator(Generator):
                 base_url=options.base_url,
                 key=self._key,
                 headers=options.headers,
-                connect_s=min(_CONNECT_S, options.read_s),
+                connect_s=min(5.0, options.read_s),
                 read_s=options.read_s,
             )
         return self._server
 
     def _pause(self, error: Exception, *, reply: "PartialReply", silence: asyncio.Timeout) -> float | None:
-        """Seconds until the next attempt; None if there must be no further attempt."""
+        """Seconds until the next attempt; None for no further attempt."""
         failure, response = failure_of_error(error), getattr(error, "response", None)
         is_final = response is not None and response.headers.get("x-should-retry") == "false"
         is_last = reply.request.has_successor or reply.attempts > self._options.retries
@@ -206,7 +189,7 @@ class OpenAiGenerator(Generator):
         )
 
     def _usage(self, reply: "PartialReply") -> Tokens:
-        """Tokens of the call, estimated if the server did not report them; 0 if no request was sent."""
+        """Tokens of the call; estimated if the server did not report them, 0 if no request was sent."""
         if not reply.was_sent:
             return Tokens(read=0, written=0)
         read = sum(map(estimated_tokens, plain_parts(reply.request.prompt)))
@@ -250,7 +233,7 @@ class OpenAiGenerator(Generator):
         return self._broke(ServerFailed(message, remedy=remedy, failure=failure), reply=reply)
 
     def _broke(self, error: ArmFailed, *, reply: "PartialReply") -> ArmFailed:
-        """Add the cost of the reply so far to the error, if any part of a reply has arrived."""
+        """Add the cost of the reply so far to the error, unless nothing has arrived."""
         if not (reply.size or reply.usage):
             return error
         used = self._usage(reply)
@@ -283,7 +266,7 @@ def _details(reply: "PartialReply") -> dict[str, Any]:
 
 
 def _key(options: OpenAiOptions) -> str | None:
-    """The API key; None if its variable is not set and the server is not OpenAI. Raises ConfigError."""
+    """The API key; None if the server is not OpenAI and the variable is not set. Raises ConfigError."""
     key = os.environ.get(options.api_key_env) or None
     if key is None and options.base_url is None and not os.environ.get(BASE_URL_ENV):
         message = f"OpenAI needs a key, and {shown_variable(options.api_key_env)} is not set"
@@ -296,7 +279,6 @@ def _key(options: OpenAiOptions) -> str | None:
 
 
 def _check(model: str, *, options: OpenAiOptions) -> None:
-    # Found at the start, not at the first question.
     required_module("openai", extra="openai", field="generator.name")
     values = {option.name: getattr(options, option.name) for option in fields(options)}
     check_values(OpenAiOptions, given=values, where="generator.openai")
@@ -310,7 +292,7 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
     for name, value in options.headers.items():
         if name.lower() == "authorization":
             remedy = f"put it into the environment variable {shown_variable(options.api_key_env)}"
-            raise ConfigError("the key does not belong here", field="generator.openai.headers", remedy=remedy)
+            raise ConfigError("the key does not belong in the headers", field="generator.openai.headers", remedy=remedy)
         described, remedy = f"the value of {name}", "give only the value"
         check_header_value(value, what=described, field="generator.openai.headers", remedy=remedy)
     if options.token_prices and model not in options.token_prices:
@@ -319,19 +301,19 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
 
 
 def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
-    """Tokens of text and template; an upper bound if `template_tokens` and `bytes_per_token` are bounds."""
+    """Tokens of text and chat template; an upper bound if `bytes_per_token` is 1.0."""
     size = sum(len(encodable(part).encode()) for part in plain_parts(prompt))
     template = options.template_tokens + TURN_TOKENS * len(prompt.history)
     return template + math.ceil(size / options.bytes_per_token)
 
 
 def estimated_tokens(text: str) -> int:
-    """Approximate tokens of an English text, for servers that report no usage."""
+    """Approximate number of tokens of an English text, for servers that report no usage."""
     return math.ceil(len(encodable(text).encode()) / _BYTES_PER_TOKEN)
 
 
 class PartialReply(ModelReply):
-    """The reply to a request so far. dropped: the prompt's prefix, which is removed if the answer repeats it."""
+    """The reply so far. dropped: the prompt's prefix, which is removed if the answer repeats it."""
 
     def __init__(self, request: Request, *, dropped: str = "") -> None:
         super().__init__(uses_functions="functions" in (request.chat or {}))
@@ -339,18 +321,15 @@ class PartialReply(ModelReply):
         self.was_sent = False
         #: number of requests sent, of values in the reply, and of values with text
         self.attempts = self.values = self.parts = 0
-        #: seconds until the first value of a stream
         self.first_s: float | None = None
-        #: True if the rest of the stream must not be read
-        self.has_enough = False
+        self.has_enough = False  #: True if the rest of the stream must not be read
 
     @property
     def has_begun(self) -> bool:
-        """Whether a piece of the answer has arrived. A piece with only the role of a chat's message does not count."""
+        """Whether a piece of the answer has arrived. A chat's first piece with only the role does not count."""
         return self.request.chat is None or bool(self.text or self.delta or self.finish)
 
     def take(self, value: Any) -> None:
-        """Read the next value of the body. Raises BrokenReply."""
         size = len(self.text)
         self.values += 1
         super().take(value)
@@ -359,7 +338,7 @@ class PartialReply(ModelReply):
             self._end_early()
 
     def end(self) -> None:
-        """Complete the message. Raises BrokenReply if there is no answer, ArmFailed if it lacks requested details."""
+        """Complete the message. Raises BrokenReply without an answer, ArmFailed without requested details."""
         super().end()
         if self.finish == "content_filter" and self.request.chat is None:
             raise ArmFailed("the server's content filter blocked the answer")
@@ -369,12 +348,11 @@ class PartialReply(ModelReply):
             raise ArmFailed(f"the server sent {broken}", field="generator.openai.logprobs", remedy=remedy)
 
     def text_without_prefix(self) -> str:
-        """The text so far without the prefix; "" as long as the text may be the beginning of the prefix."""
+        """The text so far without the prefix; "" while the text may still be the beginning of the prefix."""
         begin, size = self.text.lstrip(), len(self.dropped)
         return begin[size:] if size and self.dropped.startswith(begin[:size]) else self.text
 
     def drop_prefix(self) -> None:
-        """Remove the prefix from an answer that repeats it, and from its tokens."""
         if not self.dropped or not self.text.lstrip().startswith(self.dropped):
             return
         dropped = self.text.index(self.dropped) + len(self.dropped)
@@ -386,18 +364,17 @@ class PartialReply(ModelReply):
             self.tokens[0] = text[dropped:], logprob
 
     def _end_early(self) -> None:
-        """End the text at a stop string or at the maximum length, if the server does not."""
-        end, longest = first_stop(self.text, self.request.stop), _LONGEST_TOKEN * self.request.max_tokens
+        """End the text at a stop string, and a text that is much longer than max_tokens, which some servers ignore."""
+        end, longest = first_stop(self.text, self.request.stop), 128 * self.request.max_tokens
         if end is not None:
             self.text, self.finish = self.text[:end], "stop"
             self.has_enough = True
-        elif self.parts > _RUNAWAY * (self.request.max_tokens + 4) or len(self.text) > longest:
+        elif self.parts > 4 * (self.request.max_tokens + 4) or len(self.text) > longest:
             self.text, self.finish = self.text[:longest], "length"
             self.has_enough = True
 
 
 def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
-    """Body of a request for a chat completion."""
     body = _body(request, options=options) if request.chat is None else _chat_body(request.chat, options=options)
     body |= {"stream_options": {"include_usage": True}} if options.stream else {}
     body |= options.fields
@@ -411,7 +388,7 @@ def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
         "messages": _messages(request.prompt, where=options.prefix),
         options.max_tokens_field: request.max_tokens,
         **{name: value for name, value in sampling.items() if value is not None},
-        "stop": list(filter(None, request.stop))[:_SENT_STOPS],
+        "stop": list(filter(None, request.stop))[:4],  # OpenAI accepts at most 4
         "logprobs": "logprobs" in request.want,
     }
     for name in ("top_k", "stop", "logprobs"):
@@ -423,7 +400,6 @@ def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
 
 
 def _chat_body(chat: Mapping[str, Any], *, options: OpenAiOptions) -> dict[str, Any]:
-    """The caller's chat completion, with the token limit under the name that the server expects."""
     body = dict(chat)
     for limit in (body.pop("max_completion_tokens", None), body.pop("max_tokens", None)):
         if limit is not None:

@@ -1,8 +1,3 @@
-"""Wrappers of generators: a cache of completions in a folder, for repeated runs, and prices.
-
-A cached answer has the tokens, dollars and seconds of the original call: the cache does not change an arm's cost.
-"""
-
 import asyncio
 import hashlib
 import json
@@ -22,15 +17,12 @@ from ragbandit.strategies.run import provider_of
 
 logger = logging.getLogger("ragbandit.generator_cache")
 
-#: version of the files' format; files of another version are never read
 _FORMAT: Final = 1
-#: needs whose results are stored; calls with other needs are not cached
+#: needs whose results can be stored. Calls with other needs are not cached
 _KEPT: Final[frozenset[Need]] = frozenset({"completion", "stop", "logprobs", "entropy"})
 
 
 class GeneratorAround(Generator):
-    """Base of wrappers of another generator."""
-
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
 
     def __init__(self, generator: Generator) -> None:
@@ -42,22 +34,20 @@ class GeneratorAround(Generator):
         self._generator = generator
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Count as the wrapped generator does."""
         return self._generator.count_tokens(prompt)
 
     async def close(self) -> None:
-        """Close the wrapped generator."""
         await self._generator.close()
 
 
 class CachedGenerator(GeneratorAround):
-    """A generator that answers a repeated request from a folder, without a call.
+    """Answers a repeated request from a folder, with the tokens, dollars and seconds of the original call.
 
-    version: everything that changes answers in addition to the generator's name, for example its settings. The folder
-    has a file for each request, named by the SHA-256 of the request; the file has the answer, not the question, and
-    only its owner can read it. The folder grows without bound; it can be deleted at any time, and shared by processes.
+    version: everything except the generator's name that changes answers, for example its settings. The folder has a
+    file for each request, named by the SHA-256 of the request. The file has the answer but not the question, and only
+    its owner can read it. The folder grows without bound. It can be shared by processes, and deleted at any time.
     Answers that the deadline cut short, or with arrays (attention, hidden states), are not stored. If a file cannot be
-    read or written, the model is called, and a warning is logged. Raises ConfigError if the folder cannot be made.
+    read or written, a warning is logged. Raises ConfigError if the folder cannot be made.
     """
 
     def __init__(self, generator: Generator, *, folder: str | Path, version: str = "") -> None:
@@ -70,7 +60,6 @@ class CachedGenerator(GeneratorAround):
             raise ConfigError(f"cannot make the folder {self._folder}: {error}", field="generator.cache") from error
 
     async def complete(self, request: Request) -> Completion:
-        """Return the stored answer, or call the generator and store its answer. A stored answer has `seconds`."""
         if not request.want <= _KEPT:
             return await self._generator.complete(request)
         key = request_key(request, generator=self.name, version=self._version)
@@ -87,7 +76,6 @@ class CachedGenerator(GeneratorAround):
 
 
 def request_key(request: Request, *, generator: str, version: str) -> str:
-    """SHA-256, in hexadecimal digits, of the generator and of the request except its deadline."""
     identity = {
         "format": _FORMAT,
         "generator": generator,
@@ -137,7 +125,6 @@ class PricedGenerator(GeneratorAround):
         self._price = price
 
     async def complete(self, request: Request) -> Completion:
-        """Return the generator's completion with the price of its tokens."""
         done = await self._generator.complete(request)
         used = Tokens(read=done.prompt_tokens, written=done.completion_tokens, reasoning=done.reasoning_tokens)
         return replace(done, dollars=done.dollars + used.dollars(self._price))

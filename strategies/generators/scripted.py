@@ -1,14 +1,3 @@
-"""Scripted generator: returns fixed answers, for tests of this repository and of users.
-
-    generator = ScriptedGenerator(["Paris was founded by a tribe.", "So the answer is: the Parisii."])
-    retriever = MemoryRetriever([Passage(id="p1", title="Paris", text="...")])
-    outcome = await run_strategy(arm, ..., retriever=retriever, generator=generator)
-    assert "Paris" in generator.prompts[0].body
-
-Generator and retriever pass the same contract checks as real ones. Concurrent questions may share them, but answers
-that are given as a list are used in the order of the calls.
-"""
-
 import asyncio
 import re
 import time
@@ -23,28 +12,28 @@ from ragbandit.strategies.generators.text_feed import TextFeed, first_stop, plai
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scripted:
-    """An answer with the details that a model would return with it."""
+    """An answer with details, see ragbandit.strategies.generators.text_feed."""
 
     text: str
-    #: need -> detail, see ragbandit.strategies.generators.text_feed
     details: Mapping[Need, object] = field(default_factory=dict)
 
 
-#: a scripted answer: its text, or a Scripted with details
 Reply = str | Scripted
-#: a word with the white space before it, or the white space at the end
-_PIECE = re.compile(r"\s*\S+|\s+$")
+_PIECE = re.compile(r"\s*\S+|\s+$")  #: a word with the white space before it, or the white space at the end
 
 
 class ScriptedGenerator(Generator):
     """Returns scripted answers. A token is a word. Obeys stop strings, max_tokens and the deadline like a model.
 
+        generator = ScriptedGenerator(["Paris was founded by a tribe.", "So the answer is: the Parisii."])
+        outcome = await run_strategy(arm, ..., generator=generator)
+        assert "Paris" in generator.prompts[0].body
+
     answers: a sequence with an answer for each call (further calls raise ArmFailed); or a mapping from a part of the
     prompt to the answer (the first match is taken, "" matches every prompt); or a function from prompt to answer.
     seconds: duration of a call before its first word. If the deadline passes meanwhile, half of the words are written.
     word_seconds: pause before every further word. If the deadline passes meanwhile, the words so far are written.
-    fail_at: numbers of the calls, from 1, that raise ArmFailed.
-    dollars: price of every call.
+    fail_at: numbers of the calls, from 1, that raise ArmFailed. dollars: price of every call.
     details: need -> detail that requests with this need get, unless the answer is a Scripted that has the detail.
     Attributes: `requests` has every request, also of failed calls; `closed` is True after `close`.
     """
@@ -80,15 +69,12 @@ class ScriptedGenerator(Generator):
 
     @property
     def prompts(self) -> list[Prompt]:
-        """The prompt of every request."""
         return [request.prompt for request in self.requests]
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Number of words in the prompt and the earlier messages."""
         return sum(len(part.split()) for part in plain_parts(prompt))
 
     async def complete(self, request: Request) -> Completion:
-        """Return the scripted answer, cut like a model's. Raises ArmFailed by `fail_at`, or if no answer is left."""
         self.requests.append(request)
         number = len(self.requests)
         is_late = await self._is_late(self._seconds, deadline=request.deadline)
@@ -116,11 +102,10 @@ class ScriptedGenerator(Generator):
         )
 
     async def close(self) -> None:
-        """Set `closed`."""
         self.closed = True
 
     async def _write(self, text: str, *, request: Request, hurry: bool) -> str:
-        """Write the text word by word until the deadline. Returns the written part. hurry: True for no pauses."""
+        """Write the text word by word until the deadline. Returns the written part. hurry: whether to omit pauses."""
         feed, written = TextFeed(request), ""
         if feed.has_reader or self._word_seconds:
             for piece in _PIECE.findall(text):
@@ -136,7 +121,6 @@ class ScriptedGenerator(Generator):
 
     @staticmethod
     async def _is_late(seconds: float, *, deadline: float | None) -> bool:
-        """Wait for `seconds`, at most until the deadline. Returns whether the deadline came first."""
         available = float("inf") if deadline is None else deadline - time.monotonic()
         await asyncio.sleep(max(0.0, min(seconds, available)))
         return seconds > available
@@ -149,7 +133,7 @@ class ScriptedGenerator(Generator):
             for piece, answer in self._answers.items():
                 if piece in whole:
                     return answer
-            raise ArmFailed("the script has no answer for this prompt", remedy='add one under ""')
+            raise ArmFailed("the script has no answer for this prompt", remedy='add an answer under the key ""')
         if self._used >= len(self._answers):
             raise ArmFailed(f"the script has only {len(self._answers)} answers")
         self._used += 1

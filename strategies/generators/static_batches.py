@@ -1,19 +1,14 @@
 """Static batches: transformers' `generate` writes the texts of all waiting calls together.
 
-A batch runs until its last text has ended. A finished text is returned at once, but its row is computed until the end
-of the batch. New calls wait for the next batch. Decoder prompts are padded at the left, encoder inputs at the right.
-
-Probabilities are computed while a text is written, from the distribution before sampling. Attention and hidden states
-need a further pass over the written tokens with "eager" attention, because fused kernels do not return them.
+A batch runs until its last text has ended. A finished text is returned at once, and new calls wait for the next batch.
 """
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -39,25 +34,18 @@ from ragbandit.strategies.generators.text_feed import Token
 
 log = logging.getLogger("ragbandit.local")
 
-#: pause before a batch, seconds, in which callers that were just answered can send their next call
+#: pause before a batch, seconds, so that callers that were just answered can send their next call
 _GATHER_S: Final = 0.005
-#: most padding: padded length of a batch / total length of its prompts
-_MOST_PADDED: Final = 2.0
-#: number of prompt tokens after which it is checked again whether a caller still waits
-_CHUNK: Final = 512
+_MOST_PADDED: Final = 2.0  #: largest ratio of the padded length of a batch to the total length of its prompts
+_CHUNK: Final = 512  #: number of prompt tokens between two checks whether callers still wait
 
 #: needs that are computed from the distribution of every token
 _PROBABILITIES: Final[frozenset[Need]] = frozenset({"logprobs", "entropy", "trained_tokens"})
-#: smaller temperatures are raised to this value
-_COLDEST: Final = 1e-6
+_COLDEST: Final = 1e-6  #: lowest temperature; a much lower temperature is 0 in float32
 
 
 def sample_next(logits: Tensor, *, sequences: "Sequence[SequenceState]") -> None:
-    """Append the next token and its probabilities to every sequence. logits: shape (sequences, vocabulary).
-
-    The token is the most probable one, or drawn: temperature, then top_k, then top_p. All sequences must have the same
-    special tokens. Everything is moved from the device in one transfer.
-    """
+    """Append the next token and its probabilities to every sequence. logits: shape (sequences, vocabulary)."""
     tokens = logits.argmax(-1)  # (sequences,)
     for row, sequence in enumerate(sequences):
         sampling = sequence.request.sampling
@@ -65,9 +53,9 @@ def sample_next(logits: Tensor, *, sequences: "Sequence[SequenceState]") -> None
             sequence.dice = sequence.dice or torch.Generator().manual_seed(sampling.seed)
             tokens[row] = _draw(logits[row], sampling=sampling, dice=sequence.dice)
     rows = [row for row, sequence in enumerate(sequences) if sequence.request.want & _PROBABILITIES]
-    flat = tokens.double()  # represents every id exactly
+    flat = tokens.double()  # represents every id exactly, so that everything leaves the device in one transfer
     if rows:
-        special = list(sequences[0].special.values())
+        special = list(sequences[0].special.values())  # the same for all sequences
         statistics = _token_statistics(logits[rows], tokens=tokens[rows], special=special)  # (rows, F)
         flat = torch.cat([flat, statistics.flatten()])
     numbers = flat.tolist()
@@ -89,7 +77,6 @@ def _token_statistics(logits: Tensor, *, tokens: Tensor, special: Sequence[int])
 
 def _draw(logits: Tensor, *, sampling: Sampling, dice: torch.Generator) -> Tensor:
     """Draw a token as transformers' `generate` does. logits: shape (vocabulary,)."""
-    # In half precision logits nearer than _COLDEST are equal, and a much smaller temperature is 0 in float32.
     warpers = LogitsProcessorList([TemperatureLogitsWarper(max(sampling.temperature, _COLDEST))])
     if sampling.top_k:
         warpers.append(TopKLogitsWarper(sampling.top_k))
@@ -103,16 +90,19 @@ def _draw(logits: Tensor, *, sampling: Sampling, dice: torch.Generator) -> Tenso
 def read_details(
     model: PreTrainedModel, *, past: Cache, tokens: Sequence[int], want: frozenset[Need]
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Need -> array, see text_feed. past: keys and values of the prompt. tokens: the written tokens."""
-    ids = torch.tensor([tokens], device=model.device)
-    with _eager(model):
+    """Returns need -> array (see text_feed) of the written tokens. past: keys and values of the prompt."""
+    default = model.config._attn_implementation  # noqa: SLF001 - transformers documents this name
+    model.set_attn_implementation("eager")  # fused kernels return no attention
+    try:
         output = model(
-            input_ids=ids,
+            input_ids=torch.tensor([tokens], device=model.device),
             cache=past,
             output_attentions="attention" in want,
             output_hidden_states="hidden_states" in want,
             logits_to_keep=1,
         )
+    finally:
+        model.set_attn_implementation(default)
     details = {}
     if "attention" in want:
         details["attention"] = output.attentions[-1][0].float().cpu().numpy()
@@ -121,41 +111,25 @@ def read_details(
     return details
 
 
-@contextmanager
-def _eager(model: PreTrainedModel) -> Iterator[None]:
-    default = model.config._attn_implementation  # noqa: SLF001 - transformers documents this name
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(default)
-
-
 class SequenceState:
-    """The state of a request: its prompt, the tokens written so far, and whether its caller still waits."""
-
     def __init__(
         self, request: Request, *, ids: Sequence[int], special: Mapping[str, int], ends: frozenset[int]
     ) -> None:
         self.request, self.ids = request, ids
         self.stop = tuple(filter(None, request.stop))
         self.cancelled = threading.Event()
-        #: completed when the text has ended
         self.future: Future[None] = Future()
-        #: called in the writing thread after every token; None without a reader
+        #: called in the model's thread after every token; None if the text is not streamed
         self.on_token: Callable[[], None] | None = None
         self.special, self._ends = dict(special), ends
         self.restart()
 
     def restart(self) -> None:
-        """Remove the written tokens, so that the text is written again."""
         self.tokens: list[int] = []
         self.finish: Literal["stop", "length"] = "stop"
-        #: attention and hidden states, by need
         self.details: Mapping[str, Any] = {}
-        #: a row of `_token_statistics` for every token, if the request wants probabilities
+        #: a row of `_token_statistics` for every token; empty if the request wants no probabilities
         self.statistics: list[list[float]] = []
-        #: random numbers of this text, seeded by the request
         self.dice: torch.Generator | None = None
 
     @property
@@ -165,20 +139,18 @@ class SequenceState:
 
     @property
     def ended(self) -> bool:
-        """Whether the last token is an end token of the model."""
         return bool(self.tokens) and self.tokens[-1] in self._ends
 
     def written(self) -> list[int]:
-        """The tokens written so far, without the model's end token."""
+        """The tokens so far, without the model's end token."""
         tokens = list(self.tokens)
         return tokens[:-1] if tokens and tokens[-1] in self._ends else tokens
 
     def expired(self) -> bool:
-        """Whether the caller has left, or the deadline has passed."""
         return self.cancelled.is_set() or seconds_until(self.request.deadline) == 0.0
 
     def probabilities(self, *, texts: Sequence[str]) -> dict[str, object]:
-        """Need -> a value for each token. texts: the texts of the tokens, without an end token."""
+        """Returns need -> a value for each token. texts: the texts of the tokens, without an end token."""
         by_need: dict[str, list[object]] = {need: [] for need in self.request.want & _PROBABILITIES}
         for text, (chosen, entropy, *special) in zip(texts, self.statistics, strict=False):
             details = {
@@ -194,8 +166,7 @@ class SequenceState:
 class Batches:
     """Runs the model in a thread, one batch after the other, in the order of the calls.
 
-    max_batch: most texts of a batch. is_finished: whether the last token of a text ends the text. start: called once,
-    at the start of the thread.
+    is_finished: whether the last token of a text ends the text. start: called in the thread when the thread starts.
     """
 
     def __init__(
@@ -221,7 +192,6 @@ class Batches:
             raise ArmFailed(f"the generator cannot be asked: it was closed ({error})") from error
 
     def close(self) -> None:
-        """End the thread after all queued texts. A second call does nothing."""
         self._thread.shutdown(wait=False)
 
     def _run(self) -> None:
@@ -233,7 +203,7 @@ class Batches:
             self._write(batch)
 
     def _next_batch(self) -> list[SequenceState]:
-        """Take the first waiting texts, as long as their prompts have similar lengths (see _MOST_PADDED)."""
+        """Take the first waiting texts whose prompts have similar lengths."""
         batch: list[SequenceState] = []
         while self._waiting and len(batch) < self._max_batch:
             lengths = [len(sequence.ids) for sequence in (*batch, self._waiting[0])]
@@ -269,11 +239,11 @@ class Batches:
 
 
 class _NobodyWaits(Exception):
-    """All callers of a batch have left, or their deadlines have passed."""
+    pass
 
 
 class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not checked, see pyproject
-    """Writes one batch: at each step of `generate` it chooses the next token of every unfinished text."""
+    """Writes one batch. At each step of `generate` it chooses the next token of every unfinished text."""
 
     def __init__(
         self, model: PreTrainedModel, *, batch: Sequence[SequenceState], is_finished: Callable[[SequenceState], bool]
@@ -286,7 +256,6 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         self._cache = DynamicCache()
 
     def run(self) -> None:
-        """Write all texts to their ends. Raises _NobodyWaits, and the model's exceptions."""
         has_encoder = self._model.config.is_encoder_decoder
         prompts = [sequence.ids for sequence in self._batch]
         ids, mask = _padded(prompts, left=not has_encoder, device=self._model.device)
@@ -296,7 +265,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
             pad_token_id=0,
             prefill_chunk_size=None if has_encoder else _CHUNK,
         )
-        # Drops expired texts while the prompts are read; later `__call__` drops them.
+        # While the prompts are read, this hook drops expired texts; later `__call__` drops them.
         self._hook = self._model.register_forward_pre_hook(lambda *_: self._drop_expired())
         try:
             self._model.generate(
@@ -311,7 +280,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
             self._hook.remove()
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Called by `generate` at each step. Returns scores, shape (texts, vocabulary), for the chosen tokens only."""
+        """Called by `generate` at each step. Returns scores in which only the chosen tokens are possible."""
         del input_ids
         self._hook.remove()
         self._drop_expired()
@@ -323,7 +292,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
 
     def _ended(self, input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Called by `generate` after each step. Returns True for all texts if all have ended, otherwise False."""
+        """Called by `generate` after each step. Returns True in each row if all texts have ended, otherwise False."""
         for row, sequence in list(self._open.items()):
             if self._is_finished(sequence):
                 self._finish(row, finish="stop")

@@ -1,8 +1,8 @@
 """Parts that generators share: streaming a text to a reader, the turns of a chat, types of `Completion.details`.
 
-Details by need: "logprobs" has a Token for each written token, "entropy" a number of nats for each, "trained_tokens" a
-mapping from trained token to log-probability for each, "attention" an Attention, and "hidden_states" the states of the
-last token, a float32 array of shape (layers + 1, d).
+Details: "logprobs" has a Token for each written token. "entropy" has the entropy in nats at each written token.
+"trained_tokens" has a mapping from trained token to log-probability for each written token. "attention" is an
+Attention. "hidden_states" has the states of the last token, a float32 array of shape (layers + 1, d).
 """
 
 import time
@@ -17,7 +17,7 @@ from ragbandit.strategies.base import Prompt, Request
 
 
 class TextFeed:
-    """Sends a growing text to the sink of its request, piece by piece. All pieces together are the whole text.
+    """Sends a growing text to the sink of its request, piece by piece.
 
     The end of the text is held back if it may be the beginning of a stop string, or is half a character (U+FFFD, half
     of a surrogate pair). The text of a second attempt must continue the text of the first attempt.
@@ -27,27 +27,21 @@ class TextFeed:
         self._sink = request.sink
         self._stops = tuple(filter(None, request.stop))
         self._began = time.monotonic()
-        #: seconds until the first piece was sent; None before that
-        self.first_s: float | None = None
-        #: text that was passed to the sink, even if the sink raised
-        self.delivered = ""
+        self.first_s: float | None = None  #: seconds until the first piece was sent; None before that
+        self.delivered = ""  #: text that was passed to the sink, even if the sink raised
 
     @property
     def has_reader(self) -> bool:
-        """Whether the request has a sink."""
         return self._sink is not None
 
     async def grow(self, text: str) -> None:
-        """Send the new part of `text`, the whole text so far, except an end that is held back. Raises as `end`."""
+        """Send the new part of the text. text: the whole text so far. Raises as `end`."""
         await self._send(_settled(text, stops=self._stops), is_whole=False)
         if self.delivered and self.first_s is None:
             self.first_s = time.monotonic() - self._began
 
     async def end(self, text: str) -> None:
-        """Send the rest of the whole text.
-
-        Raises ArmFailed if the sink fails, or if an earlier text was different; a RagBanditError of the sink as it is.
-        """
+        """Send the rest of the whole text. Raises ArmFailed if the sink fails, or if an earlier text was different."""
         await self._send(text, is_whole=True)
 
     async def _send(self, text: str, *, is_whole: bool) -> None:
@@ -70,7 +64,7 @@ class TextFeed:
 
 
 def _settled(text: str, *, stops: tuple[str, ...]) -> str:
-    """The beginning of the text, as far as no further text can change it."""
+    """The beginning of the text that no further text can change."""
     end = first_stop(text, stops)
     if end is not None:
         return text[:end]
@@ -82,17 +76,16 @@ def _settled(text: str, *, stops: tuple[str, ...]) -> str:
 
 
 def first_stop(text: str, stops: tuple[str, ...]) -> int | None:
-    """Position of the first stop string in the text; None if there is no stop string."""
+    """Position of the first stop string in the text; None if the text has no stop string."""
     return min((at for at in map(text.find, filter(None, stops)) if at >= 0), default=None)
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of the text that is a beginning of the stop string, but not the whole stop string."""
+    """Length of the longest end of the text that is a proper beginning of the stop string."""
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
-#: most tokens that a chat template adds to a turn
-TURN_TOKENS = 8
+TURN_TOKENS = 8  #: most tokens that a chat template adds to a turn
 _NAMES = {"user": "User", "assistant": "Assistant"}
 
 
@@ -138,18 +131,15 @@ def _instructions(prompt: Prompt) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Token:
-    """A written token."""
-
     text: str
-    #: natural logarithm of the token's probability, at most 0
-    logprob: float
+    logprob: float  #: natural logarithm of the token's probability
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attention:
     """Attention of the last layer while the text was written."""
 
-    #: shape (heads, written, read + written), float32; every row of the last axis sums to 1
+    #: shape (heads, written tokens, read + written tokens); the last axis sums to 1
     weights: npt.NDArray[np.float32]
-    #: texts of the tokens along the last axis: tokens of the prompt, then written tokens
+    #: texts of the tokens along the last axis of `weights`: tokens of the prompt, then written tokens
     keys: tuple[str, ...]

@@ -1,1 +1,0 @@
-"""Prompting: templates, prompts, passages, and the parsing of what a model wrote."""

@@ -1,7 +1,6 @@
 """Functions on texts, without a model: clean queries, collect passages, split sentences, parse a model's replies.
 
-The rules follow IRCoT (Trivedi et al. 2023) as run by Adaptive-RAG (Jeong et al. 2024); docstrings describe the
-differences.
+The rules follow IRCoT (Trivedi et al. 2023) as run by Adaptive-RAG (Jeong et al. 2024).
 """
 
 import re
@@ -14,8 +13,7 @@ from ragbandit.strategies.base import Hit, Passage
 
 _QUESTION_WORDS = frozenset({"who", "what", "when", "where", "why", "which", "how", "does", "is"})
 
-# A model that repeats itself writes a hundred thousand digits, dots or "Mr. "s. So every pattern must take linear time:
-# they use possessive quantifiers and look-behinds, and search only short ends of texts.
+# A model that repeats itself writes a hundred thousand digits, dots or "Mr. "s. So every pattern must take linear time.
 _NUMBER = r"\d[\d,]*+(?<!,)(?:\.\d++)?"
 _REASONING_START = re.compile(r"\s*(?:thus|so|that is|therefore|hence)\b", re.IGNORECASE)
 _ARITHMETIC = re.compile(rf"\d\s*+[+\-\u2212]\s*+{_NUMBER}\s*+=\s*+\d")
@@ -23,10 +21,10 @@ _ARITHMETIC = re.compile(rf"\d\s*+[+\-\u2212]\s*+{_NUMBER}\s*+=\s*+\d")
 _MARKER = re.compile(r"\banswer\s+is\b(?:\s*:)?", re.IGNORECASE)
 _LABEL = re.compile(r"\s*answer\s*:", re.IGNORECASE)
 _WRAPPERS = (('"', '"'), ("'", "'"), ("“", "”"), ("\u2018", "\u2019"), ("«", "»"), ("`", "`"), ("**", "**"))
-#: abbreviations whose full stop stays at the end of an answer
+#: abbreviations that keep their full stop at the end of an answer
 _DOTTED_END = re.compile(r"(?:\b(?:[A-Za-z]\.){2,}|\b(?:Jr|Sr|Inc|Ltd|Co|Corp|Bros|etc|St|Mt)\.)$")
 
-#: marks that may end a sentence: Western marks before a space or the end, East Asian marks anywhere, a line break
+#: marks that may end a sentence: Western marks before white space or the end, East Asian marks, a line break
 _SENTENCE_MARK = re.compile(
     r"(?<![.!?…])[.!?…]++[\"'”\u2019»)\]*]*+(?=\s|$)|[\u3002\uff01\uff1f]+[”\u2019\u300d\u300f\uff09]*|\n"
 )
@@ -35,7 +33,7 @@ _TITLE_BEFORE = re.compile(
     r"(?:^|[\s(\"'“\u2018])(?:Mr|Mrs|Ms|Messrs|Dr|Prof|St|Mt|Ft|Gen|Col|Maj|Capt|Cmdr|Lt|Sgt|Rev|Hon|Sen|Rep|Gov|Pres"
     r"|Fr|vs|v|cf|ca|e\.g|i\.e|viz|approx|Fig|Figs|Vol|pp|Nos)\.$"
 )
-#: initials, acronyms, company forms, months: they end a sentence only if the next word commonly begins a sentence
+#: initials, acronyms, company forms and months, which end a sentence only if the next word is in _STARTERS
 _MAYBE_BEFORE = re.compile(
     r"(?:^|[\s(\"'“\u2018.\-])(?:[A-Z]|(?:[A-Za-z]\.)+[A-Za-z]|Jr|Sr|Inc|Ltd|Co|Corp|Bros|etc|al|No|Op|Dept|Univ|Ave|Blvd|Rd"
     r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept|Sep|Oct|Nov|Dec|Ph\.D|am|pm)\.$"
@@ -48,20 +46,16 @@ _STARTER_WORDS = (
 _STARTERS = frozenset(_STARTER_WORDS.split())
 _LIST_NUMBER = re.compile(r"\(?\d{1,3}[.)]+$")
 _NEXT_WORD = re.compile(r"\s++[\"'“\u2018(]*+(\w[\w']{0,15})")
-#: number of characters before a full stop in which an abbreviation is searched; longer than any abbreviation above
-_TAIL = 16
-#: characters that count as one word in a long run without white space: Chinese text, addresses, data
-_RUN = 20
+_TAIL = 16  #: number of characters before a full stop in which an abbreviation is searched
+_RUN = 20  #: characters that count as one word in a run without white space, for example in Chinese text
 _WORD = re.compile(rf"\S{{1,{_RUN}}}")
 
 
 def clean_query(text: str) -> str:
     """The text without question words, for a keyword search (IRCoT, `remove_wh_words`).
 
-    The text is split at white space, and a token is dropped if it is one of _QUESTION_WORDS in any case. Punctuation is
-    part of a token: "who" and "Who" are dropped, but "who's", "Who?" and "is," stay. The other tokens are joined by
-    single spaces; the result may be empty. Difference to the paper's code: it splits only at single spaces, and keeps
-    runs of spaces.
+    Punctuation is part of a token: "who" and "Who" are dropped, but "who's", "Who?" and "is," stay. The result may be
+    empty. Difference to the paper's code: it splits only at single spaces, and keeps runs of spaces.
     """
     return " ".join(token for token in text.split() if token.lower() not in _QUESTION_WORDS)
 
@@ -69,8 +63,7 @@ def clean_query(text: str) -> str:
 def cut_words(text: str, *, words: int) -> tuple[str, int]:
     """Returns (first `words` words joined by single spaces, number of words). A shorter text is returned unchanged.
 
-    In a run without white space, every 20 characters count as a word, and the run may be cut: otherwise a passage in
-    Chinese, or with data, would be a single word.
+    In a run without white space, every 20 characters count as a word, because a passage in Chinese has no spaces.
     """
     count = _count_words(text)
     if count <= words:  # the common case, without a match object for every word
@@ -86,10 +79,10 @@ def _count_words(text: str) -> int:
 
 
 def last_query(question: str, *, sentences: Sequence[str]) -> str:
-    """The next search query: the last sentence of the chain that is not reasoning; without one, the question (IRCoT).
+    """The next search query: the last sentence that is not reasoning; the question if all are reasoning (IRCoT).
 
     A sentence is reasoning if it starts with thus, so, that is, therefore or hence, or contains arithmetic such as
-    "1990 - 1950 = 40". Empty sentences are skipped. The query keeps its question words.
+    "1990 - 1950 = 40".
     """
     for sentence in reversed(sentences):
         if sentence.strip() and not (_REASONING_START.match(sentence) or _ARITHMETIC.search(sentence)):
@@ -100,10 +93,9 @@ def last_query(question: str, *, sentences: Sequence[str]) -> str:
 def first_sentence(text: str) -> str:
     """The first sentence of a text, without leading white space; "" for an empty text.
 
-    A line break always ends a sentence. A full stop does not end it after a title ("Mr."), an initial
-    ("J. R. R. Tolkien"), an acronym ("U.S. Army") or a list number ("1. The film"), or in a number ("3.5", "No. 7").
-    After initials, acronyms and forms like "Inc." it ends the sentence if the next word commonly begins one ("The").
-    "!" and "?" do not end a sentence before a lower-case word ("Yahoo! was").
+    A line break always ends a sentence. A full stop does not end it after a title ("Mr.") or a list number ("1. The
+    film"), or in a number ("3.5"). After initials, acronyms ("U.S. Army") and forms like "Inc." a full stop ends the
+    sentence only before a word like "The". "!" and "?" do not end a sentence before a lower-case word ("Yahoo! was").
     """
     text = text.lstrip()
     for mark in _SENTENCE_MARK.finditer(text):
@@ -145,11 +137,10 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
 
 
 def sentences_in(text: str) -> list[str]:
-    """The sentences of a text."""
     return [text[begin:end] for begin, end in sentence_spans(text)]
 
 
-#: words without content: articles, pronouns, prepositions, conjunctions, auxiliaries, plain adverbs
+#: stop words: articles, pronouns, prepositions, conjunctions, auxiliaries, plain adverbs
 _LITTLE_WORDS = (
     "a an the this that these those i me my mine we us our ours you your yours he him his she her hers it its they "
     "them their theirs who whom whose which what where when why how myself yourself himself herself itself "
@@ -168,8 +159,8 @@ _LETTER = re.compile(r"\w")
 def is_content(word: str) -> bool:
     """Whether a word has content: it is not a stop word, and it is a digit or has at least two characters.
 
-    DRAGIN's paper uses a part-of-speech tagger (nouns, verbs, adjectives, names, numbers); this rule needs no model.
-    Punctuation around the word is ignored; words of scripts without spaces count as content.
+    DRAGIN's paper uses a part-of-speech tagger; this rule needs no model. Punctuation around the word is ignored. Words
+    of scripts without spaces have content.
     """
     bare = word.strip(" \t\n.,;:!?\"'()[]{}<>*_`").lower().removesuffix("'s")
     if not _LETTER.search(bare) or bare in _STOP_WORDS:
@@ -178,7 +169,6 @@ def is_content(word: str) -> bool:
 
 
 def has_answer(sentence: str) -> bool:
-    """Whether the sentence contains "answer is", in upper or lower case."""
     return _MARKER.search(sentence) is not None
 
 
@@ -188,10 +178,10 @@ def extract_answer(text: str) -> str:
     Removes the label "Answer:" at the beginning, white space, quotes around the answer and one full stop at the end.
     The rule is the papers' regex ("(.* answer is:? )(.*)", greedy, one line), with these differences:
 
-    * the marker may begin the text ("Answer is: x" gives "x"; the papers keep the whole text);
-    * the marker may be on any line; if nothing follows on the line, the next line with text is the answer; a last
-      marker without text after it is ignored; if no marker has text after it, there is no answer ("");
-    * an answer after a marker ends with its sentence: further sentences of the line are not the answer;
+    * the marker may begin the text, and may be on any line;
+    * if nothing follows on the marker's line, the next line with text is the answer;
+    * a marker without text after it is ignored; if no marker has text after it, the answer is "";
+    * an answer after a marker ends with its sentence;
     * the full stop of an abbreviation stays ("Washington, D.C.", "John Smith Jr.").
     """
     markers = list(_MARKER.finditer(text))
@@ -226,25 +216,21 @@ def _tidy(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sifted:
-    """The result of adding hits to a pool."""
+    """The result of `PassagePool.add`."""
 
-    #: ids of the added passages, in order
-    added: tuple[str, ...]
-    #: (id, reason) of the skipped passages, in order
-    skipped: tuple[tuple[str, str], ...]
+    added: tuple[str, ...]  #: ids of the added passages, in order
+    skipped: tuple[tuple[str, str], ...]  #: (id, reason) of the skipped passages, in order
 
 
-#: most words of a passage (from IRCoT)
-_MOST_WORDS = 600
-#: similarity from which two passages count as duplicates (from IRCoT)
-_ALIKE = 90.0
+_MOST_WORDS = 600  #: most words of a passage (from IRCoT)
+_ALIKE = 90.0  #: similarity, 0 to 100, from which two passages are duplicates (from IRCoT)
 
 
 class PassagePool:
     """The first `cap` distinct passages that an arm has found for a question, in the order in which they were found.
 
-    A hit is skipped if the pool has its id, if its text or title has more than 600 words (see `cut_words`), if both
-    title and text resemble a passage of the pool by at least 90 (rapidfuzz ratio, 0..100), or if the pool is full.
+    A hit is skipped if its id is in the pool, if its text or title has more than 600 words (see `cut_words`), if title
+    and text resemble those of a passage in the pool (rapidfuzz ratio of at least 90), or if the pool is full.
     """
 
     def __init__(self, *, cap: int) -> None:
@@ -254,11 +240,9 @@ class PassagePool:
 
     @property
     def passages(self) -> tuple[Passage, ...]:
-        """The passages in the pool, oldest first."""
         return tuple(self._passages)
 
     def add(self, hits: Iterable[Hit]) -> Sifted:
-        """Add hits in order. Returns the added ones, and the skipped ones with reasons."""
         added: list[str] = []
         skipped: list[tuple[str, str]] = []
         for passage in (hit.passage for hit in hits):
@@ -271,7 +255,7 @@ class PassagePool:
         return Sifted(added=tuple(added), skipped=tuple(skipped))
 
     def _refusal(self, passage: Passage) -> str | None:
-        """Reason to skip a passage; None if the pool accepts it."""
+        """Reason to skip the passage; None if the pool accepts the passage."""
         if any(in_pool.id == passage.id for in_pool in self._passages):
             return "held already"
         long = [part for part in (passage.title, passage.text) if len(part) >= 2 * _MOST_WORDS]  # others are shorter
@@ -289,21 +273,15 @@ class PassagePool:
 
 
 _NEGATION = re.compile(r"(?:\b(?:not|never|neither|nor|cannot)|n['\u2019]t)\s+(?:\w+\s+)?$", re.IGNORECASE)
-#: number of characters before a label in which a negation is searched
-_NEGATION_REACH = 40
-#: text between two labels if the model repeats the options instead of choosing one
+#: text between two labels if the model repeats its options instead of choosing one
 _EITHER = re.compile(r"[\s\"'`*]*+(?:/|\||,?\s*+\bor\b)[\s\"'`*]*+", re.IGNORECASE)
 
-_QUOTES = frozenset("\"'`")
 #: bullet before an item of a list: "- ", "2) ", "Question 1: "
 _BULLET = re.compile(
     r"[\s\-*\u2022>]{0,8}(?:(?:question|query|q)?\s{0,2}\(?\d{1,2}\s{0,2}[.):]+(?!\d))?[\s*]{0,4}", re.IGNORECASE
 )
 
-_YES = ("yes", "true")
-_NO = ("no", "false")
-
-#: "1. ", "Passage [2]: ", "- 3) " and '"4": ' at the start of a line; inside a line see `_is_heading`
+#: number of an item: "1. ", "Passage [2]: ", "- 3) " or '"4": '; inside a line see `_is_heading`
 _PARSING_LIST_NUMBER = re.compile(
     r"(?:^|(?P<inline>[.,;{])\s?)[^\w\n]{0,8}(?P<noun>(?:passage|document|text|number)\b)?[^\w\n]{0,8}(?P<number>\d{1,3})"
     r"(?P<mark>[\"'*)\]]{0,4}\s{0,4}[.:)\]=\-\u2013](?!\d))?(?![\w.])",
@@ -314,12 +292,12 @@ _PARSING_LIST_NUMBER = re.compile(
 def parsed_items(text: str, *, most: int) -> tuple[str, ...]:
     """The first `most` items of a list with one item per line, without bullets, numbers and quotes.
 
-    Left out are repeated items, ignoring case, and lines that end with a colon, because they announce the list.
+    Repeated items are left out, and lines that end with a colon, because they announce the list.
     """
     items: dict[str, str] = {}
     for line in text.splitlines():
         item = _BULLET.sub("", line, count=1).strip()
-        if item[:1] in _QUOTES and item[:1] == item[-1:]:
+        if item[:1] in ('"', "'", "`") and item[:1] == item[-1:]:
             item = item[1:-1].strip()
         if item and not item.endswith(":"):
             items.setdefault(item.casefold(), item)
@@ -329,13 +307,12 @@ def parsed_items(text: str, *, most: int) -> tuple[str, ...]:
 def parsed_label(text: str, *, labels: Sequence[str]) -> str | None:
     """The first label in the text, spelled as in `labels`; None if the text has no label.
 
-    Labels must be whole words, ignoring case. The longer one of overlapping labels is taken ("partly supported", not
-    "supported"). Negated labels ("not useful", "isn't very useful") and options ("useful or useless", "useful/useless")
-    are ignored.
+    Labels must be whole words; case is ignored. The longer one of overlapping labels is taken ("partly supported", not
+    "supported"). Negated labels ("isn't very useful") and options ("useful or useless", "useful/useless") are ignored.
     """
     mentions = _mentions(text, labels=labels)
     for position, (mention, label) in enumerate(mentions):
-        before = text[max(0, mention.start() - _NEGATION_REACH) : mention.start()]
+        before = text[max(0, mention.start() - 40) : mention.start()]
         if not _NEGATION.search(before) and not _is_choice(text, mentions=mentions, position=position):
             return label
     return None
@@ -358,14 +335,14 @@ def _is_choice(text: str, *, mentions: Sequence[tuple[re.Match[str], str]], posi
 
 def parsed_yes_no(text: str) -> bool | None:
     """True if `parsed_label` finds yes or true, False if it finds no or false, else None."""
-    label = parsed_label(text, labels=_YES + _NO)
-    return None if label is None else label in _YES
+    label = parsed_label(text, labels=("yes", "true", "no", "false"))
+    return None if label is None else label in ("yes", "true")
 
 
 def parsed_numbered_labels(text: str, *, labels: Sequence[str], count: int) -> Mapping[int, str]:
-    """Parse the labels of numbered items ("1. useful", "Passage [2]: useless ..."). Returns number -> label.
+    """Parse the labels of the items 1 to `count` ("1. useful", "Passage [2]: useless ..."). Returns number -> label.
 
-    Numbers are from 1 to `count`. The label of a number is the first one in the text up to the next number.
+    The label of an item is the first label in the text up to the next number.
     """
     headings = [match for match in _PARSING_LIST_NUMBER.finditer(text) if _is_heading(match)]
     ends = [*(match.start() for match in headings), len(text)][1:]

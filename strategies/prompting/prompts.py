@@ -1,17 +1,4 @@
-"""Prompts: templates in text files are filled with values, and shortened to fit the model.
-
-A template file begins with a header of lines that start with ``#`` (purpose and source of the prompt), followed by
-sections. A section begins with its name in brackets on a line of its own:
-
-    [instructions]   the system turn
-    [demonstration]  a worked example; may occur several times
-    [passage]        format of a passage: {number} {title} {text}
-    [body]           the user's turn; {demonstrations} and {passages} stand for all demonstrations and passages, the
-                     arm gives the values of other {fields}
-    [prefix]         the first words of the model's own turn
-
-Only [body] is required. Braces in the values are not read as fields, so they are safe in a question.
-"""
+"""Prompts: templates in text files (docs/strategies.md) are filled with values, and shortened to fit the model."""
 
 import json
 import re
@@ -41,23 +28,17 @@ from ragbandit.strategies.run import Run, Settle
 
 _SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
 _SECTION = re.compile(rf"^[^\S\n]*\[({'|'.join(_SECTIONS)})\][^\S\n]*$", re.MULTILINE)
-#: a word in braces, also in upper case: {Question} is a field, {"a": 1} is text
+#: a field is a word in braces, also in upper case: {Question} is a field, {"a": 1} is text
 _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
-#: most characters of a wrong path in an error
-_SHOWN = 200
-_FOLDER = "templates"
-#: heading of a template in a file with several templates
-_NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)
+_SHOWN = 200  #: most characters of a wrong path in an error
+_NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)  #: heading in a file with several templates
 _PACKAGE = "ragbandit.strategies.prompting"
-#: fields that `fit` fills
-_OWN_FIELDS = frozenset({"demonstrations", "passages"})
+_OWN_FIELDS = frozenset({"demonstrations", "passages"})  #: fields whose values are not given by the arm
 _PASSAGE_FIELDS = ("number", "title", "text")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Template:
-    """A parsed template."""
-
     name: str
     instructions: str
     demonstrations: tuple[str, ...]
@@ -67,24 +48,20 @@ class Template:
 
     @property
     def fields(self) -> frozenset[str]:
-        """Names of the fields whose values the arm gives."""
         return frozenset(_FIELD.findall(self.instructions + self.body + self.prefix)) - _OWN_FIELDS
 
     @property
     def takes_passages(self) -> bool:
-        """Whether the body has the field {passages}."""
         return "{passages}" in self.body
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitted:
-    """A prompt that fits the model, and what was removed for that."""
+    """A prompt that fits the model."""
 
     prompt: Prompt
-    #: passages in the prompt, in order
-    passages: tuple[Passage, ...]
-    #: descriptions of everything that was cut or left out
-    losses: tuple[str, ...]
+    passages: tuple[Passage, ...]  #: passages in the prompt, in order
+    losses: tuple[str, ...]  #: what was cut or left out, for the trace
 
 
 def load_templates(
@@ -94,8 +71,7 @@ def load_templates(
 
     overrides: name -> text of a template (a string of at least two lines), or path (a Path, or a string of one line).
     A replacement must have the same fields: without {question} the model would not see the question.
-    package: its folder `templates` has the default templates.
-    Raises ConfigError with the field `<field>.<name>`, also for an override of another name.
+    Raises ConfigError with the field `<field>.<name>`, also for an override that is not in `names`.
     """
     for name in overrides:
         if name not in names:
@@ -118,12 +94,11 @@ def _replacement(default: Template, *, source: str | Path, where: str) -> Templa
 
 
 def parsed_template(text: str, *, name: str) -> Template:
-    """Parse a template of your own arm. Raises ConfigError."""
     return _parse(name, text=text, where=f"templates.{name}")
 
 
 def templates_digest(arm: object) -> str | None:
-    """Digest, 12 hexadecimal digits, of all templates in the attributes of an arm; None if it has no templates."""
+    """Digest, 12 hexadecimal digits, of the templates in an arm's attributes; None if the arm has no templates."""
     templates: set[Template] = set()
     for value in getattr(arm, "__dict__", {}).values():
         parts = value.values() if isinstance(value, Mapping) else (value,)
@@ -131,7 +106,7 @@ def templates_digest(arm: object) -> str | None:
     return _digest(frozenset(templates)) if templates else None
 
 
-# The following functions are cached: every question needs them, and templates do not change.
+# The following functions are cached, because they are called for every question, and templates do not change.
 @lru_cache(maxsize=256)
 def _digest(templates: frozenset[Template]) -> str:
     text = "\n".join(sorted(json.dumps(asdict(template), sort_keys=True) for template in templates))
@@ -148,9 +123,9 @@ def _default(name: str, *, where: str, package: str) -> Template:
 
 @lru_cache(maxsize=4)
 def _shipped(package: str) -> Mapping[str, str]:
-    """Name -> text of the package's templates. A file is a template, or has several under headings `=== name ===`."""
+    """Name -> text of the templates in the package's folder `templates`."""
     texts: dict[str, str] = {}
-    for file in (resources.files(package) / _FOLDER).iterdir():
+    for file in (resources.files(package) / "templates").iterdir():
         if file.name.endswith(".txt"):
             _, *parts = _NAMED.split(f"=== {file.name.removesuffix('.txt')} ===\n" + file.read_text(encoding="utf-8"))
             texts |= {name: text for name, text in zip(parts[::2], parts[1::2], strict=True) if text.strip()}
@@ -174,7 +149,7 @@ def _parse(name: str, *, text: str, where: str) -> Template:
     header, *blocks = _SECTION.split("\n".join(text.splitlines()))
     for number, line in enumerate(header.splitlines(), start=1):
         if line.strip() and not line.startswith("#"):
-            message = f"line {number} stands before the first section: {line[:40]!r}"
+            message = f"line {number} is before the first section: {line[:40]!r}"
             remedy = f"begin it with '#', or put it under one of {', '.join(f'[{s}]' for s in _SECTIONS)}"
             raise ConfigError(message, field=where, remedy=remedy)
     parts: dict[str, list[str]] = {section: [] for section in _SECTIONS}
@@ -184,12 +159,12 @@ def _parse(name: str, *, text: str, where: str) -> Template:
         if section != "demonstration" and len(texts) > 1:
             raise ConfigError(f"has {len(texts)} sections [{section}]", field=where, remedy=f"keep one [{section}]")
     if not parts["body"]:
-        raise ConfigError("has no section [body]", field=where, remedy="add one with {question} in it")
+        raise ConfigError("has no section [body]", field=where, remedy="add a section [body] with {question}")
     passage = "".join(parts["passage"]) or "{title}\n{text}"
     unknown = [name for name in _FIELD.findall(passage) if name not in _PASSAGE_FIELDS]
     if unknown:
         allowed = ", ".join(f"{{{name}}}" for name in _PASSAGE_FIELDS)
-        raise ConfigError(f"[passage] has the field {{{unknown[0]}}}", field=where, remedy=f"it may have {allowed}")
+        raise ConfigError(f"[passage] has the field {{{unknown[0]}}}", field=where, remedy=f"allowed: {allowed}")
     return Template(
         name=name,
         instructions="".join(parts["instructions"]),
@@ -214,9 +189,9 @@ def fit(
 
     Passages are cut to `passage_words` words. While the prompt is too long, demonstrations are dropped, the first one
     first (as in the papers), then messages of `history`, the oldest first and system messages last, then passages, the
-    last one first. (The papers' code cuts lines from the top, and with them the best evidence.) `Fitted.losses` lists
-    everything removed. Raises PromptTooLong with the longest field if not even the question fits, QuestionTooLong if
-    that field contains the question and the prompt would fit without it, ConfigError for a field without a value.
+    last one first. (The papers' code cuts lines from the top, and with them the best evidence.) Raises PromptTooLong if
+    the prompt is too long without all of these, QuestionTooLong if it would fit without the question, and ConfigError
+    for a field without a value.
     """
     unfilled = sorted(template.fields - set(fields))
     if unfilled:
@@ -257,7 +232,7 @@ def _too_long(
 ) -> PromptTooLong:
     question = fields.get("question", "")
     longest = max(fields, key=lambda name: len(fields[name]), default=None)
-    # Other fields may contain the question too, for example among the queries that were tried.
+    # Other fields may contain the question too, for example a list of earlier queries.
     without = {name: value.replace(question, "", 1) for name, value in fields.items()}
     bare = generator.count_tokens(_fill(template, fields=without, demonstrations=(), passages=(), texts=()))
     is_question = longest is not None and question in fields[longest] and bare <= room
@@ -306,14 +281,12 @@ def _put(text: str, values: Mapping[str, str]) -> str:
 
 
 class Showing(TypedDict, total=False):
-    """What a prompt shows in addition to the fields of its template."""
+    """Options of a prompt in addition to the fields of its template."""
 
-    #: pool whose passages are shown, unless `passages` is set
-    pool: PassagePool | None
+    pool: PassagePool | None  #: pool whose passages are shown, unless `passages` is set
     passages: Sequence[Passage] | None
-    #: most words of a passage, 350 by default
-    passage_words: int
-    #: whether to include the earlier messages; True for the call that writes the text for the user
+    passage_words: int  #: most words of a passage, 350 by default
+    #: whether to include the earlier messages of the conversation; set it for the call that writes the answer
     conversation: bool
 
 
@@ -337,9 +310,9 @@ async def ask(
 def shown_prompt(
     run: Run, *, template: Template, fields: Mapping[str, str], max_tokens: int, **showing: Unpack[Showing]
 ) -> Prompt:
-    """Fill the template with fields and passages, shortened to fit the model. The run records the shown passages.
+    """Fill the template, and shorten it to fit the model, see `fit`. The run records the shown passages.
 
-    The trace records everything that was removed as "prompt_budget". Raises as `fit`.
+    The trace records everything that was removed as "prompt_budget".
     """
     pool, passages = showing.get("pool"), showing.get("passages")
     if passages is None and pool is not None:

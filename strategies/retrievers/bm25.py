@@ -1,9 +1,7 @@
 """BM25 over title and text, in a folder on disk: the default retriever.
 
-The folder has a bm25s index for titles and one for texts, the passages, and `index.json` with the metadata.
-Arrays and passages are memory-mapped, so opening is fast and workers share memory. The scores of the two fields are
-added, as in the Elasticsearch query of IRCoT and Adaptive-RAG. Terms are those of Elasticsearch's english analyzer:
-words (as in ragbandit/shared/text_forms.py) without "'s" and Lucene's 33 English stop words, stemmed.
+The scores of title and text are added, as in the Elasticsearch query of IRCoT and Adaptive-RAG. Terms are those of
+Elasticsearch's english analyzer: stemmed words without "'s" and without Lucene's 33 English stop words.
 """
 
 import logging
@@ -26,20 +24,17 @@ from ragbandit.strategies.retrievers.folders import FolderRetriever, best_positi
 
 __all__ = ["FORMAT", "Bm25Retriever", "build_index", "read_corpus"]
 
-#: version of the folder's layout and of the analyzer
 FORMAT = 2
 
 _FIELDS = ("title", "text")
-#: number of passages between two reports of progress
-_BATCH = 1000
+_BATCH = 1000  #: number of passages between two reports of progress
 _SETTINGS = {"k1": 1.2, "b": 0.75, "method": "lucene"}
 _ANALYZER = {"stemmer": "english", "stop_words": "lucene-english"}
 
 _STOP_WORDS = frozenset(STOPWORDS_EN)
 _POSSESSIVE = re.compile("['\u2019]s\\b")
-#: words of format 1: runs of letters and digits; combining marks separate words too
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_EARLIER_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")
+_EARLIER_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")  #: a word in an index of format 1
 
 # On import bm25s sets its logger to DEBUG, which would flood every handler of the root logger.
 logging.getLogger("bm25s").setLevel(logging.WARNING)
@@ -64,10 +59,10 @@ _analyzer = _Analyzer()
 def build_index(
     rows: Iterable[Passage], folder: Path | str, *, progress: Callable[[int], None] = lambda _: None
 ) -> dict[str, Json]:
-    """Build an index, which replaces the folder when it is complete. Returns the metadata in `index.json`.
+    """Build an index, which replaces the folder when the index is complete. Returns its metadata.
 
-    progress: called with the number of passages read, every 1,000 and at the end. Raises InvalidInput for an id used
-    twice or without passages, ConfigError if the folder exists and is not an index.
+    progress: called with the number of passages read, every 1,000 and at the end. Raises InvalidInput if there are no
+    passages or two with the same id, ConfigError if the folder exists and is not an index.
     """
     terms: dict[str, list[list[int]]] = {field: [] for field in _FIELDS}
     vocabularies: dict[str, dict[str, int]] = {field: {} for field in _FIELDS}
@@ -91,10 +86,7 @@ def _write_field(terms: list[list[int]], *, vocabulary: dict[str, int], folder: 
 
 
 class Bm25Retriever(FolderRetriever):
-    """Searches the index in a folder for passages that share a term with the query; see FolderRetriever.
-
-    `meta` has format, number of passages, sha256 of the passages, created_at (Unix time, seconds) and settings.
-    """
+    """Searches the index in a folder for passages that share a term with the query; see FolderRetriever."""
 
     kind = "bm25"
     format = FORMAT
@@ -107,7 +99,7 @@ class Bm25Retriever(FolderRetriever):
             indexed = [folder for folder in folders if folder.is_dir()]
             self._indices = [bm25s.BM25.load(folder, mmap=True, show_progress=False) for folder in indexed]
             if any(index.scores["num_docs"] != len(self) for index in self._indices):
-                raise ValueError("its files do not belong together")
+                raise ValueError("its files come from different builds")
 
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
         terms = _analyzer.terms(query, version=self.meta["format"])

@@ -22,12 +22,9 @@ from ragbandit.strategies.base import Passage
 
 log = logging.getLogger("ragbandit.documents")
 
-#: most characters of a passage that is cut from a document: about 130 words, which every encoder reads completely
-CHARACTERS = 800
-#: most characters of a field of a corpus
-MAX_PASSAGE: Final = 1_000_000
-#: most bytes of a document
-MAX_DOCUMENT: Final = 64 * 1024 * 1024
+CHARACTERS = 800  #: most characters of a passage from a document, which every encoder can read whole
+MAX_PASSAGE: Final = 1_000_000  #: most characters of a field of a corpus
+MAX_DOCUMENT: Final = 64 * 1024 * 1024  #: bytes
 
 #: front matter at the beginning of a Markdown file
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -38,10 +35,10 @@ _BREAKS = frozenset({"softbreak", "hardbreak"})
 def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | None = None) -> Iterator[Passage]:
     """Read the passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
 
-    JSONL, plain or gzipped, has an object {"id", "title", "text", "url"} per line; other fields and blank lines are
-    skipped. Numbers become text. A title or url that is missing, null or NaN becomes empty. leave_out: see
-    `read_folder`. Raises InvalidInput, with file, line or row (from 1) and field, for broken JSON, a missing id or
-    text, a value above MAX_PASSAGE, or an id used twice.
+    A line of JSONL, plain or gzipped, is an object {"id", "title", "text", "url"}. Other fields and blank lines are
+    skipped. Numbers become text. A title or url that is missing, null or NaN becomes "". leave_out: see `read_folder`.
+    Raises InvalidInput, with file, line or row (from 1) and field, for broken JSON, a missing id or text, a value above
+    MAX_PASSAGE, or an id that was used before.
     """
     source = Path(path)
     if source.is_dir():
@@ -54,7 +51,7 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
         first = first_rows.setdefault(passage.id, number)
         if first != number:
             message = f"{source}, {unit} {number}: {passage.id!r} was used before, on {unit} {first}"
-            raise InvalidInput(message, field="id", remedy="give every passage its own")
+            raise InvalidInput(message, field="id", remedy="give every passage an id of its own")
         yield passage
 
 
@@ -106,23 +103,20 @@ def _as_text(value: object, *, name: str, where: str) -> str:
 
 
 def model_text(text: str, *, title: str) -> str:
-    """The text of a passage for a model: the title on the first line, then the text."""
     return f"{title}\n{text}".strip()
 
 
 def log_left_out(name: str, reason: str, /) -> None:
-    """Log a document that is left out."""
     log.warning("%s is left out: %s", name, reason)
 
 
 def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_left_out) -> Iterator[Passage]:
     """Read the passages of all documents in a folder and its subfolders, in the order of their paths.
 
-    A passage has at most CHARACTERS characters. Its url is the path of the document in the folder. Its id is the path,
-    "#" and a number from 1. Its title is that of the document (in Markdown "title:" of the front matter, or the first
-    heading of level 1), or the name of the file. Left out are files of other kinds, without readable text or larger
-    than MAX_DOCUMENT, links to folders, and links to files outside of the folder.
-    leave_out: called with the path and the reason for each file that is left out.
+    A passage has at most CHARACTERS characters. Its url is the path of the document in the folder, and its id is the
+    path, "#" and a number from 1. Its title is the title of the document (in Markdown "title:" of the front matter, or
+    the first heading of level 1), or the name of the file.
+    leave_out: called with the path and the reason for each file that is left out, for example a link to another folder.
     Raises InvalidInput if there is no document, ConfigError if the packages are missing.
     """
     documents, root = 0, os.path.realpath(folder)
@@ -151,7 +145,7 @@ def _cut(text: str, *, markdown: bool) -> Iterator[str]:
 
 
 def _read_document(path: Path, *, root: str) -> tuple[str, str]:
-    """Returns (title, text). Raises InvalidInput, whose message is the reason to leave the document out."""
+    """Returns (title, text). The message of an InvalidInput is the reason to leave the document out."""
     if path.is_dir():
         raise InvalidInput("a link to a folder is not followed")
     if not Path(os.path.realpath(path)).is_relative_to(root):
@@ -182,7 +176,6 @@ def _markdown(path: Path) -> tuple[str, str]:
 
 
 def _front_matter(text: str) -> tuple[str, str]:
-    """Returns (title or "", text after the front matter)."""
     match = _FRONT_MATTER.match(text)
     if match is None or _BLANK_LINE.search(match[1]):  # text with a blank line is not front matter, even if it is YAML
         return "", text
@@ -230,14 +223,14 @@ def _pdf(path: Path) -> tuple[str, str]:
         raise InvalidInput(f"it cannot be read: {type(error).__name__}: {error}") from error
 
 
-#: suffix of a file -> function that returns (title, text)
+#: suffix of a file -> function that returns (title, text) of the file
 _READERS: Mapping[str, Callable[[Path], tuple[str, str]]] = MappingProxyType(
     {".txt": _text, ".md": _markdown, ".html": _html, ".htm": _html, ".pdf": _pdf}
 )
 
 
 def passage_line(passage: Passage) -> bytes:
-    """The passage as a line of JSONL. The sha256 of a corpus, in every kind of index, is that of these lines."""
+    """The passage as a line of JSONL. The sha256 of a corpus is the sha256 of these lines."""
     row = {"id": passage.id, "title": passage.title, "text": passage.text}
     if passage.url is not None:
         row["url"] = passage.url
@@ -245,9 +238,9 @@ def passage_line(passage: Passage) -> bytes:
 
 
 class PassageReader:
-    """Reads batches of passages for a build, each passage with its line of JSONL. Computes their count and sha256.
+    """Reads the passages of an index in batches. Raises InvalidInput if there are no passages, or two with the same id.
 
-    progress: called with the number of passages done. Raises InvalidInput for an id used twice, or without passages.
+    progress: called with the number of passages done.
     """
 
     def __init__(self, rows: Iterable[Passage], *, progress: Callable[[int], None] = lambda _: None) -> None:
@@ -257,23 +250,22 @@ class PassageReader:
         self._digest = hashlib.sha256()
 
     def batches(self, size: int) -> Iterator[list[tuple[Passage, bytes]]]:
-        """Yields lists of at most `size` (passage, line). `progress` is called after each."""
+        """Yields lists of at most `size` (passage, its line of JSONL)."""
         passages = list(islice(self._rows, size))
         while passages:
             yield [(passage, self._line(passage)) for passage in passages]
             self._progress(len(self._seen))
             passages = list(islice(self._rows, size))
         if not self._seen:
-            raise InvalidInput("there is no passage", field="corpus", remedy="give at least one")
+            raise InvalidInput("there is no passage", field="corpus", remedy="give at least one passage")
 
     def facts(self) -> dict[str, Json]:
-        """Metadata of an index: number of passages, sha256 of their lines, time of the build."""
         return {"passages": len(self._seen), "sha256": self._digest.hexdigest(), "created_at": time.time()}
 
     def _line(self, passage: Passage) -> bytes:
         if passage.id in self._seen:
             fault = f"passage {len(self._seen) + 1}: {passage.id!r} was used before"
-            raise InvalidInput(fault, field="id", remedy="give every passage its own")
+            raise InvalidInput(fault, field="id", remedy="give every passage an id of its own")
         self._seen.add(passage.id)
         line = passage_line(passage)
         self._digest.update(line)
@@ -281,5 +273,4 @@ class PassageReader:
 
 
 def build_command(retriever: str, *, index: Path | str) -> str:
-    """Remedy for a missing or damaged index: the command that builds it."""
     return f"build it with: ragbandit index build --retriever {retriever} --corpus CORPUS.jsonl --index {index}"

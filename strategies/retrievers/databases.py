@@ -1,5 +1,3 @@
-"""Base class of the retrievers that search in a database: PostgreSQL, Qdrant, Elasticsearch."""
-
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,30 +18,25 @@ from ragbandit.strategies.retrievers.corpus import PassageReader, build_command,
 if TYPE_CHECKING:  # the metadata of an index can be read without torch
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
-#: measure of the distance of two vectors; "dot" is the inner product
 Distance = Literal["cosine", "dot", "euclid"]
-#: batches of (passages, vectors); the vectors have the shape (passages, width), or are None in an index without vectors
+#: batches of (passages, their vectors). The vectors have the shape (passages, width); None in an index without vectors
 Batches = Iterable[tuple[list[Passage], npt.NDArray[np.float32] | None]]
-#: passages per batch of a build
-BATCH: Final = 256
-#: most connections of a retriever
-CONNECTIONS: Final = 10
+BATCH: Final = 256  #: passages per batch of a build
+CONNECTIONS: Final = 10  #: most connections of a retriever
 
 
 class DatabaseRetriever(Retriever):
     """Searches passages in a database. The first connection is made by `opened`, `facts` or `build`.
 
-    At most CONNECTIONS searches run concurrently, each in a thread. `name` is the label (by default the kind), followed
-    by 12 digits of the passages' sha256, or by the name of the index if RagBandit did not build it.
+    `name` is the label (by default the kind), followed by 12 digits of the passages' sha256, or by the name of an index
+    that RagBandit did not build.
     """
 
     kind: ClassVar[str]
-    #: exceptions that the client of the database raises
-    errors: ClassVar[tuple[type[Exception], ...]]
-    #: metadata that `build` has stored: passages, sha256, created_at, model, width; empty if RagBandit did not build it
+    errors: ClassVar[tuple[type[Exception], ...]]  #: exceptions that the client of the database raises
+    #: passages, sha256, created_at, model and width of the index; empty if RagBandit did not build the index
     meta: Mapping[str, Json]
-    #: numbers in a vector; None without vectors
-    width: int | None
+    width: int | None  #: numbers in a vector; None without vectors
     _encoder: "SentenceEncoder | None"
 
     def __init__(self, *, index: str, fields: Mapping[str, str] | None = None, label: str | None = None) -> None:
@@ -54,7 +47,7 @@ class DatabaseRetriever(Retriever):
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=f"ragbandit-{self.kind}")
 
     def opened(self, encoder: "SentenceEncoder | None" = None) -> Self:
-        """Check the index, and return self. Without an encoder, searches are by words. Raises ConfigError."""
+        """Check the index, and return self. encoder: None to search by words. Raises ConfigError."""
         try:
             with self._translated_errors(ConfigError):
                 self._read()
@@ -71,7 +64,7 @@ class DatabaseRetriever(Retriever):
         return self
 
     def facts(self) -> dict[str, Json]:
-        """Read `meta`, or the number of passages and the width if it is empty. Disconnects. Raises ConfigError."""
+        """Read `meta`, or number of passages and width if `meta` is empty. Disconnects. Raises ConfigError."""
         try:
             with self._translated_errors(ConfigError):
                 self._read()
@@ -88,8 +81,8 @@ class DatabaseRetriever(Retriever):
     ) -> dict[str, Json]:
         """Build the index, or replace an index that RagBandit built, atomically. Returns its `meta`. Disconnects.
 
-        Raises InvalidInput for an id used twice or without passages, ConfigError if another index has the name, and
-        ArmFailed if the database fails.
+        Raises InvalidInput if there are no passages or two with the same id, ConfigError if RagBandit did not build the
+        index of this name, and ArmFailed if the database fails.
         """
         for field, name in self.fields.items():
             if "." in name:
@@ -117,7 +110,6 @@ class DatabaseRetriever(Retriever):
         return replace(passage, **{name: self._storable(value) for name, value in values.items() if value is not None})
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """Return at most k passages, best first; () for a query without letters and digits. Raises ArmFailed."""
         if k < 1 or not any(character.isalnum() for character in query):
             return ()
         search = self._translated_errors(ArmFailed)(partial(self._search, query, k=k))
@@ -128,12 +120,10 @@ class DatabaseRetriever(Retriever):
         return self._nearest(self._encoder.encode([query])[0], k=k)
 
     async def close(self) -> None:
-        """Close the connections."""
         self._threads.shutdown(wait=False)
         self._disconnect()
 
     def _passage(self, values: Mapping[str, Any]) -> Passage:
-        """Make a passage from a row, field -> value. Raises ArmFailed for a passage without text."""
         if not isinstance(values["text"], str):
             fault = f"passage {values['id']!r} of {self.index!r} has no text, but {values['text']!r}"
             raise ArmFailed(fault, remedy="set retriever.fields.text, or give every passage a text")
@@ -158,7 +148,7 @@ class DatabaseRetriever(Retriever):
     @abstractmethod
     def _translated(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError: ...
 
-    #: sets `meta` and `width`; raises ConfigError for missing fields
+    #: sets `meta` and `width`; raises ConfigError if a field of the passages is missing
     @abstractmethod
     def _read(self) -> None: ...
 
@@ -168,11 +158,10 @@ class DatabaseRetriever(Retriever):
     @abstractmethod
     def _count(self) -> int: ...
 
-    #: writes all batches, then stores `meta`, which is complete after the last batch, and makes the index searchable
+    #: writes all batches, then stores `meta`, which is complete only after the last batch
     @abstractmethod
     def _fill(self, batches: Batches, *, meta: dict[str, Json]) -> None: ...
 
-    #: a second call does nothing
     @abstractmethod
     def _disconnect(self) -> None: ...
 

@@ -1,13 +1,3 @@
-"""Searches passages in an Elasticsearch server, version 8 or 9, by words or by meaning.
-
-By words: the english analyzer; the scores of title and text are added, as in IRCoT and Adaptive-RAG. By meaning:
-approximate nearest neighbours of the query's vector. For both, use a HybridRetriever of two retrievers, because not
-every licence includes the server's own fusion.
-
-The name of the index is an alias of the index "NAME-a" or "NAME-b". A build fills the unused index and then moves the
-alias, so searches see either all old or all new passages. The metadata of an index is in its mapping's _meta.
-"""
-
 import itertools
 import logging
 from typing import Any, ClassVar, Final, Literal
@@ -25,23 +15,15 @@ from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.corpus import build_command
 from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever
 
-#: version of the mapping; other versions are refused
 FORMAT = "elasticsearch-1"
 
-#: kind of search, see the module
 Search = Literal["words", "meaning"]
 
-#: most distinct words of a query; each is searched in two fields, and small servers accept at most 1,024 clauses
+#: most distinct words of a query. Each is searched in two fields, and small servers accept at most 1,024 clauses
 MAX_WORDS = 500
-_BULK_BYTES = 10 * 1024 * 1024
-#: timeout of a request during a build, seconds
-_BUILD_S: Final = 30.0
-#: most bytes of an id that the server accepts
-_LONGEST_ID = 512
-#: most characters of a server's reason in an error
-_REASON: Final = 500
-_LOG: Final = "see the Elasticsearch server's log"
-#: (part of an error's status, type or reason, its remedy); the first match is used
+_LONGEST_ID = 512  #: most bytes of an id that the server accepts
+_REASON: Final = 500  #: most characters of the server's reason in an error message
+#: (part of "<status> type reason" of an error, its remedy); the first match is used
 _REMEDIES: Final = (
     ("flood", "make room on the server's disk, or add a node; the block then goes away by itself"),
     ("read-only", "make room if the disk is full, then set to null the index's or cluster's setting blocks.read_only"),
@@ -54,20 +36,21 @@ _REMEDIES: Final = (
 )
 _URL_REMEDY = "write http://host:9200"
 _FIELDS: Final = ["id", "title", "text", "url"]
-#: mapping of a field that is stored and not searched
-_STORED: Final = {"type": "keyword", "index": False, "doc_values": False}
+_STORED: Final = {"type": "keyword", "index": False, "doc_values": False}  #: field that is not searched
 
-# The client logs every failed attempt with a traceback of a hundred lines; the error says the same in one line.
+# The client logs every failed attempt with a traceback of a hundred lines.
 logging.getLogger("elastic_transport").setLevel(logging.ERROR)
 
 
 class ElasticsearchRetriever(DatabaseRetriever):
-    """Searches an index of Elasticsearch.
+    """Searches passages in an Elasticsearch server, version 8 or 9.
 
-    url: address of the server. index: name of the index. search: "words", or "meaning", which needs an encoder.
+    The name of the index is an alias of the index "NAME-a" or "NAME-b". A build fills the unused index and then moves
+    the alias, so searches see either all old or all new passages.
+    search: "words" adds the BM25 scores of title and text, as in IRCoT and Adaptive-RAG. "meaning" finds approximate
+    nearest neighbours of the query's vector, and needs an encoder.
     timeout_s: timeout of a request, which the client sends up to three times if the server is busy or unreachable.
-    Passages with equal word scores are in the order of the index. Only the first 500 distinct words of a query are
-    used. k above 10,000, the server's window, is refused. Raises ConfigError for an invalid url.
+    The server refuses a k above 10,000. Raises ConfigError for an invalid url.
     """
 
     kind = "elasticsearch"
@@ -127,7 +110,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
         return int(self._client.count(index=self.index)["count"])
 
     def _fill(self, batches: Batches, *, meta: dict[str, Json]) -> None:
-        client = self._client.options(request_timeout=_BUILD_S, max_retries=3, retry_on_timeout=True)
+        client = self._client.options(request_timeout=30.0, max_retries=3, retry_on_timeout=True)
         live, building = self._places(client)
         numbers = itertools.count(1)
         text = {"type": "text", "analyzer": "english"}
@@ -147,7 +130,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
                 for document, vector in zip(documents, vectors.tolist(), strict=True):
                     document["vector"] = vector
             writes = ({"_index": building, "_id": row["id"], "_source": row} for row in documents)
-            bulk(client, writes, max_retries=5, initial_backoff=1, max_chunk_bytes=_BULK_BYTES)
+            bulk(client, writes, max_retries=5, initial_backoff=1, max_chunk_bytes=10 * 1024 * 1024)
         meta |= {"format": FORMAT, "settings": {"analyzer": "english", "k1": 1.2, "b": 0.75}}
         client.indices.put_settings(index=building, settings={"refresh_interval": None})
         client.indices.put_mapping(index=building, meta={"ragbandit": {**meta, "complete": True}})
@@ -158,7 +141,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
         client.indices.update_aliases(actions=actions)
 
     def _places(self, client: Elasticsearch) -> tuple[str | None, str]:
-        """Returns (index behind the alias or None, index to fill). Deletes what a failed build has left there."""
+        """Returns (index behind the alias or None, index to fill). Deletes the index that a failed build has left."""
         first, second = f"{self.index}-a", f"{self.index}-b"
         live = None
         if client.indices.exists_alias(name=self.index):
@@ -197,15 +180,13 @@ class ElasticsearchRetriever(DatabaseRetriever):
             remedy = build_command("elasticsearch", index=self.index)
             return kind(f"the index {self.index!r} does not exist", field="retriever.index", remedy=remedy)
         signs = f"<{status}> {name} {reason}".lower()
-        remedy = next((remedy for sign, remedy in _REMEDIES if sign in signs), _LOG)
+        remedy = next((remedy for sign, remedy in _REMEDIES if sign in signs), "see the Elasticsearch server's log")
         return kind(f"Elasticsearch refuses {refused}: {reply}", remedy=remedy)
 
-    #: the server accepts only UTF-8
     _storable = staticmethod(encodable)
 
 
 def _cause(body: object) -> tuple[str, str]:
-    """Returns (type, reason) of the first cause in an error's body; both may be ""."""
     error = body.get("error", body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
         return "", str(error or "")[:_REASON]
@@ -215,9 +196,8 @@ def _cause(body: object) -> tuple[str, str]:
 
 
 def _document(passage: Passage, *, number: int) -> dict[str, Any]:
-    """The document of a passage. Raises InvalidInput for an id that the server does not accept."""
     if not passage.id or len(passage.id.encode()) > _LONGEST_ID:
         fault = f"passage {number}: {passage.id[:40]!r} is empty or above {_LONGEST_ID} bytes"
-        raise InvalidInput(fault, field="id", remedy="give a shorter one: it is Elasticsearch's limit")
+        raise InvalidInput(fault, field="id", remedy="give an id within this limit of Elasticsearch")
     values = {name: getattr(passage, name) for name in _FIELDS}
     return {**{name: value for name, value in values.items() if value is not None}, "number": number}

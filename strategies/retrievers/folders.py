@@ -1,5 +1,3 @@
-"""Indexes in a folder on disk: reads passages by position, builds an index and replaces the old one, searches."""
-
 import asyncio
 import fcntl
 import glob
@@ -25,20 +23,17 @@ from ragbandit.strategies.retrievers.corpus import PassageReader, build_command
 
 log = logging.getLogger("ragbandit.index")
 
-#: files of an index: metadata, passages as JSONL, byte offset of each line of the passages
 META = "index.json"
 PASSAGES = "passages.jsonl"
-OFFSETS = "offsets.npy"
+OFFSETS = "offsets.npy"  #: byte offset of each line in PASSAGES
 
 
 class PassageFile:
-    """The memory-mapped passages of an index, by position from 0. Raises OSError, ValueError."""
-
     def __init__(self, folder: Path) -> None:
         self._offsets: npt.NDArray[np.int64] = np.load(folder / OFFSETS, mmap_mode="r")  # (passages + 1,)
         self._rows = np.memmap(folder / PASSAGES, dtype=np.uint8, mode="r")
         if int(self._offsets[-1]) != len(self._rows):
-            raise ValueError("its files do not belong together")
+            raise ValueError("its files come from different builds")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -51,17 +46,14 @@ class PassageFile:
 class FolderRetriever(Retriever):
     """A retriever whose index is a folder.
 
-    `meta` is the content of `index.json`. `name` has the first 12 digits of the passages' sha256, so every outcome
-    records the corpus. Raises ConfigError, with the command that builds the index, if the index is missing, damaged or
-    of an unknown format.
+    `meta` is the content of `index.json`: format, passages (their number), sha256 of the passages, created_at (Unix
+    time, seconds), and settings or model. `name` has the first 12 digits of the sha256, so every outcome records the
+    corpus. Raises ConfigError if the index is missing, damaged or of an unknown format.
     """
 
-    #: value of the setting `retriever.name`
-    kind: ClassVar[str]
-    #: version of the folder's layout and of the analyzer
-    format: ClassVar[int | str]
-    #: earlier versions that can be read
-    earlier_formats: ClassVar[frozenset[int | str]] = frozenset()
+    kind: ClassVar[str]  #: value of the setting `retriever.name`
+    format: ClassVar[int | str]  #: version of the folder's layout and of the analyzer
+    earlier_formats: ClassVar[frozenset[int | str]] = frozenset()  #: earlier versions that can be read
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
@@ -72,14 +64,13 @@ class FolderRetriever(Retriever):
             self.name = f"{self.kind}:{str(self.meta['sha256'])[:12]}"
             self._passages = PassageFile(self._folder)
             if len(self) != self.meta["passages"]:
-                raise ValueError("its files do not belong together")
+                raise ValueError("its files come from different builds")
 
     def __len__(self) -> int:
         return len(self._passages)
 
     @classmethod
     def read_meta(cls, folder: Path) -> dict[str, Json]:
-        """Read `index.json`. Raises ConfigError, with the command that builds the index, if the file is not usable."""
         file = folder / META
         if not file.is_file():
             raise cls._fault(folder, "has no index")
@@ -95,12 +86,11 @@ class FolderRetriever(Retriever):
         return meta
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """Return at most k passages, best first, equal scores in the order of the index. Raises ArmFailed."""
         return await asyncio.to_thread(self._search, query, k=k)
 
     @abstractmethod
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
-        """(position, score) of at most k passages, best first; k is at least 1."""
+        """Returns (position, score) of at most k passages, best first, equal scores in the order of the index."""
 
     def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         if k < 1:
@@ -114,7 +104,7 @@ class FolderRetriever(Retriever):
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """Report errors in the block as a damaged index."""
+        """Raise errors in the block as ConfigError for a damaged index."""
         try:
             yield
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -127,7 +117,7 @@ class FolderRetriever(Retriever):
 
 
 class CurrentIndex(Retriever):
-    """The newest index in a folder. After a build, the next search opens the new index."""
+    """Searches the newest index in a folder. After a build, the next search opens the new index."""
 
     def __init__(self, folder: Path, *, reader: Callable[[], FolderRetriever]) -> None:
         self._file, self._reader = folder / META, reader
@@ -137,11 +127,9 @@ class CurrentIndex(Retriever):
         self.name = self._index.name
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """Search the current index; see `FolderRetriever.search`."""
         return await (await asyncio.to_thread(self._current)).search(query, k=k)
 
     def _version_now(self) -> tuple[int, int, int] | None:
-        """A value that changes with every build; None if there is no index."""
         with suppress(OSError):
             status = self._file.stat()
             return status.st_ino, status.st_mtime_ns, status.st_size
@@ -162,7 +150,7 @@ class CurrentIndex(Retriever):
 
 
 def best_positions(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
-    """Positions of the k highest scores; equal scores in the order of positions, which argpartition does not ensure."""
+    """Positions of the k highest scores; equal scores are in the order of positions."""
     positions = np.arange(len(scores))
     if len(scores) > k:
         positions = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
@@ -171,7 +159,6 @@ def best_positions(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
 
 
 def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[Passage]]:
-    """Write the passages to the files that PassageFile reads, and yield them in batches."""
     offsets = [0]
     with (folder / PASSAGES).open("wb") as file:
         for batch in reader.batches(size):
@@ -184,7 +171,7 @@ def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[P
 
 @contextmanager
 def new_index(target: Path) -> Iterator[Path]:
-    """Yields an empty folder, which replaces `target` at the end. Raises ConfigError if `target` is not an index."""
+    """Yields an empty folder, which replaces `target` at the end. Raises ConfigError if `target` has other files."""
     if target.exists() and not (target / META).is_file() and not (target.is_dir() and not any(target.iterdir())):
         fault = f"{target} exists and is not an index"
         raise ConfigError(fault, field="retriever.index", remedy="give a new or an empty folder")
@@ -205,7 +192,7 @@ def new_index(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[bool]:
-    """Lock a folder during the block. Yields whether this process has the lock, which also ends with the process."""
+    """Lock a folder during the block. Yields whether this process has the lock. The lock ends with the process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -219,6 +206,6 @@ def _lock(folder: Path) -> Iterator[bool]:
 
 
 def write_meta(folder: Path, meta: dict[str, Json]) -> dict[str, Json]:
-    """Write `index.json`, the last file of an index: a folder with this file is complete. Returns `meta`."""
+    """Write `index.json`, which must be the last file, because a folder with it is a complete index. Returns `meta`."""
     (folder / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
     return meta

@@ -6,17 +6,14 @@
      "mentions": {"barack obama": 12, "poachie range": 1, ...},
      "common": ["about", "capital", ...]}
 
-mentions: key -> number of passages that mention it, at least 1. A key is one to `words` words joined by single
-spaces. A word is a run of letters and digits of the NFC form, with apostrophes between letters (U+2019 is written '),
-without a possessive 's at its end, casefolded. No key begins with the, a or an.
+mentions: key -> number of passages that mention the key. A key has one to `words` casefolded words, joined by spaces,
+and does not begin with an article. A word has no possessive 's.
 common: sorted words that are not names, although a question may write them with a capital. passages: their number.
 You can provide your own table with these fields (page views, for example); its numbers need not be whole.
 
-A passage mentions its title, without "(...)" at the end. It also mentions every run of words in title and text that
-begins with a capitalised word, ends with a capitalised word or a number, and has only such words and name particles
-("of", "the", "von") in between. Parts of a run count too: "president barack obama" mentions "barack obama" and "obama".
-Words that the texts write more often without a capital are common: they are a key only in a title of several words. In
-scripts without capitals only titles count.
+A passage mentions its title, and every run of words that begins with a capitalised word, ends with a capitalised word
+or a number, and has only such words and name particles ("of", "the", "von") in between. Parts of a run count too.
+Words that the texts write more often without a capital are common.
 """
 
 import json
@@ -33,16 +30,13 @@ from ragbandit.shared.files import whole_file
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 
-#: version of the table; the policy refuses other versions
 FORMAT = 1
-#: name of the file in the folder of an index
 FILE = "popularity.json"
-#: longest key, in words
 WORDS = 5
 
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _POSSESSIVE = re.compile(r"['\u2019]s$", re.IGNORECASE)
-#: marks that end a run: brackets, quotes, punctuation; a full stop except after an initial ("J. R.", "St. Louis")
+#: marks that end a run: brackets, quotes, punctuation, and a full stop that is not that of an initial ("J. R.")
 _BREAK = re.compile(r"([!?;:,()\[\]{}\"“”«»\n/|\u3001\u3002\uff01\uff1f]|(?<!\b[^\W\d_])(?<!\b[A-Z][a-z])\.(?=\s|$))")
 _BRACKETED_END = re.compile(r"\s*\([^()]*\)\s*$")
 _ARTICLES = frozenset({"the", "a", "an"})
@@ -60,8 +54,6 @@ _FUNCTION_WORDS = frozenset(_PLAIN_WORDS.split())
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Token:
-    """A word in a passage."""
-
     text: str
     has_capital: bool
     is_number: bool
@@ -69,7 +61,7 @@ class _Token:
 
 
 def count_mentions(passages: Iterable[Passage]) -> dict[str, Json]:
-    """Make the table. Raises InvalidInput if there are no passages, for example from a pipe that was read before."""
+    """Make the table. Raises InvalidInput if there are no passages, for example in a pipe that was read before."""
     mentions: Counter[str] = Counter()
     capital, plain = Counter[str](), Counter[str]()
     titles, count = set[str](), 0
@@ -92,7 +84,7 @@ def count_mentions(passages: Iterable[Passage]) -> dict[str, Json]:
 
 
 def write_popularity(passages: Iterable[Passage], folder: Path | str) -> Path:
-    """Write the table of mentions into the folder of an index, atomically. Returns its path. Raises ConfigError."""
+    """Write the table into the folder of an index, atomically. Returns its path. Raises ConfigError."""
     table = count_mentions(passages)
     path = Path(folder, FILE)
     try:
@@ -105,7 +97,7 @@ def write_popularity(passages: Iterable[Passage], folder: Path | str) -> Path:
 
 
 def _title_key(runs: Sequence[Sequence[_Token]]) -> set[str]:
-    """The key of a title, or the empty set if the title is empty or too long."""
+    """A set with the key of the title; empty if the title has no words, or more than WORDS."""
     title = [token.text for run in runs for token in run]
     if title and title[0] in _ARTICLES:
         title.pop(0)
@@ -113,7 +105,6 @@ def _title_key(runs: Sequence[Sequence[_Token]]) -> set[str]:
 
 
 def _names(run: Sequence[_Token]) -> Iterator[str]:
-    """The keys in a run of words."""
     for start, first in enumerate(run):
         # At the beginning of a sentence, function words have a capital too.
         if not first.has_capital or first.text in (_FUNCTION_WORDS if first.may_begin_sentence else _ARTICLES):

@@ -1,5 +1,3 @@
-"""Searches passages by meaning in PostgreSQL with pgvector. A comment on a built table has its metadata."""
-
 # ruff: noqa: S608 - psycopg quotes every name in a statement, and every value is a parameter
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -20,18 +18,16 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit
 from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever, Distance
 
-#: field -> default column; a dot leads into a JSON column. Title and url are optional
+#: field -> default column. "a.b" is the key b in the JSON column a. Title and url are optional
 COLUMNS: Final = {"id": "id", "title": "title", "text": "text", "url": "url", "vector": "embedding"}
 #: distance -> (operator of pgvector, operator class without the type)
 _OPERATORS: Final = {"cosine": ("<=>", "cosine_ops"), "dot": ("<#>", "ip_ops"), "euclid": ("<->", "l2_ops")}
-#: least and largest value of hnsw.ef_search, the number of candidates in a search of the graph; pgvector allows 1,000
-_CANDIDATES: Final = (100, 1000)
 _COMMENT: Final = "SELECT obj_description(to_regclass(%s), 'pg_class') WHERE to_regclass(%s) IS NOT NULL"
 _TYPES: Final = """
     SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
     WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
-#: counts HNSW indexes; a view counts as having one
+#: counts the HNSW indexes of a table; a view counts as having an index
 _HAS_GRAPH: Final = """
     SELECT count(*) FROM pg_class c LEFT JOIN pg_index i ON indrelid = c.oid AND indisvalid
     LEFT JOIN pg_opclass o ON o.oid = ANY(indclass) LEFT JOIN pg_am a ON a.oid = opcmethod
@@ -40,10 +36,10 @@ _HAS_GRAPH: Final = """
 
 
 class PgvectorRetriever(DatabaseRetriever):
-    """Searches a table of PostgreSQL.
+    """Searches passages by meaning in a table of PostgreSQL with pgvector.
 
-    dsn: connection string. index: TABLE or SCHEMA.TABLE. exact: True to compare every vector, without an HNSW index.
-    timeout_s: timeout of connecting, and of a search. Raises ConfigError for an invalid dsn, without repeating it.
+    index: TABLE or SCHEMA.TABLE. exact: True to compare every vector, without an HNSW index. timeout_s: timeout of
+    connecting, and of a search. Raises ConfigError for an invalid dsn, without its text.
     """
 
     kind = "pgvector"
@@ -87,7 +83,7 @@ class PgvectorRetriever(DatabaseRetriever):
 
     @contextmanager
     def _begin(self, **limits: object) -> Iterator[Callable[..., Any]]:
-        """Begin a transaction with these settings. Yields the function that runs its statements."""
+        """Begin a transaction. limits: settings, with "__" for ".". Yields the function that runs a statement."""
         with self._engine.begin() as connection:
             for name, value in limits.items():
                 connection.exec_driver_sql(f"SET LOCAL {name.replace('__', '.')} = {value}")
@@ -124,7 +120,7 @@ class PgvectorRetriever(DatabaseRetriever):
         if self.exact:
             limits["enable_indexscan"] = "off"
         else:
-            limits["hnsw__ef_search"] = min(_CANDIDATES[1], max(_CANDIDATES[0], 2 * k))
+            limits["hnsw__ef_search"] = min(1000, max(100, 2 * k))  # pgvector allows at most 1,000 candidates
         has_vector = f"{_quoted(self._names['vector'])} IS NOT NULL"
         order = "far, id" if self.exact else "far"  # an HNSW index cannot order by a second column
         with self._begin(**limits) as ask:
@@ -167,7 +163,6 @@ class PgvectorRetriever(DatabaseRetriever):
 
 
 def _meta_in(comment: str | None) -> dict[str, Json]:
-    """The metadata in the comment of a built table; {} for other comments."""
     try:
         content = json.loads(comment or "{}")
     except ValueError:
@@ -180,6 +175,5 @@ def _quoted(*name: str) -> str:
 
 
 def _value(name: str) -> str:
-    """SQL expression of a column, or of a path into its JSON."""
     column, *path = name.split(".")
     return f"{_quoted(column)} #>> {sql.Literal(path).as_string()}" if path else _quoted(column)

@@ -1,5 +1,3 @@
-"""Searches passages by meaning in a collection of Qdrant, on a server or in a folder for a single process."""
-
 import math
 import uuid
 from collections.abc import Mapping
@@ -17,23 +15,20 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit
 from ragbandit.strategies.retrievers.databases import Batches, DatabaseRetriever, Distance
 
-#: field -> default key of the payload; a dot in a key leads into an object
+#: field -> default key of the payload. "a.b" is the key b in the object a
 KEYS: Final = {"title": "title", "text": "text", "url": "url"}
-#: measures that are smaller for nearer vectors
+#: distances whose scores are smaller for nearer vectors
 _FARTHER: Final = frozenset({models.Distance.EUCLID, models.Distance.MANHATTAN})
 #: namespace of the UUIDs that are made from passage ids
 _NAMESPACE: Final = uuid.UUID("5d2b7f36-2f0c-4f5c-9f57-0d2f3d6f7a11")
-#: least number of candidates in a search of the graph
-_CANDIDATES: Final = 100
 
 
 class QdrantRetriever(DatabaseRetriever):
-    """Searches a collection of Qdrant.
+    """Searches passages by meaning in a collection of Qdrant.
 
     url: address of a server, a folder for a single process, or ":memory:". index: name of a collection or an alias.
-    fields: field -> key of the payload; "vector" gives the name of a vector. Without "id" the id of the point is used.
-    exact: True to compare every vector instead of searching the graph. timeout_s: timeout of a request, seconds.
-    Raises ConfigError for an invalid url.
+    fields: field -> key of the payload; for "vector", the name of the vector. Without "id" the id of the point is used.
+    exact: True to compare every vector instead of searching the graph. Raises ConfigError for an invalid url.
     """
 
     kind = "qdrant"
@@ -86,7 +81,7 @@ class QdrantRetriever(DatabaseRetriever):
                 raise self._unusable(f"has no text under {text!r}", field="fields.text", remedy=remedy)
 
     def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
-        params = models.SearchParams(exact=self.exact, hnsw_ef=max(_CANDIDATES, 2 * k))
+        params = models.SearchParams(exact=self.exact, hnsw_ef=max(100, 2 * k))
         # In a folder every vector is compared, and the client warns if there are parameters.
         chosen: dict[str, Any] = {"search_params": None if self._local else params}
         reply = self._client.query_points(
@@ -153,7 +148,6 @@ class QdrantRetriever(DatabaseRetriever):
 
 
 def _value(payload: Mapping[str, Any] | None, key: str) -> Any:
-    """The value of a key; a dot in the key leads into an object."""
     value: Any = payload
     for name in key.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None

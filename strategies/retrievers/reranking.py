@@ -16,19 +16,16 @@ from ragbandit.strategies.base import Hit, Passage, Retriever, at_once, log_exce
 class Reranker(Protocol):
     """Reorders hits; all calls come from one event loop. It may have `async def close(self)`."""
 
-    #: identifies the reranker in every outcome
-    name: str
+    name: str  #: identifies the reranker in every outcome
 
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
         """Return the same hits with new scores, best first. If it raises, the search fails with ArmFailed."""
-        ...
 
 
 class RerankedRetriever(Retriever):
     """Asks a retriever for max(`depth`, k) hits, reranks them and returns the k best.
 
-    A larger depth costs more, and finds passages that the retriever ranks low. The reranker is not called if there are
-    no hits. Raises InvalidInput for a depth below 1.
+    A larger depth costs more, and finds passages that the retriever ranks low. Raises InvalidInput for a depth below 1.
     """
 
     def __init__(self, retriever: Retriever, *, rerank: Reranker, depth: int = 50) -> None:
@@ -40,11 +37,9 @@ class RerankedRetriever(Retriever):
 
     @property
     def name(self) -> str:  # type: ignore[override] # it changes when the retriever opens another index
-        """Names of the retriever and the reranker, and the depth."""
         return f"{self._retriever.name}:reranked:{self._rerank.name}:{self._depth}"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """Return the k best hits with the reranker's scores. Raises ArmFailed if the reranker fails or changes hits."""
         if k < 1:
             return ()
         hits = await self._retriever.search(query, k=max(k, self._depth))
@@ -62,7 +57,6 @@ class RerankedRetriever(Retriever):
         return self._checked(ranked, hits=hits)[:k]
 
     async def close(self) -> None:
-        """Close the retriever, and the reranker if it has a `close`."""
         try:
             await self._retriever.close()
         finally:
@@ -71,7 +65,7 @@ class RerankedRetriever(Retriever):
                 await close()
 
     def _checked(self, ranked: object, *, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
-        """Check the ranked hits, and make floats of their scores: numpy's numbers cannot be written as JSON."""
+        """Check the ranked hits, and convert scores to float, because numpy's numbers cannot be written as JSON."""
         try:
             result = tuple(Hit(passage=hit.passage, score=float(hit.score)) for hit in ranked)  # type: ignore[attr-defined]  # the except handles it
             before, after = Counter(hit.passage for hit in hits), Counter(hit.passage for hit in result)
@@ -91,15 +85,13 @@ class RerankedRetriever(Retriever):
         return ArmFailed(f"the reranker {self._rerank.name} {fault}", remedy=remedy)
 
 
-#: constant of reciprocal rank fusion, as in the paper
-CONSTANT = 60
+CONSTANT = 60  #: constant of reciprocal rank fusion, as in the paper
 
 
 def fuse(lists: Sequence[Sequence[Hit]], *, k: int) -> tuple[Hit, ...]:
     """The k best passages of several lists. A passage scores the sum of 1 / (CONSTANT + rank) over its lists.
 
-    Ranks count from 1, so a score lies between 0 and len(lists) / (CONSTANT + 1). Passages with equal scores are in the
-    order of their first occurrence, list by list. Passages are identified by their ids.
+    Ranks count from 1. Passages with equal scores are in the order of their first occurrence, list by list.
     Source: Cormack, Clarke and Buettcher 2009, "Reciprocal rank fusion outperforms Condorcet".
     """
     scores: dict[str, float] = {}
@@ -116,7 +108,7 @@ class HybridRetriever(Retriever):
     """Asks two retrievers of the same corpus concurrently and fuses their hits by id.
 
     Each retriever returns max(`depth`, k) hits, because a passage that is low in both lists may be the first of the
-    fused list. A search fails if one retriever fails. Raises InvalidInput for a depth below 1.
+    fused list. Raises InvalidInput for a depth below 1.
     """
 
     def __init__(self, first: Retriever, *, second: Retriever, depth: int = 50) -> None:
@@ -127,18 +119,15 @@ class HybridRetriever(Retriever):
 
     @property
     def name(self) -> str:  # type: ignore[override] # it changes when one of the two opens another index
-        """Names of both retrievers."""
         return f"hybrid:{self._pair[0].name}+{self._pair[1].name}"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """Return at most k passages, best first. Raises ArmFailed if a retriever fails."""
         if k < 1:
             return ()
         searches = [partial(retriever.search, query, k=max(k, self._depth)) for retriever in self._pair]
         return fuse(await at_once(searches), k=k)
 
     async def close(self) -> None:
-        """Close both retrievers."""
         for retriever in self._pair:
             await retriever.close()
 
@@ -146,7 +135,6 @@ class HybridRetriever(Retriever):
 class MemoryRetriever(Retriever):
     """Finds passages in a list. The score is the number of distinct words that query and passage have in common.
 
-    Passages with equal scores stay in the order of the list; passages without a common word are left out.
     seconds: duration of a search. fail_at: numbers of the searches, from 1, that raise ArmFailed.
     Attributes: `queries` has every query; `closed` is True after `close`.
     """
@@ -162,7 +150,6 @@ class MemoryRetriever(Retriever):
         self._fail_at = frozenset(fail_at)
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """Return at most k passages that have most words in common with the query."""
         self.queries.append(query)
         number = len(self.queries)
         await asyncio.sleep(self._seconds)
@@ -170,11 +157,9 @@ class MemoryRetriever(Retriever):
             raise ArmFailed(f"the retriever fails at search {number}")
         query_words = set(words(query))
         hits = [Hit(passage=passage, score=float(len(query_words & terms))) for passage, terms in self._passages]
-        # sorted() keeps the order of equal scores.
         return tuple(sorted((hit for hit in hits if hit.score > 0), key=lambda hit: -hit.score)[: max(0, k)])
 
     async def close(self) -> None:
-        """Set `closed`."""
         self.closed = True
 
 
@@ -184,6 +169,7 @@ class NoRetriever(Retriever):
     name = "none"
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """Always raises ArmFailed."""
         del query, k
-        raise ArmFailed("the arm searched, and its class says retrieves = False", remedy="remove that from the class")
+        raise ArmFailed(
+            "the arm searched, and its class says retrieves = False", remedy="remove retrieves = False from the class"
+        )

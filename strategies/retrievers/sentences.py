@@ -22,23 +22,20 @@ from ragbandit.strategies.retrievers.corpus import PassageReader, model_text
 from ragbandit.strategies.retrievers.folders import FolderRetriever, best_positions, new_index, stored, write_meta
 from ragbandit.strategies.retrievers.reranking import Reranker
 
-#: most tokens of a text if the model's folder sets no limit
-_TOKENS = 256
-
 
 class SentenceEncoder:
     """Encodes texts with the Hugging Face model and the tokenizer in a folder.
 
-    The vector of a text is the mean over its tokens, or the vector of the first token, as the folder's `modules.json`
-    says. It is scaled to length 1, so the inner product of two vectors is their cosine. name: stored in indexes, and
+    The vector of a text is the mean over its tokens, or the vector of the first token, according to the folder's
+    `modules.json`. It has length 1, so the inner product of two vectors is their cosine. name: stored in indexes, and
     compared when an index is opened. Source: Reimers and Gurevych 2019, "Sentence-BERT". Raises ConfigError if there is
-    no model, or if its pooling is another one.
+    no model, or if the model has another kind of pooling.
     """
 
     def __init__(self, folder: Path | str, *, name: str | None = None) -> None:
         self._folder = Path(folder)
         self._first_token = _takes_first_token(self._folder)
-        self._tokens = int(_read(self._folder / "sentence_bert_config.json").get("max_seq_length") or _TOKENS)
+        self._tokens = int(_read(self._folder / "sentence_bert_config.json").get("max_seq_length") or 256)
         self._device = device_of("auto", field="device")
         self._tokenizer: Any = load_model("AutoTokenizer", self._folder, field="retriever.model")
         model = load_model("AutoModel", self._folder, field="retriever.model")
@@ -49,7 +46,7 @@ class SentenceEncoder:
         self.name = f"{name or self._folder.name}:{weights_sha256(self._folder)[:12]}"
 
     def encode(self, texts: Sequence[str], *, batch: int = 32) -> npt.NDArray[np.float32]:
-        """Vectors of length 1, shape (texts, width). Thread-safe. Texts of similar length share a batch."""
+        """Vectors of length 1, shape (texts, width). Thread-safe."""
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         with self._lock, torch.inference_mode():
             for indices in _by_length(texts, batch=batch):
@@ -70,13 +67,12 @@ class SentenceEncoder:
 
 
 def _by_length(texts: Sequence[str], *, batch: int) -> Iterator[list[int]]:
-    """Batches of positions in `texts`, the shortest texts first."""
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     return (order[start : start + batch] for start in range(0, len(order), batch))
 
 
 def weights_sha256(folder: Path) -> str:
-    """sha256 over the sha256 hashes of the folder's safetensors files, which are ordered by name."""
+    """sha256 over the hashes of the folder's safetensors files, in the order of their names."""
     digest = hashlib.sha256()
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as stream:
@@ -85,12 +81,12 @@ def weights_sha256(folder: Path) -> str:
 
 
 def clean(text: str) -> str:
-    """The text cut to 100,000 characters, without halves of surrogate pairs, which tokenizers refuse."""
+    """Cut the text to 100,000 characters, and replace halves of surrogate pairs, which tokenizers refuse."""
     return encodable(text[:100_000])
 
 
 def _takes_first_token(folder: Path) -> bool:
-    """Whether the vector of a text is that of its first token; False for the mean. Raises ConfigError."""
+    """True if the vector of a text is the vector of its first token, False if it is the mean. Raises ConfigError."""
     modules = _read(folder / "modules.json")
     pooling = [module for module in modules or [] if str(module.get("type", "")).endswith("Pooling")]
     if not pooling:
@@ -102,7 +98,7 @@ def _takes_first_token(folder: Path) -> bool:
     if chosen == {"pooling_mode_mean_tokens"}:
         return False
     remedy = "give a model that takes the mean of the tokens, or the first one"
-    raise ConfigError(f"{folder} pools by {sorted(chosen)}", field="retriever.model", remedy=remedy)
+    raise ConfigError(f"the model in {folder} has the pooling {sorted(chosen)}", field="retriever.model", remedy=remedy)
 
 
 def _read(file: Path) -> Any:
@@ -114,14 +110,7 @@ def _read(file: Path) -> Any:
         raise ConfigError(f"{file} cannot be read: {error}", field="retriever.model") from error
 
 
-#: most tokens of a question with a passage if neither tokenizer nor model sets a limit
-_CROSS_ENCODER_TOKENS = 512
-#: larger limits are ignored: tokenizers without a limit return 10^30
-_NO_LIMIT = 1_000_000
-#: number of passages in a forward pass
-_PAIRS = 16
-#: most characters of a text for each token that the model can read; saves time in the tokenizer
-_CHARACTERS_PER_TOKEN = 32
+_PAIRS = 16  #: number of passages in a forward pass
 
 
 class CrossEncoder(Reranker):
@@ -129,8 +118,7 @@ class CrossEncoder(Reranker):
 
     The folder has a Hugging Face model with one output for a pair of texts, in safetensors, and a tokenizer. The score
     is this output without an activation: any real number, higher is better. If a pair is too long, the longer text is
-    cut. `name` is the argument, or the folder's name, with 12 digits of the weights' sha256. Source: Nogueira and Cho
-    2019, "Passage Re-ranking with BERT". Raises ConfigError if there is no such model.
+    cut. Source: Nogueira and Cho 2019, "Passage Re-ranking with BERT". Raises ConfigError if there is no such model.
     """
 
     def __init__(self, folder: Path | str, *, name: str | None = None) -> None:
@@ -151,7 +139,6 @@ class CrossEncoder(Reranker):
         self.name = f"{name or path.name}:{weights_sha256(path)[:12]}"
 
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
-        """Return the hits, best first; equal scores keep their order. Raises ArmFailed if the model fails."""
         texts = [model_text(hit.passage.text, title=hit.passage.title) for hit in hits]
         abandoned = threading.Event()
         try:
@@ -168,11 +155,7 @@ class CrossEncoder(Reranker):
     def score(
         self, query: str, texts: Sequence[str], *, abandoned: threading.Event | None = None
     ) -> npt.NDArray[np.float32]:
-        """Returns the scores of the texts, shape (texts,). Safe to call from several threads.
-
-        Texts of similar length share a batch, which keeps padding small. abandoned: set this event to stop the scoring;
-        texts without a score then get 0.
-        """
+        """Scores of the texts, shape (texts,). Thread-safe. abandoned: set it to stop; texts without a score get 0."""
         scores = np.zeros(len(texts), dtype=np.float32)
         with self._lock, torch.inference_mode():
             for indices in _by_length(texts, batch=_PAIRS):
@@ -182,8 +165,7 @@ class CrossEncoder(Reranker):
         return scores
 
     def _forward(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """The model's outputs for the query with each text, shape (texts,)."""
-        size = self._tokens * _CHARACTERS_PER_TOKEN
+        size = self._tokens * 32  # characters; cutting the texts saves time in the tokenizer
         # With "only_second" nothing of the passage is left if the question is longer than the model's limit.
         queries, passages = [clean(query)[:size]] * len(texts), [clean(text)[:size] for text in texts]
         options = {"truncation": "longest_first", "max_length": self._tokens, "padding": True, "return_tensors": "pt"}
@@ -206,12 +188,13 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
 
 
 def _longest(tokenizer: Any, model: Any) -> int:
-    """Most tokens of a pair. RoBERTa's positions begin after the id of the padding token, so 512 of 514 can be used."""
+    """Most tokens of a pair. RoBERTa's positions begin after the id of the padding token, so 512 of 514 are usable."""
     limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or 0]
     for name, layer in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(layer, torch.nn.Embedding):
             limits.append(layer.num_embeddings - (0 if layer.padding_idx is None else layer.padding_idx + 1))
-    return min((int(limit) for limit in limits if 0 < limit < _NO_LIMIT), default=_CROSS_ENCODER_TOKENS)
+    # Tokenizers without a limit return 10^30.
+    return min((int(limit) for limit in limits if 0 < limit < 1_000_000), default=512)
 
 
 def _unusable(folder: Path, *, fault: str) -> ConfigError:
@@ -219,13 +202,11 @@ def _unusable(folder: Path, *, fault: str) -> ConfigError:
     return ConfigError(f"{folder} {fault}", field="retriever.rerank", remedy=remedy)
 
 
-#: version of the folder's layout; other versions are refused
 FORMAT = "dense-1"
 
 _VECTORS = "vectors.float16"
-#: passages per batch of a build
-_BATCH = 256
-#: vectors compared in one product: their float32 copy fits in the processor's cache, which makes it ten times as fast
+_BATCH = 256  #: passages per batch of a build
+#: number of vectors in one product. Their float32 copy fits in the processor's cache, which is ten times as fast
 _BLOCK = 2_048
 
 
@@ -236,10 +217,10 @@ def build_index(
     encoder: SentenceEncoder,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Json]:
-    """Build an index, which replaces the folder when it is complete. Returns the metadata in `index.json`.
+    """Build an index, which replaces the folder when the index is complete. Returns its metadata.
 
-    progress: called with the number of passages done. Raises InvalidInput for an id used twice or without passages,
-    ConfigError if the folder exists and is not an index.
+    progress: called with the number of passages done. Raises InvalidInput if there are no passages or two with the same
+    id, ConfigError if the folder exists and is not an index.
     """
     reader = PassageReader(rows, progress=progress)
     with new_index(Path(folder)) as building:
@@ -254,10 +235,9 @@ def build_index(
 class DenseRetriever(FolderRetriever):
     """Searches the index in a folder with the encoder that built it.
 
-    Every vector is compared, so the result is exact; that is fast enough for about a million passages. Vectors are
-    memory-mapped float16, shared by workers. `meta` has format, number of passages, sha256 of the passages, created_at,
-    model and width. Scores are cosines. A query without a letter or digit has no hits. Raises as FolderRetriever, and
-    ConfigError for an index of another model.
+    Every vector is compared, so the result is exact. That is fast enough for about a million passages. Scores are
+    cosines. A query without a letter or digit has no hits. Raises as FolderRetriever, and ConfigError for an index of
+    another model.
     """
 
     kind = "dense"
@@ -273,7 +253,7 @@ class DenseRetriever(FolderRetriever):
             vectors = np.memmap(self._folder / _VECTORS, dtype=np.float16, mode="c")
             self._vectors = vectors.reshape(-1, encoder.width)  # (passages, width)
             if len(self) != len(self._vectors):
-                raise ValueError("its files do not belong together")
+                raise ValueError("its files come from different builds")
 
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
         if not any(character.isalnum() for character in query):

@@ -179,13 +179,13 @@ def test_a_generator_that_tells_nothing_is_a_failure(details):
 
 
 def test_attention_of_the_wrong_shape_is_a_failure():
-    """Attention that does not go with the tokens written fails the arm and names the shapes."""
+    """Attention that does not fit the written tokens fails the arm and names the shapes."""
     attention = Attention(weights=np.ones((1, 3, 4), dtype=np.float32) / 4, keys=("a", "b", "c", "d"))
     outcome = outcome_of(
         arm(), model(Scripted(text="Toledo.", details={"entropy": (1.0, 2.0), "attention": attention}))
     )
     assert outcome.status == "failed"
-    assert "(1, 3, 4) does not go with 2 tokens" in outcome.error
+    assert "(1, 3, 4) does not fit 2 written tokens" in outcome.error
 
 
 def test_attention_received_is_the_highest_look_averaged_over_heads():

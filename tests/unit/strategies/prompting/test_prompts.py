@@ -162,7 +162,7 @@ def test_an_own_template_may_have_fields_of_its_own():
         ),
         ("[passage]\n{Text}\n[body]\n{passages}{question}", r"\[passage\] has the field \{Text\}"),
         ("[instructions]\nx", "no section"),
-        ("stray\n[body]\n{passages}{question}", "line 1 stands before"),
+        ("stray\n[body]\n{passages}{question}", "line 1 is before"),
         ("[body]\n{passages}{question}\n[body]\nagain", "has 2 sections"),
         ("missing.txt", r"'missing\.txt' cannot be read"),
     ],

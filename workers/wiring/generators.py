@@ -1,4 +1,4 @@
-"""Wiring of generators and arms: from settings to language models and strategies, and checks that load no model."""
+"""Makes generators and arms from settings, and checks these settings without loading a model."""
 
 import importlib.util
 import json
@@ -31,10 +31,10 @@ from ragbandit.workers.wiring.retrievers import check_reranker, with_retriever
 
 log = logging.getLogger("ragbandit.arms")
 
-#: concurrent questions per process if neither the generator nor workers.concurrency sets a limit
+#: most concurrent questions per process if neither the generator nor workers.concurrency sets a limit
 UNLIMITED_CONCURRENCY = 8
 
-#: generator.name -> packages that it needs
+#: generator.name -> required packages
 _PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType({"local": ("torch", "transformers"), "openai": ("openai",)})
 
 
@@ -51,7 +51,7 @@ def make_generator(settings: GeneratorSettings, *, section: str = "generator") -
     """Load the generator, with prices and cache. section: name of its settings in errors. Raises ConfigError."""
     with errors_of(section, kind="generator"):
         generator = _loaded(settings, section=section)
-        if settings.prices_by_model and settings.name != "openai":  # OpenAiGenerator prices failed calls, too
+        if settings.prices_by_model and settings.name != "openai":  # OpenAiGenerator adds prices itself
             generator = PricedGenerator(generator, price=settings.prices_by_model[settings.model])
         if settings.cache is not None:
             generator = CachedGenerator(generator, folder=settings.cache, version=generator_version(settings))
@@ -87,14 +87,15 @@ def model_name(settings: GeneratorSettings) -> str:
     return "scripted" if settings.name == "scripted" else settings.model
 
 
-#: settings that do not change answers: of all generators, and of an OpenAI server (its prices are added again)
+#: settings of all generators that do not change answers
 _SPEED = ("cache", "threads", "max_batch", "script_word_s", "supports")
+#: settings under generator.openai that do not change answers, and its prices, which `generator_version` adds again
 _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 
 
 def generator_version(settings: GeneratorSettings) -> str:
-    """The settings that influence answers or their prices, as JSON. It is a part of the key of stored answers, so a new
-    setting may be added only if it changes answers.
+    """The settings that influence answers or their prices, as JSON. The key of a stored answer contains this text, so a
+    new setting may be added to it only if it changes answers.
     """
     excluded: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), "openai": _PATIENCE}
     version = settings.model_dump(mode="json", exclude=excluded)
@@ -133,7 +134,9 @@ def _begin_fetching() -> None:
 
 
 def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator | None) -> int:
-    """Most concurrent questions per process: `wanted`, else the limit of the generator (None if it is not loaded)."""
+    """Most concurrent questions per process: `wanted` if set, else the limit of the generator. generator: None if it is
+    not loaded.
+    """
     if wanted is not None:
         return wanted
     if settings.name == "scripted" or (generator is None and settings.name == "local"):
@@ -159,12 +162,15 @@ class WorkerArm:
         return {kind: name for kind, name in names.items() if name != DEFAULT}
 
 
-def worker_arms(settings: Settings) -> dict[str, WorkerArm]:
-    """The arms that workers run, with `arms_preset` and without `run_by`. Raises ConfigError for a wrong definition."""
-    return _worker_arms({arm: _without(params, ["run_by"]) for arm, params in settings.worker_arms.items()}, settings)
+def worker_arms(
+    settings: Settings, *, inline: Mapping[str, Mapping[str, object]] = MappingProxyType({})
+) -> dict[str, WorkerArm]:
+    """The arms that workers run, with `arms_preset` and without `run_by`. Raises ConfigError for a wrong definition.
 
-
-def _worker_arms(definitions: Mapping[str, Mapping[str, object]], settings: Settings) -> dict[str, WorkerArm]:
+    inline: definitions of further arms, which are parts of cascades.
+    """
+    configured = {arm: _without(params, ["run_by"]) for arm, params in settings.worker_arms.items()}
+    definitions = {**configured, **inline}
     names = {arm: _names(arm, definition, settings=settings) for arm, definition in definitions.items()}
     params = {arm: _without(definition, names[arm]) for arm, definition in definitions.items()}
     if settings.arms_preset is not None:
@@ -177,7 +183,7 @@ def _without(params: Mapping[str, object], keys: Collection[str]) -> dict[str, o
 
 
 def _names(arm: str, definition: Mapping[str, object], *, settings: Settings) -> dict[str, str]:
-    """The names of the arm's generator and retriever. Excludes keys that are params of the arm's class."""
+    """The names of the arm's generator and retriever. Ignores keys that are params of the arm's class."""
     names = {}
     for kind, sections in (("generator", settings.named_generators), ("retriever", settings.named_retrievers)):
         if kind not in definition or takes(arm, path=definition.get("class"), param=kind):
@@ -192,7 +198,9 @@ def _names(arm: str, definition: Mapping[str, object], *, settings: Settings) ->
 
 
 def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[ArmName, tuple[WorkerArm, Strategy]]:
-    """Make these arms, and the arms that cascades ask: name -> (arm, strategy). Loads no model. Raises ConfigError."""
+    """Make these arms, and all arms that cascades ask. Returns name -> (arm, strategy). Loads no model. Raises
+    ConfigError.
+    """
     strategies: dict[ArmName, tuple[WorkerArm, Strategy]] = {}
     pending = dict(arms)
     while pending:
@@ -209,9 +217,9 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
 
 
 def parts_of_cascade(cascade: Cascade, *, settings: Settings) -> dict[str, tuple[str, WorkerArm]]:
-    """Param of the cascade -> (name, arm) of the arm it asks; an arm that is defined in place is named CASCADE.PARAM.
-
-    Raises ConfigError for an arm that workers do not run, for the cascade itself, and for a missing judge.
+    """The arms that a cascade asks: param of the cascade -> (name, arm). The name of an inline definition is
+    CASCADE.PARAM. Raises ConfigError for an arm that workers do not run, for the cascade itself, and for a missing
+    judge.
     """
     arms = worker_arms(settings)
     parts: dict[str, tuple[str, WorkerArm]] = {}
@@ -221,8 +229,8 @@ def parts_of_cascade(cascade: Cascade, *, settings: Settings) -> dict[str, tuple
     for param, part in cascade.part_names.items():
         if not isinstance(part, str):
             name = f"{cascade.name}.{param}"
-            # `no_retrieval` has every preset: a preset that no arm of a call has is refused.
-            parts[param] = name, _worker_arms({"no_retrieval": {}, name: part}, settings)[name]
+            # Together with the configured arms, because `arms_preset` must be a preset of one of them, not of each.
+            parts[param] = name, worker_arms(settings, inline={name: part})[name]
         elif part not in arms or part == cascade.name:
             names = [name for name in arms if name != cascade.name]
             message = f"{part!r} is no other arm that our workers run"

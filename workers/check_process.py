@@ -1,9 +1,9 @@
-"""Check process: runs `reward.check` in a child process, where it may hang, crash or exhaust memory without harming the
+"""Check process: runs `reward.check` in a child process, so that a hang, a crash or exhausted memory does not harm the
 worker.
 
-The child is this module: `python -m ragbandit.workers.check_process FD`. It imports the function once, and calls it for
-each message of a pipe. The first message is {"check", "params", "path"}; all others are the arguments of a call. Each
-reply is {"value"} or {"error"}.
+The child runs `python -m ragbandit.workers.check_process FD`. It reads messages from the pipe FD. The first one is
+{"check", "params", "path"}, and imports the function; all others are the arguments of a call. Each reply is {"value"}
+or {"error"}.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ from ragbandit.shared.plugins import import_class
 from ragbandit.shared.types import Source
 from ragbandit.strategies.base import Passage
 
-#: most characters of an error: an exception may contain the answer
+#: longest error, characters; the exception of a function may contain the answer
 _REASON: Final = 300
-#: longest import of the function's module, seconds
+#: time limit of the import of the function, seconds
 _START_S: Final = 60.0
 
 
@@ -41,7 +41,7 @@ class CheckFailed(ArmFailed):
 
 class CheckProcess:
     """The child process of a check. It starts with the first call, and is killed with its own children if a call takes
-    too long. Calls of several threads wait for each other. field: the setting that names the check.
+    too long. Calls from several threads run one after another. field: name of the setting in errors.
     """
 
     def __init__(self, settings: RewardSettings, *, field: str = "reward.check") -> None:
@@ -52,7 +52,7 @@ class CheckProcess:
         self._pipe: Connection | None = None
 
     def score(self, *, question: str, answer: str | None, sources: Sequence[Passage | Source]) -> float | None:
-        """The score of an answer; None if the check gives none. Raises CheckFailed."""
+        """The score of an answer; None if the check returns None. Raises CheckFailed."""
         texts = [{"id": source.id, "title": source.title, "text": source.text, "url": source.url} for source in sources]
         with self._lock:
             if self._pipe is None:
@@ -102,7 +102,7 @@ class CheckProcess:
         return reply["value"]
 
     async def close(self) -> None:
-        """End the process: `end` for cascades, which await this method."""
+        """Call `end`. Cascades await this method."""
         self.end()
 
     def end(self) -> int | None:
@@ -155,7 +155,7 @@ def main() -> None:
 
 
 def _score(value: Any) -> float | None:
-    """The value as a score; None stays None. Raises ValueError for anything else."""
+    """The returned value as a score, or None. Raises ValueError or TypeError for anything else."""
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))
     if value is None:

@@ -1,4 +1,4 @@
-"""Draft of a first configuration: choices with their reasons, for the terminal and for a commented file."""
+"""Draft of a first configuration: choices with their reasons, which are printed and written as comments."""
 
 import contextlib
 import importlib.util
@@ -25,14 +25,16 @@ from ragbandit.workers.model_lists import MOST_NAMED, OPENAI, USUAL_PORTS, Model
 from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.wiring.retrievers import kind_of, with_choice
 
-#: billions of parameters in names: "qwen2.5:14b", "Llama-3.2-3B-Instruct"
+#: billions of parameters in a model's name, such as "qwen2.5:14b" or "Llama-3.2-3B-Instruct"
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
-#: endings of the names of smaller siblings
+#: a model NAME may have a smaller sibling, whose name is NAME with one of these endings
 _SMALLER: Final = ("mini", "small", "lite", "nano")
 
 
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
-    """Choose one or two models. Returns (models, small one first; reason). Raises ConfigError if none stand out."""
+    """Choose one or two models. Returns (models with the small one first, reason). Raises ConfigError if it cannot
+    choose. wanted: names that the user gave.
+    """
     models = {model.name: model for model in server.models}
     names = ", ".join(list(models)[:MOST_NAMED]) + (", ..." if len(models) > MOST_NAMED else "")
     unknown = [name for name in wanted if name not in models]
@@ -57,7 +59,7 @@ def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ..
 
 
 def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
-    """The smallest and the largest model by the sizes in their names; () if a name has no size, or all are equal."""
+    """The smallest and the largest model by the sizes in their names; () if a size is missing, or all are equal."""
     sizes = [max(map(float, _BILLIONS.findall(model.name)), default=0.0) for model in models]
     if not all(sizes) or len(set(sizes)) == 1:
         return ()
@@ -65,7 +67,7 @@ def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
 
 
 def _siblings(models: Mapping[str, Model]) -> tuple[Model, ...]:
-    """(smaller sibling, model) of the newest model that has a smaller sibling by name; () without any."""
+    """(smaller sibling, model) for the newest smaller sibling; () if no model has one."""
     names = [(f"{large}-{ending}", large) for large in models for ending in _SMALLER]
     pairs = [(models[small], models[large]) for small, large in names if small in models]
     return max(pairs, key=lambda pair: pair[1].created, default=())
@@ -73,24 +75,25 @@ def _siblings(models: Mapping[str, Model]) -> tuple[Model, ...]:
 
 #: paths that are tried if the user names no documents
 _USUAL_DOCUMENTS: Final = ("docs", "documents", "corpus.jsonl")
-#: packages of the local model
+#: packages that the local model needs
 _LOCAL: Final = ("torch", "transformers")
 
-#: the params of an arm
+#: params of an arm or settings of a generator
 Params = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """The models, documents and pipelines of this machine that can be used to answer."""
+    """The models, documents and pipelines that can be used to answer."""
 
     #: arm -> params that call a pipeline of another framework
     pipelines: Mapping[str, Params]
     #: why workers cannot run here; "" if they can
     no_workers: str = ""
     server: ModelServer | None = None
-    #: chosen models of the server, the small one first, and the reason for the choice
+    #: chosen models of the server, the small one first
     models: tuple[Model, ...] = ()
+    #: reason for the choice of the models
     picked: str = ""
     #: whether the packages of the local model are installed
     local: bool = False
@@ -107,7 +110,7 @@ def look_around(
     pipelines: Sequence[str],
     settings: Settings,
 ) -> Surroundings:
-    """Find models and pipelines, and index the documents. Raises RagBanditError if one of them cannot be used."""
+    """Find models and pipelines, and index the documents. Raises RagBanditError for one that cannot be used."""
     try:
         require_service()
     except ConfigError as error:
@@ -127,7 +130,7 @@ def look_around(
 
 
 def _pipeline_arm(text: str) -> tuple[str, Params]:
-    """(name, params) of the arm for "name=package.module:object". Imports the object; a function is called."""
+    """(name, params) of the arm for "name=package.module:object". Imports the object; calls it if it is a function."""
     name, _, path = text.partition("=")
     try:
         CallableArm(name=name, object=path)
@@ -137,7 +140,9 @@ def _pipeline_arm(text: str) -> tuple[str, Params]:
 
 
 def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
-    """(name, description) of a present index, else of a new index of the documents; errors are raised if `named`."""
+    """(name, description) of an existing index, else of a new index of the documents, or None. named: the user's
+    documents, for which an index is built and errors are raised.
+    """
     if named is None:
         folder = Path(settings.data_dir).absolute() / "indexes"
         names = sorted({file.parent.name for file in folder.glob("*/index.json")})
@@ -159,7 +164,7 @@ def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
     return settings.retriever.index, f"{description['passages']} passages of {documents}"
 
 
-#: preference -> cost term -> reward.weight; 1 / weight is the cost that a right answer is worth
+#: preference -> cost term -> `reward.weight`; a right answer is worth a cost of 1 / weight
 WEIGHTS: Final = {
     "economy": {"steps": 0.2, "seconds_total": 0.05, "dollars": 100.0},
     "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
@@ -168,7 +173,7 @@ WEIGHTS: Final = {
 _MISSING: Final = "documents to search (--documents DIR), a model server (--url) or your pipelines (--pipeline)"
 #: share of questions in the holdback
 _HOLDBACK: Final = 0.05
-#: reasoning models of OpenAI, which refuse a temperature and stop strings (the generator applies stop strings itself)
+#: names of OpenAI's reasoning models, which refuse a temperature and stop strings; the generator then stops by itself
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 _HEAD: Final = (
     "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit "
@@ -181,13 +186,13 @@ _NO_PRICE: Final = (
 )
 
 
-#: {"input", "output"} of each model, dollars per million tokens
+#: {"input", "output"} for each model, dollars per million tokens
 Prices = Sequence[Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Sections of the configuration file, and the reason for them."""
+    """Sections of the configuration file with the reason for them, `why`."""
 
     topic: str
     why: str
@@ -197,7 +202,7 @@ class Choice:
 
 
 def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices = ()) -> list[Choice]:
-    """The choices for these surroundings. preference: a key of WEIGHTS. prices: of all models in order, or empty."""
+    """The choices for these surroundings. preference: a key of WEIGHTS. prices: empty, or one of each model."""
     arms = _arms(here)
     choices = [_server(here, key_env=key_env, prices=prices) if here.server else _no_server(here)]
     if here.index is not None:
@@ -221,14 +226,13 @@ def as_yaml(choices: Sequence[Choice]) -> str:
 
 
 def cost_unit(here: Surroundings, *, prices: Prices) -> str:
-    """The cost term of the reward: seconds if there are pipelines (each is one step), dollars if prices are known."""
+    """The cost term of the reward. With pipelines it is seconds_total, because each pipeline counts as one step."""
     if here.pipelines:
         return "seconds_total"
     return "dollars" if prices else "steps"
 
 
 def worth(preference: str, *, unit: str) -> str:
-    """The cost that a right answer is worth, as text."""
     return formats.worth(1.0 / WEIGHTS[preference][unit], unit)
 
 
@@ -276,7 +280,7 @@ def _no_server(here: Surroundings) -> Choice:
 
 
 def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
-    """The generators for the server's models: one model is `generator`, two are `small` and `large` in `generators`."""
+    """The choice of generators: one model is `generator`; two models are `small` and `large` in `generators`."""
     assert here.server is not None
     url = here.server.url
     names = [model.name for model in here.models]
@@ -320,7 +324,7 @@ def _generator(model: Model, *, url: str, key_env: str) -> Params:
 
 
 def _arms(here: Surroundings) -> dict[str, Params]:
-    """The pipelines, and arms for the models: with an index they search. Two arms of the caller if there is nothing."""
+    """The pipelines, and arms for the models, which search if there is an index. By default two arms of the caller."""
     arms = dict(here.pipelines)
     if here.models and not here.index:
         if len(here.models) == 1:
@@ -351,7 +355,7 @@ def _why_arms(here: Surroundings, arms: dict[str, Params]) -> str:
 
 
 def _incumbent(arms: dict[str, Params]) -> Choice:
-    """The arm that would answer without a router: one search with the larger model, else the first arm."""
+    """The incumbent: the arm that searches once with the larger model, else the first arm."""
     usual = ("single_step_large", "single_step", "large", *arms)
     incumbent = next(name for name in usual if name in arms)
     harm = Settings().policy.harm

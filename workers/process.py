@@ -1,4 +1,4 @@
-"""Worker process: loads everything once, does jobs, and finishes its running jobs on SIGTERM. Supervisor of `up`."""
+"""Worker process, which finishes its running jobs on SIGTERM; supervisor of `ragbandit up`."""
 
 import contextlib
 import logging
@@ -82,7 +82,7 @@ def load_judge(context: Context) -> int:
 
 
 def _judge_retriever(settings: Settings) -> Retriever:
-    """A retriever of the arms, without its reranker: the default one if an arm uses it, else the first by name."""
+    """A retriever that arms use, without its reranker: the default one if an arm uses it, else the first by name."""
     name = min(names_in_use(settings)[1], key=lambda name: (name != DEFAULT, name), default=None)
     if name is None:
         return NoRetriever()
@@ -100,10 +100,8 @@ QUEUES = ("answer", "judge", "learn")
 def run_worker(
     settings: Settings, *, queues: Sequence[str], burst: bool = False, heartbeat: Path | None = None
 ) -> None:
-    """Do the jobs of these queues until SIGTERM or SIGINT; with burst, until they are empty. Several threads answer and
-    judge, one thread learns. heartbeat: a file that is touched every BEAT_S seconds once everything is loaded.
-
-    Raises ConfigError or StoreError before the first job if something is missing.
+    """Do the jobs of these queues until SIGTERM or SIGINT, or with `burst` until they are empty. heartbeat: see
+    `beating`. Raises ConfigError or StoreError before the first job if something is missing.
     """
     die_with_parent()
     check_arms(settings)
@@ -142,7 +140,7 @@ def run_worker(
         card = card_of(role="worker", threads=at_once, retriever=retrievers)
         busy = lambda: {consumer.name: consumer.busy for consumer in consumers}  # noqa: E731
         running.callback(keep_present(jobs.client, card, busy=busy).close)
-        for routine in routines:  # stop all of them before `close` waits for each
+        for routine in routines:  # runs first at the end: all stop at once, and then `close` waits for each
             running.callback(routine.stop)
         log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
         running.enter_context(beating(heartbeat))
@@ -152,8 +150,8 @@ def run_worker(
 
 @contextlib.contextmanager
 def store_watched(database: Database, *, end: Callable[[], object]) -> Iterator[None]:
-    """Check every second during the block that the database's path still names the open file. If it does not, call
-    `end` (every second), and raise the StoreError after the block.
+    """Check every second, during the block, that the database's path still names the open file. If it does not, call
+    `end` every second, and raise the StoreError after the block.
     """
     faults: list[StoreError] = []
 
@@ -185,7 +183,7 @@ def _close(context: Context, database: Database) -> None:
 
 
 def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:
-    """The threads that do the jobs of a queue; not started yet."""
+    """The threads that do the jobs of a queue. They are not started yet."""
     sweep_s = context.settings.workers.sweep_interval_s
     looks: dict[str, tuple[Callable[[bool], Job | None], float]] = {
         "answer": (lambda _woken: tasks.next_answer(context), LOOK_S),
@@ -203,7 +201,7 @@ def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> No
         if context.loop is not None:
             context.loop.interrupt()
 
-    # In a burst the queues run one after the other, so that the answers of this burst are judged and learned too.
+    # In a burst the queues run one after another, so that the answers of this burst are judged and learned too.
     groups = [[consumer] for consumer in consumers] if burst else [consumers]
     for group in groups:
         for consumer in group:
@@ -215,9 +213,8 @@ def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> No
 def beating(file: Path | None) -> Iterator[None]:
     """Touch the file every BEAT_S seconds during the block, and remove it at the end. Raises ConfigError.
 
-    The age of the file shows a supervisor whether the worker runs. The database and Redis are not tried: a worker
-    survives their outages, and a restart would only load its models again. A worker whose event loop is blocked ends
-    by itself (docs/operations.md).
+    The age of the file shows a supervisor whether the worker runs. Database and Redis are not tried, because a worker
+    survives their outages. A worker whose event loop is blocked ends by itself (docs/operations.md).
     """
     if file is None:
         yield
@@ -253,7 +250,7 @@ class Supervisor:
     """Runs the whole service on one machine: Redis, the HTTP service, and workers as child processes."""
 
     def __init__(self, loaded: LoadedSettings, *, database: Database | None = None) -> None:
-        """database: the store; the run ends if its file is removed. None if nothing should be watched."""
+        """database: the run ends if the file of this store is removed. None if no file should be watched."""
         self._database = database
         self.settings = settings = loaded.settings
         data = Path(settings.data_dir)
@@ -270,7 +267,7 @@ class Supervisor:
         if settings.judge.generator is not None:
             commands.append(("judge", ["worker", "--queue", "judge", *config]))
         commands.append(("learn", ["worker", "--queue", "learn", *config]))
-        # The children read a copy in another folder, so they need the folder of the user's classes.
+        # The children read a copy of the file in another folder, so they must be told the folder of the user's classes.
         environment = {} if loaded.file is None else {CLASS_FOLDER: class_folder(loaded.file)}
         self.children = [
             Child(name, arguments=arguments, log_folder=folder, environment=environment) for name, arguments in commands
@@ -279,7 +276,7 @@ class Supervisor:
         self._lock: IO[bytes] | None = None
 
     def start(self) -> None:
-        """Start Redis and all children, without waiting for them (see `wait_ready`)."""
+        """Start Redis and all children. `wait_ready` waits for them."""
         for name in ("port", "admin_port"):
             if getattr(self.settings.server, name) == 0:
                 message = "port 0 lets the system choose one, and clients would not know it"
@@ -287,7 +284,7 @@ class Supervisor:
         lock = Path(self.settings.data_dir) / "up.lock"
         self._lock = hold(lock, process="ragbandit up", at=self.settings.server.url, field="data_dir")
         with hold_store(self.settings, at=self.settings.server.url) or contextlib.nullcontext():
-            pass  # fails here, not in the log of a child, if a `serve` without `up` holds the store
+            pass  # if a `serve` without `up` holds the store, this fails here and not in the log of a child
         check_port(self.settings.server)
         self._write_config()
         if self.redis is not None:
@@ -315,11 +312,11 @@ class Supervisor:
             self._tend()
 
     def _write_config(self) -> None:
-        """Write the children's configuration file, without values from the environment, which the children inherit."""
+        """Write the configuration file of the children, without values from the environment, which they inherit."""
         file = self._loaded.file
         origin = "no file" if file is None else ascii(str(file.absolute()))
         head = f"# `ragbandit up` took this over from {origin}: edit that.\n"
-        # In ASCII, because PyYAML writes some letters in a form that it does not read back.
+        # In ASCII, because PyYAML cannot read some letters that it writes.
         text = (head + yaml.safe_dump(dict(self._loaded.tree), sort_keys=False)).encode("ascii")
         try:
             write_file(self._accepted, text, durable=False)
@@ -328,7 +325,6 @@ class Supervisor:
             raise ConfigError(message, field="data_dir", remedy="give a folder that can be written") from error
 
     def stop(self) -> None:
-        """End Redis and all children."""
         self._stop.set()
         api, *workers = self.children
         end([api])

@@ -1,7 +1,7 @@
-"""Scores of answers by the judge or a check: from the claim of a decision in the database to a score, or a later try.
+"""Scores of answers by the judge or a check, from the claim of a decision to its stored score.
 
-A failure is never a score. After an unreadable reply, a crash or a timeout the answer is tried again a few times. While
-the judge's model cannot be reached, answers wait, each for at most `judge.expire_s`.
+A failure is never a score: the answer is tried again a few times. While the judge's model cannot be reached, answers
+wait, each for at most `judge.expire_s`.
 """
 
 import logging
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ragbandit.judge")
 
-#: seconds for which a score is offered to a database that fails
+#: time for which a write is tried again while the database fails, seconds
 KEEP_S: Final = 60.0
-#: longest pause before an answer is looked at again whose budget is spent, seconds: the budget may have been raised
+#: longest wait of an answer whose dollar budget is spent, seconds; the budget may be raised meanwhile
 LOOK_AGAIN_S: Final = 3600.0
 #: pause after the first failed check of an answer, seconds; each further pause is twice as long
 CHECK_PAUSE_S: Final = 60.0
 
 
 def next_score(context: Context, scorer: Scorer | None) -> Callable[[], None] | None:
-    """Claim the answer that is due longest. Returns the function that scores it; None if nothing is due."""
+    """Claim the answer that has been due longest. Returns the function that scores it; None if no answer is due."""
     if scorer is None or scorer.paused:
         return None
     job = scorer.queue.claim(now=time.time())
@@ -50,7 +50,7 @@ def next_score(context: Context, scorer: Scorer | None) -> Callable[[], None] | 
 
 
 def check_answers(context: Context) -> None:
-    """Check all due answers. Raises StoreError; results that were not stored are due again when the claim ends."""
+    """Check all due answers. Raises StoreError; an answer without a stored result is due again when its claim ends."""
     while not context.ending.is_set():
         work = next_score(context, context.checking)
         if work is None:
@@ -59,7 +59,7 @@ def check_answers(context: Context) -> None:
 
 
 def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) -> None:
-    """Score a decision that this process has claimed. Raises StoreError; the claim then ends, and it is tried again."""
+    """Score a decision that this process has claimed. Raises StoreError; the decision is then tried again."""
     with scorer.active.ending(run):
         try:
             record = context.store.record(job.decision_id)
@@ -70,7 +70,7 @@ def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) ->
             scorer.queue.withhold(job)
             return
         outcome = record.outcome
-        if outcome is None or not record.decision.query.text.strip():  # erased
+        if outcome is None or not record.decision.query.text.strip():  # the texts were erased
             scorer.queue.withhold(job)
             return
         verdict: Verdict | None
@@ -156,7 +156,7 @@ def _judged(
 
 
 def _checked(checking: Checking, job: ScoreJob, *, record: "DecisionRecord", outcome: Outcome) -> Verdict | None:
-    """The score of the check; None if it gives no score, or fails. Both are stored."""
+    """The score of the check; None if it gives no score or fails, which is stored."""
     question, began = record.decision.query.text, time.monotonic()
     try:
         value = checking.process.score(answer=outcome.answer, question=question, sources=outcome.sources)
@@ -171,7 +171,7 @@ def _checked(checking: Checking, job: ScoreJob, *, record: "DecisionRecord", out
 
 
 def feedback_id(kind: str, decision_id: DecisionId, *, rule: str) -> FeedbackId:
-    """Id of a score, the same for every score of a decision with this rubric or check."""
+    """Id of a score: one per decision and `rule`, which is the rubric's hash or the path of the check."""
     return FeedbackId(f"{kind}-" + sha256(f"{rule}:{decision_id}".encode("utf-8", "replace")).hexdigest()[:32])
 
 

@@ -1,7 +1,6 @@
 """Jobs of the queue `answer`: run the drawn arm of a decision, and store its outcome.
 
-Several threads take jobs; the arms share one event loop. In a trace, a run is a span of its decision, and contains a
-span for each search and each call of a model.
+In a trace, a run is a span of its decision, and contains a span for each search and each call of a model.
 """
 
 import contextlib
@@ -41,22 +40,21 @@ from ragbandit.workers.wiring.loading import LoadedArm, full_arms
 
 log = logging.getLogger("ragbandit.worker")
 
-#: runs of a question without an outcome after which it fails: most likely it kills its workers
+#: a question fails after this number of runs without an outcome, because it probably kills its workers
 MAX_TRIES = 3
-#: an arm that still runs this many seconds after its time budget ended is abandoned, because it blocks the event loop
-#: or ignores its cancellation
+#: time after the end of its time budget after which an arm is abandoned, seconds: it blocks the event loop or ignores
+#: its cancellation
 MARGIN_S = 5.0
-#: seconds without a response after which an event loop counts as blocked
+#: time without a response after which the event loop counts as blocked, seconds
 PING_S = 5.0
-#: seconds for which an outcome is offered to a database that fails
+#: time for which the storing of an outcome is tried again while the database fails, seconds
 KEEP_S = 600.0
 
 
 def next_answer(context: Context) -> Callable[[], None] | None:
     """Claim the next decision. Returns the function that answers it; None if no decision waits."""
-    # A question that killed its worker may do so again, and the attempt also counts for questions that run with it. If
-    # its next attempt is the last one, only one such question runs at a time, so that no other question reaches
-    # MAX_TRIES with it.
+    # A question that killed its worker may do so again, and then all questions of that worker count one more try. So
+    # only one question on its last try runs at a time: otherwise others would reach MAX_TRIES together with it.
     last_try = MAX_TRIES - 1
     tries = last_try if context.active_runs.most_tries() >= last_try else None
     # Skip questions whose generator is at its limit: a slow generator delays only its own arms.
@@ -69,8 +67,9 @@ def answer(context: Context, run: ActiveRun) -> None:
     """Run the drawn arm of a decision that this process has claimed, and store its Outcome.
 
     After MAX_TRIES runs without an outcome (the worker died, or the time ran out) the outcome is "worker_died". A
-    cancelled decision gets the outcome "cancelled", with the cost of its run if it ran. A run does not count as a try
-    if it is interrupted because this process ends. If this raises, the claim expires and the decision is tried again.
+    cancelled decision gets the outcome "cancelled", with the cost of its run if it ran. A run that is interrupted
+    because this process ends does not count as a try. If this raises, the claim expires and the decision is tried
+    again.
     """
     following: ActiveRun | None = run
     while following is not None:
@@ -80,7 +79,7 @@ def answer(context: Context, run: ActiveRun) -> None:
 
 
 def job_of(context: Context, run: ActiveRun) -> "AnswerJob | None":
-    """The job of a claimed decision; None if the decision is answered already. Raises StoreError."""
+    """The job of a claimed decision; None if the decision is answered or unreadable. Raises StoreError."""
     task = context.store.answer_task(run.decision_id)
     if task is None or task.answered:
         context.queue.drop(run.decision_id)
@@ -105,20 +104,19 @@ class AnswerJob:
         self.run = run
         self._budget = capped(decision.query.budget, limits=context.settings.budget)
         self._cancelled = cancelled
-        #: arms that may answer if this one fails, the best first
+        #: arms that may answer if the drawn arm fails, the best first
         self._others: list[ArmName] = []
         #: whether a reader has received a part of the answer
         self.has_content = False
 
     @property
     def longest_s(self) -> float:
-        """Seconds after which the arm is abandoned."""
+        """Seconds after which a run of the arm is abandoned."""
         assert self._budget.seconds is not None  # the settings have a number
         return self._budget.seconds + MARGIN_S
 
     @property
     def log_extra(self) -> dict[str, str]:
-        """Fields of log lines about this job."""
         return {"action": "answer", "decision": self.decision.id, "arm": self.decision.arm}
 
     def bound(self) -> contextlib.AbstractContextManager[None]:
@@ -127,9 +125,7 @@ class AnswerJob:
         return bound(request=request if isinstance(request, str) else None, decision=self.decision.id, trace=trace)
 
     def run_here(self) -> ActiveRun | None:
-        """Run the arm unless the decision is cancelled, and store the Outcome. Returns the run of a successor claimed
-        here.
-        """
+        """Run the arm unless the decision is cancelled, and store the Outcome. Returns as `finish`."""
         with self.bound():
             try:
                 outcome = self.unrun() or self._run_arm()
@@ -141,13 +137,13 @@ class AnswerJob:
             return self.finish(outcome)
 
     def give_back(self) -> None:
-        """Release the claim, since this process ends."""
+        """Release the claim, because this process ends."""
         self.context.queue.give_back(self.decision.id)
         self.context.notifier.request_answers([self.decision.id])
         log.info("not answered, since this process ends; another one takes it", extra=self.log_extra)
 
     def unrun(self) -> Outcome | None:
-        """The outcome of a decision that must not run: cancelled, or tried too often. None if it should run."""
+        """The outcome of a decision that was cancelled or tried too often; None if it should run."""
         if self._cancelled:
             key = self.decision.id
             return unrun_outcome(key, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
@@ -158,7 +154,7 @@ class AnswerJob:
         return bool(self._others) and not self.has_content and may_hand_over(outcome)
 
     def finish(self, outcome: Outcome) -> ActiveRun | None:
-        """Store the Outcome; blocks. If another arm takes over in this process, its claimed run is returned."""
+        """Store the Outcome; blocks. Returns the run of its successor if another arm takes over in this process."""
         context = self.context
         successor = self._successor(outcome)
         if successor is not None:
@@ -171,7 +167,7 @@ class AnswerJob:
         return self._claimed(successor) if successor is not None and new else None
 
     def _successor(self, outcome: Outcome) -> Decision | None:
-        """A new decision, in which another arm answers the question; None if there is none."""
+        """A new decision by which another arm answers the question; None if no arm takes over."""
         if not self.hands_over(outcome):
             return None
         decision, now = self.decision, time.time()
@@ -193,7 +189,7 @@ class AnswerJob:
         )
 
     def _claimed(self, successor: Decision) -> ActiveRun | None:
-        """Claim this decision and return its run; None if another process claims it, or if this process is ending."""
+        """Claim this decision and return its run; None if another process should run it."""
         context = self.context
         extra = self.log_extra | {"action": "failover", "next": successor.arm}
         extra["reason"] = str(link_of(successor.query.request)["reason"])
@@ -229,7 +225,7 @@ class AnswerJob:
                 self.has_content = writer.has_content
 
     def work(self, arm: LoadedArm, *, reader: AnswerReader | None) -> Coroutine[Any, Any, Outcome]:
-        """The run of the arm, within its span. reader: receives the answer while it is generated."""
+        """The run of the arm, traced as a span. reader: receives the answer while it is generated."""
         context, decision = self.context, self.decision
         chat = self.run.chat
         if isinstance(arm.strategy, Model | Http):
@@ -259,8 +255,8 @@ class AnswerJob:
         return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
 
     def _keep(self, outcome: Outcome, *, successor: Decision | None) -> bool:
-        """Store the outcome, which was paid for, for up to KEEP_S seconds; once more if the process is ending. True if
-        it is the decision's first outcome. Raises StoreError after that.
+        """Store the outcome, trying again for KEEP_S because it was paid for. Returns whether it is the decision's
+        first outcome. Raises StoreError if the database still fails then.
         """
         context, key = self.context, self.decision.id
 
@@ -272,7 +268,7 @@ class AnswerJob:
             keep = partial(context.store.add_outcome, outcome, successor=successor)
             return insist(keep, seconds=KEEP_S, ending=context.ending, failed=warn)
         except StoreError:
-            # If this process goes on, the try counts: an outcome that is always refused must not be paid for forever.
+            # Otherwise the try counts: an outcome that the database never accepts must not be paid for again and again.
             if context.ending.is_set():
                 with contextlib.suppress(StoreError):
                     context.queue.give_back(key)
@@ -280,7 +276,7 @@ class AnswerJob:
 
 
 def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:
-    """Load an arm that only a policy version has, when it is first drawn; None if there is none."""
+    """Load an arm that only a policy version has, when it is first drawn; None if no version has it."""
     with context.store.database.read() as connection:
         versions = versions_of(connection, base=context.store.label)
     for version in reversed(versions):
@@ -299,7 +295,7 @@ def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:
 
 
 def _end_process(context: Context, *, loop: EventLoop) -> None:
-    """Exit, because nothing on a blocked loop can be cancelled; the supervisor starts a new process."""
+    """Exit, because nothing on a blocked event loop can be cancelled. The supervisor starts a new process."""
     extra = {"action": "blocked", "arms": ",".join(dict.fromkeys(context.active_runs.arms())), "at": loop.position()}
     log.critical("an arm blocks the event loop, so this worker ends; make the arm await what it waits for", extra=extra)
     context.store.database.close()
@@ -310,8 +306,8 @@ def _end_process(context: Context, *, loop: EventLoop) -> None:
 async def traced_run(tracing: Tracing, work: Awaitable[Outcome], *, decision: Decision, attempt: int) -> Outcome:
     """Await the run within a span, and return its outcome.
 
-    attempt: 1 for the first run, whose span is a child of the decision's span. Later runs begin a new trace with a link
-    to the decision, because the caller's trace may be over.
+    attempt: from 1. The span of the first run is a child of the decision's span. Later runs begin a new trace with a
+    link to the decision, because the caller's trace may be over.
     """
     if not tracing.enabled:
         return await work
@@ -396,5 +392,5 @@ class _ArmSpans(Spans):
 
 
 def _messages(*turns: tuple[str, str]) -> str:
-    """Messages as JSON in the form of the OpenTelemetry conventions. turns: (role, text)."""
+    """Messages as JSON in the form of OpenTelemetry's conventions. turns: (role, text)."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in turns])

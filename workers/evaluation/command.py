@@ -1,4 +1,4 @@
-"""`ragbandit evaluate`: run arms on labelled questions, keep every answer, judge them, write the routing table."""
+"""`ragbandit evaluate`: runs arms on labelled questions, stores and judges every answer, writes a routing table."""
 
 import asyncio
 import itertools
@@ -90,8 +90,8 @@ def evaluate(
 
 
 def _judge_loader(settings: Settings, *, family: str, judge: str | None) -> Callable[[], QuizModel] | None:
-    """A function that loads the judge of family "crud", whose prompts are checked now; None for the other families. The
-    environment overrides our own configuration, but not another one that `judge` names.
+    """A function that loads the judge of family "crud", whose prompts are checked now; None for the other families.
+    judge: another configuration file, which the environment does not override.
     """
     runs.check_family(family)
     if family != runs.CRUD:
@@ -112,7 +112,7 @@ def _judge_loader(settings: Settings, *, family: str, judge: str | None) -> Call
 
 
 def _indexed(corpus: Path, *, settings: Settings) -> str:
-    """The name of the corpus's index, which is built unless the same bytes were indexed before."""
+    """The name of the index of this file, which is built unless the same bytes were indexed before."""
     if corpus.is_dir():
         remedy = f"index it: ragbandit index build --corpus {corpus} --index NAME, then give --index NAME"
         raise InvalidInput(f"{corpus} is a folder", field="corpus", remedy=remedy)
@@ -136,7 +136,7 @@ def _run(
     answers: runs.Answers,
     concurrency: int,
 ) -> results.Answered:
-    """The answers of each arm, in the order of the questions. After Ctrl-C the answers so far stay stored."""
+    """Run all arms whose answers are not stored. Returns arm -> answers. After Ctrl-C the answers so far are stored."""
     with errors.status("loading the models"):
         loaded = ArmLoader(settings).load(arms)
     bench = runs.Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget), answers=answers)
@@ -174,7 +174,7 @@ def _quiz(
     answers: runs.Answers,
     concurrency: int,
 ) -> results.Qualities:
-    """Let the judge score all answers, and close it. After Ctrl-C, finished scores are in the judge's cache."""
+    """Let the judge score all answers, and close it. After Ctrl-C the scores so far are in the judge's cache."""
     cut = chinese_words()
     by_question: dict[int, dict[str, results.AnswerQuality]] = {}
     with bars(errors) as progress, interruptible(_stopped(answers)):
@@ -204,14 +204,14 @@ def _with_features(
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write the records as JSONL: the whole file or nothing."""
+    """Write the records as JSONL. The file is replaced when all of them are written."""
     with new_lines(path) as out:
         for record in records:
             out.write(line_of(dict(record)) + b"\n")
 
 
 def _check_usable(lines: Sequence[results.Line]) -> None:
-    """End the command with 1 if a strategy has only failures, or only missing scores: nobody should learn its zeros."""
+    """End the command with 1 if a strategy has only failures, or no scores: nothing should learn from these zeros."""
     failed = [line["strategy"] for line in lines if line["failed"] == line["questions"]]
     unjudged = [line["strategy"] for line in lines if len(line["unjudged"]) == line["questions"]]
     for names, fault in (

@@ -1,7 +1,8 @@
 """Paired runs: several arms answer the same questions, until the verdict is known or the budget is spent.
 
-All arms answer the first questions; after that an arm leaves as soon as it is the best for no use (`Race`). A question
-is scored when all arms of the race have answered it, by its right answers or by the judge.
+All arms answer the first questions. After that an arm leaves when there is strong evidence that others are better at
+every cost weight and for every kind of question (`Race`). When all other arms have answered a question, it is scored by
+its right answers or by the judge.
 """
 
 import asyncio
@@ -29,23 +30,24 @@ from ragbandit.workers.evaluation.results import labelled_quality, log_record, q
 from ragbandit.workers.evaluation.runs import Bench, LabelledQuestion, StoredAnswer, Work, in_parallel
 from ragbandit.workers.judge.checks import JudgeOfArm
 
-#: number of questions at the first look at the verdict; it doubles for each further look
+#: number of questions before the first look at the verdict; it doubles for each further look
 FIRST_LOOK: Final = 50
-#: most clusters of questions without data sets, and least mean size of a cluster
+#: most clusters of questions, if data sets do not define the kinds
 _KINDS: Final = 4
+#: smallest mean size of a cluster
 _OF_A_KIND: Final = 25
-#: most data sets that count as kinds
+#: if there are more data sets, they do not define the kinds of questions
 _MOST_DATASETS: Final = 8
 
 
 def looks(questions: int) -> tuple[int, ...]:
-    """The numbers of questions after which the verdict is looked at, in a run over `questions` questions."""
+    """The numbers of questions after which the verdict is looked at. questions: number of the whole run."""
     count = max(0, math.ceil(math.log2(max(1, questions / FIRST_LOOK))))
     return tuple(FIRST_LOOK * 2**number for number in range(count))
 
 
 def shared_confidence(questions: int) -> float:
-    """Confidence of each look in a run over `questions` questions: all looks share the error (Bonferroni)."""
+    """Confidence of each look at the verdict, since all looks of a run share the error probability (Bonferroni)."""
     return 1.0 - (1.0 - CONFIDENCE) / (len(looks(questions)) + 1)
 
 
@@ -71,18 +73,19 @@ def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> 
 LEAST: Final = 12
 #: stakes of the bets, as shares of the largest stake that cannot lose the whole capital
 _STAKES: Final = np.array([0.1, 0.3, 0.6, 0.9])
-#: most probability that an arm leaves although it is the best for some use
+#: largest probability that an arm leaves although it is the best at some cost weight for some kind of question
 ALPHA: Final = 0.05
 
 
 class Race:
     """The arms that are still in the race, and the number of questions after which each other arm left.
 
-    A use is a cost weight together with a kind of question, or with all questions. An arm leaves when it is the best
-    for no use. The test bets on the rewards of its rivals minus its own (Waudby-Smith and Ramdas 2023, "Estimating
-    means of bounded random variables by betting"). While the arm is the best, the capital of such a bet is a
-    supermartingale, and so is the average over bets and rivals: a large capital in every use excludes the arm. At any
-    time, an arm that is the best for some use has left with probability at most ALPHA / arms; any such arm, with ALPHA.
+    A use is a cost weight together with one kind of question, or with all questions. An arm leaves when it is the best
+    for no use. The test bets on the reward of each rival minus the arm's reward (Waudby-Smith and Ramdas 2023,
+    "Estimating means of bounded random variables by betting"). If the arm is the best for a use, the capital of each
+    bet is a supermartingale, and so is the average over stakes and rivals. A large average in every use excludes the
+    arm. An arm that is the best for some use ever leaves with probability at most ALPHA / number of arms. The
+    probability that any such arm leaves is at most ALPHA.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class Race:
         self._weights = np.asarray(weights)
         self._bounds = bounds
         self._threshold = np.log(len(arms) / ALPHA)
-        # log capital against "the arm is the best": (weights, kinds and all, rival, arm, stakes)
+        # log capital against "the arm is the best". Shape (weights, kinds and all, rival, arm, stakes)
         self._capital = np.zeros((len(weights), kinds + 1, len(arms), len(arms), len(_STAKES)))
 
     def add(self, *, quality: Mapping[ArmName, float], cost: Mapping[ArmName, float], kind: int = 0) -> None:
@@ -132,7 +135,7 @@ class Race:
 class PairedRun:
     """A run of arms on questions. `records` is valid when `run` ends, also if it raises."""
 
-    #: the questions, without repetitions
+    #: questions, each once
     rows: Sequence[LabelledQuestion]
     #: kind of each question
     kinds: Sequence[int]
@@ -140,33 +143,34 @@ class PairedRun:
     race: Race
     settings: Settings
     family: str
-    #: scores answers to questions without right answers
+    #: scores the answers to questions that have no right answers
     judge: JudgeOfArm | None
     #: most dollars to spend; None without a limit
     budget: float | None
-    #: whether these records suffice for a verdict; called in a thread
+    #: returns whether records suffice for a verdict; called in a thread
     is_known: Callable[[list[dict[str, Json]]], bool]
     progress: Progress
     #: receives warnings, and a message when an arm leaves the race
     warn: Callable[[str], None]
     spent: float = 0.0
-    #: questions without a score of the judge, which count for no arm
+    #: number of questions that count for no arm, because the judge gave no score
     unjudged: int = 0
-    #: why the run ended before the last question
+    #: why the run ended before the last question; None if it did not
     ended: str | None = None
     #: a logged decision for each arm and each question that all arms of the race have answered
     records: list[dict[str, Json]] = field(default_factory=list)
-    #: arm -> failures in this run
+    #: arm -> number of failures in this run
     failures: Counter[ArmName] = field(default_factory=Counter)
     _done: int = 0
-    #: questions with an answer that is not from the file, and the cost of such answers by `reward.cost`
+    #: number of questions with an answer that was not stored before
     _new_questions: int = 0
+    #: total cost of such answers by `reward.cost`
     _new_costs: float = 0.0
     _judge_failed: bool = False
     _looks_done: set[int] = field(default_factory=set)
 
     def finish(self, *, concurrency: int) -> None:
-        """Call `run` in a new event loop, also from a notebook. Ctrl-C ends the run early."""
+        """Call `run` in a new event loop. This also works in a notebook. Ctrl-C ends the run early."""
         try:
             if not _has_event_loop():
                 asyncio.run(self.run(concurrency=concurrency))
@@ -190,7 +194,7 @@ class PairedRun:
                 await self.judge.generator.close()
 
     async def _ask(self, question: tuple[LabelledQuestion, int]) -> None:
-        """Ask the arms of the race one question, unless the file has the answers, and add the question to the race."""
+        """Let the arms of the race answer a question, unless the answers are stored, and add it to the race."""
         row, kind = question
         running = self.race.running
         answers: dict[ArmName, StoredAnswer] = {}
@@ -211,7 +215,7 @@ class PairedRun:
         await self._look()
 
     def _check_costs(self) -> None:
-        """Warn once, after LEAST questions of this run, if the arms report no dollars, or no costs of `reward.cost`."""
+        """Warn once, after LEAST new questions, if the arms report no dollars, or nothing that `reward.cost` charges."""
         if self._new_questions == LEAST and self.budget is not None and self.spent == 0.0:
             remedy = "report dollars (a generator: token_prices)"
             self.warn(f"the answers to {LEAST} questions cost 0 dollars: --budget ends nothing unless arms {remedy}")
@@ -253,7 +257,7 @@ class PairedRun:
             return None
 
     def _enter(self, row: LabelledQuestion, answers: Mapping[ArmName, StoredAnswer], *, kind: int) -> None:
-        """Add a question that all arms of the race have answered to the race and to the records."""
+        """Add a question, which all arms of the race have answered, to the race and to the records."""
         reward = self.settings.reward
         quality = {arm: self._quality(row, answer) for arm, answer in answers.items()}
         self._done += 1

@@ -16,10 +16,11 @@ from ragbandit.router.offline.simulation.measure import while_learning
 from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName
 
-#: most arms on one screen, and most arms if their names need several lines
+#: most arms on one screen
 _ARMS: Final = 6
+#: most arms on one screen if their names need several lines
 _LONG_ARMS: Final = 3
-#: columns of the terminal that the numbers of an arm need
+#: width of the numbers of an arm in the table, characters
 _NUMBERS: Final = 62
 #: most notes on one screen
 _NOTES: Final = 3
@@ -34,7 +35,7 @@ def print_advice(
     console: Console,
     every: bool = False,
 ) -> None:
-    """Print the verdict and its evidence. every: also all arms, intervals, the frontier, and how it was measured."""
+    """Print the verdict and its evidence. every: also print all arms, intervals, the frontier and the method."""
     console.print(escape(advice.sentence), highlight=False, style="bold", soft_wrap=every)
     if advice.verdict == "wrong log":
         console.print("give the probabilities that the arms were drawn with; `ragbandit replay` shows each arm")

@@ -33,17 +33,15 @@ class ServerFailed(NoVerdict):
 
 
 class Suspicious(Exception):
-    """Raised if the answer or a passage seems to address the judge, and such answers are withheld."""
+    """Raised if the answer or a passage seems to address the judge, and `judge.suspicious` is "withhold"."""
 
 
-#: source of the passages: shown by the arm to its model, or found by the judge; None without passages
+#: who found the passages for the judge: the arm, or the judge's own search. None without passages
 PassagesFrom = Literal["arm", "search"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """A score with its reasons and its cost."""
-
     value: float
     #: stored with the feedback: scores and reasons by criterion, number of passages, cost
     facts: Mapping[str, Json]
@@ -51,7 +49,7 @@ class Verdict:
 
 
 class Judge:
-    """Scores answers. All calls of `verdict` come from one event loop."""
+    """Scores answers. Call `verdict` from one event loop only."""
 
     def __init__(
         self,
@@ -63,7 +61,7 @@ class Judge:
         model: str,
         secret: bytes,
     ) -> None:
-        """retriever: searched if the arm showed no passages. model: name of the rater. secret: makes the mark in the
+        """retriever: finds passages if the arm showed none. model: name of the rater. secret: makes the mark in the
         prompt unpredictable, because callers may choose the id of a decision.
         """
         self.settings = settings
@@ -113,7 +111,6 @@ class Judge:
         return Verdict(value=value, facts=stored, spent=spent)
 
     async def close(self) -> None:
-        """Close the model and the retriever."""
         await self._retriever.close()
         await self.generator.close()
 
@@ -132,7 +129,7 @@ class Judge:
         return completion
 
     async def _passages(self, decision: Decision, *, outcome: Outcome) -> tuple[tuple[Passage, ...], PassagesFrom]:
-        """The passages that the arm showed its model, cut at `log.source_chars`; if there are none, search for some."""
+        """The passages that the arm showed its model, cut at `log.source_chars`. If it showed none, search for some."""
         limit = self.settings.passages
         sources = [source for source in outcome.sources if source.text][:limit]
         if sources:
@@ -147,7 +144,7 @@ class Judge:
 
 
 def _spent(completion: Completion) -> Spent:
-    """The cost of a call; none for a reply from the cache, which has the seconds of the first call."""
+    """The cost of a call. A reply from the cache, which has `seconds`, costs nothing."""
     return Spent() if completion.seconds is not None else _cost_of(completion)
 
 

@@ -1,4 +1,4 @@
-"""Wiring of retrievers: from settings to a retriever, which is opened, built or described, and to its reranker."""
+"""Opens, builds and describes retrievers by their settings, with their rerankers."""
 
 import asyncio
 import importlib.util
@@ -28,12 +28,12 @@ from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedR
 if TYPE_CHECKING:
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
-#: the setting, for messages
+#: name of the setting in errors
 _RERANK = "retriever.rerank"
 
-#: reads all passages, at every call again
+#: reads all passages; every call begins with the first one
 Rows = Callable[[], Iterable[Passage]]
-#: is called with the number of passages done
+#: receives the number of passages indexed so far
 CountDone = Callable[[int], None]
 #: description of an index
 Facts = dict[str, Json]
@@ -41,14 +41,14 @@ Facts = dict[str, Json]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """The operations on the retriever of some settings. All raise ConfigError if the settings are wrong."""
+    """The operations on a configured retriever. All raise ConfigError if the settings are wrong."""
 
     open: Callable[[], Retriever]
     #: builds the index, and returns its description
     build: Callable[[Rows, CountDone], Facts]
-    #: describes the present index
+    #: returns the description of the index
     read: Callable[[], Facts]
-    #: place of the index: a folder, or a server with the index name
+    #: place of the index: {"folder"}, or an address with the name of the index there
     location: Facts = field(default_factory=dict)
 
     def built(self, rows: Rows, progress: CountDone) -> Facts:
@@ -56,7 +56,6 @@ class Kind:
         return {**self.location, **self.build(rows, progress)}
 
     def info(self) -> Facts:
-        """The place and the description of the index."""
         return {**self.location, **self.read()}
 
 
@@ -71,7 +70,7 @@ def make_retriever(settings: Settings) -> Retriever:
 
 
 def open_retriever(settings: Settings, name: str) -> Retriever:
-    """`make_retriever` for the retriever with this name. Errors name its section of the settings."""
+    """Call `make_retriever` for the retriever with this name. Errors name its section of the settings."""
     with errors_of(section_of("retriever", name), kind="retriever"):
         return make_retriever(with_retriever(settings, name))
 
@@ -88,7 +87,7 @@ def check_reranker(settings: Settings) -> None:
 
 
 def _user_part(path: str, *, where: str, methods: Iterable[str], remedy: str) -> Any:
-    """Make an object by a class or function of the user. Raises ConfigError unless it has a name and these methods."""
+    """Make an object by the user's class or function. Raises ConfigError unless it has a name and these methods."""
     factory = import_class(path, where=where)
     try:
         part = factory()
@@ -127,14 +126,13 @@ def _short(model: str) -> str:
 
 
 def kind_of(settings: Settings) -> Kind:
-    """The operations on the configured retriever. Raises ConfigError with the known names for an unknown one."""
+    """The operations on the configured retriever. Raises ConfigError for an unknown name."""
     name = settings.retriever.name
     if ":" in name:
         return _user_kind(settings)
     if name not in RETRIEVERS:
-        raise ConfigError(
-            f"{name!r} is unknown", field="retriever.name", remedy=f"known: {', '.join(sorted(RETRIEVERS))}"
-        )
+        remedy = f"known: {', '.join(sorted(RETRIEVERS))}"
+        raise ConfigError(f"{name!r} is unknown", field="retriever.name", remedy=remedy)
     return RETRIEVERS[name](settings)
 
 
@@ -154,7 +152,7 @@ def _user_kind(settings: Settings) -> Kind:
 
 
 def with_retriever(settings: Settings, name: str) -> Settings:
-    """A copy of the settings in which `retriever` is the retriever of this name."""
+    """A copy of the settings in which `retriever` has the settings of the retriever with this name."""
     return settings.model_copy(update={"retriever": settings.named_retrievers[name]})
 
 
@@ -172,7 +170,7 @@ def with_choice(settings: Settings, *, retriever: str | None = None, index: str 
 
 
 def index_folder(settings: Settings, *, name: str | None = None) -> Path:
-    """The folder of a bm25 index: of the configured one, or of another by name or absolute path."""
+    """The folder of a bm25 index. name: its name or absolute path; the default is the configured index."""
     folder = Path(name or settings.retriever.index)
     return folder if folder.is_absolute() else Path(settings.data_dir).absolute() / "indexes" / folder
 
@@ -265,7 +263,7 @@ def _vectors(settings: Settings, kind: Callable[..., DatabaseRetriever], *, loca
 
 
 def _database(settings: Settings, make: Callable[[], DatabaseRetriever], *, location: Facts, encodes: bool) -> Kind:
-    """encodes: whether passages have vectors, made with `retriever.model`."""
+    """encodes: whether `retriever.model` makes vectors of the passages."""
 
     def encoder() -> "SentenceEncoder | None":
         return _encoder(settings.retriever.model) if encodes else None
@@ -291,7 +289,7 @@ def _hybrid(settings: Settings) -> Kind:
     )
 
 
-#: retriever.name -> the operations on it
+#: retriever.name -> function that returns its `Kind`
 RETRIEVERS: Mapping[str, Callable[[Settings], Kind]] = MappingProxyType(
     {
         "bm25": _bm25,

@@ -129,7 +129,6 @@ def check_reward_check(settings: RewardSettings) -> None:
 
 
 def main() -> None:
-    """Run the child process until the pipe is closed."""
     end_with_parent()
     with suppress(OSError):  # if memory runs out, the kernel should kill this process and not the worker
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

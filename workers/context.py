@@ -32,7 +32,6 @@ from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm, parts_of
 
 log = logging.getLogger("ragbandit.worker")
 
-#: most characters of a rater's name in stored feedback
 LONGEST_RATER: Final = 64
 
 
@@ -59,13 +58,11 @@ class ActiveRuns:
         self._runs: dict[DecisionId, ActiveRun] = {}
 
     def begin(self, run: ActiveRun) -> ActiveRun:
-        """Add a run, and return it."""
         with self._lock:
             self._runs[run.decision_id] = run
         return run
 
     def begin_claimed(self, job: ClaimedDecision) -> ActiveRun:
-        """Make and add the run of a decision from the answer queue."""
         return self.begin(ActiveRun(decision_id=job.decision_id, tries=job.tries, arm=job.arm, chat=job.chat))
 
     @contextmanager
@@ -102,8 +99,6 @@ class ActiveRuns:
 
 
 class Scorer:
-    """Scores the answers of a queue."""
-
     def __init__(
         self, queue: ScoreQueue, *, source: FeedbackSource, rater: str, rule: str, facts: Mapping[str, Json]
     ) -> None:
@@ -117,13 +112,10 @@ class Scorer:
 
     @property
     def paused(self) -> bool:
-        """Whether no answer should be claimed now."""
         return False
 
 
 class Checking(Scorer):
-    """Scores answers with the function of `reward.check`, which runs in its own process."""
-
     def __init__(self, settings: RewardSettings, *, store: DecisionStore) -> None:
         check = str(settings.check)
         queue = ScoreQueue(store, kind="check", attempts=CHECK_ATTEMPTS, expire_s=CHECK_EXPIRE_S)
@@ -141,7 +133,6 @@ class Judging(Scorer):
         #: time limit of one judgement, seconds; `judge.seconds` limits only the call of its model
         self.longest_s = judge.settings.seconds + 5.0
         self._lock = threading.Lock()
-        #: consecutive failures
         self._failures = 0
         #: time.monotonic() at the end of the pause
         self._paused_until = 0.0
@@ -164,7 +155,6 @@ class Judging(Scorer):
         self._outage.failed(error)
 
     def worked(self) -> None:
-        """End the pause, because the model replied."""
         with self._lock:
             self._failures, self._paused_until = 0, 0.0
         self._outage.ended()
@@ -183,9 +173,7 @@ class Context:
     loader: ArmLoader = field(init=False)
     #: event loop of the arms and of the judge; None if this process has neither
     loop: EventLoop | None = None
-    #: None unless this process serves the queue `judge`
     judging: Judging | None = None
-    #: None unless this process learns and `reward.check` is set
     checking: Checking | None = None
     #: sends answers to their readers while they are generated; None if this process does not answer
     streams: StreamWriter | None = None
@@ -204,7 +192,6 @@ class Context:
     )
     #: time.monotonic() when the learner last looked for something to learn
     looked_at: float = 0.0
-    #: wakes the learners of policy versions
     wake_versions: Callable[[], None] = lambda: None
     notifier: Notifier = field(init=False)
     queue: AnswerQueue = field(init=False)

@@ -73,12 +73,9 @@ def _siblings(models: Mapping[str, Model]) -> tuple[Model, ...]:
     return max(pairs, key=lambda pair: pair[1].created, default=())
 
 
-#: paths that are tried if the user names no documents
 _USUAL_DOCUMENTS: Final = ("docs", "documents", "corpus.jsonl")
-#: packages that the local model needs
 _LOCAL: Final = ("torch", "transformers")
 
-#: params of an arm or settings of a generator
 Params = dict[str, Any]
 
 
@@ -93,9 +90,7 @@ class Surroundings:
     server: ModelServer | None = None
     #: chosen models of the server, the small one first
     models: tuple[Model, ...] = ()
-    #: reason for the choice of the models
     picked: str = ""
-    #: whether the packages of the local model are installed
     local: bool = False
     #: (name, description) of a bm25 index
     index: tuple[str, str] | None = None
@@ -192,8 +187,6 @@ Prices = Sequence[Mapping[str, float]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Sections of the configuration file with the reason for them, `why`."""
-
     topic: str
     why: str
     sections: dict[str, Any]
@@ -355,7 +348,6 @@ def _why_arms(here: Surroundings, arms: dict[str, Params]) -> str:
 
 
 def _incumbent(arms: dict[str, Params]) -> Choice:
-    """The incumbent: the arm that searches once with the larger model, else the first arm."""
     usual = ("single_step_large", "single_step", "large", *arms)
     incumbent = next(name for name in usual if name in arms)
     harm = Settings().policy.harm

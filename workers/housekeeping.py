@@ -12,7 +12,6 @@ from ragbandit.router.queue.streams import STREAM_NEWS
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving import pending
-from ragbandit.router.serving.pending import recover
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.inheritance import is_inheriting, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -31,8 +30,7 @@ from ragbandit.workers.threads import insist
 
 log = logging.getLogger("ragbandit.worker")
 
-#: states of policy versions that learn
-_LEARNING: Final = frozenset({"shadow", "canary", "paused", "champion"})
+_LEARNING_STATES: Final = frozenset({"shadow", "canary", "paused", "champion"})
 #: most versions that learn at the same time
 MOST: Final = 32
 #: time for which a learner tries again while the store fails, seconds
@@ -84,7 +82,7 @@ def learning_versions(versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
     """The versions that learn in their own ledger, the champion first. The last former champion keeps learning."""
     former = [version for version in versions if version.state == "retired" and version.former == "champion"]
     last = max(former, key=lambda version: version.since, default=None)
-    learning = [v for v in versions if v.label != v.base and (v.state in _LEARNING or v is last)]
+    learning = [v for v in versions if v.label != v.base and (v.state in _LEARNING_STATES or v is last)]
     return sorted(learning, key=lambda v: (v.state != "champion", v.state != "canary", v.since))[:MOST]
 
 
@@ -124,9 +122,8 @@ def version_learning(context: Context) -> Routine:
 def _versions(context: Context) -> list[PolicyVersion]:
     base = context.store.label
     with context.store.database.read() as connection:
-        if not control_of(connection, base=base).revision:  # there has never been a version
-            return []
-        return versions_of(connection, base=base)
+        has_versions = control_of(connection, base=base).revision > 0
+        return versions_of(connection, base=base) if has_versions else []
 
 
 def _retired(context: Context, version: PolicyVersion) -> bool:
@@ -151,8 +148,7 @@ def _retired(context: Context, version: PolicyVersion) -> bool:
 class _VersionLearner(Routine):
     def __init__(self, context: Context, version: PolicyVersion) -> None:
         chore = f"learn for the version {version.name!r} (ragbandit policy show {version.name})"
-        interval = context.settings.workers.sweep_interval_s
-        super().__init__(chore, self._learn, every_s=interval)
+        super().__init__(chore, self._learn, every_s=context.settings.workers.sweep_interval_s)
         self._context, self._version = context, version
         self._ledger = Ledger(context.store.database, label=version.label)
         self._learner: Learner | None = None
@@ -217,7 +213,7 @@ def routines_of(context: Context) -> list[Routine]:
     evaluator = Evaluator(database, settings=settings)
 
     def wake_again() -> None:
-        recover(database, jobs=context.jobs, settings=settings, now=steady_clock().now())
+        pending.recover(database, jobs=context.jobs, settings=settings, now=steady_clock().now())
 
     def extend_totals() -> float:
         return TOTALS_STEP_S if extender.extend(seconds=TOTALS_STEP_S) else TOTALS_S
@@ -240,7 +236,6 @@ def routines_of(context: Context) -> list[Routine]:
 
 
 def checking_routine(context: Context) -> Routine:
-    """The thread that scores answers with `reward.check`, one at a time."""
     context.checking = checking = Checking(context.settings.reward, store=context.store)
     check, close = partial(check_answers, context), checking.process.end
     return Routine("check answers", check, every_s=1.0, at_end=close).start()

@@ -120,7 +120,6 @@ class InlineAnswers:
         return self._context.active_runs.stop(decision_id)
 
     def close(self) -> None:
-        """Cancel all runs, release their claims, and close the arms' connections."""
         self._context.ending.set()
         if self._loop is not None and not self._loop.is_closed() and self._loop.is_running():
             asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(CLOSE_S)

@@ -27,7 +27,6 @@ _OTHER_USES: Final = re.compile(
 )
 #: plausible context lengths, tokens; other numbers count as unknown
 _LEAST_CONTEXT, _MOST_CONTEXT = 256, 1e9
-#: most models that a message names
 MOST_NAMED: Final = 20
 
 
@@ -119,7 +118,6 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-#: possible keys of a model's name in a row
 _NAMES: Final = ("id", "name", "model")
 #: possible keys of the context length in tokens: first the length that is served, then the model's longest
 _CONTEXTS: Final = (

@@ -92,7 +92,6 @@ def _judge_retriever(settings: Settings) -> Retriever:
 
 log = logging.getLogger("ragbandit.worker")
 
-#: seconds between two touches of the heartbeat file
 BEAT_S: Final = 5.0
 QUEUES = ("answer", "judge", "learn")
 
@@ -183,7 +182,6 @@ def _close(context: Context, database: Database) -> None:
 
 
 def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:
-    """The threads that do the jobs of a queue. They are not started yet."""
     sweep_s = context.settings.workers.sweep_interval_s
     looks: dict[str, tuple[Callable[[bool], Job | None], float]] = {
         "answer": (lambda _woken: tasks.next_answer(context), LOOK_S),
@@ -276,7 +274,6 @@ class Supervisor:
         self._lock: IO[bytes] | None = None
 
     def start(self) -> None:
-        """Start Redis and all children. `wait_ready` waits for them."""
         for name in ("port", "admin_port"):
             if getattr(self.settings.server, name) == 0:
                 message = "port 0 lets the system choose one, and clients would not know it"

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ragbandit.router.api.security.budgets import stopped_until
 from ragbandit.router.storage.access.spending import book, spenders_of
+from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.judgements import Refused, ScoreJob, Spent
 from ragbandit.router.storage.rows.outcome_rows import drawn_for
 from ragbandit.router.telemetry.tracing import carrier_of, record_evaluation
@@ -23,10 +24,6 @@ from ragbandit.workers.check_process import CheckFailed
 from ragbandit.workers.context import ActiveRun, Checking, Context, Judging, Scorer
 from ragbandit.workers.judge.judge import NoVerdict, ServerFailed, Suspicious, Verdict
 from ragbandit.workers.threads import insist
-
-if TYPE_CHECKING:
-    from ragbandit.router.storage.decisions.store import DecisionRecord
-
 
 log = logging.getLogger("ragbandit.judge")
 
@@ -85,7 +82,7 @@ def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) ->
             _keep(context, scorer, job, record=record, verdict=verdict)
 
 
-def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: "DecisionRecord", verdict: Verdict) -> None:
+def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: DecisionRecord, verdict: Verdict) -> None:
     """Store a score, trying for KEEP_S seconds, because it may have cost money."""
     shared = dict[str, Json]()
     if isinstance(scorer, Judging):
@@ -106,13 +103,12 @@ def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: "DecisionR
     if receipt is not None:
         carrier = carrier_of(record.decision.query.request)
         record_evaluation(context.tracing, feedback, late=receipt.late, carrier=carrier)
-        extra = {"action": scorer.queue.kind, "decision": job.decision_id, "score": feedback.value}
-        log.info("scored", extra=extra)
+        log.info("scored", extra={"action": scorer.queue.kind, "decision": job.decision_id, "score": feedback.value})
         context.notifier.notify_learner()
 
 
 def _judged(
-    context: Context, judging: Judging, job: ScoreJob, *, record: "DecisionRecord", outcome: Outcome
+    context: Context, judging: Judging, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome
 ) -> Verdict | None:
     """The judge's verdict, with its cost booked. None if this attempt fails; the failure is stored."""
     query, queue = record.decision.query, judging.queue
@@ -155,7 +151,7 @@ def _judged(
     return verdict
 
 
-def _checked(checking: Checking, job: ScoreJob, *, record: "DecisionRecord", outcome: Outcome) -> Verdict | None:
+def _checked(checking: Checking, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome) -> Verdict | None:
     """The score of the check; None if it gives no score or fails, which is stored."""
     question, began = record.decision.query.text, time.monotonic()
     try:

@@ -106,12 +106,10 @@ class AnswerJob:
         self._cancelled = cancelled
         #: arms that may answer if the drawn arm fails, the best first
         self._others: list[ArmName] = []
-        #: whether a reader has received a part of the answer
         self.has_content = False
 
     @property
     def longest_s(self) -> float:
-        """Seconds after which a run of the arm is abandoned."""
         assert self._budget.seconds is not None  # the settings have a number
         return self._budget.seconds + MARGIN_S
 
@@ -137,7 +135,6 @@ class AnswerJob:
             return self.finish(outcome)
 
     def give_back(self) -> None:
-        """Release the claim, because this process ends."""
         self.context.queue.give_back(self.decision.id)
         self.context.notifier.request_answers([self.decision.id])
         log.info("not answered, since this process ends; another one takes it", extra=self.log_extra)
@@ -150,7 +147,6 @@ class AnswerJob:
         return self._given_up() if self.run.tries >= MAX_TRIES else None
 
     def hands_over(self, outcome: Outcome) -> bool:
-        """Whether another arm may answer after this outcome."""
         return bool(self._others) and not self.has_content and may_hand_over(outcome)
 
     def finish(self, outcome: Outcome) -> ActiveRun | None:

@@ -14,16 +14,12 @@ import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from ragbandit.router.queue.jobs import WAKE_UPS
+from ragbandit.router.queue.jobs import WAKE_UPS, RedisJobs
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.shared.errors import QueueError, SnapshotError, StoreError
 from ragbandit.shared.outbound import back_off
-
-if TYPE_CHECKING:
-    from ragbandit.router.queue.jobs import RedisJobs
-
 
 Reply = TypeVar("Reply")
 
@@ -141,11 +137,10 @@ class Consumer:
     threads: int
     #: claims a job; returns None if there is none. Argument: whether a wake-up came. Called by one thread at a time
     look: Callable[[bool], Job | None]
-    jobs: "RedisJobs"
+    jobs: RedisJobs
     stopping: threading.Event
     #: interval of `look` while no wake-up comes, seconds
     every_s: float = LOOK_S
-    #: number of threads that are doing a job
     busy: int = 0
     #: the first call of `look` counts as woken, because jobs may be older than this process
     _is_first_look: bool = True
@@ -241,10 +236,10 @@ class Consumer:
 def wait_for_signal(consumers: Sequence[Consumer], signals: "Signals", *, cut_off: Callable[[], None]) -> None:
     """Wait until all threads have ended. The first signal stops them; a second one also calls cut_off."""
 
-    def ended(timeout_s: float) -> bool:
-        return all(consumer.wait(timeout_s) for consumer in consumers)
+    def ended() -> bool:
+        return all(consumer.wait(0.1) for consumer in consumers)
 
-    while not ended(0.1):
+    while not ended():
         if signals.first:
             for consumer in consumers:
                 consumer.stopping.set()
@@ -252,7 +247,7 @@ def wait_for_signal(consumers: Sequence[Consumer], signals: "Signals", *, cut_of
             log.warning("second signal: runs under way are cut off", extra={"action": "cut_off"})
             give_up = time.monotonic() + FAREWELL_S
             cut_off()
-            while not ended(0.1) and time.monotonic() < give_up:
+            while not ended() and time.monotonic() < give_up:
                 cut_off()  # a thread may have begun a run in the meantime
             return
 

@@ -49,7 +49,6 @@ from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm
 
 #: `WarmRows.origin` of rows that were read from the store
 STORE: Final = "store"
-#: verdict -> exit code
 EXITS: Final = {"route": 0, "wrong log": 2, "fix": 3, "not enough": 4}
 
 
@@ -164,7 +163,6 @@ class RunOptions:
 def advise_pipelines(
     pipelines: Pipelines, questions: Questions, *, router: Router, budget: float | None, family: str, apply: bool
 ) -> Advice:
-    """The implementation of `Router.advise`."""
     checked_type(pipelines, Mapping, field="pipelines", wanted="a mapping of names to functions")
     budget = None if budget is None else checked_number(budget, field="budget")
     settings = router.settings
@@ -192,7 +190,6 @@ class _Sources:
     settings: Settings
     ask: Ask
     progress: Progress
-    #: receives the warnings of a run
     warn: Callable[[str], None] = _print_warning
     #: its encoder is used; None if the configured encoder should be loaded
     router: Router | None = None
@@ -316,7 +313,6 @@ def _check_configured(names: Sequence[str], *, settings: Settings, source: str) 
 
 
 def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
-    """Notes on the incumbent, on features, and on differences between the configured arms and those of the rows."""
     notes = []
     incumbent = settings.policy.incumbent
     if incumbent is not None:

@@ -34,7 +34,6 @@ from ragbandit.workers.judge.checks import JudgeOfArm
 FIRST_LOOK: Final = 50
 #: most clusters of questions, if data sets do not define the kinds
 _KINDS: Final = 4
-#: smallest mean size of a cluster
 _OF_A_KIND: Final = 25
 #: if there are more data sets, they do not define the kinds of questions
 _MOST_DATASETS: Final = 8
@@ -135,22 +134,18 @@ class Race:
 class PairedRun:
     """A run of arms on questions. `records` is valid when `run` ends, also if it raises."""
 
-    #: questions, each once
     rows: Sequence[LabelledQuestion]
-    #: kind of each question
     kinds: Sequence[int]
     bench: Bench
     race: Race
     settings: Settings
     family: str
-    #: scores the answers to questions that have no right answers
     judge: JudgeOfArm | None
-    #: most dollars to spend; None without a limit
+    #: dollars
     budget: float | None
     #: returns whether records suffice for a verdict; called in a thread
     is_known: Callable[[list[dict[str, Json]]], bool]
     progress: Progress
-    #: receives warnings, and a message when an arm leaves the race
     warn: Callable[[str], None]
     spent: float = 0.0
     #: number of questions that count for no arm, because the judge gave no score
@@ -159,7 +154,6 @@ class PairedRun:
     ended: str | None = None
     #: a logged decision for each arm and each question that all arms of the race have answered
     records: list[dict[str, Json]] = field(default_factory=list)
-    #: arm -> number of failures in this run
     failures: Counter[ArmName] = field(default_factory=Counter)
     _done: int = 0
     #: number of questions with an answer that was not stored before
@@ -172,10 +166,15 @@ class PairedRun:
     def finish(self, *, concurrency: int) -> None:
         """Call `run` in a new event loop. This also works in a notebook. Ctrl-C ends the run early."""
         try:
-            if not _has_event_loop():
+            asyncio.get_running_loop()
+            has_loop = True
+        except RuntimeError:
+            has_loop = False
+        try:
+            if not has_loop:
                 asyncio.run(self.run(concurrency=concurrency))
                 return
-            with ThreadPoolExecutor(1) as pool:
+            with ThreadPoolExecutor(1) as pool:  # a thread that runs a loop cannot run a second one
                 pool.submit(asyncio.run, self.run(concurrency=concurrency)).result()
         except KeyboardInterrupt:
             self.ended = "Ctrl-C"
@@ -215,11 +214,13 @@ class PairedRun:
         await self._look()
 
     def _check_costs(self) -> None:
-        """Warn once, after LEAST new questions, if the arms report no dollars, or nothing that `reward.cost` charges."""
-        if self._new_questions == LEAST and self.budget is not None and self.spent == 0.0:
+        """Warn once, after LEAST new questions, if arms report no dollars, or nothing that `reward.cost` charges."""
+        if self._new_questions != LEAST:
+            return
+        if self.budget is not None and self.spent == 0.0:
             remedy = "report dollars (a generator: token_prices)"
             self.warn(f"the answers to {LEAST} questions cost 0 dollars: --budget ends nothing unless arms {remedy}")
-        if self._new_questions == LEAST and self._new_costs == 0.0:
+        if self._new_costs == 0.0:
             terms = ", ".join(self.settings.reward.cost)
             self.warn(f"the answers to {LEAST} questions cost nothing by reward.cost ({terms}): every arm looks free")
 
@@ -240,7 +241,6 @@ class PairedRun:
             self.ended = f"the budget of {self.budget:g} dollars is spent"
 
     async def _judged(self, row: LabelledQuestion, outcome: Outcome) -> float | None:
-        """The judge's score of an answer; None if the judge fails."""
         assert self.judge is not None
         sources = [Passage(id=source.id, title=source.title, text=source.text) for source in outcome.sources]
         try:
@@ -257,7 +257,6 @@ class PairedRun:
             return None
 
     def _enter(self, row: LabelledQuestion, answers: Mapping[ArmName, StoredAnswer], *, kind: int) -> None:
-        """Add a question, which all arms of the race have answered, to the race and to the records."""
         reward = self.settings.reward
         quality = {arm: self._quality(row, answer) for arm, answer in answers.items()}
         self._done += 1
@@ -293,16 +292,7 @@ class PairedRun:
                 self.ended = f"the verdict is known after {self.race.questions} questions"
 
 
-def _has_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 def facts_of(run: PairedRun) -> dict[str, Any]:
-    """Facts about the run, for the page and for JSON."""
     return {
         "answered": run.race.questions,
         "of": len(run.rows),

@@ -24,7 +24,6 @@ from ragbandit.workers.judge.rubric import QUIZ_MEASURES, Cut, QuizModel, made_q
 
 #: the arm with Time 1.00: Time is a multiple of the mean seconds of this arm (Adaptive-RAG, section 4)
 TIME_ONE = "single_step"
-#: `reward.quality` -> name of the measure
 _QUALITY = {"exact_match": "exact_match", "f1": "f1", "containment": "accuracy"}
 
 #: arm -> its answers, in the order of the questions
@@ -83,7 +82,6 @@ def _unjudged(error: ArmFailed) -> AnswerQuality:
 def line_of_arm(
     rows: Sequence[LabelledQuestion], *, arm: str, answered: Answered, qualities: Sequence[AnswerQuality]
 ) -> Line:
-    """The means, failures and missing judgements of an arm. qualities: one for each of its answers."""
     answers, reference = answered[arm], answered.get(TIME_ONE)
     means: dict[str, Mean | None] = {}
     for name in qualities[0].measures:
@@ -192,7 +190,6 @@ def quality_of(quality: AnswerQuality, *, reward: RewardSettings) -> float:
     return measures["answered"] * measures["word_f1"] if "answered" in measures else measures[name]
 
 
-#: most failures and most missing judgements that are printed
 MOST_NAMED = 20
 #: measure -> head of its column, as in the papers
 _HEADS = {

@@ -45,7 +45,6 @@ class LabelledQuestion:
     #: the gold text
     reference: str | None = None
     quiz: Quiz | None = None
-    #: name of the data set
     dataset: str | None = None
     #: number of pieces of evidence that the answer needs
     hops: int | None = None
@@ -96,7 +95,6 @@ def _are_texts(values: object) -> bool:
 class StoredAnswer:
     """An answer of an arm to a question, with its cost. Of its quality only a judge's score is stored."""
 
-    #: see `key_of`
     key: str
     arm: str
     question: str
@@ -139,7 +137,6 @@ class Answers:
             raise _unusable(self.file, fault=f"cannot be opened: {error.strerror}") from error
         try:
             self._lock()
-            #: key -> stored answer
             self.found = self._read(resume=resume)
         except BaseException:
             self._stream.close()
@@ -156,7 +153,6 @@ class Answers:
         self.found = {key: stored for key, stored in self.found.items() if not stored.failed}
 
     def add(self, outcome: Outcome, *, work: "Work", score: float | None = None) -> None:
-        """Append the answer to the file, and flush the file."""
         names = [field.name for field in fields(StoredAnswer) if hasattr(outcome, field.name)]
         stored = StoredAnswer(**asdict(work), score=score, **{name: getattr(outcome, name) for name in names})
         try:
@@ -205,8 +201,6 @@ def _unusable(file: Path, *, fault: str) -> InvalidInput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """One arm on one question."""
-
     key: str
     arm: ArmName
     question: str
@@ -240,7 +234,6 @@ async def in_parallel(
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
     arms: Mapping[ArmName, LoadedArm]
-    #: limits of each answer
     budget: Budget
     answers: Answers
 
@@ -255,7 +248,6 @@ class Bench:
         return work
 
     async def answer(self, work: Work) -> Outcome:
-        """Run the arm on the question, and store the outcome, which may be a failure."""
         arm = self.arms[work.arm]
         outcome = await run_strategy(
             arm.strategy,
@@ -273,7 +265,6 @@ class Bench:
             await part.close()
 
 
-#: in a list of names: all arms
 ALL = "all"
 
 

@@ -22,7 +22,6 @@ _ARMS: Final = 6
 _LONG_ARMS: Final = 3
 #: width of the numbers of an arm in the table, characters
 _NUMBERS: Final = 62
-#: most notes on one screen
 _NOTES: Final = 3
 
 

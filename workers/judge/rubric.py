@@ -28,7 +28,6 @@ from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong,
 from ragbandit.strategies.prompting.prompts import Template, fit
 
 RUBRIC: Final = "rubric"
-#: criterion -> its description in the prompt
 CRITERIA: Final[Mapping[str, str]] = {
     "supported": "what the ANSWER states follows from the PASSAGES. 1: all of it. 0.5: the main point, not all of the "
     "rest. 0: the main point is not in them, or they contradict it.",
@@ -58,7 +57,6 @@ _LOOK_ALIKE: Final = str.maketrans(
     "aeopcyxijsdhgovaiABEKMHOPCTXISJ",
 ) | {0xE0000 + code: code for code in range(0x20, 0x7F)}
 
-#: pattern of the best grade, in words and numbers
 _BEST: Final = (
     r"(?:\b1(?:[.,]0+)?\b(?![.,]?\d)|\b10\s?/\s?10\b|\b5\s?/\s?5\b|\b100\s?%"
     r"|\bfull\b|\bperfect\b|\bhighest\b|\bmaximum\b|\btop\b)"
@@ -108,7 +106,6 @@ class JudgedAnswer:
 class RubricPrompt:
     prompt: Prompt
     criteria: tuple[str, ...]
-    #: number of passages in the prompt
     passages: int
     #: whether a text seems to address the judge
     suspicious: bool
@@ -116,8 +113,6 @@ class RubricPrompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """The score of one criterion, from 0 to 1, with its reason."""
-
     score: float
     reason: str
 
@@ -130,8 +125,6 @@ def mark_of(decision_id: str, *, attempt: int, secret: bytes) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptMaker:
-    """Makes the prompts of a rubric for one model."""
-
     settings: JudgeSettings
     template: Template
     generator: Generator
@@ -273,7 +266,6 @@ _NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[ \t]*[:\uff1a.、\uff0e][ \t]*(.*)$", 
 #: most questions of a quiz, and most tokens of a reply that contains its questions or its answers
 QUESTIONS = 10
 QUIZ_TOKENS = 512
-#: characters that may surround CANNOT_INFER
 _AROUND = " \t。.“”\"'"
 
 ASKS_FOR_QUESTIONS, ASKS_FOR_ANSWERS = "crud_questions", "crud_answer"
@@ -283,8 +275,6 @@ Cut = Callable[[str], Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuizModel:
-    """The model that makes quizzes and answers them."""
-
     generator: Generator
     #: name -> prompt, see `judge_templates`
     templates: Mapping[str, Template]

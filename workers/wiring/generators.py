@@ -34,7 +34,6 @@ log = logging.getLogger("ragbandit.arms")
 #: most concurrent questions per process if neither the generator nor workers.concurrency sets a limit
 UNLIMITED_CONCURRENCY = 8
 
-#: generator.name -> required packages
 _PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType({"local": ("torch", "transformers"), "openai": ("openai",)})
 
 
@@ -83,7 +82,6 @@ def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -
 
 
 def model_name(settings: GeneratorSettings) -> str:
-    """The name of the generator in outcomes."""
     return "scripted" if settings.name == "scripted" else settings.model
 
 

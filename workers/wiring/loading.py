@@ -32,7 +32,6 @@ class LoadedArm:
     retriever: Retriever
     #: most concurrent runs per process, counted over all arms with this generator
     most_runs: int
-    #: see generators.WorkerArm.named
     named: Mapping[str, Json] = field(default_factory=dict)
     #: see `generators.generator_version`
     version: str = ""

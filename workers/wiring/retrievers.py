@@ -28,7 +28,6 @@ from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedR
 if TYPE_CHECKING:
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
-#: name of the setting in errors
 _RERANK = "retriever.rerank"
 
 #: reads all passages; every call begins with the first one
@@ -46,7 +45,6 @@ class Kind:
     open: Callable[[], Retriever]
     #: builds the index, and returns its description
     build: Callable[[Rows, CountDone], Facts]
-    #: returns the description of the index
     read: Callable[[], Facts]
     #: place of the index: {"folder"}, or an address with the name of the index there
     location: Facts = field(default_factory=dict)
@@ -303,8 +301,6 @@ RETRIEVERS: Mapping[str, Callable[[Settings], Kind]] = MappingProxyType(
 
 
 def search_once(retriever: Retriever, *, query: str, k: int) -> tuple[Hit, ...]:
-    """Search once, outside an event loop, and close the retriever."""
-
     async def ask() -> tuple[Hit, ...]:
         try:
             return await retriever.search(query, k=k)

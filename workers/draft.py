@@ -27,8 +27,6 @@ from ragbandit.workers.wiring.retrievers import kind_of, with_choice
 
 #: billions of parameters in a model's name, such as "qwen2.5:14b" or "Llama-3.2-3B-Instruct"
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
-#: a model NAME may have a smaller sibling, whose name is NAME with one of these endings
-_SMALLER: Final = ("mini", "small", "lite", "nano")
 
 
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
@@ -67,14 +65,11 @@ def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
 
 
 def _siblings(models: Mapping[str, Model]) -> tuple[Model, ...]:
-    """(smaller sibling, model) for the newest smaller sibling; () if no model has one."""
-    names = [(f"{large}-{ending}", large) for large in models for ending in _SMALLER]
+    """(smaller sibling NAME-mini, model NAME) for the newest smaller sibling; () if no model has one."""
+    names = [(f"{large}-{ending}", large) for large in models for ending in ("mini", "small", "lite", "nano")]
     pairs = [(models[small], models[large]) for small, large in names if small in models]
     return max(pairs, key=lambda pair: pair[1].created, default=())
 
-
-_USUAL_DOCUMENTS: Final = ("docs", "documents", "corpus.jsonl")
-_LOCAL: Final = ("torch", "transformers")
 
 Params = dict[str, Any]
 
@@ -119,7 +114,7 @@ def look_around(
     if wanted and server is None:
         raise ConfigError("no server was found", field="--model", remedy="give its address with --url")
     models, picked = ((), "") if server is None else pick(server, wanted=wanted)
-    local = all(importlib.util.find_spec(name) for name in _LOCAL)
+    local = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
     index = _index(documents, settings=settings) if models or local else None
     return Surroundings(pipelines=arms, server=server, models=models, picked=picked, local=local, index=index)
 
@@ -144,7 +139,8 @@ def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
         for name in sorted(names, key=settings.retriever.index.__ne__):  # the configured one first
             with contextlib.suppress(RagBanditError):  # an index of another kind
                 return name, f"{kind_of(with_choice(settings, index=name)).info()['passages']} passages"
-    documents = named or next((path for path in map(Path, _USUAL_DOCUMENTS) if path.exists()), None)
+    usual = map(Path, ("docs", "documents", "corpus.jsonl"))
+    documents = named or next((path for path in usual if path.exists()), None)
     if documents is None:
         return None
     if not documents.exists():
@@ -165,15 +161,10 @@ WEIGHTS: Final = {
     "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
     "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
-_MISSING: Final = "documents to search (--documents DIR), a model server (--url) or your pipelines (--pipeline)"
 #: share of questions in the holdback
 _HOLDBACK: Final = 0.05
 #: names of OpenAI's reasoning models, which refuse a temperature and stop strings; the generator then stops by itself
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
-_HEAD: Final = (
-    "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit "
-    "validate --all` prints them. Secrets belong in the environment, never here."
-)
 _NO_PRICE: Final = (
     "Until prices are known {who}. Give each generator its price in dollars per million tokens, "
     "token_prices: {{input: ..., output: ...}} (`ragbandit init --price 0.15/0.6`, once for each model). Then charge "
@@ -210,11 +201,14 @@ def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices =
 
 def as_yaml(choices: Sequence[Choice]) -> str:
     """The configuration file, with the reason of each choice as a comment above it."""
-    parts = [_comment(_HEAD)]
+    head = (
+        "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit "
+        "validate --all` prints them. Secrets belong in the environment, never here."
+    )
+    parts = [_comment(head)]
     for choice in choices:
         body = yaml.safe_dump(choice.sections, sort_keys=False, default_flow_style=None, width=110)
-        note = _comment(choice.note) if choice.note else ""
-        parts.append(_comment(choice.why) + (body if choice.sections else "") + note)
+        parts.append(_comment(choice.why) + (body if choice.sections else "") + _comment(choice.note))
     return "\n".join(parts)
 
 
@@ -255,7 +249,8 @@ def _no_server(here: Surroundings) -> Choice:
     elif here.local and not (here.index or here.pipelines):
         why = (
             f"There is one way to answer, {name} from memory (no server answers on the usual ports: {tried}), so there "
-            f"is nothing to route, and your own code answers (/v1/route). Missing: {_MISSING}"
+            "is nothing to route, and your own code answers (/v1/route). Missing: documents to search (--documents "
+            "DIR), a model server (--url) or your pipelines (--pipeline)"
         )
     elif here.local:
         sections = {"generator": {"name": "local", "model": name}}
@@ -290,14 +285,15 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
     preset = {"arms_preset": "chat"} if here.index else {}
     charged = "" if prices else "; no price is known, so steps are charged"
     if len(sections) == 1:
-        why = f"{url}: {names[0]} writes the answers ({here.picked}){charged}{context}"
-        note = "" if prices else _NO_PRICE.format(who="tokens cost nothing")
-        return Choice(topic="model", why=why, sections={"generator": sections[0], **preset}, note=note)
-    why = f"{url}: small is {names[0]}, large is {names[1]} ({here.picked}){charged}{context}"
-    effect = "an answer of the large model costs what one of the small model costs"
+        roles, effect = f"{names[0]} writes the answers", "tokens cost nothing"
+        chosen: Params = {"generator": sections[0]}
+    else:
+        roles = f"small is {names[0]}, large is {names[1]}"
+        effect = "an answer of the large model costs what one of the small model costs"
+        chosen = {"generators": dict(zip(("small", "large"), sections, strict=True))}
+    why = f"{url}: {roles} ({here.picked}){charged}{context}"
     note = "" if prices else _NO_PRICE.format(who=effect)
-    named = dict(zip(("small", "large"), sections, strict=True))
-    return Choice(topic="model", why=why, sections={"generators": named, **preset}, note=note)
+    return Choice(topic="model", why=why, sections={**chosen, **preset}, note=note)
 
 
 def _generator(model: Model, *, url: str, key_env: str) -> Params:

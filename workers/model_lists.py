@@ -18,15 +18,10 @@ from ragbandit.shared.redaction import credentials_in, without_secrets
 #: product -> its default port
 USUAL_PORTS: Final = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}
 OPENAI: Final = "https://api.openai.com/v1"
-#: timeouts for the list of a server that the user named, and of a server on a usual port, seconds
-_NAMED_S: Final = 10.0
-_GUESSED_S: Final = 1.0
 #: parts of the names of models that do not answer questions
 _OTHER_USES: Final = re.compile(
     r"embed|rerank|whisper|tts|dall-e|moderation|image|audio|realtime|transcribe|sora|diffusion|guard", re.IGNORECASE
 )
-#: plausible context lengths, tokens; other numbers count as unknown
-_LEAST_CONTEXT, _MOST_CONTEXT = 256, 1e9
 MOST_NAMED: Final = 20
 
 
@@ -77,9 +72,8 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
         base = httpx.URL(url).copy_with(fragment=None)
         base = base.copy_with(path=base.path.rstrip("/") or "/v1")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        timeout = _NAMED_S if source else _GUESSED_S
         list_url = base.copy_with(path=f"{base.path}/models")
-        response = httpx.get(list_url, headers=headers, timeout=timeout, trust_env=bool(source))
+        response = httpx.get(list_url, headers=headers, timeout=10.0 if source else 1.0, trust_env=bool(source))
         rows, name = _rows(response.raise_for_status().json())
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
@@ -131,12 +125,11 @@ _PARTS: Final = ("meta", "metadata", "top_provider", "limits", "capabilities", "
 
 def _model(row: Mapping[str, Any], *, name: str) -> Model:
     parts = [part for part in (row, *map(row.get, _PARTS)) if isinstance(part, Mapping)]
-    inner = [part.get("limits") for part in parts[1:]]
-    parts += [limits for limits in inner if isinstance(limits, Mapping)]
+    parts += [part["limits"] for part in parts[1:] if isinstance(part.get("limits"), Mapping)]
     contexts = (_number(part.get(key)) for key in _CONTEXTS for part in parts)
     return Model(
         name=name,
-        context_tokens=next((int(tokens) for tokens in contexts if _LEAST_CONTEXT <= tokens <= _MOST_CONTEXT), None),
+        context_tokens=next((int(tokens) for tokens in contexts if 256 <= tokens <= 1e9), None),  # a plausible one
         created=_number(row.get("created")),
         supports=_supports(row),
         price=_price(row.get("pricing")),

@@ -73,18 +73,20 @@ def evaluate(
             stored.forget_failed()
         answered = _run(rows, arms=arms, settings=settings, answers=stored, concurrency=concurrency)
         quiz_model = None if load_judge is None else load_judge()
+        qualities: results.Qualities
         if quiz_model is None:
-            qualities = _labelled_qualities(rows, answered=answered, family=family)
+            qualities = {
+                arm: [results.labelled_quality(row, each, family=family) for row, each in zip(rows, texts, strict=True)]
+                for arm, texts in answered.items()
+            }
         else:
             qualities = _quiz(rows, answered=answered, judge=quiz_model, answers=stored, concurrency=concurrency)
     lines = [results.line_of_arm(rows, arm=arm, answered=answered, qualities=qualities[arm]) for arm in answered]
+    judged: dict[str, Any] = {"answered": answered, "qualities": qualities, "reward": settings.reward}
     if table is not None:
-        write_records(
-            table, results.table_records(rows, answered=answered, qualities=qualities, reward=settings.reward)
-        )
+        write_records(table, results.table_records(rows, **judged))
     if log is not None:
-        records = results.log_records(rows, answered=answered, qualities=qualities, reward=settings.reward)
-        write_records(log, _with_features(records, rows=rows, settings=settings))
+        write_records(log, _with_features(results.log_records(rows, **judged), rows=rows, settings=settings))
     results.show(lines, file=file, judge=None if quiz_model is None else quiz_model.generator.name, as_json=as_json)
     _check_usable(lines)
 
@@ -154,16 +156,6 @@ def _run(
     for item in work:
         answered[item.arm].append(answers.found[item.key])
     return answered
-
-
-def _labelled_qualities(
-    rows: Sequence[runs.LabelledQuestion], *, answered: results.Answered, family: str
-) -> results.Qualities:
-    qualities = {}
-    for arm, stored in answered.items():
-        pairs = zip(rows, stored, strict=True)
-        qualities[arm] = [results.labelled_quality(row, answer, family=family) for row, answer in pairs]
-    return qualities
 
 
 def _quiz(

@@ -32,11 +32,6 @@ from ragbandit.workers.judge.checks import JudgeOfArm
 
 #: number of questions before the first look at the verdict; it doubles for each further look
 FIRST_LOOK: Final = 50
-#: most clusters of questions, if data sets do not define the kinds
-_KINDS: Final = 4
-_OF_A_KIND: Final = 25
-#: if there are more data sets, they do not define the kinds of questions
-_MOST_DATASETS: Final = 8
 
 
 def looks(questions: int) -> tuple[int, ...]:
@@ -51,11 +46,13 @@ def shared_confidence(questions: int) -> float:
 
 
 def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> list[int]:
-    """The kind of each question, from 0: its data set if there are two to eight of them, else a k-means cluster."""
+    """The kind of each question, from 0: its data set if there are two to eight of them, else one of at most four
+    k-means clusters.
+    """
     names = sorted({row.dataset or "" for row in rows})
-    if 2 <= len(names) <= _MOST_DATASETS:
+    if 2 <= len(names) <= 8:
         return [names.index(row.dataset or "") for row in rows]
-    count = min(_KINDS, len(rows) // _OF_A_KIND)
+    count = min(4, len(rows) // 25)
     if features is None or count < 2:
         return [0] * len(rows)
     points = np.asarray(features, dtype=np.float64)
@@ -118,7 +115,7 @@ class Race:
 
     def _leave(self) -> None:
         is_excluded = (self._log_capital() >= self._threshold).all(axis=(0, 1))
-        leaving = [arm for place, arm in enumerate(self.arms) if is_excluded[place] and arm in self.running]
+        leaving = [arm for arm in self.running if is_excluded[self.arms.index(arm)]]
         if len(leaving) < len(self.running):
             self.left |= dict.fromkeys(leaving, self.questions)
             self.running = tuple(arm for arm in self.running if arm not in leaving)
@@ -155,7 +152,6 @@ class PairedRun:
     #: a logged decision for each arm and each question that all arms of the race have answered
     records: list[dict[str, Json]] = field(default_factory=list)
     failures: Counter[ArmName] = field(default_factory=Counter)
-    _done: int = 0
     #: number of questions with an answer that was not stored before
     _new_questions: int = 0
     #: total cost of such answers by `reward.cost`
@@ -195,38 +191,36 @@ class PairedRun:
     async def _ask(self, question: tuple[LabelledQuestion, int]) -> None:
         """Let the arms of the race answer a question, unless the answers are stored, and add it to the race."""
         row, kind = question
-        running = self.race.running
+        stored = self.bench.answers.found
         answers: dict[ArmName, StoredAnswer] = {}
         new_answers: list[StoredAnswer] = []
+        running = self.race.running
         for work in self.bench.work([row]):
             if work.arm not in running:
                 continue
-            if not self._is_stored(row, work):
+            known = stored.get(work.key)
+            if known is None or not (row.answers or known.score is not None or is_blank(known.answer)):
                 await self._answer(row, work)
-                new_answers.append(self.bench.answers.found[work.key])
-            answers[work.arm] = self.bench.answers.found[work.key]
+                new_answers.append(stored[work.key])
+            answers[work.arm] = stored[work.key]
         if new_answers:
-            self._new_questions += 1
-            terms = self.settings.reward.cost
-            self._new_costs += sum(cost_of_terms(answer.steps, answer.cost, terms=terms) for answer in new_answers)
-            self._check_costs()
+            self._check_costs(new_answers)
         self._enter(row, answers, kind=kind)
         await self._look()
 
-    def _check_costs(self) -> None:
+    def _check_costs(self, answers: Sequence[StoredAnswer]) -> None:
         """Warn once, after LEAST new questions, if arms report no dollars, or nothing that `reward.cost` charges."""
+        terms = self.settings.reward.cost
+        self._new_questions += 1
+        self._new_costs += sum(cost_of_terms(answer.steps, answer.cost, terms=terms) for answer in answers)
         if self._new_questions != LEAST:
             return
         if self.budget is not None and self.spent == 0.0:
             remedy = "report dollars (a generator: token_prices)"
             self.warn(f"the answers to {LEAST} questions cost 0 dollars: --budget ends nothing unless arms {remedy}")
         if self._new_costs == 0.0:
-            terms = ", ".join(self.settings.reward.cost)
-            self.warn(f"the answers to {LEAST} questions cost nothing by reward.cost ({terms}): every arm looks free")
-
-    def _is_stored(self, row: LabelledQuestion, work: Work) -> bool:
-        stored = self.bench.answers.found.get(work.key)
-        return stored is not None and bool(row.answers or stored.score is not None or is_blank(stored.answer))
+            names = ", ".join(terms)
+            self.warn(f"the answers to {LEAST} questions cost nothing by reward.cost ({names}): every arm looks free")
 
     async def _answer(self, row: LabelledQuestion, work: Work) -> None:
         outcome = await self.bench.answer(work)
@@ -251,7 +245,7 @@ class PairedRun:
             self.spent += completion.dollars
             return score(completion.text)
         except ArmFailed as error:
-            if not self._judge_failed:  # only the first failure is printed
+            if not self._judge_failed:
                 self.warn(f"the judge gave no score, and the question counts for no arm: {error}")
             self._judge_failed = True
             return None
@@ -259,7 +253,6 @@ class PairedRun:
     def _enter(self, row: LabelledQuestion, answers: Mapping[ArmName, StoredAnswer], *, kind: int) -> None:
         reward = self.settings.reward
         quality = {arm: self._quality(row, answer) for arm, answer in answers.items()}
-        self._done += 1
         scores = {arm: float(score) for arm, score in quality.items() if score is not None}
         if len(scores) < len(answers):
             self.unjudged += 1
@@ -275,7 +268,8 @@ class PairedRun:
             if arm not in self.race.running:
                 self.warn(f"{arm} left the race after {self.race.left[arm]} questions: others are better everywhere")
         running = ", ".join(self.race.running)
-        self.progress(f"questions (in the race: {running}; {self.spent:.4g} dollars)", self._done, len(self.rows))
+        done = self.race.questions + self.unjudged
+        self.progress(f"questions (in the race: {running}; {self.spent:.4g} dollars)", done, len(self.rows))
         if len(self.race.running) == 1 and self.ended is None:
             self.ended = f"only {running} is left in the race"
 

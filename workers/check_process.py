@@ -1,9 +1,7 @@
-"""Check process: runs `reward.check` in a child process, so that a hang, a crash or exhausted memory does not harm the
-worker.
+"""Check process: a child process that runs `reward.check`, so that a hang or crash does not harm the worker.
 
-The child runs `python -m ragbandit.workers.check_process FD`. It reads messages from the pipe FD. The first one is
-{"check", "params", "path"}, and imports the function; all others are the arguments of a call. Each reply is {"value"}
-or {"error"}.
+The child runs `python -m ragbandit.workers.check_process FD`. It reads messages from the pipe FD: first {"check",
+"params", "path"}, which imports the function, then the arguments of each call. Each reply is {"value"} or {"error"}.
 """
 
 import asyncio
@@ -40,9 +38,7 @@ class CheckFailed(ArmFailed):
 
 
 class CheckProcess:
-    """The child process of a check. It starts with the first call, and is killed with its own children if a call takes
-    too long. Calls from several threads run one after another. field: name of the setting in errors.
-    """
+    """Starts with the first call, and is killed if a call takes too long. field: name of the setting in errors."""
 
     def __init__(self, settings: RewardSettings, *, field: str = "reward.check") -> None:
         self.name = str(settings.check)

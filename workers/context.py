@@ -37,8 +37,6 @@ LONGEST_RATER: Final = 64
 
 @dataclass(kw_only=True, slots=True)
 class ActiveRun:
-    """A decision that this process has claimed."""
-
     decision_id: DecisionId
     #: earlier runs of the decision
     tries: int
@@ -88,7 +86,6 @@ class ActiveRuns:
             return list(self._runs)
 
     def most_tries(self) -> int:
-        """Largest number of `tries` among the runs; 0 if nothing runs."""
         with self._lock:
             return max((run.tries for run in self._runs.values()), default=0)
 
@@ -124,8 +121,6 @@ class Checking(Scorer):
 
 
 class Judging(Scorer):
-    """Scores answers with the judge, and pauses after failures of its model."""
-
     def __init__(self, judge: Judge, *, queue: ScoreQueue) -> None:
         stored: dict[str, Json] = {"model": judge.rater, "rubric": judge.rubric}
         super().__init__(queue, source="judge", rater=judge.rater, rule=judge.rubric, facts=stored)
@@ -181,7 +176,6 @@ class Context:
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
     #: set when this process should end, so that it begins nothing new
     ending: threading.Event = field(default_factory=threading.Event)
-    #: logs the begin and the end of an outage of the learner's store
     learning: StoreOutage = field(
         default_factory=lambda: StoreOutage(
             action="learn",

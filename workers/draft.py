@@ -30,9 +30,7 @@ _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNO
 
 
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
-    """Choose one or two models. Returns (models with the small one first, reason). Raises ConfigError if it cannot
-    choose. wanted: names that the user gave.
-    """
+    """Choose one or two models. Returns (models, the small one first; reason). Raises ConfigError if it cannot."""
     models = {model.name: model for model in server.models}
     names = ", ".join(list(models)[:MOST_NAMED]) + (", ..." if len(models) > MOST_NAMED else "")
     unknown = [name for name in wanted if name not in models]
@@ -76,8 +74,6 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """The models, documents and pipelines that can be used to answer."""
-
     #: arm -> params that call a pipeline of another framework
     pipelines: Mapping[str, Params]
     #: why workers cannot run here; "" if they can
@@ -130,9 +126,7 @@ def _pipeline_arm(text: str) -> tuple[str, Params]:
 
 
 def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
-    """(name, description) of an existing index, else of a new index of the documents, or None. named: the user's
-    documents, for which an index is built and errors are raised.
-    """
+    """(name, description) of an existing index, else of a new index of the documents. named: the user's documents."""
     if named is None:
         folder = Path(settings.data_dir).absolute() / "indexes"
         names = sorted({file.parent.name for file in folder.glob("*/index.json")})
@@ -161,7 +155,6 @@ WEIGHTS: Final = {
     "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
     "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
-#: share of questions in the holdback
 _HOLDBACK: Final = 0.05
 #: names of OpenAI's reasoning models, which refuse a temperature and stop strings; the generator then stops by itself
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
@@ -200,7 +193,6 @@ def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices =
 
 
 def as_yaml(choices: Sequence[Choice]) -> str:
-    """The configuration file, with the reason of each choice as a comment above it."""
     head = (
         "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit "
         "validate --all` prints them. Secrets belong in the environment, never here."

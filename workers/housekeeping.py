@@ -40,7 +40,6 @@ GATHER_S: Final = 0.2
 
 
 def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
-    """Returns `learn` without arguments if a wake-up came or the ledger has decisions to learn, else None."""
     if woken:
         context.ending.wait(context.looked_at + GATHER_S - time.monotonic())
     context.looked_at = time.monotonic()
@@ -194,11 +193,7 @@ def handle_notification(context: Context, notification: str) -> None:
 
 
 def routines_of(context: Context) -> list[Routine]:
-    """Start the background threads of this process.
-
-    Every worker stops cancelled runs and renews its claims. A worker that learns also sends lost notifications again,
-    updates the hourly totals, evaluates versions, deletes old decisions, and checks answers.
-    """
+    """Start the background threads of this process. Most of them run only in a process that learns."""
     settings, database = context.settings, context.store.database
     sweep_s = settings.workers.sweep_interval_s
     if context.learner is not None:
@@ -242,7 +237,6 @@ def checking_routine(context: Context) -> Routine:
 
 
 def stop_cancelled(context: Context) -> None:
-    """Stop the runs of this process that the database records as cancelled."""
     for key in pending.requested(context.store.database, ids=context.active_runs.ids()):
         if context.active_runs.stop(key):
             log.info("a run was cancelled by its caller", extra={"action": "cancel", "decision": key})

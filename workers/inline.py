@@ -1,7 +1,6 @@
 """Answers in the process of the HTTP service, by arms that only wait for servers: they need no worker and no Redis.
 
-The transaction that stores a decision also claims it. Its arm runs on the service's event loop, with the code of the
-workers. If the process dies, another process takes over the decision.
+The transaction that stores a decision also claims it. If the process dies, another process takes over the decision.
 """
 
 import asyncio
@@ -60,7 +59,6 @@ class InlineAnswers:
     """Runs arms on the event loop of a service. Implements router.serving.pending.InlineRuns."""
 
     def __init__(self, router: Router, *, arms: Mapping[str, WorkerArm]) -> None:
-        """Raises ConfigError if an arm cannot be loaded."""
         self._router, self._most = router, router.settings.workers.inline
         self._context = Context(
             settings=router.settings,

@@ -94,9 +94,7 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
 
 
 def _rows(tree: Any) -> tuple[list[Mapping[str, Any]], str]:
-    """Returns (rows of the list, key of a model's name in them). The list may be under `data` or `models`. Raises
-    ValueError.
-    """
+    """Returns (rows, key of a model's name in them). The list may be under `data` or `models`. Raises ValueError."""
     lists = [tree.get("data"), tree.get("models")] if isinstance(tree, Mapping) else [tree]
     models = next((rows for rows in lists if isinstance(rows, list)), None)
     if models is None:

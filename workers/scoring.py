@@ -1,8 +1,4 @@
-"""Scores of answers by the judge or a check, from the claim of a decision to its stored score.
-
-A failure is never a score: the answer is tried again a few times. While the judge's model cannot be reached, answers
-wait, each for at most `judge.expire_s`.
-"""
+"""Scores of answers by the judge or a check. A failure is never a score: the answer is tried again a few times."""
 
 import logging
 import time

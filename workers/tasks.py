@@ -1,7 +1,4 @@
-"""Jobs of the queue `answer`: run the drawn arm of a decision, and store its outcome.
-
-In a trace, a run is a span of its decision, and contains a span for each search and each call of a model.
-"""
+"""Jobs of the queue `answer`: run the drawn arm of a decision, and store its outcome."""
 
 import contextlib
 import json
@@ -64,12 +61,8 @@ def next_answer(context: Context) -> Callable[[], None] | None:
 
 
 def answer(context: Context, run: ActiveRun) -> None:
-    """Run the drawn arm of a decision that this process has claimed, and store its Outcome.
-
-    After MAX_TRIES runs without an outcome (the worker died, or the time ran out) the outcome is "worker_died". A
-    cancelled decision gets the outcome "cancelled", with the cost of its run if it ran. A run that is interrupted
-    because this process ends does not count as a try. If this raises, the claim expires and the decision is tried
-    again.
+    """Run the drawn arm of a decision that this process has claimed, and store its Outcome. If this raises, the claim
+    expires and the decision is tried again. A run that is interrupted because this process ends is not a try.
     """
     following: ActiveRun | None = run
     while following is not None:
@@ -123,7 +116,6 @@ class AnswerJob:
         return bound(request=request if isinstance(request, str) else None, decision=self.decision.id, trace=trace)
 
     def run_here(self) -> ActiveRun | None:
-        """Run the arm unless the decision is cancelled, and store the Outcome. Returns as `finish`."""
         with self.bound():
             try:
                 outcome = self.unrun() or self._run_arm()
@@ -251,9 +243,7 @@ class AnswerJob:
         return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
 
     def _keep(self, outcome: Outcome, *, successor: Decision | None) -> bool:
-        """Store the outcome, trying again for KEEP_S because it was paid for. Returns whether it is the decision's
-        first outcome. Raises StoreError if the database still fails then.
-        """
+        """Store the outcome, trying for KEEP_S because it was paid for. Returns whether the decision had none yet."""
         context, key = self.context, self.decision.id
 
         def warn(error: Exception) -> None:
@@ -300,10 +290,8 @@ def _end_process(context: Context, *, loop: EventLoop) -> None:
 
 
 async def traced_run(tracing: Tracing, work: Awaitable[Outcome], *, decision: Decision, attempt: int) -> Outcome:
-    """Await the run within a span, and return its outcome.
-
-    attempt: from 1. The span of the first run is a child of the decision's span. Later runs begin a new trace with a
-    link to the decision, because the caller's trace may be over.
+    """Await the run within a span, and return its outcome. attempt: from 1. The first run is a child of the decision's
+    span. Later runs begin a new trace with a link to the decision, because the caller's trace may be over.
     """
     if not tracing.enabled:
         return await work
@@ -388,5 +376,4 @@ class _ArmSpans(Spans):
 
 
 def _messages(*turns: tuple[str, str]) -> str:
-    """Messages as JSON in the form of OpenTelemetry's conventions. turns: (role, text)."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in turns])

@@ -1,7 +1,4 @@
-"""Threads of a worker process: consumers do jobs, and one event loop runs the arms.
-
-Jobs are in the database; wake-ups in Redis only announce them. While the store fails, work is repeated.
-"""
+"""Threads of a worker process: consumers do jobs from the database, and one event loop runs the arms."""
 
 import asyncio
 import contextlib
@@ -33,8 +30,8 @@ def insist(
     ending: threading.Event,
     failed: Callable[[StoreError | SnapshotError], object] | None = None,
 ) -> Reply:
-    """Call `work` until it succeeds, for at most `seconds`, and once more after `ending` is set. Returns its result.
-    Raises the last StoreError or SnapshotError. failed: receives every earlier one.
+    """Call `work` until the store works, for at most `seconds`, and once more after `ending` is set. Returns its result
+    or raises the last error. failed: receives every earlier error.
     """
     give_up = time.monotonic() + seconds
     attempts = 0
@@ -106,7 +103,6 @@ class EventLoop:
             waiting.cancel()
 
     def close(self) -> None:
-        """Cancel all coroutines and end the thread. A second call does nothing."""
         if self._loop.is_closed():
             return
         self._loop.call_soon_threadsafe(self._loop.stop)

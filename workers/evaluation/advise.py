@@ -331,9 +331,7 @@ def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
 def _applied(
     advice: Advice, material: WarmRows, *, warm: bool, apply: bool, config: str | None, progress: Progress
 ) -> dict[str, Any]:
-    """With `warm` or `apply`, let the policy learn the rows, unless they are from the store. With `apply`, set the
-    incumbent. Returns facts about both.
-    """
+    """Let the policy learn the rows unless they are from the store. With `apply`, also set the incumbent."""
     details: dict[str, Any] = {}
     if (warm or apply) and material.origin != STORE:
         with opened(config, make=True) as (settings, ledger):

@@ -92,15 +92,14 @@ def evaluate(
 
 
 def _judge_loader(settings: Settings, *, family: str, judge: str | None) -> Callable[[], QuizModel] | None:
-    """A function that loads the judge of family "crud", whose prompts are checked now; None for the other families.
-    judge: another configuration file, which the environment does not override.
-    """
+    """Returns a function that loads the judge of family "crud"; None for other families. Checks the settings now."""
     runs.check_family(family)
     if family != runs.CRUD:
         if judge is not None:
             raise InvalidInput(f"family {family} has no judge", field="judge", remedy="leave it out")
         return None
     chinese_words()  # raises if the package is missing
+    # The environment overrides the settings of this command, and not those of another file.
     chosen = settings if judge is None else configuration.load(judge, environ={}).settings
     templates = judge_templates(chosen.judge.templates)
     cache = chosen.generator.cache or str(Path(settings.data_dir) / "cache" / "judge")

@@ -1,8 +1,7 @@
 """Paired runs: several arms answer the same questions, until the verdict is known or the budget is spent.
 
 All arms answer the first questions. After that an arm leaves when there is strong evidence that others are better at
-every cost weight and for every kind of question (`Race`). When all other arms have answered a question, it is scored by
-its right answers or by the judge.
+every cost weight and for every kind of question (`Race`).
 """
 
 import asyncio
@@ -46,9 +45,7 @@ def shared_confidence(questions: int) -> float:
 
 
 def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> list[int]:
-    """The kind of each question, from 0: its data set if there are two to eight of them, else one of at most four
-    k-means clusters.
-    """
+    """The kind of each question, from 0: its data set if there are two to eight, else one of at most four clusters."""
     names = sorted({row.dataset or "" for row in rows})
     if 2 <= len(names) <= 8:
         return [names.index(row.dataset or "") for row in rows]
@@ -69,7 +66,7 @@ def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> 
 LEAST: Final = 12
 #: stakes of the bets, as shares of the largest stake that cannot lose the whole capital
 _STAKES: Final = np.array([0.1, 0.3, 0.6, 0.9])
-#: largest probability that an arm leaves although it is the best at some cost weight for some kind of question
+#: largest probability that any arm leaves although it is the best at some cost weight for some kind of question
 ALPHA: Final = 0.05
 
 
@@ -78,10 +75,8 @@ class Race:
 
     A use is a cost weight together with one kind of question, or with all questions. An arm leaves when it is the best
     for no use. The test bets on the reward of each rival minus the arm's reward (Waudby-Smith and Ramdas 2023,
-    "Estimating means of bounded random variables by betting"). If the arm is the best for a use, the capital of each
-    bet is a supermartingale, and so is the average over stakes and rivals. A large average in every use excludes the
-    arm. An arm that is the best for some use ever leaves with probability at most ALPHA / number of arms. The
-    probability that any such arm leaves is at most ALPHA.
+    "Estimating means of bounded random variables by betting"). If the arm is the best for a use, the average capital
+    over stakes and rivals is a supermartingale, and rarely large. The arm leaves if it is large in every use.
     """
 
     def __init__(
@@ -90,7 +85,6 @@ class Race:
         """weights: cost weights, >= 0. bounds: least and largest reward. kinds: number of kinds of questions."""
         self.arms = tuple(arms)
         self.running: tuple[ArmName, ...] = self.arms
-        #: arm -> number of questions after which it left
         self.left: dict[ArmName, int] = {}
         self.questions = 0
         self._weights = np.asarray(weights)
@@ -152,9 +146,7 @@ class PairedRun:
     #: a logged decision for each arm and each question that all arms of the race have answered
     records: list[dict[str, Json]] = field(default_factory=list)
     failures: Counter[ArmName] = field(default_factory=Counter)
-    #: number of questions with an answer that was not stored before
     _new_questions: int = 0
-    #: total cost of such answers by `reward.cost`
     _new_costs: float = 0.0
     _judge_failed: bool = False
     _looks_done: set[int] = field(default_factory=set)

@@ -1,9 +1,4 @@
-"""Pipelines: Python functions of the user that `advise` runs as arms.
-
-A pipeline takes a question. It returns a text; or (text, cost); or a mapping or an object with `answer` and optionally
-`steps` and `cost`. A cost is a number in the unit that `reward.cost` charges, or a mapping of `steps` and fields of
-`shared.types.Cost`. Without `steps` an answer counts as one step.
-"""
+"""Pipelines: Python functions of the user that `advise` runs as arms. docs/advise.md describes what they return."""
 
 import inspect
 import sys
@@ -62,9 +57,7 @@ def _record(row: object) -> dict[str, Any]:
 
 
 def named_pipelines(path: str, *, folder: str) -> Pipelines:
-    """Import a mapping, or call a function that returns one. Its module is installed or in `folder`. Raises
-    ConfigError.
-    """
+    """Import a mapping, or a function that returns one, from a module that is installed or in `folder`."""
     sys.path.append(folder)
     pipelines = import_class(path, where="--module")
     if inspect.isfunction(pipelines) and not inspect.signature(pipelines).parameters:
@@ -95,8 +88,6 @@ def load_pipelines(pipelines: Pipelines, *, prices: Mapping[str, float]) -> dict
 
 
 class FunctionArm(CallableArm):
-    """Answers with the user's function, which may report its costs."""
-
     def __init__(self, function: object, *, name: str, unit: str) -> None:
         """unit: "steps" or the field of Cost that a bare number means; "" if such a number is ambiguous."""
         self._function, self._unit = function, unit

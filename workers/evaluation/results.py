@@ -1,7 +1,4 @@
-"""Results of stored answers: their quality, a line per arm, a routing table, and a log for a warm start.
-
-Means are over all questions. A failed answer counts as wrong, and is listed.
-"""
+"""Results of stored answers: a line per arm, a routing table, and a log for a warm start. A failure counts as wrong."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,9 +52,7 @@ def labelled_quality(row: LabelledQuestion, stored: StoredAnswer, *, family: str
 async def quizzed_answers(
     row: LabelledQuestion, *, answers: Mapping[str, StoredAnswer], model: QuizModel, cut: Cut
 ) -> dict[str, AnswerQuality]:
-    """The judge's scores of each arm's answer to a question. Answers are judged one after another, so that equal ones
-    share a cached reply. A missing quiz is made from the gold text. If the judge fails, the answer counts 0.
-    """
+    """The judge's scores of each arm's answer. A missing quiz is made. If the judge fails, the answer counts 0."""
     quiz = row.quiz
     if quiz is None:
         assert row.reference is not None
@@ -66,7 +61,7 @@ async def quizzed_answers(
         except ArmFailed as error:
             return dict.fromkeys(answers, _unjudged(error))
     qualities = {}
-    for arm, stored in answers.items():
+    for arm, stored in answers.items():  # one after another, so that equal answers share a cached reply
         text = "" if stored.failed else stored.answer or ""
         try:
             qualities[arm] = AnswerQuality(measures=await quizzed(text, quiz=quiz, model=model, cut=cut))
@@ -110,10 +105,8 @@ def _mean(values: Sequence[float]) -> Mean:
 
 
 def _time(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer]) -> Mean | None:
-    """Returns (mean seconds / mean seconds of the reference, first-order standard error of this ratio).
-
-    Questions that failed in either list are left out. Returns None if no question remains, or if the reference's mean
-    is 0.
+    """Returns (mean seconds / mean seconds of the reference, first-order standard error of this ratio), without the
+    questions that failed in either list; None if the reference's mean is 0 or missing.
     """
     pairs = [
         (answer.cost.seconds_total, other.cost.seconds_total)
@@ -148,10 +141,9 @@ def table_records(
 def log_records(
     rows: Sequence[LabelledQuestion], *, answered: Answered, qualities: Qualities, reward: RewardSettings
 ) -> Iterator[dict[str, Json]]:
-    """The answers as a log of uniform draws without features, for a warm start.
+    """The answers as a log of uniform draws without features, for a warm start: one record per question and arm.
 
-    Each question has one record per arm, with probability 1 / number of arms. This is what a uniform log contains on
-    average. The rows are not independent, so intervals computed from them are too narrow.
+    The rows are not independent, so intervals computed from them are too narrow.
     """
     arms = list(answered)
     for place, row in enumerate(rows):
@@ -180,9 +172,7 @@ def log_record(
 
 
 def quality_of(quality: AnswerQuality, *, reward: RewardSettings) -> float:
-    """`str_em` if it was measured. For a quiz, word F1 averaged over all questions, with 0 for an unanswered question.
-    Otherwise the measure of `reward.quality`.
-    """
+    """`str_em` if it was measured; for a quiz, mean word F1 over all questions; else the measure `reward.quality`."""
     measures = quality.measures
     if "str_em" in measures:
         return measures["str_em"]
@@ -206,7 +196,6 @@ _HEADS = {
 
 
 def show(lines: Sequence[Line], *, file: Path, judge: str | None, as_json: bool) -> None:
-    """Print the table, failures and the file of the answers, or all lines as JSON. judge: name of the judge's model."""
     if as_json:
         print_json(lines)
         return

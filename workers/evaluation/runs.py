@@ -1,7 +1,5 @@
-"""Runs of an evaluation: arms answer labelled questions, and each answer is appended to a JSONL file at once.
-
-An interrupted evaluation continues where it stopped. An incomplete last line, which a killed process may leave, is
-removed when the file is opened again.
+"""Runs of an evaluation: arms answer labelled questions. Each answer is appended to a JSONL file at once, so that an
+interrupted evaluation continues where it stopped.
 """
 
 import asyncio
@@ -58,9 +56,7 @@ def check_family(family: str) -> None:
 def read_questions(
     path: Path, *, family: str, limit: int | None = None, unlabelled: bool = False
 ) -> tuple[LabelledQuestion, ...]:
-    """The first `limit` questions of the file. A question without an id gets the id "row-<line>". unlabelled: allow
-    questions without right answers. Raises InvalidInput for a file or a line that cannot be used.
-    """
+    """The first `limit` questions. unlabelled: allow questions without right answers. Raises InvalidInput."""
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
         if unlabelled and entry.get("answers") is None:
@@ -122,10 +118,8 @@ def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str
 
 
 class Answers:
-    """The file of stored answers, open in one process at a time. Use it as a context manager.
-
-    Raises InvalidInput for a file with answers unless `resume`, and for a line that is not an answer. Raises
-    ConfigError if another process writes to the file.
+    """The file of stored answers, a context manager. Raises InvalidInput for a file with answers unless `resume`, and
+    for a line that is not an answer; ConfigError if another process has the file open.
     """
 
     def __init__(self, file: Path, *, resume: bool) -> None:
@@ -175,7 +169,7 @@ class Answers:
         length = 0
         self._stream.seek(0)
         for number, line in enumerate(self._stream, start=1):
-            if not line.endswith(b"\n"):
+            if not line.endswith(b"\n"):  # an incomplete last line, which a killed process may leave
                 break
             length += len(line)
             stored = _parsed_answer(line, where=f"{self.file}:{number}")
@@ -269,10 +263,9 @@ ALL = "all"
 
 
 def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, WorkerArm], dict[str, str]]:
-    """Returns (arms to run, name -> reason for each arm of "all" that cannot run). wanted: names, also several in one
-    text with commas.
+    """Returns (arms to run, name -> reason for each arm of ALL that cannot run). wanted: names, several with commas.
 
-    "all" is every arm of RagBandit, of installed packages and of the configuration. An arm that is not configured has
+    ALL is every arm of RagBandit, of installed packages and of the configuration. An arm that is not configured has
     default params. Raises ConfigError for a named arm that cannot run, and InvalidInput for an unknown name.
     """
     names = list(dict.fromkeys(name.strip() for name in ",".join(wanted).split(",") if name.strip()))

@@ -20,10 +20,8 @@ _LEAST_CHARS: Final = 400
 
 
 def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
-    """The prompts of the judge and of the family crud, by name. overrides: name -> the user's text, or its file.
-
-    Raises ConfigError for an unusable prompt. The prompt ASKS_FOR_ANSWERS must contain CANNOT_INFER, because every
-    other reply counts as an answer.
+    """The prompts of the judge and of the family crud, by name. overrides: name -> the user's text, or its file. Raises
+    ConfigError for an unusable prompt.
     """
     field, name = "judge.templates", rubric.ASKS_FOR_ANSWERS
     names = [rubric.ASKS_FOR_QUESTIONS, name, rubric.RUBRIC]

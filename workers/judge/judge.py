@@ -16,8 +16,7 @@ from ragbandit.strategies.prompting.prompts import Template
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.workers.judge import rubric
 
-#: most reference answers that the judge is shown
-_REFERENCES: Final = 5
+_MOST_REFERENCES: Final = 5
 
 
 class NoVerdict(Exception):
@@ -81,7 +80,7 @@ class Judge:
             question=decision.query.text,
             answer=outcome.answer or "",
             passages=passages,
-            reference=tuple(reference[: _REFERENCES if self.settings.reference else 0]),
+            reference=tuple(reference[: _MOST_REFERENCES if self.settings.reference else 0]),
         )
         try:
             prompt = self._maker.prompt(material, mark=self._mark(decision.id, attempt=attempt), again=attempt > 1)

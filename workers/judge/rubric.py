@@ -107,7 +107,6 @@ class RubricPrompt:
     prompt: Prompt
     criteria: tuple[str, ...]
     passages: int
-    #: whether a text seems to address the judge
     suspicious: bool
 
 
@@ -213,10 +212,8 @@ def addresses_judge(text: str) -> bool:
 
 
 def parsed_scores(text: str, *, criteria: Sequence[str]) -> Mapping[str, Score]:
-    """The scores in a judge's reply, one for each criterion.
-
-    The reply is one JSON object, with or without a code fence around it and <think> before it. Raises UnreadableReply
-    for anything else: a refusal, a missing criterion, a score that is not a number from 0 to 1.
+    """The score of each criterion in a judge's reply. The reply must be one JSON object, with or without a code fence
+    around it and <think> before it. Raises UnreadableReply.
     """
     if len(text) > _LONGEST_REPLY:
         raise UnreadableReply(f"it has more than {_LONGEST_REPLY} characters")
@@ -282,9 +279,7 @@ class QuizModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quiz:
-    """Questions about a gold text, and their reference answers in the same order. Raises InvalidInput if the numbers of
-    questions and references differ, or if the gold text answers no question.
-    """
+    """Questions about a gold text, and their reference answers in the same order. Raises InvalidInput."""
 
     questions: tuple[str, ...]
     references: tuple[str, ...]
@@ -320,10 +315,8 @@ def chinese_words() -> Cut:
 
 
 async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut) -> Mapping[str, float]:
-    """The scores of a text by QUIZ_MEASURES. cut: splits an answer into words, see `chinese_words`.
-
-    An empty text scores 0 without a call of the judge. A question counts as unanswered if the judge's reply has no line
-    for it. Raises ArmFailed if the judge fails.
+    """The scores of a text by QUIZ_MEASURES. cut: splits an answer into words, see `chinese_words`. Raises ArmFailed if
+    the judge fails. An empty text scores 0 without a call of the judge.
     """
     questions = [question for question, _ in quiz.asked]
     answers = await _answers(text, questions=questions, model=model) if text.strip() else {}

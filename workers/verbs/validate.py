@@ -151,7 +151,6 @@ def _encoder(settings: Settings) -> requirements.EncoderChoice:
 
 
 def _print_settings(rows: Sequence[tuple[str, object, str]]) -> None:
-    """Print a line per setting (key, value as JSON, source), without wrapping."""
     shown = [(key, json.dumps(value, ensure_ascii=False), source) for key, value, source in rows]
     width = max((len(key) for key, _, _ in shown), default=0)
     for key, value, source in shown:

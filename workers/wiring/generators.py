@@ -92,9 +92,7 @@ _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 
 
 def generator_version(settings: GeneratorSettings) -> str:
-    """The settings that influence answers or their prices, as JSON. The key of a stored answer contains this text, so a
-    new setting may be added to it only if it changes answers.
-    """
+    """The settings that influence answers or their prices, as JSON. A new setting in it makes stored answers useless."""
     excluded: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), "openai": _PATIENCE}
     version = settings.model_dump(mode="json", exclude=excluded)
     return json.dumps(version | {"token_prices": settings.prices_by_model, "context_tokens": settings.known_context})
@@ -132,9 +130,7 @@ def _begin_fetching() -> None:
 
 
 def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator | None) -> int:
-    """Most concurrent questions per process: `wanted` if set, else the limit of the generator. generator: None if it is
-    not loaded.
-    """
+    """Most concurrent questions per process: `wanted`, else the generator's limit. generator: None before loading."""
     if wanted is not None:
         return wanted
     if settings.name == "scripted" or (generator is None and settings.name == "local"):
@@ -163,9 +159,8 @@ class WorkerArm:
 def worker_arms(
     settings: Settings, *, inline: Mapping[str, Mapping[str, object]] = MappingProxyType({})
 ) -> dict[str, WorkerArm]:
-    """The arms that workers run, with `arms_preset` and without `run_by`. Raises ConfigError for a wrong definition.
-
-    inline: definitions of further arms, which are parts of cascades.
+    """The arms that workers run, with `arms_preset` and without `run_by`. inline: definitions of parts of cascades,
+    which are added. Raises ConfigError for a wrong definition.
     """
     configured = {arm: _without(params, ["run_by"]) for arm, params in settings.worker_arms.items()}
     definitions = {**configured, **inline}
@@ -196,9 +191,7 @@ def _names(arm: str, definition: Mapping[str, object], *, settings: Settings) ->
 
 
 def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[ArmName, tuple[WorkerArm, Strategy]]:
-    """Make these arms, and all arms that cascades ask. Returns name -> (arm, strategy). Loads no model. Raises
-    ConfigError.
-    """
+    """Make these arms, and all arms that cascades ask. Loads no model. Raises ConfigError."""
     strategies: dict[ArmName, tuple[WorkerArm, Strategy]] = {}
     pending = dict(arms)
     while pending:
@@ -215,9 +208,8 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
 
 
 def parts_of_cascade(cascade: Cascade, *, settings: Settings) -> dict[str, tuple[str, WorkerArm]]:
-    """The arms that a cascade asks: param of the cascade -> (name, arm). The name of an inline definition is
-    CASCADE.PARAM. Raises ConfigError for an arm that workers do not run, for the cascade itself, and for a missing
-    judge.
+    """The arms that a cascade asks: param of the cascade -> (name, arm). Raises ConfigError for an arm that workers do
+    not run, for the cascade itself, and for a missing judge.
     """
     arms = worker_arms(settings)
     parts: dict[str, tuple[str, WorkerArm]] = {}

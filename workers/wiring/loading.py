@@ -62,7 +62,6 @@ class ArmLoader:
         self._lock = threading.RLock()
 
     def load(self, arms: Mapping[str, generators.WorkerArm]) -> dict[ArmName, LoadedArm]:
-        """Load these arms. Raises ConfigError."""
         with self._lock:
             strategies = generators.make_strategies(self._settings, arms)
             sections = self._settings.named_generators
@@ -83,9 +82,7 @@ class ArmLoader:
     def _bind(
         self, name: str, loaded: Mapping[ArmName, LoadedArm], *, bound: set[str], within: tuple[str, ...]
     ) -> None:
-        """Bind a cascade to its arms, check and judge, inner cascades first, and add it to `bound`, the cascades that
-        are bound already. within: the cascades that contain this one.
-        """
+        """Bind a cascade to its parts, inner cascades first, and add it to `bound`. within: cascades around it."""
         cascade = loaded[ArmName(name)].strategy
         if not isinstance(cascade, Cascade) or name in bound:
             return
@@ -169,7 +166,6 @@ def runs_at_once(arms: Iterable[LoadedArm]) -> int:
 
 
 def check_generators(settings: Settings, *, fetch: bool) -> None:
-    """Call `check_generator` for each generator that workers use. Raises ConfigError."""
     for name in generators.names_in_use(settings)[0]:
         with errors_of(section_of("generator", name), kind="generator"):
             generators.check_generator(settings.named_generators[name], fetch=fetch)

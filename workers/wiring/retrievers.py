@@ -34,7 +34,6 @@ _RERANK = "retriever.rerank"
 Rows = Callable[[], Iterable[Passage]]
 #: receives the number of passages indexed so far
 CountDone = Callable[[int], None]
-#: description of an index
 Facts = dict[str, Json]
 
 

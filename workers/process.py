@@ -59,8 +59,7 @@ def load_judge(context: Context) -> int:
         raise ConfigError("there is no judge", field="judge.generator", remedy="set it, or leave out --queue judge")
     template = judge_templates(chosen.templates)[RUBRIC]
     arms_use_local = any(settings.named_generators[name].name == "local" for name in names_in_use(settings)[0])
-    models = 2 if arms_use_local else 1
-    model = context.loader.generator(chosen.generator, section="judge.generator", models=models)
+    model = context.loader.generator(chosen.generator, section="judge.generator", models=2 if arms_use_local else 1)
     at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
     check_room(settings, template=template, generator=model)
     judge = Judge(
@@ -107,14 +106,12 @@ def run_worker(
     check_policy(settings)
     label = PolicyLabel(settings.policy.label)
     database = open_database(settings, make=False)
-    client = connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S)
-    jobs = RedisJobs(client)
+    jobs = RedisJobs(connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S))
     has_check = settings.reward.check is not None
     store = DecisionStore(database, label=label, text=settings.log.text, judge=judge_sample(settings), check=has_check)
     telemetry = settings.telemetry
     tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="worker")
-    ledger = Ledger(database, label=label)
-    context = Context(settings=settings, store=store, ledger=ledger, jobs=jobs, tracing=tracing)
+    context = Context(settings=settings, store=store, ledger=Ledger(database, label=label), jobs=jobs, tracing=tracing)
     threads = {"answer": 1, "judge": 1, "learn": 1}
     if "answer" in queues and settings.worker_arms:
         context.arms = context.loader.load(worker_arms(settings))
@@ -126,7 +123,12 @@ def run_worker(
     at_once = {name: count for name, count in threads.items() if name in queues}
     consumers = [consumer_of(name, context, threads=count) for name, count in at_once.items()]
     with contextlib.ExitStack() as running:
-        running.callback(_close, context, database)
+        running.callback(tracing.close)
+        running.callback(database.close)
+        running.callback(jobs.close)
+        if context.streams is not None:
+            running.callback(context.streams.close)
+        running.callback(context.close)
         running.callback(context.ending.set)
         if "learn" in queues:
             context.learner = make_learner(settings, database=database, jobs=jobs)
@@ -137,8 +139,9 @@ def run_worker(
             running.callback(jobs.listen(partial(housekeeping.handle_notification, context)).close)
         retrievers = ", ".join(sorted({arm.retriever.name for arm in context.arms.values()}))
         card = card_of(role="worker", threads=at_once, retriever=retrievers)
-        busy = lambda: {consumer.name: consumer.busy for consumer in consumers}  # noqa: E731
-        running.callback(keep_present(jobs.client, card, busy=busy).close)
+        running.callback(
+            keep_present(jobs.client, card, busy=lambda: {each.name: each.busy for each in consumers}).close
+        )
         for routine in routines:  # runs first at the end: all stop at once, and then `close` waits for each
             running.callback(routine.stop)
         log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
@@ -170,15 +173,6 @@ def store_watched(database: Database, *, end: Callable[[], object]) -> Iterator[
         watch.close()
     if faults:
         raise faults[0]
-
-
-def _close(context: Context, database: Database) -> None:
-    context.close()
-    if context.streams is not None:
-        context.streams.close()
-    context.jobs.close()
-    database.close()
-    context.tracing.close()
 
 
 def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:

@@ -133,10 +133,17 @@ class AnswerJob:
 
     def unrun(self) -> Outcome | None:
         """The outcome of a decision that was cancelled or tried too often; None if it should run."""
+        decision, tries = self.decision, self.run.tries
         if self._cancelled:
-            key = self.decision.id
-            return unrun_outcome(key, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
-        return self._given_up() if self.run.tries >= MAX_TRIES else None
+            return unrun_outcome(decision.id, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
+        if tries < MAX_TRIES:
+            return None
+        extra = {**self.log_extra, "tries": tries}
+        log.error("workers died or ran out of time over a question; it fails and is not tried again", extra=extra)
+        arm = self.context.arms.get(decision.arm)
+        made_by = {} if arm is None else arm.made_by(self._budget)
+        error = f"{tries} workers died or ran out of time over this question with the arm {decision.arm!r}"
+        return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
 
     def hands_over(self, outcome: Outcome) -> bool:
         return bool(self._others) and not self.has_content and may_hand_over(outcome)
@@ -171,9 +178,8 @@ class AnswerJob:
         except StoreError:
             return None  # storing the outcome itself waits for the store
         unhealthy = [health.arm for health in healths if health.state != "closed"]
-        chat = self.run.chat
         return next_decision(
-            decision, outcome, arms=arms, unhealthy=unhealthy, chat=chat, settings=settings, secret=secret
+            decision, outcome, arms=arms, unhealthy=unhealthy, chat=self.run.chat, settings=settings, secret=secret
         )
 
     def _claimed(self, successor: Decision) -> ActiveRun | None:
@@ -232,15 +238,6 @@ class AnswerJob:
             has_successor=bool(self._others),
         )
         return traced_run(context.tracing, work, decision=decision, attempt=self.run.tries + 1)
-
-    def _given_up(self) -> Outcome:
-        decision, tries = self.decision, self.run.tries
-        arm = self.context.arms.get(decision.arm)
-        extra = {**self.log_extra, "tries": tries}
-        log.error("workers died or ran out of time over a question; it fails and is not tried again", extra=extra)
-        made_by = {} if arm is None else arm.made_by(self._budget)
-        error = f"{tries} workers died or ran out of time over this question with the arm {decision.arm!r}"
-        return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
 
     def _keep(self, outcome: Outcome, *, successor: Decision | None) -> bool:
         """Store the outcome, trying for KEEP_S because it was paid for. Returns whether the decision had none yet."""
@@ -346,7 +343,9 @@ class _ArmSpans(Spans):
 
     @contextlib.contextmanager
     def generating(self, request: Request, *, purpose: str, generator: Generator) -> Iterator[NoteCompletion]:
-        texts = self._tracing.texts_in_spans
+        texts, prompt = self._tracing.texts_in_spans, request.prompt
+        history = [(turn.role, turn.text) for turn in prompt.history]
+        turns = [("system", prompt.instructions), *history, ("user", prompt.body)]
         attributes: dict[str, Attribute | None] = {
             names.OPERATION: "chat",
             names.PROVIDER: provider_of(generator),
@@ -354,13 +353,8 @@ class _ArmSpans(Spans):
             names.REQUEST_MAX_TOKENS: request.max_tokens,
             names.PURPOSE: purpose,
             names.SPAN_KIND: "LLM",
-            names.INPUT_MESSAGES: None,
+            names.INPUT_MESSAGES: _messages(turns) if texts else None,
         }
-        if texts:
-            prompt = request.prompt
-            history = [(turn.role, turn.text) for turn in prompt.history]
-            messages = _messages(("system", prompt.instructions), *history, ("user", prompt.body))
-            attributes[names.INPUT_MESSAGES] = messages
         with self._tracing.span(f"chat {generator.name}", kind="client", attributes=attributes) as span:
             yield lambda done: span.set(
                 {
@@ -370,10 +364,10 @@ class _ArmSpans(Spans):
                     names.INPUT_TOKENS: done.prompt_tokens,
                     names.OUTPUT_TOKENS: done.completion_tokens,
                     names.FINISH_REASONS: [done.finish],
-                    names.OUTPUT_MESSAGES: _messages(("assistant", done.text)) if texts else None,
+                    names.OUTPUT_MESSAGES: _messages([("assistant", done.text)]) if texts else None,
                 }
             )
 
 
-def _messages(*turns: tuple[str, str]) -> str:
+def _messages(turns: Sequence[tuple[str, str]]) -> str:
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in turns])

@@ -92,7 +92,7 @@ _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 
 
 def generator_version(settings: GeneratorSettings) -> str:
-    """The settings that influence answers or their prices, as JSON. A new setting in it makes stored answers useless."""
+    """The settings that influence answers or their prices, as JSON. A new one in it makes stored answers useless."""
     excluded: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), "openai": _PATIENCE}
     version = settings.model_dump(mode="json", exclude=excluded)
     return json.dumps(version | {"token_prices": settings.prices_by_model, "context_tokens": settings.known_context})

@@ -59,18 +59,15 @@ def read_questions(
     """The first `limit` questions. unlabelled: allow questions without right answers. Raises InvalidInput."""
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
-        if unlabelled and entry.get("answers") is None:
-            return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops)
-        gold = _quiz_of(entry) if family == CRUD else _answers_of(entry, family=family)
+        answers, gold = entry.get("answers"), dict[str, Any]()
+        if family == CRUD:
+            gold = _quiz_of(entry)
+        elif answers is not None or not unlabelled:
+            judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # raises for unusable answers
+            gold = {"answers": answers}
         return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)
 
     return tuple(question_rows(path, question, limit=limit))
-
-
-def _answers_of(entry: Mapping[str, Any], *, family: str) -> dict[str, Any]:
-    answers = entry.get("answers")
-    judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # raises for unusable answers
-    return {"answers": answers}
 
 
 def _quiz_of(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,6 +192,7 @@ def _unusable(file: Path, *, fault: str) -> InvalidInput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
+    #: see `key_of`
     key: str
     arm: ArmName
     question: str

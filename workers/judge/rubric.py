@@ -1,8 +1,5 @@
 """Rubric: the prompt by which a judge scores one answer, and the parser of its reply.
 
-The judge gives each criterion a score from 0 to 1 and a reason: `supported` by the passages, `answers` the question,
-`right` by a reference. A criterion without material is left out. The total is the weighted mean of the others.
-
 Passages, question and answer may contain instructions to the judge. In the prompt they stand between lines with an
 unpredictable mark, each of their lines begins with a bar, and control words of chat formats are split. This protects
 the structure of the prompt, but cannot make a judge ignore instructions. `addresses_judge` finds obvious attempts.

@@ -18,7 +18,7 @@ from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.shared.child_process import end_with_parent
@@ -26,11 +26,6 @@ from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.types import Source
 from ragbandit.strategies.base import Passage
-
-#: longest error, characters; the exception of a function may contain the answer
-_REASON: Final = 300
-#: time limit of the import of the function, seconds
-_START_S: Final = 60.0
 
 
 class CheckFailed(ArmFailed):
@@ -76,7 +71,7 @@ class CheckProcess:
             )
         settings = self._settings
         try:
-            self._call({"check": settings.check, "params": settings.check_params, "path": sys.path}, seconds=_START_S)
+            self._call({"check": settings.check, "params": settings.check_params, "path": sys.path}, seconds=60.0)
         except CheckFailed:
             self.end()  # the next call imports the function again: its file may be complete by then
             raise
@@ -94,7 +89,7 @@ class CheckProcess:
             self.end()
             raise CheckFailed(f"it did not end within {seconds:g} s, and was killed")
         if "error" in reply:
-            raise CheckFailed(str(reply["error"])[:_REASON])
+            raise CheckFailed(str(reply["error"])[:300])  # the exception of a function may contain the answer
         return reply["value"]
 
     async def close(self) -> None:

@@ -99,7 +99,7 @@ class Scorer:
     def __init__(
         self, queue: ScoreQueue, *, source: FeedbackSource, rater: str, rule: str, facts: Mapping[str, Json]
     ) -> None:
-        """rule: version of the judge's rubric, or path of the check. facts: stored with every score."""
+        """rule: hash of the judge's rubric, or path of the check. facts: stored with every score."""
         self.queue = queue
         self.source = source
         self.rater = rater[:LONGEST_RATER]

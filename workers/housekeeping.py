@@ -35,13 +35,11 @@ _LEARNING_STATES: Final = frozenset({"shadow", "canary", "paused", "champion"})
 MOST: Final = 32
 #: time for which a learner tries again while the store fails, seconds
 LEARN_S: Final = 60.0
-#: least time between two looks at the ledger after wake-ups, seconds; feedback that comes meanwhile is learned together
-GATHER_S: Final = 0.2
 
 
 def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
-    if woken:
-        context.ending.wait(context.looked_at + GATHER_S - time.monotonic())
+    if woken:  # wait until 0.2 s after the last look, so that feedback of this time is learned together
+        context.ending.wait(context.looked_at + 0.2 - time.monotonic())
     context.looked_at = time.monotonic()
     return partial(learn, context) if woken or _is_due(context, context.ledger) else None
 

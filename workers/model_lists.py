@@ -100,17 +100,14 @@ def _rows(tree: Any) -> tuple[list[Mapping[str, Any]], str]:
     if models is None:
         raise ValueError("the reply is no list, and has none under `data` or `models`")
     rows = [row if isinstance(row, Mapping) else {"id": row} for row in models]
-    for name in _NAMES:
-        if any(_is_name(row.get(name)) for row in rows):
-            return rows, name
-    return rows, "id"
+    names = ("id", "name", "model")
+    return rows, next((name for name in names if any(_is_name(row.get(name)) for row in rows)), "id")
 
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-_NAMES: Final = ("id", "name", "model")
 #: possible keys of the context length in tokens: first the length that is served, then the model's longest
 _CONTEXTS: Final = (
     *("max_model_len", "n_ctx", "loaded_context_length", "num_ctx", "context_length", "context_window"),

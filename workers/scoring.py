@@ -27,8 +27,6 @@ log = logging.getLogger("ragbandit.judge")
 KEEP_S: Final = 60.0
 #: longest wait of an answer whose dollar budget is spent, seconds; the budget may be raised meanwhile
 LOOK_AGAIN_S: Final = 3600.0
-#: pause after the first failed check of an answer, seconds; each further pause is twice as long
-CHECK_PAUSE_S: Final = 60.0
 
 
 def next_score(context: Context, scorer: Scorer | None) -> Callable[[], None] | None:
@@ -154,7 +152,7 @@ def _checked(checking: Checking, job: ScoreJob, *, record: DecisionRecord, outco
         value = checking.process.score(answer=outcome.answer, question=question, sources=outcome.sources)
     except CheckFailed as error:
         _log(checking, job, "the check gives no score; an answer is tried three times", reason=error.message)
-        checking.queue.fail(job, spent=Spent(), now=time.time(), pause_s=CHECK_PAUSE_S)
+        checking.queue.fail(job, spent=Spent(), now=time.time(), pause_s=60.0)
         return None
     if value is None:
         checking.queue.withhold(job)

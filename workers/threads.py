@@ -121,8 +121,6 @@ LOOK_S: Final = 1.0
 REPLY_S: Final = 2
 #: signals within this time of the first one count as one, because Ctrl-C reaches all processes of a group, seconds
 SAME_SIGNAL_S: Final = 1.0
-#: time that threads get to end after their runs were interrupted, seconds
-FAREWELL_S: Final = 2.0
 
 
 @dataclass(kw_only=True)
@@ -135,7 +133,6 @@ class Consumer:
     look: Callable[[bool], Job | None]
     jobs: RedisJobs
     stopping: threading.Event
-    #: interval of `look` while no wake-up comes, seconds
     every_s: float = LOOK_S
     busy: int = 0
     #: the first call of `look` counts as woken, because jobs may be older than this process
@@ -241,7 +238,7 @@ def wait_for_signal(consumers: Sequence[Consumer], signals: "Signals", *, cut_of
                 consumer.stopping.set()
         if signals.second:
             log.warning("second signal: runs under way are cut off", extra={"action": "cut_off"})
-            give_up = time.monotonic() + FAREWELL_S
+            give_up = time.monotonic() + 2.0
             cut_off()
             while not ended() and time.monotonic() < give_up:
                 cut_off()  # a thread may have begun a run in the meantime

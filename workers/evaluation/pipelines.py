@@ -28,7 +28,6 @@ Questions = str | PathLike[str] | Mapping[str, Any] | Iterable[Any]
 #: costs that a pipeline can report; its seconds are measured
 _COSTS: Final = frozenset(asdict(Cost())) - {"seconds_total"}
 _FORM: Final = 'return a text, (text, {"dollars": 0.004}), or {"answer": text, "steps": 2, "cost": {"dollars": 0.004}}'
-_EXAMPLE: Final = 'for example arms = {"cheap": ask_cheap, "large": ask_large}'
 
 
 def question_file(questions: Questions, *, folder: Path) -> Path:
@@ -64,7 +63,8 @@ def named_pipelines(path: str, *, folder: str) -> Pipelines:
         pipelines = pipelines()
     if not isinstance(pipelines, Mapping):
         message = f"{path!r} is {type(pipelines).__name__}; expected a mapping of names to functions"
-        raise ConfigError(message, field="--module", remedy=_EXAMPLE)
+        remedy = 'for example arms = {"cheap": ask_cheap, "large": ask_large}'
+        raise ConfigError(message, field="--module", remedy=remedy)
     return pipelines
 
 
@@ -94,7 +94,7 @@ class FunctionArm(CallableArm):
         super().__init__(name=name, object=_identity(function))
 
     def _callable(self, *, where: str) -> tuple[Callable[[Any], Any], str]:
-        return asked_by(self._function, shown=f"{self.name}", where=where.replace("arms", "pipelines", 1))
+        return asked_by(self._function, shown=self.name, where=where.replace("arms", "pipelines", 1))
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """The function's answer. Raises ArmFailed if its output has no text, or a cost that cannot be read."""

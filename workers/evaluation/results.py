@@ -21,7 +21,6 @@ from ragbandit.workers.judge.rubric import QUIZ_MEASURES, Cut, QuizModel, made_q
 
 #: the arm with Time 1.00: Time is a multiple of the mean seconds of this arm (Adaptive-RAG, section 4)
 TIME_ONE = "single_step"
-_QUALITY = {"exact_match": "exact_match", "f1": "f1", "containment": "accuracy"}
 
 #: arm -> its answers, in the order of the questions
 Answered = Mapping[str, Sequence[StoredAnswer]]
@@ -176,8 +175,10 @@ def quality_of(quality: AnswerQuality, *, reward: RewardSettings) -> float:
     measures = quality.measures
     if "str_em" in measures:
         return measures["str_em"]
-    name = _QUALITY[reward.quality.removeprefix("ascii_")]
-    return measures["answered"] * measures["word_f1"] if "answered" in measures else measures[name]
+    if "answered" in measures:
+        return measures["answered"] * measures["word_f1"]
+    name = reward.quality.removeprefix("ascii_")
+    return measures["accuracy" if name == "containment" else name]
 
 
 MOST_NAMED = 20

@@ -33,14 +33,11 @@ CRITERIA: Final[Mapping[str, str]] = {
     "right": "the ANSWER agrees with the REFERENCE. 1: it says the same, in whatever words. 0.5: in part. 0: it does "
     "not, or contradicts it.",
 }
-#: most characters of a reply, of a stored reason, and of a passage's title in the prompt
+#: most characters of a reply
 _LONGEST_REPLY: Final = 20_000
-_LONGEST_REASON: Final = 300
-_LONGEST_TITLE: Final = 200
 #: the limits of text lengths are divided by these numbers, in this order, until the prompt fits
 _DIVISORS: Final = (1, 2, 4, 8, 16)
 
-_NONE: Final = "| (none)"
 #: start of a tag, or of a control word of a chat format; a space after it makes it plain text
 _TAG: Final = re.compile(r"<(?=[|/!A-Za-z_<])|\[(?=/?INST\b)")
 _THOUGHTS: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
@@ -158,7 +155,7 @@ def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: boo
     shown = [
         Passage(
             id=passage.id,
-            title=_defused(" ".join(passage.title[:_LONGEST_TITLE].split()), mark=mark),
+            title=_defused(" ".join(passage.title[:200].split()), mark=mark),
             text=_quoted(passage.text, mark=mark),
         )
         for passage in material.passages
@@ -191,7 +188,7 @@ def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: boo
 def _quoted(text: str, *, mark: str) -> str:
     """The defused text with a bar before every line. Every line break that Unicode knows ends a line."""
     lines = [line.rstrip() for line in _defused(text, mark=mark).splitlines()]
-    return "\n".join(f"| {line}" for line in lines) if any(lines) else _NONE
+    return "\n".join(f"| {line}" for line in lines) if any(lines) else "| (none)"
 
 
 def _defused(text: str, *, mark: str) -> str:
@@ -234,7 +231,7 @@ def _score(value: object, *, name: str) -> Score:
     if not isinstance(reason, str) or not reason.strip():
         raise UnreadableReply(f'"{name}" has no "reason"')
     short = " ".join(reason.replace("\x00", " ").encode("utf-8", "replace").decode().split())
-    return Score(score=float(score), reason=short[:_LONGEST_REASON])
+    return Score(score=float(score), reason=short[:300])
 
 
 def weighted_score(scores: Mapping[str, Score], *, weights: Mapping[str, float]) -> float:
@@ -260,7 +257,6 @@ _NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[ \t]*[:\uff1a.、\uff0e][ \t]*(.*)$", 
 #: most questions of a quiz, and most tokens of a reply that contains its questions or its answers
 QUESTIONS = 10
 QUIZ_TOKENS = 512
-_AROUND = " \t。.“”\"'"
 
 ASKS_FOR_QUESTIONS, ASKS_FOR_ANSWERS = "crud_questions", "crud_answer"
 
@@ -361,7 +357,7 @@ def _numbered(reply: str) -> dict[int, str]:
 
 
 def _cannot(answer: str) -> bool:
-    return answer.strip(_AROUND) == CANNOT_INFER
+    return answer.strip(" \t。.“”\"'") == CANNOT_INFER
 
 
 def _overlap(words: Sequence[str], gold: Sequence[str]) -> tuple[float, float, float]:

@@ -61,9 +61,7 @@ def _serve(settings: Settings) -> None:
     arms = inline_arms(settings)
     inline = InlineAnswers(router, arms=arms) if arms else None
     keep_what_is_loaded()
-    card = card_of(role="service")
-    presence = keep_present(connect(redis_url(settings), timeout_s=1.0), card)
-
+    presence = keep_present(connect(redis_url(settings), timeout_s=1.0), card_of(role="service"))
     with store_watched(router.database, end=partial(setattr, server, "should_exit", True)):
         with contextlib.suppress(KeyboardInterrupt):
             server.run()

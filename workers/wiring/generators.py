@@ -58,20 +58,19 @@ def make_generator(settings: GeneratorSettings, *, section: str = "generator") -
 
 
 def _loaded(settings: GeneratorSettings, *, section: str) -> Generator:
-    context_tokens = settings.known_context
+    tokens = settings.known_context
     if settings.name == "scripted":
-        seconds, word_seconds = settings.script_s, settings.script_word_s
         return ScriptedGenerator(
-            settings.script, seconds=seconds, word_seconds=word_seconds, context_tokens=context_tokens
+            settings.script, seconds=settings.script_s, word_seconds=settings.script_word_s, context_tokens=tokens
         )
     if settings.name == "openai":
         options = replace(settings.openai, token_prices=settings.prices_by_model)
-        server = OpenAiGenerator(settings.model, options=options, context_tokens=context_tokens)
+        server = OpenAiGenerator(settings.model, options=options, context_tokens=tokens)
         server.section = section
         return server
     folder = resolve(settings.model, setting="generator.model").folder
     names = ("precision", "device", "threads", "trained_tokens", "max_batch")
-    chosen = {name: getattr(settings, name) for name in names} | {"context_tokens": context_tokens}
+    chosen = {name: getattr(settings, name) for name in names} | {"context_tokens": tokens}
     return LocalGenerator(folder, name=settings.model, **chosen)
 
 
@@ -120,8 +119,7 @@ def check_generator(chosen: GeneratorSettings, *, fetch: bool) -> None:
                 raise ConfigError(message, field="generator.model", remedy=remedy) from error
             except Exception as error:  # raised by a parser of a user's file
                 message = f"{chosen.model!r} cannot be made ready: {type(error).__name__}: {error}"
-                remedy = "give another file or folder"
-                raise ConfigError(message, field="generator.model", remedy=remedy) from error
+                raise ConfigError(message, field="generator.model", remedy="give another file or folder") from error
 
 
 def _begin_fetching() -> None:

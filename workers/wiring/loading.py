@@ -69,7 +69,7 @@ class ArmLoader:
             models = sum(sections[name].name == "local" for name in names)
             for name in names:
                 self.generator(sections[name], section=section_of("generator", name), models=models)
-            for name in {arm.retriever for arm, strategy in strategies.values() if retrieves(strategy)}:
+            for name in sorted({arm.retriever for arm, strategy in strategies.values() if retrieves(strategy)}):
                 key = _key(self._settings.named_retrievers[name])
                 if key not in self._retrievers:
                     self._retrievers[key] = open_retriever(self._settings, name)
@@ -95,7 +95,7 @@ class ArmLoader:
             self._bind(part, loaded, bound=bound, within=within)
             arm = loaded[ArmName(part)]
             parts[param] = Part(arm.strategy, arm.generator, arm.retriever)
-        check, judge = None, None
+        check = judge = None
         if cascade.check is not None:
             check = CheckProcess(RewardSettings(check=cascade.check), field=f"arms.{name}.check")
             check.start()
@@ -110,8 +110,7 @@ class ArmLoader:
         key = _key(chosen)
         with self._lock:
             if key not in self._generators:
-                workers = self._settings.workers
-                cores = os.cpu_count() or 1
+                workers, cores = self._settings.workers, os.cpu_count() or 1
                 threads = chosen.threads or generators.threads_of_worker(workers, cores=cores, models=models)
                 generator = generators.make_generator(chosen.model_copy(update={"threads": threads}), section=section)
                 most_runs = generators.concurrency_of(chosen, wanted=workers.concurrency, generator=generator)

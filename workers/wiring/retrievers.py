@@ -190,8 +190,7 @@ def _encoder(model: str) -> "SentenceEncoder":
     required_module("torch", extra="models", field="retriever.model")
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
-    weights = resolve(model, setting="retriever.model")
-    return SentenceEncoder(weights.folder, name=_short(model))
+    return SentenceEncoder(resolve(model, setting="retriever.model").folder, name=_short(model))
 
 
 def _dense(settings: Settings) -> Kind:
@@ -246,9 +245,10 @@ def _qdrant(settings: Settings) -> Kind:
     required_module("qdrant_client", extra="qdrant", field="retriever.name")
     from ragbandit.strategies.retrievers.qdrant import QdrantRetriever
 
-    url = settings.retriever.url or "http://127.0.0.1:6333"
-    api_key = os.environ.get(settings.retriever.api_key_env or "QDRANT_API_KEY") or None
-    location: Facts = {"url": shown_address(url), "collection": settings.retriever.index}
+    chosen = settings.retriever
+    url = chosen.url or "http://127.0.0.1:6333"
+    api_key = os.environ.get(chosen.api_key_env or "QDRANT_API_KEY") or None
+    location: Facts = {"url": shown_address(url), "collection": chosen.index}
     return _vectors(settings, partial(QdrantRetriever, url, api_key=api_key), location=location)
 
 
@@ -276,8 +276,8 @@ def _database(settings: Settings, make: Callable[[], DatabaseRetriever], *, loca
 def _hybrid(settings: Settings) -> Kind:
     chosen = settings.retriever
     if chosen.first == chosen.second:
-        remedy = "choose two different retrievers"
-        raise ConfigError(f"both are {chosen.first!r}", field="retriever.second", remedy=remedy)
+        message = f"both are {chosen.first!r}"
+        raise ConfigError(message, field="retriever.second", remedy="choose two different retrievers")
     halves = {name: kind_of(with_choice(settings, retriever=name)) for name in (chosen.first, chosen.second)}
     return Kind(
         open=lambda: HybridRetriever(halves[chosen.first].open(), second=halves[chosen.second].open()),

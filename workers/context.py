@@ -174,7 +174,7 @@ class Context:
     streams: StreamWriter | None = None
     tracing: Tracing = OFF
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
-    #: set when this process should end, so that it begins nothing new
+    #: set when this process should end; no job begins after that
     ending: threading.Event = field(default_factory=threading.Event)
     learning: StoreOutage = field(
         default_factory=lambda: StoreOutage(

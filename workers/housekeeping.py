@@ -175,12 +175,6 @@ def _is_due(context: Context, ledger: Ledger) -> bool:
     return bool(is_inheriting(ledger) or ledger.ready(rule, now=steady_clock().now(), limit=1))
 
 
-#: longest update of the hourly totals, and the pause after it if rows remain, seconds
-TOTALS_STEP_S: Final = 2.0
-#: pause after an update of the hourly totals if no rows remain, seconds
-TOTALS_S: Final = 5.0
-
-
 def handle_notification(context: Context, notification: str) -> None:
     """Handle "cancel:<id>", which stops a run, and "stream:<id>", which makes a run send its answer while it runs."""
     kind, _, key = notification.partition(":")
@@ -209,14 +203,15 @@ def routines_of(context: Context) -> list[Routine]:
         pending.recover(database, jobs=context.jobs, settings=settings, now=steady_clock().now())
 
     def extend_totals() -> float:
-        return TOTALS_STEP_S if extender.extend(seconds=TOTALS_STEP_S) else TOTALS_S
+        has_more = extender.extend(seconds=2.0)
+        return 2.0 if has_more else 5.0  # seconds until the next call
 
     def watch_rollouts() -> None:
         evaluator.evaluate(now=time.time())
 
     routines += [
         Routine("look for unfinished decisions", wake_again, every_s=sweep_s).start(),
-        Routine("extend the hourly totals", extend_totals, every_s=TOTALS_S, at_end=extender.release).start(),
+        Routine("extend the hourly totals", extend_totals, every_s=5.0, at_end=extender.release).start(),
         Routine("look at policy versions", watch_rollouts, every_s=5.0, at_end=evaluator.close).start(),
         version_learning(context),
     ]

@@ -259,7 +259,7 @@ class Supervisor:
         if settings.judge.generator is not None:
             commands.append(("judge", ["worker", "--queue", "judge", *config]))
         commands.append(("learn", ["worker", "--queue", "learn", *config]))
-        # The children read a copy of the file in another folder, so they must be told the folder of the user's classes.
+        # The children read a copy of the file in another folder, so they need the folder of the user's classes.
         environment = {} if loaded.file is None else {CLASS_FOLDER: class_folder(loaded.file)}
         self.children = [
             Child(name, arguments=arguments, log_folder=folder, environment=environment) for name, arguments in commands

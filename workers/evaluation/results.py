@@ -60,7 +60,7 @@ async def quizzed_answers(
         except ArmFailed as error:
             return dict.fromkeys(answers, _unjudged(error))
     qualities = {}
-    for arm, stored in answers.items():  # one after another, so that equal answers share a cached reply
+    for arm, stored in answers.items():  # in sequence, so that equal answers share a cached reply
         text = "" if stored.failed else stored.answer or ""
         try:
             qualities[arm] = AnswerQuality(measures=await quizzed(text, quiz=quiz, model=model, cut=cut))

@@ -86,7 +86,7 @@ def _are_texts(values: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredAnswer:
-    """An answer of an arm to a question, with its cost. Of its quality only a judge's score is stored."""
+    """An answer of an arm to a question, with its cost and a judge's score. Other measures are not stored."""
 
     key: str
     arm: str

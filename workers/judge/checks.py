@@ -15,7 +15,7 @@ from ragbandit.workers.wiring.generators import check_generator, make_generator
 
 log = logging.getLogger("ragbandit.judge")
 
-#: a question, an answer and a passage of so many characters each must fit into the judge's context with the rubric
+#: characters: a question, an answer and a passage of this length each must fit into the judge's context
 _LEAST_CHARS: Final = 400
 
 

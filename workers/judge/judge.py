@@ -35,10 +35,6 @@ class Suspicious(Exception):
     """Raised if the answer or a passage seems to address the judge, and `judge.suspicious` is "withhold"."""
 
 
-#: who found the passages for the judge: the arm, or the judge's own search. None without passages
-PassagesFrom = Literal["arm", "search"] | None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     value: float
@@ -127,8 +123,10 @@ class Judge:
             raise ServerFailed(message, spent=_spent(completion))
         return completion
 
-    async def _passages(self, decision: Decision, *, outcome: Outcome) -> tuple[tuple[Passage, ...], PassagesFrom]:
-        """The passages that the arm showed its model, cut at `log.source_chars`. If it showed none, search for some."""
+    async def _passages(
+        self, decision: Decision, *, outcome: Outcome
+    ) -> tuple[tuple[Passage, ...], Literal["arm", "search"] | None]:
+        """Returns (passages, who found them): those that the arm showed its model, else the result of a search."""
         limit = self.settings.passages
         sources = [source for source in outcome.sources if source.text][:limit]
         if sources:

@@ -33,7 +33,7 @@ class CheckFailed(ArmFailed):
 
 
 class CheckProcess:
-    """Starts with the first call, and is killed if a call takes too long. field: name of the setting in errors."""
+    """The child process. It starts with the first call, and is killed if a call takes too long. field: the setting."""
 
     def __init__(self, settings: RewardSettings, *, field: str = "reward.check") -> None:
         self.name = str(settings.check)

@@ -142,7 +142,6 @@ class Judging(Scorer):
         return time.monotonic() < self._paused_until
 
     def failed(self, error: Exception) -> None:
-        """Begin a pause because the model failed. Each consecutive failure makes it longer."""
         with self._lock:
             self._failures += 1
             pause = back_off(self._failures, base_s=min(5.0, self.judge.settings.retry_s), longest_s=60.0)
@@ -189,7 +188,6 @@ class Context:
     wake_versions: Callable[[], None] = lambda: None
     notifier: Notifier = field(init=False)
     queue: AnswerQueue = field(init=False)
-    #: reads the state of the arms' circuit breakers, after an arm has failed
     health: OutcomePoller = field(init=False)
 
     def __post_init__(self) -> None:

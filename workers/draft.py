@@ -63,7 +63,6 @@ def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
 
 
 def _siblings(models: Mapping[str, Model]) -> tuple[Model, ...]:
-    """(smaller sibling NAME-mini, model NAME) for the newest smaller sibling; () if no model has one."""
     names = [(f"{large}-{ending}", large) for large in models for ending in ("mini", "small", "lite", "nano")]
     pairs = [(models[small], models[large]) for small, large in names if small in models]
     return max(pairs, key=lambda pair: pair[1].created, default=())
@@ -74,7 +73,6 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    #: arm -> params that call a pipeline of another framework
     pipelines: Mapping[str, Params]
     #: why workers cannot run here; "" if they can
     no_workers: str = ""
@@ -260,7 +258,6 @@ def _no_server(here: Surroundings) -> Choice:
 
 
 def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
-    """The choice of generators: one model is `generator`; two models are `small` and `large` in `generators`."""
     assert here.server is not None
     url = here.server.url
     names = [model.name for model in here.models]

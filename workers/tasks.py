@@ -39,8 +39,7 @@ log = logging.getLogger("ragbandit.worker")
 
 #: a question fails after this number of runs without an outcome, because it probably kills its workers
 MAX_TRIES = 3
-#: time after the end of its time budget after which an arm is abandoned, seconds: it blocks the event loop or ignores
-#: its cancellation
+#: a run that exceeds its time budget by this time, seconds, is abandoned: the arm blocks or ignores its cancellation
 MARGIN_S = 5.0
 #: time without a response after which the event loop counts as blocked, seconds
 PING_S = 5.0

@@ -191,7 +191,7 @@ class _Sources:
     ask: Ask
     progress: Progress
     warn: Callable[[str], None] = _print_warning
-    #: its encoder is used; None if the configured encoder should be loaded
+    #: a router whose encoder is used; None if the configured encoder should be loaded
     router: Router | None = None
 
     def __post_init__(self) -> None:

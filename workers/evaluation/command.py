@@ -37,9 +37,7 @@ def evaluate(
     corpus: Annotated[Path | None, typer.Option(help="JSONL or Parquet to search in; indexed once")] = None,
     index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
     family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(runs.FAMILY_NAMES)}")] = "ours",
-    judge: Annotated[
-        str | None, typer.Option(help="configuration of the judge for family crud; default: --config")
-    ] = None,
+    judge: Annotated[str | None, typer.Option(help="configuration of the judge of crud; default: --config")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 Time is that of a crowd")] = 1,
     answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
@@ -195,7 +193,6 @@ def _with_features(
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write the records as JSONL. The file is replaced when all of them are written."""
     with new_lines(path) as out:
         for record in records:
             out.write(line_of(dict(record)) + b"\n")

@@ -23,7 +23,7 @@ from ragbandit.router.offline.estimation import Progress
 from ragbandit.shared.confidence_sequences import log_mean_exp
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.text_forms import is_blank
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Outcome
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Outcome
 from ragbandit.strategies.base import Passage, Request
 from ragbandit.workers.evaluation.results import labelled_quality, log_record, quality_of
 from ragbandit.workers.evaluation.runs import Bench, LabelledQuestion, StoredAnswer, Work, in_parallel
@@ -108,17 +108,15 @@ class Race:
             self._leave()
 
     def _leave(self) -> None:
-        is_excluded = (self._log_capital() >= self._threshold).all(axis=(0, 1))
+        rivals = np.moveaxis(self._capital, 3, 2)  # (weights, kinds and all, arm, rival, stakes)
+        others = ~np.eye(len(self.arms), dtype=np.bool_)
+        averaged = np.moveaxis(rivals[:, :, others].reshape(*rivals.shape[:3], -1), -1, 0)
+        # log_mean_exp: log of the mean capital over rivals and stakes
+        is_excluded = (log_mean_exp(averaged) >= self._threshold).all(axis=(0, 1))
         leaving = [arm for arm in self.running if is_excluded[self.arms.index(arm)]]
         if len(leaving) < len(self.running):
             self.left |= dict.fromkeys(leaving, self.questions)
             self.running = tuple(arm for arm in self.running if arm not in leaving)
-
-    def _log_capital(self) -> Matrix:
-        """Log of the mean capital over rivals and stakes. Shape (weights, kinds and all, arms)."""
-        rivals = np.moveaxis(self._capital, 3, 2)  # (weights, kinds, arm, rival, stakes)
-        others = ~np.eye(len(self.arms), dtype=np.bool_)
-        return log_mean_exp(np.moveaxis(rivals[:, :, others].reshape(*rivals.shape[:3], -1), -1, 0))
 
 
 @dataclass(kw_only=True)

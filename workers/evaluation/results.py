@@ -123,7 +123,7 @@ def _time(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer])
 def table_records(
     rows: Sequence[LabelledQuestion], *, answered: Answered, qualities: Qualities, reward: RewardSettings
 ) -> Iterator[dict[str, Json]]:
-    """The full-information table (router/offline/logs/tables.py): a record per question. `correct` is `quality_of`."""
+    """The full-information table (router/offline/logs/tables.py): a record per question."""
     for place, row in enumerate(rows):
         answers = {arm: stored[place] for arm, stored in answered.items()}
         origin = {"dataset": row.dataset, "hops": row.hops}

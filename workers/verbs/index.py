@@ -27,7 +27,7 @@ IndexOption = Annotated[
     str | None, typer.Option("--index", help="name or folder (dense adds -dense); default: configured")
 ]
 RetrieverOption = Annotated[
-    str | None, typer.Option("--retriever", help="name in `retrievers`, or a kind as bm25, dense")
+    str | None, typer.Option("--retriever", help="name in `retrievers`, or a kind: bm25, dense")
 ]
 
 

@@ -25,18 +25,14 @@ def init(
     url: Annotated[str | None, typer.Option(help="model server; default: OPENAI_BASE_URL, OpenAI, usual ports")] = None,
     key_env: Annotated[str, typer.Option(help="environment variable that holds the server's key")] = "OPENAI_API_KEY",
     model: Annotated[list[str] | None, typer.Option(help="model to use; twice: the small one, the large one")] = None,
-    documents: Annotated[
-        Path | None, typer.Option(help="to index; default: ./docs, ./documents, ./corpus.jsonl")
-    ] = None,
+    documents: Annotated[Path | None, typer.Option(help="to index; default: docs, documents or corpus.jsonl")] = None,
     pipeline: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PACKAGE.MODULE:OBJECT", help="LangChain or LlamaIndex object")
     ] = None,
     price: Annotated[
         list[str] | None, typer.Option(metavar="INPUT/OUTPUT", help="dollars per million tokens, small model first")
     ] = None,
-    prefer: Annotated[
-        str | None, typer.Option(help=f"{', '.join(draft.WEIGHTS)}: what a right answer is worth")
-    ] = None,
+    prefer: Annotated[str | None, typer.Option(help=f"{', '.join(draft.WEIGHTS)}: worth of a right answer")] = None,
     yes: Annotated[bool, typer.Option("--yes", help=f"ask nothing: {_BALANCED}, prices unknown")] = False,
     force: Annotated[bool, typer.Option("--force", help="overwrite an existing file")] = False,
     config: ConfigOption = None,

@@ -27,7 +27,6 @@ from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.wiring.generators import check_arms, names_in_use
 from ragbandit.workers.wiring.loading import check_generators
 
-#: longest wait for one connection, seconds
 CONNECT_S: Final = 2.0
 
 

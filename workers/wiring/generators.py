@@ -91,7 +91,7 @@ _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 
 
 def generator_version(settings: GeneratorSettings) -> str:
-    """The settings that influence answers or their prices, as JSON. A new one in it makes stored answers useless."""
+    """The settings that influence answers or their prices, as JSON. Stored answers of another version are not used."""
     excluded: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), "openai": _PATIENCE}
     version = settings.model_dump(mode="json", exclude=excluded)
     return json.dumps(version | {"token_prices": settings.prices_by_model, "context_tokens": settings.known_context})
@@ -140,8 +140,6 @@ def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerArm:
-    """An arm that workers run, as configured."""
-
     #: params of its class, including "class"
     params: Mapping[str, object] = field(default_factory=dict)
     generator: str = DEFAULT

@@ -33,7 +33,6 @@ class LoadedArm:
     #: most concurrent runs per process, counted over all arms with this generator
     most_runs: int
     named: Mapping[str, Json] = field(default_factory=dict)
-    #: see `generators.generator_version`
     version: str = ""
 
     def made_by(self, budget: Budget) -> Mapping[str, Json]:

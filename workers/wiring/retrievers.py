@@ -42,10 +42,9 @@ class Kind:
     """The operations on a configured retriever. All raise ConfigError if the settings are wrong."""
 
     open: Callable[[], Retriever]
-    #: builds the index, and returns its description
     build: Callable[[Rows, CountDone], Facts]
     read: Callable[[], Facts]
-    #: place of the index: {"folder"}, or an address with the name of the index there
+    #: place of the index: a folder, or an address with the name of the index there
     location: Facts = field(default_factory=dict)
 
     def built(self, rows: Rows, progress: CountDone) -> Facts:
@@ -186,7 +185,6 @@ def _bm25(settings: Settings) -> Kind:
 
 @lru_cache(maxsize=4)
 def _encoder(model: str) -> "SentenceEncoder":
-    """The encoder of this model, shared by all retrievers that use it."""
     required_module("torch", extra="models", field="retriever.model")
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
@@ -286,7 +284,6 @@ def _hybrid(settings: Settings) -> Kind:
     )
 
 
-#: retriever.name -> function that returns its `Kind`
 RETRIEVERS: Mapping[str, Callable[[Settings], Kind]] = MappingProxyType(
     {
         "bm25": _bm25,

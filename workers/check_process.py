@@ -1,9 +1,7 @@
-"""Check process: runs `reward.check` in a child process, where it may hang, crash or exhaust memory without harming the
-worker.
+"""Check process: a child process that runs `reward.check`, so that a hang or crash does not harm the worker.
 
-The child is this module: `python -m ragbandit.workers.check_process FD`. It imports the function once, and calls it for
-each message of a pipe. The first message is {"check", "params", "path"}; all others are the arguments of a call. Each
-reply is {"value"} or {"error"}.
+The child runs `python -m ragbandit.workers.check_process FD`. It reads messages from the pipe FD: first {"check",
+"params", "path"}, which imports the function, then the arguments of each call. Each reply is {"value"} or {"error"}.
 """
 
 import asyncio
@@ -20,7 +18,7 @@ from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.shared.child_process import end_with_parent
@@ -29,20 +27,13 @@ from ragbandit.shared.plugins import import_class
 from ragbandit.shared.types import Source
 from ragbandit.strategies.base import Passage
 
-#: most characters of an error: an exception may contain the answer
-_REASON: Final = 300
-#: longest import of the function's module, seconds
-_START_S: Final = 60.0
-
 
 class CheckFailed(ArmFailed):
     """Raised if the check fails, or returns something that is not a score."""
 
 
 class CheckProcess:
-    """The child process of a check. It starts with the first call, and is killed with its own children if a call takes
-    too long. Calls of several threads wait for each other. field: the setting that names the check.
-    """
+    """The child process. It starts with the first call, and is killed if a call takes too long. field: the setting."""
 
     def __init__(self, settings: RewardSettings, *, field: str = "reward.check") -> None:
         self.name = str(settings.check)
@@ -52,7 +43,7 @@ class CheckProcess:
         self._pipe: Connection | None = None
 
     def score(self, *, question: str, answer: str | None, sources: Sequence[Passage | Source]) -> float | None:
-        """The score of an answer; None if the check gives none. Raises CheckFailed."""
+        """The score of an answer; None if the check returns None. Raises CheckFailed."""
         texts = [{"id": source.id, "title": source.title, "text": source.text, "url": source.url} for source in sources]
         with self._lock:
             if self._pipe is None:
@@ -80,7 +71,7 @@ class CheckProcess:
             )
         settings = self._settings
         try:
-            self._call({"check": settings.check, "params": settings.check_params, "path": sys.path}, seconds=_START_S)
+            self._call({"check": settings.check, "params": settings.check_params, "path": sys.path}, seconds=60.0)
         except CheckFailed:
             self.end()  # the next call imports the function again: its file may be complete by then
             raise
@@ -98,11 +89,11 @@ class CheckProcess:
             self.end()
             raise CheckFailed(f"it did not end within {seconds:g} s, and was killed")
         if "error" in reply:
-            raise CheckFailed(str(reply["error"])[:_REASON])
+            raise CheckFailed(str(reply["error"])[:300])  # the exception of a function may contain the answer
         return reply["value"]
 
     async def close(self) -> None:
-        """End the process: `end` for cascades, which await this method."""
+        """Call `end`. Cascades await this method."""
         self.end()
 
     def end(self) -> int | None:
@@ -129,7 +120,6 @@ def check_reward_check(settings: RewardSettings) -> None:
 
 
 def main() -> None:
-    """Run the child process until the pipe is closed."""
     end_with_parent()
     with suppress(OSError):  # if memory runs out, the kernel should kill this process and not the worker
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
@@ -155,7 +145,7 @@ def main() -> None:
 
 
 def _score(value: Any) -> float | None:
-    """The value as a score; None stays None. Raises ValueError for anything else."""
+    """The returned value as a score, or None. Raises ValueError or TypeError for anything else."""
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))
     if value is None:

@@ -1,4 +1,4 @@
-"""Command line: the root of `ragbandit`, with the table of its verbs."""
+"""The command `ragbandit` and the table of its verbs."""
 
 import contextlib
 import ctypes
@@ -16,7 +16,7 @@ from ragbandit.router.telemetry.logs import set_up_log
 
 _CLI: Final = "ragbandit.router.cli"
 _VERBS: Final = "ragbandit.workers.verbs"
-#: verbs of the group `policy` whose functions have the same names
+#: verbs of `ragbandit policy` whose functions have the same names
 _POLICY: Final = ("add", "shadow", "canary", "promote", "pause", "resume", "rollback", "retire", "kill", "restart")
 
 #: heading in the help -> its verbs, in the order shown
@@ -101,7 +101,7 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[  # its callback prints the version: before this function runs, click demands a verb
+    version: Annotated[  # printed by a callback, because click demands a verb before it runs this function
         bool, typer.Option("--version", callback=_print_version, help="Print the version and exit.", is_eager=True)
     ] = False,
 ) -> None:
@@ -109,15 +109,14 @@ def _root(
 
 
 def main() -> None:
-    """The entry point of `ragbandit`."""
-    # torch and numpy read these two variables when they are loaded, which happens later. Idle threads of torch spin for
-    # long by default and starve the other processes of a small machine; without a spin each question takes 2 ms more;
-    # a short spin avoids both. Threads of numpy spin 20 ms after each product, and a router multiplies only small
-    # matrices (docs/machines.md).
+    # torch and numpy read these two variables when they are loaded, which happens later. By default idle threads of
+    # torch spin for long, which starves other processes of a small machine; without spinning each question takes 2 ms
+    # more. A short spin avoids both. Threads of numpy spin for 20 ms after each product, which does not pay for the
+    # small matrices of a router, so numpy gets one thread (docs/machines.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "MALLOC_ARENA_MAX" not in os.environ:
-        # All threads share two heaps. By default glibc gives each thread its own, and hardly ever returns its memory.
+        # Let all threads share two heaps. By default glibc gives each thread a heap, and rarely returns its memory.
         with contextlib.suppress(AttributeError):  # another C library
             ctypes.CDLL(None).mallopt(-8, 2)  # M_ARENA_MAX
     # Imports create hundreds of thousands of permanent objects. With Python's default threshold of 700 the garbage

@@ -1,4 +1,4 @@
-"""Context: the parts that a worker process has loaded, its active runs, and whether its store works."""
+"""Context: the parts that a worker process has loaded, its active runs, and its scorers."""
 
 import logging
 import threading
@@ -32,19 +32,11 @@ from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm, parts_of
 
 log = logging.getLogger("ragbandit.worker")
 
-#: seconds that a judgement may take in addition to `judge.seconds`, which limits the call of its model
-MARGIN_S: Final = 5.0
-#: most characters of a rater's name in stored feedback
 LONGEST_RATER: Final = 64
-#: first and longest pause after a failure of the judge's model, seconds
-FIRST_PAUSE_S: Final = 5.0
-LONGEST_PAUSE_S: Final = 60.0
 
 
 @dataclass(kw_only=True, slots=True)
 class ActiveRun:
-    """A decision that this process has claimed."""
-
     decision_id: DecisionId
     #: earlier runs of the decision
     tries: int
@@ -52,30 +44,28 @@ class ActiveRun:
     arm: ArmName | None = None
     #: the chat request as received, for arms that forward it
     chat: Mapping[str, Json] = field(default_factory=dict)
-    #: gets a result when the run should stop
+    #: completed when the run should stop
     stop: "Future[None]" = field(default_factory=Future)
 
 
 class ActiveRuns:
-    """The runs of this process. Safe to use from several threads."""
+    """Claimed decisions that this process is running or scoring. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: dict[DecisionId, ActiveRun] = {}
 
     def begin(self, run: ActiveRun) -> ActiveRun:
-        """Add the run of a decision that this process has just claimed, and return it."""
         with self._lock:
             self._runs[run.decision_id] = run
         return run
 
     def begin_claimed(self, job: ClaimedDecision) -> ActiveRun:
-        """As `begin`, for a decision from the answer queue."""
         return self.begin(ActiveRun(decision_id=job.decision_id, tries=job.tries, arm=job.arm, chat=job.chat))
 
     @contextmanager
     def ending(self, run: ActiveRun) -> Iterator[None]:
-        """Remove the run at the end of the block, which does the work."""
+        """Remove the run at the end of the block."""
         try:
             yield
         finally:
@@ -83,7 +73,7 @@ class ActiveRuns:
                 del self._runs[run.decision_id]
 
     def stop(self, decision_id: DecisionId) -> bool:
-        """Stop the run of this decision. False if there is none in this process, or if it was stopped before."""
+        """Stop the run of this decision. Returns False if there is none here, or if it was stopped before."""
         with self._lock:
             run = self._runs.get(decision_id)
             if run is None or run.stop.done():
@@ -92,12 +82,10 @@ class ActiveRuns:
             return True
 
     def ids(self) -> list[DecisionId]:
-        """Ids of the decisions that are running."""
         with self._lock:
             return list(self._runs)
 
     def most_tries(self) -> int:
-        """Largest number of `tries` among the runs; 0 if nothing runs."""
         with self._lock:
             return max((run.tries for run in self._runs.values()), default=0)
 
@@ -108,12 +96,10 @@ class ActiveRuns:
 
 
 class Scorer:
-    """A scorer of answers in a worker process: the judge, or the check."""
-
     def __init__(
         self, queue: ScoreQueue, *, source: FeedbackSource, rater: str, rule: str, facts: Mapping[str, Json]
     ) -> None:
-        """rule: version of the judge's rubric, or path of the check. facts: stored with every score."""
+        """rule: hash of the judge's rubric, or path of the check. facts: stored with every score."""
         self.queue = queue
         self.source = source
         self.rater = rater[:LONGEST_RATER]
@@ -123,13 +109,10 @@ class Scorer:
 
     @property
     def paused(self) -> bool:
-        """Whether no new answer should be scored now."""
         return False
 
 
 class Checking(Scorer):
-    """Scores answers with the function of `reward.check`, which runs in its own process."""
-
     def __init__(self, settings: RewardSettings, *, store: DecisionStore) -> None:
         check = str(settings.check)
         queue = ScoreQueue(store, kind="check", attempts=CHECK_ATTEMPTS, expire_s=CHECK_EXPIRE_S)
@@ -138,16 +121,13 @@ class Checking(Scorer):
 
 
 class Judging(Scorer):
-    """Scores answers with the judge, and pauses after failures of its model."""
-
     def __init__(self, judge: Judge, *, queue: ScoreQueue) -> None:
         stored: dict[str, Json] = {"model": judge.rater, "rubric": judge.rubric}
         super().__init__(queue, source="judge", rater=judge.rater, rule=judge.rubric, facts=stored)
         self.judge = judge
-        #: most seconds of one judgement
-        self.longest_s = judge.settings.seconds + MARGIN_S
+        #: time limit of one judgement, seconds; `judge.seconds` limits only the call of its model
+        self.longest_s = judge.settings.seconds + 5.0
         self._lock = threading.Lock()
-        #: failures in a row
         self._failures = 0
         #: time.monotonic() at the end of the pause
         self._paused_until = 0.0
@@ -159,20 +139,16 @@ class Judging(Scorer):
 
     @property
     def paused(self) -> bool:
-        """Whether scoring pauses because the model failed."""
         return time.monotonic() < self._paused_until
 
     def failed(self, error: Exception) -> None:
-        """Begin a pause because the model failed; each failure in a row makes it longer."""
         with self._lock:
             self._failures += 1
-            first = min(FIRST_PAUSE_S, self.judge.settings.retry_s)
-            pause = back_off(self._failures, base_s=first, longest_s=LONGEST_PAUSE_S)
+            pause = back_off(self._failures, base_s=min(5.0, self.judge.settings.retry_s), longest_s=60.0)
             self._paused_until = time.monotonic() + pause
         self._outage.failed(error)
 
     def worked(self) -> None:
-        """End the pause, because the model replied."""
         with self._lock:
             self._failures, self._paused_until = 0, 0.0
         self._outage.ended()
@@ -180,7 +156,7 @@ class Judging(Scorer):
 
 @dataclass(kw_only=True)
 class Context:
-    """The parts that a worker process has loaded."""
+    """The parts that a process has loaded. The HTTP service has one too, if it runs arms itself."""
 
     settings: Settings
     store: DecisionStore
@@ -191,17 +167,14 @@ class Context:
     loader: ArmLoader = field(init=False)
     #: event loop of the arms and of the judge; None if this process has neither
     loop: EventLoop | None = None
-    #: None unless this process serves the queue `judge`
     judging: Judging | None = None
-    #: None unless this process learns and `reward.check` is set
     checking: Checking | None = None
-    #: writes answers to their readers while they are generated; None if this process does not answer
+    #: sends answers to their readers while they are generated; None if this process does not answer
     streams: StreamWriter | None = None
     tracing: Tracing = OFF
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
-    #: set when this process should end: nothing new begins
+    #: set when this process should end; no job begins after that
     ending: threading.Event = field(default_factory=threading.Event)
-    #: logs when the learner can no longer use its store, and when it can again
     learning: StoreOutage = field(
         default_factory=lambda: StoreOutage(
             action="learn",
@@ -212,11 +185,9 @@ class Context:
     )
     #: time.monotonic() when the learner last looked for something to learn
     looked_at: float = 0.0
-    #: wakes the learners of policy versions
     wake_versions: Callable[[], None] = lambda: None
     notifier: Notifier = field(init=False)
     queue: AnswerQueue = field(init=False)
-    #: reads the state of the arms' circuit breakers, after an arm has failed
     health: OutcomePoller = field(init=False)
 
     def __post_init__(self) -> None:
@@ -227,7 +198,7 @@ class Context:
         self.health = OutcomePoller(self.store.database, settings=self.settings.health, seconds=budget_s)
 
     def claimed(self) -> list[tuple[Claims, ActiveRuns]]:
-        """Queues this process claims from, and the jobs it is running."""
+        """The queues that this process claims from, each with the runs of its claims."""
         scorers = [scorer for scorer in (self.judging, self.checking) if scorer is not None]
         return [(self.queue, self.active_runs), *((scorer.queue.claims, scorer.active) for scorer in scorers)]
 
@@ -240,7 +211,7 @@ class Context:
         for part in judges + parts_of(self.arms.values()):
             try:
                 loop.run(part.close(), timeout_s=CLOSE_S)
-            except Exception as error:  # the process ends anyway; the database must still be closed
+            except Exception as error:  # the caller must go on and close the database
                 extra = {"action": "close", "part": part.name, "reason": repr(error)}
                 log.warning("a part could not be closed; the process ends all the same", extra=extra)
         loop.close()

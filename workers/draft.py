@@ -1,4 +1,4 @@
-"""Draft of a first configuration: choices with their reasons, for the terminal and for a commented file."""
+"""Draft of a first configuration: choices with their reasons, which are printed and written as comments."""
 
 import contextlib
 import importlib.util
@@ -25,14 +25,12 @@ from ragbandit.workers.model_lists import MOST_NAMED, OPENAI, USUAL_PORTS, Model
 from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.wiring.retrievers import kind_of, with_choice
 
-#: billions of parameters in names: "qwen2.5:14b", "Llama-3.2-3B-Instruct"
+#: billions of parameters in a model's name, such as "qwen2.5:14b" or "Llama-3.2-3B-Instruct"
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
-#: endings of the names of smaller siblings
-_SMALLER: Final = ("mini", "small", "lite", "nano")
 
 
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
-    """Choose one or two models. Returns (models, small one first; reason). Raises ConfigError if none stand out."""
+    """Choose one or two models. Returns (models, the small one first; reason). Raises ConfigError if it cannot."""
     models = {model.name: model for model in server.models}
     names = ", ".join(list(models)[:MOST_NAMED]) + (", ..." if len(models) > MOST_NAMED else "")
     unknown = [name for name in wanted if name not in models]
@@ -57,7 +55,7 @@ def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ..
 
 
 def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
-    """The smallest and the largest model by the sizes in their names; () if a name has no size, or all are equal."""
+    """The smallest and the largest model by the sizes in their names; () if a size is missing, or all are equal."""
     sizes = [max(map(float, _BILLIONS.findall(model.name)), default=0.0) for model in models]
     if not all(sizes) or len(set(sizes)) == 1:
         return ()
@@ -65,34 +63,23 @@ def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
 
 
 def _siblings(models: Mapping[str, Model]) -> tuple[Model, ...]:
-    """(smaller sibling, model) of the newest model that has a smaller sibling by name; () without any."""
-    names = [(f"{large}-{ending}", large) for large in models for ending in _SMALLER]
+    names = [(f"{large}-{ending}", large) for large in models for ending in ("mini", "small", "lite", "nano")]
     pairs = [(models[small], models[large]) for small, large in names if small in models]
     return max(pairs, key=lambda pair: pair[1].created, default=())
 
 
-#: paths that are tried if the user names no documents
-_USUAL_DOCUMENTS: Final = ("docs", "documents", "corpus.jsonl")
-#: packages of the local model
-_LOCAL: Final = ("torch", "transformers")
-
-#: the params of an arm
 Params = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """The models, documents and pipelines of this machine that can be used to answer."""
-
-    #: arm -> params that call a pipeline of another framework
     pipelines: Mapping[str, Params]
     #: why workers cannot run here; "" if they can
     no_workers: str = ""
     server: ModelServer | None = None
-    #: chosen models of the server, the small one first, and the reason for the choice
+    #: chosen models of the server, the small one first
     models: tuple[Model, ...] = ()
     picked: str = ""
-    #: whether the packages of the local model are installed
     local: bool = False
     #: (name, description) of a bm25 index
     index: tuple[str, str] | None = None
@@ -107,7 +94,7 @@ def look_around(
     pipelines: Sequence[str],
     settings: Settings,
 ) -> Surroundings:
-    """Find models and pipelines, and index the documents. Raises RagBanditError if one of them cannot be used."""
+    """Find models and pipelines, and index the documents. Raises RagBanditError for one that cannot be used."""
     try:
         require_service()
     except ConfigError as error:
@@ -121,13 +108,13 @@ def look_around(
     if wanted and server is None:
         raise ConfigError("no server was found", field="--model", remedy="give its address with --url")
     models, picked = ((), "") if server is None else pick(server, wanted=wanted)
-    local = all(importlib.util.find_spec(name) for name in _LOCAL)
+    local = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
     index = _index(documents, settings=settings) if models or local else None
     return Surroundings(pipelines=arms, server=server, models=models, picked=picked, local=local, index=index)
 
 
 def _pipeline_arm(text: str) -> tuple[str, Params]:
-    """(name, params) of the arm for "name=package.module:object". Imports the object; a function is called."""
+    """(name, params) of the arm for "name=package.module:object". Imports the object; calls it if it is a function."""
     name, _, path = text.partition("=")
     try:
         CallableArm(name=name, object=path)
@@ -137,14 +124,15 @@ def _pipeline_arm(text: str) -> tuple[str, Params]:
 
 
 def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
-    """(name, description) of a present index, else of a new index of the documents; errors are raised if `named`."""
+    """(name, description) of an existing index, else of a new index of the documents. named: the user's documents."""
     if named is None:
         folder = Path(settings.data_dir).absolute() / "indexes"
         names = sorted({file.parent.name for file in folder.glob("*/index.json")})
         for name in sorted(names, key=settings.retriever.index.__ne__):  # the configured one first
             with contextlib.suppress(RagBanditError):  # an index of another kind
                 return name, f"{kind_of(with_choice(settings, index=name)).info()['passages']} passages"
-    documents = named or next((path for path in map(Path, _USUAL_DOCUMENTS) if path.exists()), None)
+    usual = map(Path, ("docs", "documents", "corpus.jsonl"))
+    documents = named or next((path for path in usual if path.exists()), None)
     if documents is None:
         return None
     if not documents.exists():
@@ -159,21 +147,15 @@ def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
     return settings.retriever.index, f"{description['passages']} passages of {documents}"
 
 
-#: preference -> cost term -> reward.weight; 1 / weight is the cost that a right answer is worth
+#: preference -> cost term -> `reward.weight`; a right answer is worth a cost of 1 / weight
 WEIGHTS: Final = {
     "economy": {"steps": 0.2, "seconds_total": 0.05, "dollars": 100.0},
     "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
     "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
-_MISSING: Final = "documents to search (--documents DIR), a model server (--url) or your pipelines (--pipeline)"
-#: share of questions in the holdback
 _HOLDBACK: Final = 0.05
-#: reasoning models of OpenAI, which refuse a temperature and stop strings (the generator applies stop strings itself)
+#: names of OpenAI's reasoning models, which refuse a temperature and stop strings; the generator then stops by itself
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
-_HEAD: Final = (
-    "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit "
-    "validate --all` prints them. Secrets belong in the environment, never here."
-)
 _NO_PRICE: Final = (
     "Until prices are known {who}. Give each generator its price in dollars per million tokens, "
     "token_prices: {{input: ..., output: ...}} (`ragbandit init --price 0.15/0.6`, once for each model). Then charge "
@@ -181,14 +163,12 @@ _NO_PRICE: Final = (
 )
 
 
-#: {"input", "output"} of each model, dollars per million tokens
+#: {"input", "output"} for each model, dollars per million tokens
 Prices = Sequence[Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Sections of the configuration file, and the reason for them."""
-
     topic: str
     why: str
     sections: dict[str, Any]
@@ -197,7 +177,7 @@ class Choice:
 
 
 def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices = ()) -> list[Choice]:
-    """The choices for these surroundings. preference: a key of WEIGHTS. prices: of all models in order, or empty."""
+    """The choices for these surroundings. preference: a key of WEIGHTS. prices: empty, or one of each model."""
     arms = _arms(here)
     choices = [_server(here, key_env=key_env, prices=prices) if here.server else _no_server(here)]
     if here.index is not None:
@@ -211,24 +191,25 @@ def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices =
 
 
 def as_yaml(choices: Sequence[Choice]) -> str:
-    """The configuration file, with the reason of each choice as a comment above it."""
-    parts = [_comment(_HEAD)]
+    head = (
+        "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit "
+        "validate --all` prints them. Secrets belong in the environment, never here."
+    )
+    parts = [_comment(head)]
     for choice in choices:
         body = yaml.safe_dump(choice.sections, sort_keys=False, default_flow_style=None, width=110)
-        note = _comment(choice.note) if choice.note else ""
-        parts.append(_comment(choice.why) + (body if choice.sections else "") + note)
+        parts.append(_comment(choice.why) + (body if choice.sections else "") + _comment(choice.note))
     return "\n".join(parts)
 
 
 def cost_unit(here: Surroundings, *, prices: Prices) -> str:
-    """The cost term of the reward: seconds if there are pipelines (each is one step), dollars if prices are known."""
+    """The cost term of the reward. With pipelines it is seconds_total, because each pipeline counts as one step."""
     if here.pipelines:
         return "seconds_total"
     return "dollars" if prices else "steps"
 
 
 def worth(preference: str, *, unit: str) -> str:
-    """The cost that a right answer is worth, as text."""
     return formats.worth(1.0 / WEIGHTS[preference][unit], unit)
 
 
@@ -258,7 +239,8 @@ def _no_server(here: Surroundings) -> Choice:
     elif here.local and not (here.index or here.pipelines):
         why = (
             f"There is one way to answer, {name} from memory (no server answers on the usual ports: {tried}), so there "
-            f"is nothing to route, and your own code answers (/v1/route). Missing: {_MISSING}"
+            "is nothing to route, and your own code answers (/v1/route). Missing: documents to search (--documents "
+            "DIR), a model server (--url) or your pipelines (--pipeline)"
         )
     elif here.local:
         sections = {"generator": {"name": "local", "model": name}}
@@ -276,7 +258,6 @@ def _no_server(here: Surroundings) -> Choice:
 
 
 def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
-    """The generators for the server's models: one model is `generator`, two are `small` and `large` in `generators`."""
     assert here.server is not None
     url = here.server.url
     names = [model.name for model in here.models]
@@ -293,14 +274,15 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
     preset = {"arms_preset": "chat"} if here.index else {}
     charged = "" if prices else "; no price is known, so steps are charged"
     if len(sections) == 1:
-        why = f"{url}: {names[0]} writes the answers ({here.picked}){charged}{context}"
-        note = "" if prices else _NO_PRICE.format(who="tokens cost nothing")
-        return Choice(topic="model", why=why, sections={"generator": sections[0], **preset}, note=note)
-    why = f"{url}: small is {names[0]}, large is {names[1]} ({here.picked}){charged}{context}"
-    effect = "an answer of the large model costs what one of the small model costs"
+        roles, effect = f"{names[0]} writes the answers", "tokens cost nothing"
+        chosen: Params = {"generator": sections[0]}
+    else:
+        roles = f"small is {names[0]}, large is {names[1]}"
+        effect = "an answer of the large model costs what one of the small model costs"
+        chosen = {"generators": dict(zip(("small", "large"), sections, strict=True))}
+    why = f"{url}: {roles} ({here.picked}){charged}{context}"
     note = "" if prices else _NO_PRICE.format(who=effect)
-    named = dict(zip(("small", "large"), sections, strict=True))
-    return Choice(topic="model", why=why, sections={"generators": named, **preset}, note=note)
+    return Choice(topic="model", why=why, sections={**chosen, **preset}, note=note)
 
 
 def _generator(model: Model, *, url: str, key_env: str) -> Params:
@@ -320,7 +302,7 @@ def _generator(model: Model, *, url: str, key_env: str) -> Params:
 
 
 def _arms(here: Surroundings) -> dict[str, Params]:
-    """The pipelines, and arms for the models: with an index they search. Two arms of the caller if there is nothing."""
+    """The pipelines, and arms for the models, which search if there is an index. By default two arms of the caller."""
     arms = dict(here.pipelines)
     if here.models and not here.index:
         if len(here.models) == 1:
@@ -351,7 +333,6 @@ def _why_arms(here: Surroundings, arms: dict[str, Params]) -> str:
 
 
 def _incumbent(arms: dict[str, Params]) -> Choice:
-    """The arm that would answer without a router: one search with the larger model, else the first arm."""
     usual = ("single_step_large", "single_step", "large", *arms)
     incumbent = next(name for name in usual if name in arms)
     harm = Settings().policy.harm

@@ -12,7 +12,6 @@ from ragbandit.router.queue.streams import STREAM_NEWS
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving import pending
-from ragbandit.router.serving.pending import recover
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.inheritance import is_inheriting, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -31,28 +30,22 @@ from ragbandit.workers.threads import insist
 
 log = logging.getLogger("ragbandit.worker")
 
-#: states of policy versions that learn
-_LEARNING: Final = frozenset({"shadow", "canary", "paused", "champion"})
+_LEARNING_STATES: Final = frozenset({"shadow", "canary", "paused", "champion"})
 #: most versions that learn at the same time
 MOST: Final = 32
-#: seconds for which a learner tries again while the store fails
+#: time for which a learner tries again while the store fails, seconds
 LEARN_S: Final = 60.0
-#: least time between two drains of the ledger, seconds: feedback of this time is learned together
-GATHER_S: Final = 0.2
-#: seconds between two evaluations of policy versions
-WATCH_S: Final = 5.0
 
 
 def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
-    """The function `learn`, if a wake-up came or the ledger has decisions to learn; else None."""
-    if woken:
-        context.ending.wait(context.looked_at + GATHER_S - time.monotonic())
+    if woken:  # wait until 0.2 s after the last look, so that feedback of this time is learned together
+        context.ending.wait(context.looked_at + 0.2 - time.monotonic())
     context.looked_at = time.monotonic()
     return partial(learn, context) if woken or _is_due(context, context.ledger) else None
 
 
 def learn(context: Context) -> int:
-    """Learn what is ready, for LEARN_S seconds if the store fails. Returns the number of decisions closed."""
+    """Learn all decisions that are ready, trying for LEARN_S if the store fails. Returns the number of closed ones."""
     assert context.learner is not None
     context.wake_versions()
     work = partial(drain, context, context.learner, patience_s=context.settings.learning.lease_s + 1)
@@ -66,7 +59,7 @@ def learn(context: Context) -> int:
 
 
 def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int:
-    """As Learner.drain, with the same errors. A failing store is logged once per outage, and shown by /ready."""
+    """Call Learner.drain. A failure of the store is logged once per outage, shown by /ready, and raised again."""
     outage, label = context.learning, learner.ledger.label
     was_failing = outage.lasts
     try:
@@ -83,15 +76,15 @@ def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int
 
 
 def learning_versions(versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
-    """The versions that learn in their own ledger, the champion first. The last former champion goes on learning."""
+    """The versions that learn in their own ledger, the champion first. The last former champion keeps learning."""
     former = [version for version in versions if version.state == "retired" and version.former == "champion"]
     last = max(former, key=lambda version: version.since, default=None)
-    learning = [v for v in versions if v.label != v.base and (v.state in _LEARNING or v is last)]
+    learning = [v for v in versions if v.label != v.base and (v.state in _LEARNING_STATES or v is last)]
     return sorted(learning, key=lambda v: (v.state != "champion", v.state != "canary", v.since))[:MOST]
 
 
 def version_learning(context: Context) -> Routine:
-    """The thread that runs a learner for each learning version, and retires the ledgers of ended versions."""
+    """The thread that starts and stops the learners of versions, and retires the ledgers of ended versions."""
     running = dict[str, _VersionLearner]()
     retired = set[str]()
 
@@ -126,9 +119,8 @@ def version_learning(context: Context) -> Routine:
 def _versions(context: Context) -> list[PolicyVersion]:
     base = context.store.label
     with context.store.database.read() as connection:
-        if not control_of(connection, base=base).revision:  # there has never been a version
-            return []
-        return versions_of(connection, base=base)
+        has_versions = control_of(connection, base=base).revision > 0
+        return versions_of(connection, base=base) if has_versions else []
 
 
 def _retired(context: Context, version: PolicyVersion) -> bool:
@@ -151,12 +143,9 @@ def _retired(context: Context, version: PolicyVersion) -> bool:
 
 
 class _VersionLearner(Routine):
-    """Learns for one version."""
-
     def __init__(self, context: Context, version: PolicyVersion) -> None:
         chore = f"learn for the version {version.name!r} (ragbandit policy show {version.name})"
-        interval = context.settings.workers.sweep_interval_s
-        super().__init__(chore, self._learn, every_s=interval)
+        super().__init__(chore, self._learn, every_s=context.settings.workers.sweep_interval_s)
         self._context, self._version = context, version
         self._ledger = Ledger(context.store.database, label=version.label)
         self._learner: Learner | None = None
@@ -186,22 +175,6 @@ def _is_due(context: Context, ledger: Ledger) -> bool:
     return bool(is_inheriting(ledger) or ledger.ready(rule, now=steady_clock().now(), limit=1))
 
 
-#: seconds between two renewals of this process's claims, and two looks for claims of processes that have ended
-CLAIMS_S: Final = 0.5
-#: most seconds between two looks for cancelled runs in the database
-CANCELLED_S: Final = 5.0
-#: seconds between two looks for answers to check
-CHECK_S: Final = 1.0
-#: most decisions that a log line names
-SHOWN: Final = 5
-#: seconds between two updates of the hourly totals
-TOTALS_S: Final = 5.0
-#: longest update of the totals, and the pause after it if rows remain, seconds
-TOTALS_STEP_S: Final = 2.0
-#: seconds between two looks for decisions to delete (settings.retention)
-RETENTION_S: Final = 60.0
-
-
 def handle_notification(context: Context, notification: str) -> None:
     """Handle "cancel:<id>", which stops a run, and "stream:<id>", which makes a run send its answer while it runs."""
     kind, _, key = notification.partition(":")
@@ -212,18 +185,14 @@ def handle_notification(context: Context, notification: str) -> None:
 
 
 def routines_of(context: Context) -> list[Routine]:
-    """Start the background threads of this process.
-
-    Every worker stops cancelled runs and renews its claims. A worker that learns also sends lost notifications again,
-    updates the hourly totals, evaluates versions, deletes old decisions, and checks answers.
-    """
+    """Start the background threads of this process. Most of them run only in a process that learns."""
     settings, database = context.settings, context.store.database
     sweep_s = settings.workers.sweep_interval_s
     if context.learner is not None:
         check_reward_check(settings.reward)
     routines = [
-        Routine("look for cancelled runs", partial(stop_cancelled, context), every_s=min(sweep_s, CANCELLED_S)).start(),
-        Routine("renew the claims of what runs here", partial(keep_claims, context), every_s=CLAIMS_S).start(),
+        Routine("look for cancelled runs", partial(stop_cancelled, context), every_s=min(sweep_s, 5.0)).start(),
+        Routine("renew the claims of what runs here", partial(keep_claims, context), every_s=0.5).start(),
     ]
     if context.learner is None:
         return routines
@@ -231,49 +200,48 @@ def routines_of(context: Context) -> list[Routine]:
     evaluator = Evaluator(database, settings=settings)
 
     def wake_again() -> None:
-        recover(database, jobs=context.jobs, settings=settings, now=steady_clock().now())
+        pending.recover(database, jobs=context.jobs, settings=settings, now=steady_clock().now())
 
     def extend_totals() -> float:
-        return TOTALS_STEP_S if extender.extend(seconds=TOTALS_STEP_S) else TOTALS_S
+        has_more = extender.extend(seconds=2.0)
+        return 2.0 if has_more else 5.0  # seconds until the next call
 
     def watch_rollouts() -> None:
         evaluator.evaluate(now=time.time())
 
     routines += [
         Routine("look for unfinished decisions", wake_again, every_s=sweep_s).start(),
-        Routine("extend the hourly totals", extend_totals, every_s=TOTALS_S, at_end=extender.release).start(),
-        Routine("look at policy versions", watch_rollouts, every_s=WATCH_S, at_end=evaluator.close).start(),
+        Routine("extend the hourly totals", extend_totals, every_s=5.0, at_end=extender.release).start(),
+        Routine("look at policy versions", watch_rollouts, every_s=5.0, at_end=evaluator.close).start(),
         version_learning(context),
     ]
     limits = settings.retention.model_dump(exclude_none=True)
     if limits:
         retention = Retention(database, holder=lease_holder("retention"), **limits)
         chore = "let old decisions leave the store"
-        routines.append(Routine(chore, retention.step, every_s=RETENTION_S, at_end=retention.release).start())
+        routines.append(Routine(chore, retention.step, every_s=60.0, at_end=retention.release).start())
     return routines if settings.reward.check is None else [*routines, checking_routine(context)]
 
 
 def checking_routine(context: Context) -> Routine:
-    """The thread that checks answers, one at a time."""
     context.checking = checking = Checking(context.settings.reward, store=context.store)
     check, close = partial(check_answers, context), checking.process.end
-    return Routine("check answers", check, every_s=CHECK_S, at_end=close).start()
+    return Routine("check answers", check, every_s=1.0, at_end=close).start()
 
 
 def stop_cancelled(context: Context) -> None:
-    """Stop the runs of this process whose cancellation the database contains."""
     for key in pending.requested(context.store.database, ids=context.active_runs.ids()):
         if context.active_runs.stop(key):
             log.info("a run was cancelled by its caller", extra={"action": "cancel", "decision": key})
 
 
 def keep_claims(context: Context) -> None:
-    """Renew the claims of this process. Decisions claimed by processes that have ended are queued again."""
+    """Renew the claims of this process, and queue decisions again that ended processes had claimed."""
     for claims, active in context.claimed():
         claims.renew(active.ids())
         freed = claims.free_lost(held=active.ids())
         if freed:
-            extra = {"action": "requeue", "count": len(freed), "decisions": ", ".join(freed[:SHOWN])}
+            extra = {"action": "requeue", "count": len(freed), "decisions": ", ".join(freed[:5])}
             log.warning("a worker process ended while it ran decisions; they are queued again, in front", extra=extra)
         if claims is context.queue:
             context.notifier.request_answers(freed)

@@ -1,8 +1,6 @@
-"""Answers in the process of the HTTP service: arms that only wait for servers need no worker and no Redis.
+"""Answers in the process of the HTTP service, by arms that only wait for servers: they need no worker and no Redis.
 
-A decision is claimed in the transaction that stores it, and runs on the service's event loop with the code of the
-workers. If the process dies, another one takes over the decision, as for a worker. Outcomes of concurrent answers are
-committed together.
+The transaction that stores a decision also claims it. If the process dies, another process takes over the decision.
 """
 
 import asyncio
@@ -32,8 +30,6 @@ from ragbandit.workers.wiring.generators import WorkerArm, make_strategies, work
 
 log = logging.getLogger("ragbandit.worker")
 
-#: seconds between two looks for decisions that no process runs
-LOOK_S: Final = 0.5
 #: longest wait for the claims to be released when the process ends, seconds
 CLOSE_S: Final = 5.0
 
@@ -60,10 +56,9 @@ def _only_waits(strategy: Strategy, *, arm: WorkerArm, settings: Settings) -> bo
 
 
 class InlineAnswers:
-    """Runs arms on the event loop of a service. See router.serving.pending.InlineRuns."""
+    """Runs arms on the event loop of a service. Implements router.serving.pending.InlineRuns."""
 
     def __init__(self, router: Router, *, arms: Mapping[str, WorkerArm]) -> None:
-        """Raises ConfigError if an arm cannot be loaded."""
         self._router, self._most = router, router.settings.workers.inline
         self._context = Context(
             settings=router.settings,
@@ -73,30 +68,29 @@ class InlineAnswers:
         )
         self._context.arms = self._context.loader.load(arms)
         self._lock = threading.Lock()
-        #: claimed decision that has not begun -> time.monotonic() of its claim
+        #: decision that is claimed and has not begun -> time.monotonic() of the claim
         self._claimed: dict[DecisionId, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._routines: list[Routine] = []
 
     def start(self, tracing: Tracing) -> None:
-        """Begin to take questions. Call this on the event loop of the service. tracing: the service's spans."""
+        """Begin to take decisions. Call this on the event loop of the service."""
         self._context.tracing = tracing
         self._loop = asyncio.get_running_loop()
         self._routines = [
             *housekeeping.routines_of(self._context),
-            Routine("look for decisions that no process runs", self._take_waiting, every_s=LOOK_S).start(),
+            Routine("look for decisions that no process runs", self._take_waiting, every_s=0.5).start(),
         ]
         self._router.run_inline(self)
 
     def claim(self, decisions: Sequence[Decision]) -> Mapping[DecisionId, str]:
-        """Choose the decisions that run in this process. Returns decision id -> key of this process."""
         candidates = [
             decision.id for decision in decisions if decision.run_by == "worker" and decision.arm in self._context.arms
         ]
         now = time.monotonic()
         with self._lock:
-            # Claims of callers that are gone have expired.
+            # Forget older claims: their callers no longer wait.
             self._claimed = {key: since for key, since in self._claimed.items() if since >= now - SERVE_S}
             room = max(0, self._most - len(self._claimed) - len(self._context.active_runs.ids()))
             claimed = dict.fromkeys(candidates[:room], now)
@@ -104,13 +98,11 @@ class InlineAnswers:
         return dict.fromkeys(claimed, self._context.queue.process.key)
 
     def unclaim(self, ids: Iterable[DecisionId]) -> None:
-        """Release claims: these decisions were not stored, or another request stored them."""
         with self._lock:
             for key in ids:
                 self._claimed.pop(key, None)
 
     def begin(self, decision: Decision, *, live: bool) -> tuple["Future[Outcome]", ReadStream | None] | None:
-        """Run a decision that was claimed here. Returns (outcome, stream of the answer if `live`), else None."""
         with self._lock:
             if self._claimed.pop(decision.id, None) is None or self._context.ending.is_set():
                 return None
@@ -123,11 +115,9 @@ class InlineAnswers:
         return waiting, stream
 
     def stop(self, decision_id: DecisionId) -> bool:
-        """Stop the run of this decision. False if it does not run in this process."""
         return self._context.active_runs.stop(decision_id)
 
     def close(self) -> None:
-        """Cancel all runs, release their claims, and close the arms' connections."""
         self._context.ending.set()
         if self._loop is not None and not self._loop.is_closed() and self._loop.is_running():
             asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(CLOSE_S)
@@ -143,7 +133,7 @@ class InlineAnswers:
             await arm.retriever.close()
 
     def _take_waiting(self) -> None:
-        """Claim decisions of these arms that no process runs, because their service died or had no room."""
+        """Claim decisions that no process runs, because their service died or was busy."""
         context, loop = self._context, self._loop
         while loop is not None and len(context.active_runs.ids()) < self._most and not context.ending.is_set():
             claimed = context.queue.claim(within=list(context.arms))
@@ -157,7 +147,7 @@ class InlineAnswers:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, run: ActiveRun, *, job: AnswerJob | None, writer: LocalWriter | None) -> None:
-        """Run a claimed decision; after a failure run its successors, too. job: the decision's job if it is loaded."""
+        """Run a claimed decision; if it fails, run its successors too. job: None if it must be loaded."""
         following: ActiveRun | None = run
         while following is not None:
             with self._context.active_runs.ending(following):
@@ -194,7 +184,7 @@ class InlineAnswers:
         return None
 
     async def _keep(self, job: AnswerJob, outcome: Outcome) -> None:
-        """Commit the outcome together with those of other answers, then deliver it to its callers."""
+        """Commit the outcome in one batch with concurrent outcomes, then deliver it to its callers."""
         try:
             is_new = await asyncio.wrap_future(self._router.batchers["outcomes"].submit(outcome, admitted=True))
         except RagBanditError:  # the answer was paid for, so `finish` tries again for a long time

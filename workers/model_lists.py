@@ -1,4 +1,4 @@
-"""Model servers: finds the server for a first configuration, and reads its list of models."""
+"""Finds the model server for a first configuration, and reads its list of models."""
 
 import contextlib
 import math
@@ -18,29 +18,23 @@ from ragbandit.shared.redaction import credentials_in, without_secrets
 #: product -> its default port
 USUAL_PORTS: Final = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}
 OPENAI: Final = "https://api.openai.com/v1"
-#: timeouts for a server that the user named, and for a usual port, seconds
-_NAMED_S: Final = 10.0
-_GUESSED_S: Final = 1.0
-#: names of models that do not answer questions
+#: parts of the names of models that do not answer questions
 _OTHER_USES: Final = re.compile(
     r"embed|rerank|whisper|tts|dall-e|moderation|image|audio|realtime|transcribe|sora|diffusion|guard", re.IGNORECASE
 )
-#: plausible context lengths, tokens; other numbers count as unknown
-_LEAST_CONTEXT, _MOST_CONTEXT = 256, 1e9
-#: most names of models in a message
 MOST_NAMED: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
-    """A model in a server's list. None stands for facts that are not in the list."""
+    """A model in a server's list. None means that the list does not contain the fact."""
 
     name: str
     #: most tokens of prompt and answer together
     context_tokens: int | None = None
     #: seconds since 1970; 0 or less if unknown
     created: float = 0.0
-    #: supported features besides text: tools, json, images and so on
+    #: supported features besides text, values of _ABILITIES
     supports: tuple[str, ...] | None = None
     #: dollars per million tokens
     price: Mapping[str, float] | None = None
@@ -48,17 +42,15 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelServer:
-    """A server with its models that answer questions."""
-
     url: str
     models: tuple[Model, ...]
 
 
 def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) -> ModelServer | None:
-    """The server at this URL, else at OPENAI_BASE_URL, else OpenAI if its key is set, else a server on a usual port.
+    """The server at `url`, else at OPENAI_BASE_URL, else OpenAI if its key is set, else the first on a usual port.
 
-    key_env: variable with the key, which is sent only to named servers. Returns None if there is no server. Raises
-    ConfigError if a named server gives no list of models.
+    key_env: name of the variable with the key, which servers on usual ports do not get. Returns None if there is no
+    server. Raises ConfigError if a server gives no list of models, except on usual ports.
     """
     key = environ.get(key_env)
     urls = {"--url": url, "OPENAI_BASE_URL": environ.get("OPENAI_BASE_URL"), key_env: OPENAI if key else None}
@@ -72,7 +64,7 @@ def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) ->
 
 
 def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
-    """The server with its models. source: option or variable with its URL; "" for a usual port. Raises ConfigError."""
+    """The server with its models. source: option or variable that names it; "" for a usual port. Raises ConfigError."""
     if credentials_in(url, field="url") is not None:
         message = "the address has a user, a password or a key in it, and would stand in the file"
         raise ConfigError(message, field=source, remedy="set the key by the variable that --key-env names")
@@ -80,9 +72,8 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
         base = httpx.URL(url).copy_with(fragment=None)
         base = base.copy_with(path=base.path.rstrip("/") or "/v1")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        timeout = _NAMED_S if source else _GUESSED_S
         list_url = base.copy_with(path=f"{base.path}/models")
-        response = httpx.get(list_url, headers=headers, timeout=timeout, trust_env=bool(source))
+        response = httpx.get(list_url, headers=headers, timeout=10.0 if source else 1.0, trust_env=bool(source))
         rows, name = _rows(response.raise_for_status().json())
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
@@ -103,25 +94,21 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
 
 
 def _rows(tree: Any) -> tuple[list[Mapping[str, Any]], str]:
-    """(rows of the list, key of a model's name). The list may be under `data` or `models`. Raises ValueError."""
+    """Returns (rows, key of a model's name in them). The list may be under `data` or `models`. Raises ValueError."""
     lists = [tree.get("data"), tree.get("models")] if isinstance(tree, Mapping) else [tree]
     models = next((rows for rows in lists if isinstance(rows, list)), None)
     if models is None:
         raise ValueError("the reply is no list, and has none under `data` or `models`")
     rows = [row if isinstance(row, Mapping) else {"id": row} for row in models]
-    for name in _NAMES:
-        if any(_is_name(row.get(name)) for row in rows):
-            return rows, name
-    return rows, "id"
+    names = ("id", "name", "model")
+    return rows, next((name for name in names if any(_is_name(row.get(name)) for row in rows)), "id")
 
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-#: possible keys of a model's name in a row
-_NAMES: Final = ("id", "name", "model")
-#: possible keys of the context length in tokens: first the served length, then the length that the model can have
+#: possible keys of the context length in tokens: first the length that is served, then the model's longest
 _CONTEXTS: Final = (
     *("max_model_len", "n_ctx", "loaded_context_length", "num_ctx", "context_length", "context_window"),
     *("max_context_length", "max_input_tokens", "inputTokenLimit", "input_token_limit", "context_size"),
@@ -133,12 +120,11 @@ _PARTS: Final = ("meta", "metadata", "top_provider", "limits", "capabilities", "
 
 def _model(row: Mapping[str, Any], *, name: str) -> Model:
     parts = [part for part in (row, *map(row.get, _PARTS)) if isinstance(part, Mapping)]
-    inner = [part.get("limits") for part in parts[1:]]
-    parts += [limits for limits in inner if isinstance(limits, Mapping)]
+    parts += [part["limits"] for part in parts[1:] if isinstance(part.get("limits"), Mapping)]
     contexts = (_number(part.get(key)) for key in _CONTEXTS for part in parts)
     return Model(
         name=name,
-        context_tokens=next((int(tokens) for tokens in contexts if _LEAST_CONTEXT <= tokens <= _MOST_CONTEXT), None),
+        context_tokens=next((int(tokens) for tokens in contexts if 256 <= tokens <= 1e9), None),  # a plausible one
         created=_number(row.get("created")),
         supports=_supports(row),
         price=_price(row.get("pricing")),
@@ -146,7 +132,7 @@ def _model(row: Mapping[str, Any], *, name: str) -> Model:
 
 
 def _number(value: object) -> float:
-    """A number >= 0, or a text of such a number, as float; -1 for anything else."""
+    """A finite number >= 0, or the text of one, as float; -1 for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return -1.0
     try:
@@ -156,7 +142,7 @@ def _number(value: object) -> float:
     return number if 0.0 <= number < math.inf else -1.0
 
 
-#: feature in OpenRouter's lists -> our name
+#: name of a feature in OpenRouter's lists -> our name
 _ABILITIES: Final = {
     "tools": "tools",
     "response_format": "json",

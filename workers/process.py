@@ -1,4 +1,4 @@
-"""Worker process: loads everything once, does jobs, and finishes its running jobs on SIGTERM. Supervisor of `up`."""
+"""Worker process, which finishes its running jobs on SIGTERM; supervisor of `ragbandit up`."""
 
 import contextlib
 import logging
@@ -59,8 +59,7 @@ def load_judge(context: Context) -> int:
         raise ConfigError("there is no judge", field="judge.generator", remedy="set it, or leave out --queue judge")
     template = judge_templates(chosen.templates)[RUBRIC]
     arms_use_local = any(settings.named_generators[name].name == "local" for name in names_in_use(settings)[0])
-    models = 2 if arms_use_local else 1
-    model = context.loader.generator(chosen.generator, section="judge.generator", models=models)
+    model = context.loader.generator(chosen.generator, section="judge.generator", models=2 if arms_use_local else 1)
     at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
     check_room(settings, template=template, generator=model)
     judge = Judge(
@@ -82,7 +81,7 @@ def load_judge(context: Context) -> int:
 
 
 def _judge_retriever(settings: Settings) -> Retriever:
-    """A retriever of the arms, without its reranker: the default one if an arm uses it, else the first by name."""
+    """A retriever that arms use, without its reranker: the default one if an arm uses it, else the first by name."""
     name = min(names_in_use(settings)[1], key=lambda name: (name != DEFAULT, name), default=None)
     if name is None:
         return NoRetriever()
@@ -92,7 +91,6 @@ def _judge_retriever(settings: Settings) -> Retriever:
 
 log = logging.getLogger("ragbandit.worker")
 
-#: seconds between two touches of the heartbeat file
 BEAT_S: Final = 5.0
 QUEUES = ("answer", "judge", "learn")
 
@@ -100,24 +98,20 @@ QUEUES = ("answer", "judge", "learn")
 def run_worker(
     settings: Settings, *, queues: Sequence[str], burst: bool = False, heartbeat: Path | None = None
 ) -> None:
-    """Do the jobs of these queues until SIGTERM or SIGINT; with burst, until they are empty. Several threads answer and
-    judge, one thread learns. heartbeat: a file that is touched every BEAT_S seconds once everything is loaded.
-
-    Raises ConfigError or StoreError before the first job if something is missing.
+    """Do the jobs of these queues until SIGTERM or SIGINT, or with `burst` until they are empty. heartbeat: see
+    `beating`. Raises ConfigError or StoreError before the first job if something is missing.
     """
     die_with_parent()
     check_arms(settings)
     check_policy(settings)
     label = PolicyLabel(settings.policy.label)
     database = open_database(settings, make=False)
-    client = connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S)
-    jobs = RedisJobs(client)
+    jobs = RedisJobs(connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S))
     has_check = settings.reward.check is not None
     store = DecisionStore(database, label=label, text=settings.log.text, judge=judge_sample(settings), check=has_check)
     telemetry = settings.telemetry
     tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="worker")
-    ledger = Ledger(database, label=label)
-    context = Context(settings=settings, store=store, ledger=ledger, jobs=jobs, tracing=tracing)
+    context = Context(settings=settings, store=store, ledger=Ledger(database, label=label), jobs=jobs, tracing=tracing)
     threads = {"answer": 1, "judge": 1, "learn": 1}
     if "answer" in queues and settings.worker_arms:
         context.arms = context.loader.load(worker_arms(settings))
@@ -129,7 +123,12 @@ def run_worker(
     at_once = {name: count for name, count in threads.items() if name in queues}
     consumers = [consumer_of(name, context, threads=count) for name, count in at_once.items()]
     with contextlib.ExitStack() as running:
-        running.callback(_close, context, database)
+        running.callback(tracing.close)
+        running.callback(database.close)
+        running.callback(jobs.close)
+        if context.streams is not None:
+            running.callback(context.streams.close)
+        running.callback(context.close)
         running.callback(context.ending.set)
         if "learn" in queues:
             context.learner = make_learner(settings, database=database, jobs=jobs)
@@ -140,9 +139,10 @@ def run_worker(
             running.callback(jobs.listen(partial(housekeeping.handle_notification, context)).close)
         retrievers = ", ".join(sorted({arm.retriever.name for arm in context.arms.values()}))
         card = card_of(role="worker", threads=at_once, retriever=retrievers)
-        busy = lambda: {consumer.name: consumer.busy for consumer in consumers}  # noqa: E731
-        running.callback(keep_present(jobs.client, card, busy=busy).close)
-        for routine in routines:  # stop all of them before `close` waits for each
+        running.callback(
+            keep_present(jobs.client, card, busy=lambda: {each.name: each.busy for each in consumers}).close
+        )
+        for routine in routines:  # runs first at the end: all stop at once, and then `close` waits for each
             running.callback(routine.stop)
         log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
         running.enter_context(beating(heartbeat))
@@ -152,8 +152,8 @@ def run_worker(
 
 @contextlib.contextmanager
 def store_watched(database: Database, *, end: Callable[[], object]) -> Iterator[None]:
-    """Check every second during the block that the database's path still names the open file. If it does not, call
-    `end` (every second), and raise the StoreError after the block.
+    """Check every second, during the block, that the database's path still names the open file. If it does not, call
+    `end` every second, and raise the StoreError after the block.
     """
     faults: list[StoreError] = []
 
@@ -175,17 +175,7 @@ def store_watched(database: Database, *, end: Callable[[], object]) -> Iterator[
         raise faults[0]
 
 
-def _close(context: Context, database: Database) -> None:
-    context.close()
-    if context.streams is not None:
-        context.streams.close()
-    context.jobs.close()
-    database.close()
-    context.tracing.close()
-
-
 def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:
-    """The threads that do the jobs of a queue; not started yet."""
     sweep_s = context.settings.workers.sweep_interval_s
     looks: dict[str, tuple[Callable[[bool], Job | None], float]] = {
         "answer": (lambda _woken: tasks.next_answer(context), LOOK_S),
@@ -203,7 +193,7 @@ def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> No
         if context.loop is not None:
             context.loop.interrupt()
 
-    # In a burst the queues run one after the other, so that the answers of this burst are judged and learned too.
+    # In a burst the queues run one after another, so that the answers of this burst are judged and learned too.
     groups = [[consumer] for consumer in consumers] if burst else [consumers]
     for group in groups:
         for consumer in group:
@@ -215,9 +205,8 @@ def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> No
 def beating(file: Path | None) -> Iterator[None]:
     """Touch the file every BEAT_S seconds during the block, and remove it at the end. Raises ConfigError.
 
-    The age of the file shows a supervisor whether the worker runs. The database and Redis are not tried: a worker
-    survives their outages, and a restart would only load its models again. A worker whose event loop is blocked ends
-    by itself (docs/operations.md).
+    The age of the file shows a supervisor whether the worker runs. Database and Redis are not tried, because a worker
+    survives their outages. A worker whose event loop is blocked ends by itself (docs/operations.md).
     """
     if file is None:
         yield
@@ -253,7 +242,7 @@ class Supervisor:
     """Runs the whole service on one machine: Redis, the HTTP service, and workers as child processes."""
 
     def __init__(self, loaded: LoadedSettings, *, database: Database | None = None) -> None:
-        """database: the store; the run ends if its file is removed. None if nothing should be watched."""
+        """database: the run ends if the file of this store is removed. None if no file should be watched."""
         self._database = database
         self.settings = settings = loaded.settings
         data = Path(settings.data_dir)
@@ -270,7 +259,7 @@ class Supervisor:
         if settings.judge.generator is not None:
             commands.append(("judge", ["worker", "--queue", "judge", *config]))
         commands.append(("learn", ["worker", "--queue", "learn", *config]))
-        # The children read a copy in another folder, so they need the folder of the user's classes.
+        # The children read a copy of the file in another folder, so they need the folder of the user's classes.
         environment = {} if loaded.file is None else {CLASS_FOLDER: class_folder(loaded.file)}
         self.children = [
             Child(name, arguments=arguments, log_folder=folder, environment=environment) for name, arguments in commands
@@ -279,7 +268,6 @@ class Supervisor:
         self._lock: IO[bytes] | None = None
 
     def start(self) -> None:
-        """Start Redis and all children, without waiting for them (see `wait_ready`)."""
         for name in ("port", "admin_port"):
             if getattr(self.settings.server, name) == 0:
                 message = "port 0 lets the system choose one, and clients would not know it"
@@ -287,7 +275,7 @@ class Supervisor:
         lock = Path(self.settings.data_dir) / "up.lock"
         self._lock = hold(lock, process="ragbandit up", at=self.settings.server.url, field="data_dir")
         with hold_store(self.settings, at=self.settings.server.url) or contextlib.nullcontext():
-            pass  # fails here, not in the log of a child, if a `serve` without `up` holds the store
+            pass  # if a `serve` without `up` holds the store, this fails here and not in the log of a child
         check_port(self.settings.server)
         self._write_config()
         if self.redis is not None:
@@ -315,11 +303,11 @@ class Supervisor:
             self._tend()
 
     def _write_config(self) -> None:
-        """Write the children's configuration file, without values from the environment, which the children inherit."""
+        """Write the configuration file of the children, without values from the environment, which they inherit."""
         file = self._loaded.file
         origin = "no file" if file is None else ascii(str(file.absolute()))
         head = f"# `ragbandit up` took this over from {origin}: edit that.\n"
-        # In ASCII, because PyYAML writes some letters in a form that it does not read back.
+        # In ASCII, because PyYAML cannot read some letters that it writes.
         text = (head + yaml.safe_dump(dict(self._loaded.tree), sort_keys=False)).encode("ascii")
         try:
             write_file(self._accepted, text, durable=False)
@@ -328,7 +316,6 @@ class Supervisor:
             raise ConfigError(message, field="data_dir", remedy="give a folder that can be written") from error
 
     def stop(self) -> None:
-        """End Redis and all children."""
         self._stop.set()
         api, *workers = self.children
         end([api])

@@ -1,8 +1,4 @@
-"""Scores of answers by the judge or a check: from the claim of a decision in the database to a score, or a later try.
-
-A failure is never a score. After an unreadable reply, a crash or a timeout the answer is tried again a few times. While
-the judge's model cannot be reached, answers wait, each for at most `judge.expire_s`.
-"""
+"""Scores of answers by the judge or a check. A failure is never a score: the answer is tried again a few times."""
 
 import logging
 import time
@@ -10,10 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ragbandit.router.api.security.budgets import stopped_until
 from ragbandit.router.storage.access.spending import book, spenders_of
+from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.judgements import Refused, ScoreJob, Spent
 from ragbandit.router.storage.rows.outcome_rows import drawn_for
 from ragbandit.router.telemetry.tracing import carrier_of, record_evaluation
@@ -24,22 +21,16 @@ from ragbandit.workers.context import ActiveRun, Checking, Context, Judging, Sco
 from ragbandit.workers.judge.judge import NoVerdict, ServerFailed, Suspicious, Verdict
 from ragbandit.workers.threads import insist
 
-if TYPE_CHECKING:
-    from ragbandit.router.storage.decisions.store import DecisionRecord
-
-
 log = logging.getLogger("ragbandit.judge")
 
-#: seconds for which a score is offered to a database that fails
+#: time for which a write is tried again while the database fails, seconds
 KEEP_S: Final = 60.0
-#: longest pause before an answer is looked at again whose budget is spent, seconds: the budget may have been raised
+#: longest wait of an answer whose dollar budget is spent, seconds; the budget may be raised meanwhile
 LOOK_AGAIN_S: Final = 3600.0
-#: pause after the first failed check of an answer, seconds; each further pause is twice as long
-CHECK_PAUSE_S: Final = 60.0
 
 
 def next_score(context: Context, scorer: Scorer | None) -> Callable[[], None] | None:
-    """Claim the answer that is due longest. Returns the function that scores it; None if nothing is due."""
+    """Claim the answer that has been due longest. Returns the function that scores it; None if no answer is due."""
     if scorer is None or scorer.paused:
         return None
     job = scorer.queue.claim(now=time.time())
@@ -50,7 +41,7 @@ def next_score(context: Context, scorer: Scorer | None) -> Callable[[], None] | 
 
 
 def check_answers(context: Context) -> None:
-    """Check all due answers. Raises StoreError; results that were not stored are due again when the claim ends."""
+    """Check all due answers. Raises StoreError; an answer without a stored result is due again when its claim ends."""
     while not context.ending.is_set():
         work = next_score(context, context.checking)
         if work is None:
@@ -59,7 +50,7 @@ def check_answers(context: Context) -> None:
 
 
 def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) -> None:
-    """Score a decision that this process has claimed. Raises StoreError; the claim then ends, and it is tried again."""
+    """Score a decision that this process has claimed. Raises StoreError; the decision is then tried again."""
     with scorer.active.ending(run):
         try:
             record = context.store.record(job.decision_id)
@@ -70,7 +61,7 @@ def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) ->
             scorer.queue.withhold(job)
             return
         outcome = record.outcome
-        if outcome is None or not record.decision.query.text.strip():  # erased
+        if outcome is None or not record.decision.query.text.strip():  # the texts were erased
             scorer.queue.withhold(job)
             return
         verdict: Verdict | None
@@ -85,7 +76,7 @@ def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) ->
             _keep(context, scorer, job, record=record, verdict=verdict)
 
 
-def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: "DecisionRecord", verdict: Verdict) -> None:
+def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: DecisionRecord, verdict: Verdict) -> None:
     """Store a score, trying for KEEP_S seconds, because it may have cost money."""
     shared = dict[str, Json]()
     if isinstance(scorer, Judging):
@@ -106,13 +97,12 @@ def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: "DecisionR
     if receipt is not None:
         carrier = carrier_of(record.decision.query.request)
         record_evaluation(context.tracing, feedback, late=receipt.late, carrier=carrier)
-        extra = {"action": scorer.queue.kind, "decision": job.decision_id, "score": feedback.value}
-        log.info("scored", extra=extra)
+        log.info("scored", extra={"action": scorer.queue.kind, "decision": job.decision_id, "score": feedback.value})
         context.notifier.notify_learner()
 
 
 def _judged(
-    context: Context, judging: Judging, job: ScoreJob, *, record: "DecisionRecord", outcome: Outcome
+    context: Context, judging: Judging, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome
 ) -> Verdict | None:
     """The judge's verdict, with its cost booked. None if this attempt fails; the failure is stored."""
     query, queue = record.decision.query, judging.queue
@@ -155,14 +145,14 @@ def _judged(
     return verdict
 
 
-def _checked(checking: Checking, job: ScoreJob, *, record: "DecisionRecord", outcome: Outcome) -> Verdict | None:
-    """The score of the check; None if it gives no score, or fails. Both are stored."""
+def _checked(checking: Checking, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome) -> Verdict | None:
+    """The score of the check; None if it gives no score or fails, which is stored."""
     question, began = record.decision.query.text, time.monotonic()
     try:
         value = checking.process.score(answer=outcome.answer, question=question, sources=outcome.sources)
     except CheckFailed as error:
         _log(checking, job, "the check gives no score; an answer is tried three times", reason=error.message)
-        checking.queue.fail(job, spent=Spent(), now=time.time(), pause_s=CHECK_PAUSE_S)
+        checking.queue.fail(job, spent=Spent(), now=time.time(), pause_s=60.0)
         return None
     if value is None:
         checking.queue.withhold(job)
@@ -171,7 +161,7 @@ def _checked(checking: Checking, job: ScoreJob, *, record: "DecisionRecord", out
 
 
 def feedback_id(kind: str, decision_id: DecisionId, *, rule: str) -> FeedbackId:
-    """Id of a score, the same for every score of a decision with this rubric or check."""
+    """Id of a score: one per decision and `rule`, which is the rubric's hash or the path of the check."""
     return FeedbackId(f"{kind}-" + sha256(f"{rule}:{decision_id}".encode("utf-8", "replace")).hexdigest()[:32])
 
 

@@ -1,8 +1,4 @@
-"""Jobs of the queue `answer`: run the drawn arm of a decision, and store its outcome.
-
-Several threads take jobs; the arms share one event loop. In a trace, a run is a span of its decision, and contains a
-span for each search and each call of a model.
-"""
+"""Jobs of the queue `answer`: run the drawn arm of a decision, and store its outcome."""
 
 import contextlib
 import json
@@ -41,22 +37,20 @@ from ragbandit.workers.wiring.loading import LoadedArm, full_arms
 
 log = logging.getLogger("ragbandit.worker")
 
-#: runs of a question without an outcome after which it fails: most likely it kills its workers
+#: a question fails after this number of runs without an outcome, because it probably kills its workers
 MAX_TRIES = 3
-#: an arm that still runs this many seconds after its time budget ended is abandoned, because it blocks the event loop
-#: or ignores its cancellation
+#: a run that exceeds its time budget by this time, seconds, is abandoned: the arm blocks or ignores its cancellation
 MARGIN_S = 5.0
-#: seconds without a response after which an event loop counts as blocked
+#: time without a response after which the event loop counts as blocked, seconds
 PING_S = 5.0
-#: seconds for which an outcome is offered to a database that fails
+#: time for which the storing of an outcome is tried again while the database fails, seconds
 KEEP_S = 600.0
 
 
 def next_answer(context: Context) -> Callable[[], None] | None:
     """Claim the next decision. Returns the function that answers it; None if no decision waits."""
-    # A question that killed its worker may do so again, and the attempt also counts for questions that run with it. If
-    # its next attempt is the last one, only one such question runs at a time, so that no other question reaches
-    # MAX_TRIES with it.
+    # A question that killed its worker may do so again, and then all questions of that worker count one more try. So
+    # only one question on its last try runs at a time: otherwise others would reach MAX_TRIES together with it.
     last_try = MAX_TRIES - 1
     tries = last_try if context.active_runs.most_tries() >= last_try else None
     # Skip questions whose generator is at its limit: a slow generator delays only its own arms.
@@ -66,11 +60,8 @@ def next_answer(context: Context) -> Callable[[], None] | None:
 
 
 def answer(context: Context, run: ActiveRun) -> None:
-    """Run the drawn arm of a decision that this process has claimed, and store its Outcome.
-
-    After MAX_TRIES runs without an outcome (the worker died, or the time ran out) the outcome is "worker_died". A
-    cancelled decision gets the outcome "cancelled", with the cost of its run if it ran. A run does not count as a try
-    if it is interrupted because this process ends. If this raises, the claim expires and the decision is tried again.
+    """Run the drawn arm of a decision that this process has claimed, and store its Outcome. If this raises, the claim
+    expires and the decision is tried again. A run that is interrupted because this process ends is not a try.
     """
     following: ActiveRun | None = run
     while following is not None:
@@ -80,7 +71,7 @@ def answer(context: Context, run: ActiveRun) -> None:
 
 
 def job_of(context: Context, run: ActiveRun) -> "AnswerJob | None":
-    """The job of a claimed decision; None if the decision is answered already. Raises StoreError."""
+    """The job of a claimed decision; None if the decision is answered or unreadable. Raises StoreError."""
     task = context.store.answer_task(run.decision_id)
     if task is None or task.answered:
         context.queue.drop(run.decision_id)
@@ -105,20 +96,17 @@ class AnswerJob:
         self.run = run
         self._budget = capped(decision.query.budget, limits=context.settings.budget)
         self._cancelled = cancelled
-        #: arms that may answer if this one fails, the best first
+        #: arms that may answer if the drawn arm fails, the best first
         self._others: list[ArmName] = []
-        #: whether a reader has received a part of the answer
         self.has_content = False
 
     @property
     def longest_s(self) -> float:
-        """Seconds after which the arm is abandoned."""
         assert self._budget.seconds is not None  # the settings have a number
         return self._budget.seconds + MARGIN_S
 
     @property
     def log_extra(self) -> dict[str, str]:
-        """Fields of log lines about this job."""
         return {"action": "answer", "decision": self.decision.id, "arm": self.decision.arm}
 
     def bound(self) -> contextlib.AbstractContextManager[None]:
@@ -127,9 +115,6 @@ class AnswerJob:
         return bound(request=request if isinstance(request, str) else None, decision=self.decision.id, trace=trace)
 
     def run_here(self) -> ActiveRun | None:
-        """Run the arm unless the decision is cancelled, and store the Outcome. Returns the run of a successor claimed
-        here.
-        """
         with self.bound():
             try:
                 outcome = self.unrun() or self._run_arm()
@@ -141,24 +126,29 @@ class AnswerJob:
             return self.finish(outcome)
 
     def give_back(self) -> None:
-        """Release the claim, since this process ends."""
         self.context.queue.give_back(self.decision.id)
         self.context.notifier.request_answers([self.decision.id])
         log.info("not answered, since this process ends; another one takes it", extra=self.log_extra)
 
     def unrun(self) -> Outcome | None:
-        """The outcome of a decision that must not run: cancelled, or tried too often. None if it should run."""
+        """The outcome of a decision that was cancelled or tried too often; None if it should run."""
+        decision, tries = self.decision, self.run.tries
         if self._cancelled:
-            key = self.decision.id
-            return unrun_outcome(key, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
-        return self._given_up() if self.run.tries >= MAX_TRIES else None
+            return unrun_outcome(decision.id, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
+        if tries < MAX_TRIES:
+            return None
+        extra = {**self.log_extra, "tries": tries}
+        log.error("workers died or ran out of time over a question; it fails and is not tried again", extra=extra)
+        arm = self.context.arms.get(decision.arm)
+        made_by = {} if arm is None else arm.made_by(self._budget)
+        error = f"{tries} workers died or ran out of time over this question with the arm {decision.arm!r}"
+        return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
 
     def hands_over(self, outcome: Outcome) -> bool:
-        """Whether another arm may answer after this outcome."""
         return bool(self._others) and not self.has_content and may_hand_over(outcome)
 
     def finish(self, outcome: Outcome) -> ActiveRun | None:
-        """Store the Outcome; blocks. If another arm takes over in this process, its claimed run is returned."""
+        """Store the Outcome; blocks. Returns the run of its successor if another arm takes over in this process."""
         context = self.context
         successor = self._successor(outcome)
         if successor is not None:
@@ -171,7 +161,7 @@ class AnswerJob:
         return self._claimed(successor) if successor is not None and new else None
 
     def _successor(self, outcome: Outcome) -> Decision | None:
-        """A new decision, in which another arm answers the question; None if there is none."""
+        """A new decision by which another arm answers the question; None if no arm takes over."""
         if not self.hands_over(outcome):
             return None
         decision, now = self.decision, time.time()
@@ -187,13 +177,12 @@ class AnswerJob:
         except StoreError:
             return None  # storing the outcome itself waits for the store
         unhealthy = [health.arm for health in healths if health.state != "closed"]
-        chat = self.run.chat
         return next_decision(
-            decision, outcome, arms=arms, unhealthy=unhealthy, chat=chat, settings=settings, secret=secret
+            decision, outcome, arms=arms, unhealthy=unhealthy, chat=self.run.chat, settings=settings, secret=secret
         )
 
     def _claimed(self, successor: Decision) -> ActiveRun | None:
-        """Claim this decision and return its run; None if another process claims it, or if this process is ending."""
+        """Claim this decision and return its run; None if another process should run it."""
         context = self.context
         extra = self.log_extra | {"action": "failover", "next": successor.arm}
         extra["reason"] = str(link_of(successor.query.request)["reason"])
@@ -229,7 +218,7 @@ class AnswerJob:
                 self.has_content = writer.has_content
 
     def work(self, arm: LoadedArm, *, reader: AnswerReader | None) -> Coroutine[Any, Any, Outcome]:
-        """The run of the arm, within its span. reader: receives the answer while it is generated."""
+        """The run of the arm, traced as a span. reader: receives the answer while it is generated."""
         context, decision = self.context, self.decision
         chat = self.run.chat
         if isinstance(arm.strategy, Model | Http):
@@ -249,19 +238,8 @@ class AnswerJob:
         )
         return traced_run(context.tracing, work, decision=decision, attempt=self.run.tries + 1)
 
-    def _given_up(self) -> Outcome:
-        decision, tries = self.decision, self.run.tries
-        arm = self.context.arms.get(decision.arm)
-        extra = {**self.log_extra, "tries": tries}
-        log.error("workers died or ran out of time over a question; it fails and is not tried again", extra=extra)
-        made_by = {} if arm is None else arm.made_by(self._budget)
-        error = f"{tries} workers died or ran out of time over this question with the arm {decision.arm!r}"
-        return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
-
     def _keep(self, outcome: Outcome, *, successor: Decision | None) -> bool:
-        """Store the outcome, which was paid for, for up to KEEP_S seconds; once more if the process is ending. True if
-        it is the decision's first outcome. Raises StoreError after that.
-        """
+        """Store the outcome, trying for KEEP_S because it was paid for. Returns whether the decision had none yet."""
         context, key = self.context, self.decision.id
 
         def warn(error: Exception) -> None:
@@ -272,7 +250,7 @@ class AnswerJob:
             keep = partial(context.store.add_outcome, outcome, successor=successor)
             return insist(keep, seconds=KEEP_S, ending=context.ending, failed=warn)
         except StoreError:
-            # If this process goes on, the try counts: an outcome that is always refused must not be paid for forever.
+            # Otherwise the try counts: an outcome that the database never accepts must not be paid for again and again.
             if context.ending.is_set():
                 with contextlib.suppress(StoreError):
                     context.queue.give_back(key)
@@ -280,7 +258,7 @@ class AnswerJob:
 
 
 def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:
-    """Load an arm that only a policy version has, when it is first drawn; None if there is none."""
+    """Load an arm that only a policy version has, when it is first drawn; None if no version has it."""
     with context.store.database.read() as connection:
         versions = versions_of(connection, base=context.store.label)
     for version in reversed(versions):
@@ -299,7 +277,7 @@ def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:
 
 
 def _end_process(context: Context, *, loop: EventLoop) -> None:
-    """Exit, because nothing on a blocked loop can be cancelled; the supervisor starts a new process."""
+    """Exit, because nothing on a blocked event loop can be cancelled. The supervisor starts a new process."""
     extra = {"action": "blocked", "arms": ",".join(dict.fromkeys(context.active_runs.arms())), "at": loop.position()}
     log.critical("an arm blocks the event loop, so this worker ends; make the arm await what it waits for", extra=extra)
     context.store.database.close()
@@ -308,10 +286,8 @@ def _end_process(context: Context, *, loop: EventLoop) -> None:
 
 
 async def traced_run(tracing: Tracing, work: Awaitable[Outcome], *, decision: Decision, attempt: int) -> Outcome:
-    """Await the run within a span, and return its outcome.
-
-    attempt: 1 for the first run, whose span is a child of the decision's span. Later runs begin a new trace with a link
-    to the decision, because the caller's trace may be over.
+    """Await the run within a span, and return its outcome. attempt: from 1. The first run is a child of the decision's
+    span. Later runs begin a new trace with a link to the decision, because the caller's trace may be over.
     """
     if not tracing.enabled:
         return await work
@@ -366,7 +342,9 @@ class _ArmSpans(Spans):
 
     @contextlib.contextmanager
     def generating(self, request: Request, *, purpose: str, generator: Generator) -> Iterator[NoteCompletion]:
-        texts = self._tracing.texts_in_spans
+        texts, prompt = self._tracing.texts_in_spans, request.prompt
+        history = [(turn.role, turn.text) for turn in prompt.history]
+        turns = [("system", prompt.instructions), *history, ("user", prompt.body)]
         attributes: dict[str, Attribute | None] = {
             names.OPERATION: "chat",
             names.PROVIDER: provider_of(generator),
@@ -374,13 +352,8 @@ class _ArmSpans(Spans):
             names.REQUEST_MAX_TOKENS: request.max_tokens,
             names.PURPOSE: purpose,
             names.SPAN_KIND: "LLM",
-            names.INPUT_MESSAGES: None,
+            names.INPUT_MESSAGES: _messages(turns) if texts else None,
         }
-        if texts:
-            prompt = request.prompt
-            history = [(turn.role, turn.text) for turn in prompt.history]
-            messages = _messages(("system", prompt.instructions), *history, ("user", prompt.body))
-            attributes[names.INPUT_MESSAGES] = messages
         with self._tracing.span(f"chat {generator.name}", kind="client", attributes=attributes) as span:
             yield lambda done: span.set(
                 {
@@ -390,11 +363,10 @@ class _ArmSpans(Spans):
                     names.INPUT_TOKENS: done.prompt_tokens,
                     names.OUTPUT_TOKENS: done.completion_tokens,
                     names.FINISH_REASONS: [done.finish],
-                    names.OUTPUT_MESSAGES: _messages(("assistant", done.text)) if texts else None,
+                    names.OUTPUT_MESSAGES: _messages([("assistant", done.text)]) if texts else None,
                 }
             )
 
 
-def _messages(*turns: tuple[str, str]) -> str:
-    """Messages as JSON in the form of the OpenTelemetry conventions. turns: (role, text)."""
+def _messages(turns: Sequence[tuple[str, str]]) -> str:
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in turns])

@@ -1,8 +1,4 @@
-"""Threads of a worker process: consumers do jobs, and one event loop runs the arms.
-
-Jobs are in the database; wake-ups in Redis only announce them. If the store fails, work is repeated, and the outage is
-logged when it begins, now and then, and when it ends.
-"""
+"""Threads of a worker process: consumers do jobs from the database, and one event loop runs the arms."""
 
 import asyncio
 import contextlib
@@ -15,24 +11,16 @@ import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from ragbandit.router.queue.jobs import WAKE_UPS
+from ragbandit.router.queue.jobs import WAKE_UPS, RedisJobs
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.shared.errors import QueueError, SnapshotError, StoreError
 from ragbandit.shared.outbound import back_off
 
-if TYPE_CHECKING:
-    from ragbandit.router.queue.jobs import RedisJobs
-
-
 Reply = TypeVar("Reply")
 
 log = logging.getLogger("ragbandit.worker")
-
-#: first and longest pause between two attempts while the store fails, seconds
-FIRST_PAUSE_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 10.0
 
 
 def insist(
@@ -42,8 +30,8 @@ def insist(
     ending: threading.Event,
     failed: Callable[[StoreError | SnapshotError], object] | None = None,
 ) -> Reply:
-    """Repeat `work` while the store fails, for some seconds, and once more when `ending` is set. Returns its result, or
-    raises the last StoreError or SnapshotError. failed: called with every earlier error.
+    """Call `work` until the store works, for at most `seconds`, and once more after `ending` is set. Returns its result
+    or raises the last error. failed: receives every earlier error.
     """
     give_up = time.monotonic() + seconds
     attempts = 0
@@ -57,11 +45,11 @@ def insist(
             if failed is not None:
                 failed(error)
         attempts += 1
-        pause = back_off(attempts, base_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
+        pause = back_off(attempts, base_s=0.5, longest_s=10.0)
         ending.wait(min(pause, max(0.0, give_up - time.monotonic())))
 
 
-#: longest wait for a client to close; after it the end of the process closes the client, seconds
+#: longest wait for a generator, a retriever or the event loop to close, seconds
 CLOSE_S = 5.0
 
 
@@ -81,7 +69,7 @@ class EventLoop:
 
     def run(self, work: Coroutine[Any, Any, Reply], *, timeout_s: float | None = None) -> Reply:
         """Run the coroutine on the loop and wait for its result. Raises its error, or TimeoutError after timeout_s."""
-        with self._lock:  # `interrupt` must find the coroutine from its first step on
+        with self._lock:  # so that `interrupt` finds the coroutine as soon as it runs
             waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
             self.awaited.add(waiting)
         try:
@@ -94,7 +82,7 @@ class EventLoop:
                 self.awaited.discard(waiting)
 
     def answers(self, *, within_s: float) -> bool:
-        """Whether the loop runs a callback within this time. It does not if code that never awaits blocks it."""
+        """Whether the loop runs a callback in time. It does not while code that never awaits blocks it."""
         answered = threading.Event()
         self._loop.call_soon_threadsafe(answered.set)
         return answered.wait(within_s)
@@ -115,7 +103,6 @@ class EventLoop:
             waiting.cancel()
 
     def close(self) -> None:
-        """Cancel all coroutines and end the thread. A second call does nothing."""
         if self._loop.is_closed():
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -125,35 +112,30 @@ class EventLoop:
             log.warning(message, extra={"action": "close"})
 
 
-#: a unit of work; returns 0 if there was nothing to do
+#: does one unit of work; returns 0 if there was nothing to do
 Job = Callable[[], int | None]
 
-#: seconds between two looks for work without a wake-up
+#: interval of the search for work while no wake-up comes, seconds
 LOOK_S: Final = 1.0
-#: longest wait for a reply of Redis, whole seconds
+#: time that Redis has to reply, in addition to LOOK_S, whole seconds
 REPLY_S: Final = 2
-#: signals within this time count as one, because Ctrl-C reaches all processes of a group, seconds
+#: signals within this time of the first one count as one, because Ctrl-C reaches all processes of a group, seconds
 SAME_SIGNAL_S: Final = 1.0
-#: time that threads get to end after their runs were interrupted, seconds
-FAREWELL_S: Final = 2.0
 
 
 @dataclass(kw_only=True)
 class Consumer:
     """Threads that do the jobs of one queue until `stopping` is set, or with `burst` until the queue is empty."""
 
-    #: the queue
     name: str
     threads: int
-    #: claims a job, or returns None; its argument is whether a wake-up came. One thread looks at a time
+    #: claims a job; returns None if there is none. Argument: whether a wake-up came. Called by one thread at a time
     look: Callable[[bool], Job | None]
-    jobs: "RedisJobs"
+    jobs: RedisJobs
     stopping: threading.Event
-    #: seconds between looks without a wake-up
     every_s: float = LOOK_S
-    #: threads that are doing a job
     busy: int = 0
-    #: before the first look, which counts as woken: jobs may be older than this process
+    #: the first call of `look` counts as woken, because jobs may be older than this process
     _is_first_look: bool = True
     _look_lock: threading.Lock = field(default_factory=threading.Lock)
     _busy_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -193,7 +175,7 @@ class Consumer:
                 return
 
     def _next(self, *, burst: bool, wait: bool) -> Job | None:
-        """The next job. None if this process is ending, or in a burst if there is none. wait: wait before looking."""
+        """The next job; None if this process is ending, or if `burst` and there is none. wait: wait before `look`."""
         woken = wait and not burst and self._wait()
         while not self.stopping.is_set():
             try:
@@ -224,7 +206,7 @@ class Consumer:
         return False
 
     def _do(self, job: Job) -> bool:
-        """Do the job. True if the next look can wait, because the job failed or had nothing to do."""
+        """Do the job. Returns True if it failed or had nothing to do, so that the next look can wait."""
         with self._busy_lock:
             self.busy += 1
         began = time.monotonic()
@@ -247,24 +229,24 @@ class Consumer:
 def wait_for_signal(consumers: Sequence[Consumer], signals: "Signals", *, cut_off: Callable[[], None]) -> None:
     """Wait until all threads have ended. The first signal stops them; a second one also calls cut_off."""
 
-    def ended(timeout_s: float) -> bool:
-        return all(consumer.wait(timeout_s) for consumer in consumers)
+    def ended() -> bool:
+        return all(consumer.wait(0.1) for consumer in consumers)
 
-    while not ended(0.1):
+    while not ended():
         if signals.first:
             for consumer in consumers:
                 consumer.stopping.set()
         if signals.second:
             log.warning("second signal: runs under way are cut off", extra={"action": "cut_off"})
-            give_up = time.monotonic() + FAREWELL_S
+            give_up = time.monotonic() + 2.0
             cut_off()
-            while not ended(0.1) and time.monotonic() < give_up:
+            while not ended() and time.monotonic() < give_up:
                 cut_off()  # a thread may have begun a run in the meantime
             return
 
 
 class Signals:
-    """Counts SIGINT and SIGTERM from now on. Only the main thread may create this."""
+    """Records the times of SIGINT and SIGTERM from now on. Only the main thread may create this."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -274,10 +256,9 @@ class Signals:
 
     @property
     def first(self) -> bool:
-        """Whether a signal came."""
         return bool(self._times)
 
     @property
     def second(self) -> bool:
-        """Whether a signal came later than SAME_SIGNAL_S after the first one."""
+        """Whether a signal came more than SAME_SIGNAL_S after the first one."""
         return bool(self._times) and self._times[-1] - self._times[0] > SAME_SIGNAL_S

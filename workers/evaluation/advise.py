@@ -1,4 +1,4 @@
-"""`ragbandit advise`: decides whether routing pays on these questions, and can start the policy with their outcomes."""
+"""`ragbandit advise`: decides whether routing pays on given questions, and can train the policy with their outcomes."""
 
 import contextlib
 import re
@@ -47,9 +47,8 @@ from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.wiring.generators import make_generator
 from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm
 
-#: `WarmRows.origin` of rows that are in the store already
+#: `WarmRows.origin` of rows that were read from the store
 STORE: Final = "store"
-#: verdict -> exit code
 EXITS: Final = {"route": 0, "wrong log": 2, "fix": 3, "not enough": 4}
 
 
@@ -125,11 +124,8 @@ def advise_verb(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """Options of a run of arms."""
-
-    #: name of an arm -> function of the user's own code
     pipelines: Pipelines
-    #: arms to run. If this is empty, all pipelines run; without pipelines, all arms that workers run
+    #: arms to run. By default all pipelines, or without pipelines all arms that workers run
     arms: Sequence[str] = ()
     family: str = "ours"
     limit: int | None = None
@@ -139,7 +135,7 @@ class RunOptions:
     answers: Path | None = None
 
     def arms_of(self, settings: Settings, *, learns: bool) -> dict[ArmName, LoadedArm]:
-        """Load the arms to run. learns: check that the policy can learn them. Raises ConfigError and InvalidInput."""
+        """Load the arms to run. learns: also check that some are configured. Raises ConfigError and InvalidInput."""
         selected = list(dict.fromkeys(self.arms or [*self.pipelines] or sorted(settings.worker_arms)))
         caller_arms = {*settings.arms} - {*settings.worker_arms} - {*self.pipelines}
         refused = sorted(caller_arms & {*selected})
@@ -167,7 +163,6 @@ class RunOptions:
 def advise_pipelines(
     pipelines: Pipelines, questions: Questions, *, router: Router, budget: float | None, family: str, apply: bool
 ) -> Advice:
-    """The body of `Router.advise`."""
     checked_type(pipelines, Mapping, field="pipelines", wanted="a mapping of names to functions")
     budget = None if budget is None else checked_number(budget, field="budget")
     settings = router.settings
@@ -195,9 +190,8 @@ class _Sources:
     settings: Settings
     ask: Ask
     progress: Progress
-    #: receives the warnings of a run
     warn: Callable[[str], None] = _print_warning
-    #: gives its encoder; None if the configured encoder should be loaded
+    #: a router whose encoder is used; None if the configured encoder should be loaded
     router: Router | None = None
 
     def __post_init__(self) -> None:
@@ -210,13 +204,11 @@ class _Sources:
         return encoder_of(self.settings) if self.router is None else self.router.encoder
 
     def advice(self, material: WarmRows, *, ask: Ask) -> Advice:
-        """The verdict on these rows."""
         name = self.settings.policy.name
         common: dict[str, Any] = {"policy": self.policy, "name": name, "settings": self.settings}
         return advise(material.rows, source=material.source, ask=ask, progress=self.progress, **common)
 
     def of_table(self, path: Path) -> WarmRows:
-        """The rows of a table: one for each question and arm."""
         return table_material(
             read_table(path),
             source=str(path),
@@ -227,7 +219,7 @@ class _Sources:
         )
 
     def of_log(self, path: Path | None, *, format_: str | None, skip_bad: bool) -> WarmRows:
-        """The rows of a log, or of the store if `path` is None."""
+        """The rows of a log. path: None to read the store."""
         log_format = None if path is None else format_of(path, format=format_)
         opened_log = open_log(path, format=log_format, config=self.settings, mixed_arms=True, skip_bad=skip_bad)
         log = opened_log.read(self.progress)
@@ -246,7 +238,7 @@ class _Sources:
         )
 
     def of_run(self, questions: Path, *, run: RunOptions, learns: bool) -> tuple[dict[str, Any], WarmRows, Advice]:
-        """Run the arms. Returns (facts about the run, its rows, the verdict). Ctrl-C ends the run early."""
+        """Run the arms. Returns (facts about the run, its rows, the verdict). Ctrl-C ends the run, and it is judged."""
         paired, outcomes = self._run(questions, options=run, arms=run.arms_of(self.settings, learns=learns))
         material = self.of_log(outcomes, format_="jsonl", skip_bad=False)
         is_alone = len(paired.race.left) == len(material.arms) - 1
@@ -270,7 +262,7 @@ class _Sources:
     def _run(
         self, questions: Path, *, options: RunOptions, arms: Mapping[ArmName, LoadedArm]
     ) -> tuple[PairedRun, Path]:
-        """Run the arms until the end. Returns (the run, file of its outcomes in the format of a log)."""
+        """Returns (the ended run, the file of its outcomes in the format of a log)."""
         settings, chosen = self.settings, self.settings.judge.generator
         rows = self._rows(questions, options=options)
         judge = None
@@ -305,14 +297,14 @@ class _Sources:
         return run, outcomes
 
     def _is_known(self, file: Path, records: list[dict[str, Json]], *, questions: int) -> bool:
-        """Whether these records of a run over `questions` questions suffice for a verdict."""
+        """Whether these records suffice for a verdict. questions: number of questions of the whole run."""
         write_records(file, records)
         ask = replace(self.ask, confidence=shared_confidence(questions), everything=False)
         return self.advice(self.of_log(file, format_="jsonl", skip_bad=False), ask=ask).verdict != "not enough"
 
 
 def _check_configured(names: Sequence[str], *, settings: Settings, source: str) -> None:
-    """Raise InvalidInput if none of these arms is configured: then nothing could use the learned policy."""
+    """Raise InvalidInput if none of these arms is configured, because nothing could use the learned policy."""
     if not {*settings.arms} & {*names}:
         arms = ", ".join(f"{name}: {{run_by: caller}}" for name in names)
         message = f"has the arms {', '.join(names)}, the configuration {', '.join(settings.arms)}"
@@ -321,7 +313,6 @@ def _check_configured(names: Sequence[str], *, settings: Settings, source: str) 
 
 
 def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
-    """Notes on the incumbent, on features, and on arms that only the configuration or only the rows have."""
     notes = []
     incumbent = settings.policy.incumbent
     if incumbent is not None:
@@ -340,7 +331,7 @@ def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
 def _applied(
     advice: Advice, material: WarmRows, *, warm: bool, apply: bool, config: str | None, progress: Progress
 ) -> dict[str, Any]:
-    """Let the policy learn the rows unless they are the store's; apply: set the incumbent. Returns facts about both."""
+    """Let the policy learn the rows unless they are from the store. With `apply`, also set the incumbent."""
     details: dict[str, Any] = {}
     if (warm or apply) and material.origin != STORE:
         with opened(config, make=True) as (settings, ledger):
@@ -353,7 +344,7 @@ def _applied(
 
 
 def _set_incumbent(loaded: configuration.LoadedSettings, arm: str) -> str:
-    """Set policy.incumbent, and the arm of a holdback, in the file. Returns a text about the result."""
+    """Set policy.incumbent, and the arm of a holdback, in the file. Returns a description of the result."""
     if arm not in loaded.settings.arms:
         return f"not set: {arm} is no arm of the configuration"
     changed = None if loaded.file is None else with_incumbent(loaded.file.read_text(encoding="utf-8"), arm)
@@ -365,7 +356,7 @@ def _set_incumbent(loaded: configuration.LoadedSettings, arm: str) -> str:
 
 
 def with_incumbent(text: str, arm: str) -> str | None:
-    """The YAML text with this policy.incumbent, also as the arm of a holdback; None if it cannot be changed safely."""
+    """The YAML text with `arm` as policy.incumbent and as the arm of a holdback; None if no safe change is found."""
     tree = yaml.safe_load(text) or {}
     policy: dict[str, Any] = {**(tree.get("policy") or {}), "incumbent": arm}
     if policy.get("holdback"):

@@ -1,4 +1,4 @@
-"""`ragbandit evaluate`: run arms on labelled questions, keep every answer, judge them, write the routing table."""
+"""`ragbandit evaluate`: runs arms on labelled questions, stores and judges every answer, writes a routing table."""
 
 import asyncio
 import itertools
@@ -37,9 +37,7 @@ def evaluate(
     corpus: Annotated[Path | None, typer.Option(help="JSONL or Parquet to search in; indexed once")] = None,
     index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
     family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(runs.FAMILY_NAMES)}")] = "ours",
-    judge: Annotated[
-        str | None, typer.Option(help="configuration of the judge for family crud; default: --config")
-    ] = None,
+    judge: Annotated[str | None, typer.Option(help="configuration of the judge of crud; default: --config")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 Time is that of a crowd")] = 1,
     answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
@@ -73,32 +71,33 @@ def evaluate(
             stored.forget_failed()
         answered = _run(rows, arms=arms, settings=settings, answers=stored, concurrency=concurrency)
         quiz_model = None if load_judge is None else load_judge()
+        qualities: results.Qualities
         if quiz_model is None:
-            qualities = _labelled_qualities(rows, answered=answered, family=family)
+            qualities = {
+                arm: [results.labelled_quality(row, each, family=family) for row, each in zip(rows, texts, strict=True)]
+                for arm, texts in answered.items()
+            }
         else:
             qualities = _quiz(rows, answered=answered, judge=quiz_model, answers=stored, concurrency=concurrency)
     lines = [results.line_of_arm(rows, arm=arm, answered=answered, qualities=qualities[arm]) for arm in answered]
+    judged: dict[str, Any] = {"answered": answered, "qualities": qualities, "reward": settings.reward}
     if table is not None:
-        write_records(
-            table, results.table_records(rows, answered=answered, qualities=qualities, reward=settings.reward)
-        )
+        write_records(table, results.table_records(rows, **judged))
     if log is not None:
-        records = results.log_records(rows, answered=answered, qualities=qualities, reward=settings.reward)
-        write_records(log, _with_features(records, rows=rows, settings=settings))
+        write_records(log, _with_features(results.log_records(rows, **judged), rows=rows, settings=settings))
     results.show(lines, file=file, judge=None if quiz_model is None else quiz_model.generator.name, as_json=as_json)
     _check_usable(lines)
 
 
 def _judge_loader(settings: Settings, *, family: str, judge: str | None) -> Callable[[], QuizModel] | None:
-    """A function that loads the judge of family "crud", whose prompts are checked now; None for the other families. The
-    environment overrides our own configuration, but not another one that `judge` names.
-    """
+    """Returns a function that loads the judge of family "crud"; None for other families. Checks the settings now."""
     runs.check_family(family)
     if family != runs.CRUD:
         if judge is not None:
             raise InvalidInput(f"family {family} has no judge", field="judge", remedy="leave it out")
         return None
     chinese_words()  # raises if the package is missing
+    # The environment overrides the settings of this command, and not those of another file.
     chosen = settings if judge is None else configuration.load(judge, environ={}).settings
     templates = judge_templates(chosen.judge.templates)
     cache = chosen.generator.cache or str(Path(settings.data_dir) / "cache" / "judge")
@@ -112,7 +111,7 @@ def _judge_loader(settings: Settings, *, family: str, judge: str | None) -> Call
 
 
 def _indexed(corpus: Path, *, settings: Settings) -> str:
-    """The name of the corpus's index, which is built unless the same bytes were indexed before."""
+    """The name of the index of this file, which is built unless the same bytes were indexed before."""
     if corpus.is_dir():
         remedy = f"index it: ragbandit index build --corpus {corpus} --index NAME, then give --index NAME"
         raise InvalidInput(f"{corpus} is a folder", field="corpus", remedy=remedy)
@@ -136,7 +135,7 @@ def _run(
     answers: runs.Answers,
     concurrency: int,
 ) -> results.Answered:
-    """The answers of each arm, in the order of the questions. After Ctrl-C the answers so far stay stored."""
+    """Run all arms whose answers are not stored. Returns arm -> answers. After Ctrl-C the answers so far are stored."""
     with errors.status("loading the models"):
         loaded = ArmLoader(settings).load(arms)
     bench = runs.Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget), answers=answers)
@@ -156,16 +155,6 @@ def _run(
     return answered
 
 
-def _labelled_qualities(
-    rows: Sequence[runs.LabelledQuestion], *, answered: results.Answered, family: str
-) -> results.Qualities:
-    qualities = {}
-    for arm, stored in answered.items():
-        pairs = zip(rows, stored, strict=True)
-        qualities[arm] = [results.labelled_quality(row, answer, family=family) for row, answer in pairs]
-    return qualities
-
-
 def _quiz(
     rows: Sequence[runs.LabelledQuestion],
     *,
@@ -174,7 +163,7 @@ def _quiz(
     answers: runs.Answers,
     concurrency: int,
 ) -> results.Qualities:
-    """Let the judge score all answers, and close it. After Ctrl-C, finished scores are in the judge's cache."""
+    """Let the judge score all answers, and close it. After Ctrl-C the scores so far are in the judge's cache."""
     cut = chinese_words()
     by_question: dict[int, dict[str, results.AnswerQuality]] = {}
     with bars(errors) as progress, interruptible(_stopped(answers)):
@@ -204,14 +193,13 @@ def _with_features(
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write the records as JSONL: the whole file or nothing."""
     with new_lines(path) as out:
         for record in records:
             out.write(line_of(dict(record)) + b"\n")
 
 
 def _check_usable(lines: Sequence[results.Line]) -> None:
-    """End the command with 1 if a strategy has only failures, or only missing scores: nobody should learn its zeros."""
+    """End the command with 1 if a strategy has only failures, or no scores: nothing should learn from these zeros."""
     failed = [line["strategy"] for line in lines if line["failed"] == line["questions"]]
     unjudged = [line["strategy"] for line in lines if len(line["unjudged"]) == line["questions"]]
     for names, fault in (

@@ -1,7 +1,7 @@
 """Paired runs: several arms answer the same questions, until the verdict is known or the budget is spent.
 
-All arms answer the first questions; after that an arm leaves as soon as it is the best for no use (`Race`). A question
-is scored when all arms of the race have answered it, by its right answers or by the judge.
+All arms answer the first questions. After that an arm leaves when there is strong evidence that others are better at
+every cost weight and for every kind of question (`Race`).
 """
 
 import asyncio
@@ -23,38 +23,33 @@ from ragbandit.router.offline.estimation import Progress
 from ragbandit.shared.confidence_sequences import log_mean_exp
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.text_forms import is_blank
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Outcome
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Outcome
 from ragbandit.strategies.base import Passage, Request
 from ragbandit.workers.evaluation.results import labelled_quality, log_record, quality_of
 from ragbandit.workers.evaluation.runs import Bench, LabelledQuestion, StoredAnswer, Work, in_parallel
 from ragbandit.workers.judge.checks import JudgeOfArm
 
-#: number of questions at the first look at the verdict; it doubles for each further look
+#: number of questions before the first look at the verdict; it doubles for each further look
 FIRST_LOOK: Final = 50
-#: most clusters of questions without data sets, and least mean size of a cluster
-_KINDS: Final = 4
-_OF_A_KIND: Final = 25
-#: most data sets that count as kinds
-_MOST_DATASETS: Final = 8
 
 
 def looks(questions: int) -> tuple[int, ...]:
-    """The numbers of questions after which the verdict is looked at, in a run over `questions` questions."""
+    """The numbers of questions after which the verdict is looked at. questions: number of the whole run."""
     count = max(0, math.ceil(math.log2(max(1, questions / FIRST_LOOK))))
     return tuple(FIRST_LOOK * 2**number for number in range(count))
 
 
 def shared_confidence(questions: int) -> float:
-    """Confidence of each look in a run over `questions` questions: all looks share the error (Bonferroni)."""
+    """Confidence of each look at the verdict, since all looks of a run share the error probability (Bonferroni)."""
     return 1.0 - (1.0 - CONFIDENCE) / (len(looks(questions)) + 1)
 
 
 def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> list[int]:
-    """The kind of each question, from 0: its data set if there are two to eight of them, else a k-means cluster."""
+    """The kind of each question, from 0: its data set if there are two to eight, else one of at most four clusters."""
     names = sorted({row.dataset or "" for row in rows})
-    if 2 <= len(names) <= _MOST_DATASETS:
+    if 2 <= len(names) <= 8:
         return [names.index(row.dataset or "") for row in rows]
-    count = min(_KINDS, len(rows) // _OF_A_KIND)
+    count = min(4, len(rows) // 25)
     if features is None or count < 2:
         return [0] * len(rows)
     points = np.asarray(features, dtype=np.float64)
@@ -71,18 +66,17 @@ def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> 
 LEAST: Final = 12
 #: stakes of the bets, as shares of the largest stake that cannot lose the whole capital
 _STAKES: Final = np.array([0.1, 0.3, 0.6, 0.9])
-#: most probability that an arm leaves although it is the best for some use
+#: largest probability that any arm leaves although it is the best at some cost weight for some kind of question
 ALPHA: Final = 0.05
 
 
 class Race:
     """The arms that are still in the race, and the number of questions after which each other arm left.
 
-    A use is a cost weight together with a kind of question, or with all questions. An arm leaves when it is the best
-    for no use. The test bets on the rewards of its rivals minus its own (Waudby-Smith and Ramdas 2023, "Estimating
-    means of bounded random variables by betting"). While the arm is the best, the capital of such a bet is a
-    supermartingale, and so is the average over bets and rivals: a large capital in every use excludes the arm. At any
-    time, an arm that is the best for some use has left with probability at most ALPHA / arms; any such arm, with ALPHA.
+    A use is a cost weight together with one kind of question, or with all questions. An arm leaves when it is the best
+    for no use. The test bets on the reward of each rival minus the arm's reward (Waudby-Smith and Ramdas 2023,
+    "Estimating means of bounded random variables by betting"). If the arm is the best for a use, the average capital
+    over stakes and rivals is a supermartingale, and rarely large. The arm leaves if it is large in every use.
     """
 
     def __init__(
@@ -91,13 +85,12 @@ class Race:
         """weights: cost weights, >= 0. bounds: least and largest reward. kinds: number of kinds of questions."""
         self.arms = tuple(arms)
         self.running: tuple[ArmName, ...] = self.arms
-        #: arm -> number of questions after which it left
         self.left: dict[ArmName, int] = {}
         self.questions = 0
         self._weights = np.asarray(weights)
         self._bounds = bounds
         self._threshold = np.log(len(arms) / ALPHA)
-        # log capital against "the arm is the best": (weights, kinds and all, rival, arm, stakes)
+        # log capital against "the arm is the best". Shape (weights, kinds and all, rival, arm, stakes)
         self._capital = np.zeros((len(weights), kinds + 1, len(arms), len(arms), len(_STAKES)))
 
     def add(self, *, quality: Mapping[ArmName, float], cost: Mapping[ArmName, float], kind: int = 0) -> None:
@@ -115,63 +108,59 @@ class Race:
             self._leave()
 
     def _leave(self) -> None:
-        is_excluded = (self._log_capital() >= self._threshold).all(axis=(0, 1))
-        leaving = [arm for place, arm in enumerate(self.arms) if is_excluded[place] and arm in self.running]
+        rivals = np.moveaxis(self._capital, 3, 2)  # (weights, kinds and all, arm, rival, stakes)
+        others = ~np.eye(len(self.arms), dtype=np.bool_)
+        averaged = np.moveaxis(rivals[:, :, others].reshape(*rivals.shape[:3], -1), -1, 0)
+        # log_mean_exp: log of the mean capital over rivals and stakes
+        is_excluded = (log_mean_exp(averaged) >= self._threshold).all(axis=(0, 1))
+        leaving = [arm for arm in self.running if is_excluded[self.arms.index(arm)]]
         if len(leaving) < len(self.running):
             self.left |= dict.fromkeys(leaving, self.questions)
             self.running = tuple(arm for arm in self.running if arm not in leaving)
-
-    def _log_capital(self) -> Matrix:
-        """Log of the mean capital over rivals and stakes. Shape (weights, kinds and all, arms)."""
-        rivals = np.moveaxis(self._capital, 3, 2)  # (weights, kinds, arm, rival, stakes)
-        others = ~np.eye(len(self.arms), dtype=np.bool_)
-        return log_mean_exp(np.moveaxis(rivals[:, :, others].reshape(*rivals.shape[:3], -1), -1, 0))
 
 
 @dataclass(kw_only=True)
 class PairedRun:
     """A run of arms on questions. `records` is valid when `run` ends, also if it raises."""
 
-    #: the questions, without repetitions
     rows: Sequence[LabelledQuestion]
-    #: kind of each question
     kinds: Sequence[int]
     bench: Bench
     race: Race
     settings: Settings
     family: str
-    #: scores answers to questions without right answers
     judge: JudgeOfArm | None
-    #: most dollars to spend; None without a limit
+    #: dollars
     budget: float | None
-    #: whether these records suffice for a verdict; called in a thread
+    #: returns whether records suffice for a verdict; called in a thread
     is_known: Callable[[list[dict[str, Json]]], bool]
     progress: Progress
-    #: receives warnings, and a message when an arm leaves the race
     warn: Callable[[str], None]
     spent: float = 0.0
-    #: questions without a score of the judge, which count for no arm
+    #: number of questions that count for no arm, because the judge gave no score
     unjudged: int = 0
-    #: why the run ended before the last question
+    #: why the run ended before the last question; None if it did not
     ended: str | None = None
     #: a logged decision for each arm and each question that all arms of the race have answered
     records: list[dict[str, Json]] = field(default_factory=list)
-    #: arm -> failures in this run
     failures: Counter[ArmName] = field(default_factory=Counter)
-    _done: int = 0
-    #: questions with an answer that is not from the file, and the cost of such answers by `reward.cost`
     _new_questions: int = 0
     _new_costs: float = 0.0
     _judge_failed: bool = False
     _looks_done: set[int] = field(default_factory=set)
 
     def finish(self, *, concurrency: int) -> None:
-        """Call `run` in a new event loop, also from a notebook. Ctrl-C ends the run early."""
+        """Call `run` in a new event loop. This also works in a notebook. Ctrl-C ends the run early."""
         try:
-            if not _has_event_loop():
+            asyncio.get_running_loop()
+            has_loop = True
+        except RuntimeError:
+            has_loop = False
+        try:
+            if not has_loop:
                 asyncio.run(self.run(concurrency=concurrency))
                 return
-            with ThreadPoolExecutor(1) as pool:
+            with ThreadPoolExecutor(1) as pool:  # a thread that runs a loop cannot run a second one
                 pool.submit(asyncio.run, self.run(concurrency=concurrency)).result()
         except KeyboardInterrupt:
             self.ended = "Ctrl-C"
@@ -190,38 +179,38 @@ class PairedRun:
                 await self.judge.generator.close()
 
     async def _ask(self, question: tuple[LabelledQuestion, int]) -> None:
-        """Ask the arms of the race one question, unless the file has the answers, and add the question to the race."""
+        """Let the arms of the race answer a question, unless the answers are stored, and add it to the race."""
         row, kind = question
-        running = self.race.running
+        stored = self.bench.answers.found
         answers: dict[ArmName, StoredAnswer] = {}
         new_answers: list[StoredAnswer] = []
+        running = self.race.running
         for work in self.bench.work([row]):
             if work.arm not in running:
                 continue
-            if not self._is_stored(row, work):
+            known = stored.get(work.key)
+            if known is None or not (row.answers or known.score is not None or is_blank(known.answer)):
                 await self._answer(row, work)
-                new_answers.append(self.bench.answers.found[work.key])
-            answers[work.arm] = self.bench.answers.found[work.key]
+                new_answers.append(stored[work.key])
+            answers[work.arm] = stored[work.key]
         if new_answers:
-            self._new_questions += 1
-            terms = self.settings.reward.cost
-            self._new_costs += sum(cost_of_terms(answer.steps, answer.cost, terms=terms) for answer in new_answers)
-            self._check_costs()
+            self._check_costs(new_answers)
         self._enter(row, answers, kind=kind)
         await self._look()
 
-    def _check_costs(self) -> None:
-        """Warn once, after LEAST questions of this run, if the arms report no dollars, or no costs of `reward.cost`."""
-        if self._new_questions == LEAST and self.budget is not None and self.spent == 0.0:
+    def _check_costs(self, answers: Sequence[StoredAnswer]) -> None:
+        """Warn once, after LEAST new questions, if arms report no dollars, or nothing that `reward.cost` charges."""
+        terms = self.settings.reward.cost
+        self._new_questions += 1
+        self._new_costs += sum(cost_of_terms(answer.steps, answer.cost, terms=terms) for answer in answers)
+        if self._new_questions != LEAST:
+            return
+        if self.budget is not None and self.spent == 0.0:
             remedy = "report dollars (a generator: token_prices)"
             self.warn(f"the answers to {LEAST} questions cost 0 dollars: --budget ends nothing unless arms {remedy}")
-        if self._new_questions == LEAST and self._new_costs == 0.0:
-            terms = ", ".join(self.settings.reward.cost)
-            self.warn(f"the answers to {LEAST} questions cost nothing by reward.cost ({terms}): every arm looks free")
-
-    def _is_stored(self, row: LabelledQuestion, work: Work) -> bool:
-        stored = self.bench.answers.found.get(work.key)
-        return stored is not None and bool(row.answers or stored.score is not None or is_blank(stored.answer))
+        if self._new_costs == 0.0:
+            names = ", ".join(terms)
+            self.warn(f"the answers to {LEAST} questions cost nothing by reward.cost ({names}): every arm looks free")
 
     async def _answer(self, row: LabelledQuestion, work: Work) -> None:
         outcome = await self.bench.answer(work)
@@ -236,7 +225,6 @@ class PairedRun:
             self.ended = f"the budget of {self.budget:g} dollars is spent"
 
     async def _judged(self, row: LabelledQuestion, outcome: Outcome) -> float | None:
-        """The judge's score of an answer; None if the judge fails."""
         assert self.judge is not None
         sources = [Passage(id=source.id, title=source.title, text=source.text) for source in outcome.sources]
         try:
@@ -247,16 +235,14 @@ class PairedRun:
             self.spent += completion.dollars
             return score(completion.text)
         except ArmFailed as error:
-            if not self._judge_failed:  # only the first failure is printed
+            if not self._judge_failed:
                 self.warn(f"the judge gave no score, and the question counts for no arm: {error}")
             self._judge_failed = True
             return None
 
     def _enter(self, row: LabelledQuestion, answers: Mapping[ArmName, StoredAnswer], *, kind: int) -> None:
-        """Add a question that all arms of the race have answered to the race and to the records."""
         reward = self.settings.reward
         quality = {arm: self._quality(row, answer) for arm, answer in answers.items()}
-        self._done += 1
         scores = {arm: float(score) for arm, score in quality.items() if score is not None}
         if len(scores) < len(answers):
             self.unjudged += 1
@@ -272,7 +258,8 @@ class PairedRun:
             if arm not in self.race.running:
                 self.warn(f"{arm} left the race after {self.race.left[arm]} questions: others are better everywhere")
         running = ", ".join(self.race.running)
-        self.progress(f"questions (in the race: {running}; {self.spent:.4g} dollars)", self._done, len(self.rows))
+        done = self.race.questions + self.unjudged
+        self.progress(f"questions (in the race: {running}; {self.spent:.4g} dollars)", done, len(self.rows))
         if len(self.race.running) == 1 and self.ended is None:
             self.ended = f"only {running} is left in the race"
 
@@ -289,16 +276,7 @@ class PairedRun:
                 self.ended = f"the verdict is known after {self.race.questions} questions"
 
 
-def _has_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 def facts_of(run: PairedRun) -> dict[str, Any]:
-    """Facts about the run, for the page and for JSON."""
     return {
         "answered": run.race.questions,
         "of": len(run.rows),

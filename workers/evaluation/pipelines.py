@@ -1,9 +1,4 @@
-"""Pipelines: Python functions of the user that `advise` runs as arms.
-
-A pipeline takes the question and returns a text; (text, cost); or a mapping or an object with `answer` and optionally
-`steps` and `cost`. A cost is a number in the unit that `reward.cost` charges, or a mapping of `steps` and fields of
-`shared.types.Cost`. Without `steps` an answer counts as one step.
-"""
+"""Pipelines: Python functions of the user that `advise` runs as arms. docs/advise.md describes what they return."""
 
 import inspect
 import sys
@@ -25,15 +20,14 @@ from ragbandit.strategies.run import Answer, Run
 from ragbandit.workers.evaluation.command import write_records
 from ragbandit.workers.wiring.loading import LoadedArm
 
-#: name -> a function of the question, or an object that an arm of the class `callable` can call
+#: name -> a function that takes a question, or an object that an arm of the class `callable` can call
 Pipelines = Mapping[str, Any]
-#: a JSONL file, a mapping of questions to right answers, or rows for `_record`
+#: a JSONL file, a mapping question -> right answers, or rows that `_record` accepts
 Questions = str | PathLike[str] | Mapping[str, Any] | Iterable[Any]
 
-#: costs that a pipeline can report; seconds are measured
+#: costs that a pipeline can report; its seconds are measured
 _COSTS: Final = frozenset(asdict(Cost())) - {"seconds_total"}
 _FORM: Final = 'return a text, (text, {"dollars": 0.004}), or {"answer": text, "steps": 2, "cost": {"dollars": 0.004}}'
-_EXAMPLE: Final = 'for example arms = {"cheap": ask_cheap, "large": ask_large}'
 
 
 def question_file(questions: Questions, *, folder: Path) -> Path:
@@ -48,7 +42,7 @@ def question_file(questions: Questions, *, folder: Path) -> Path:
 
 
 def _record(row: object) -> dict[str, Any]:
-    """A line of the file, from a mapping, from (question, right answer or answers), or from a question."""
+    """A line of the file. row: a mapping, a pair (question, right answer or answers), or a question."""
     if isinstance(row, Mapping):
         record = {**row, "question": row.get("question")}
     elif isinstance(row, tuple | list) and len(row) == 2:
@@ -62,14 +56,15 @@ def _record(row: object) -> dict[str, Any]:
 
 
 def named_pipelines(path: str, *, folder: str) -> Pipelines:
-    """Import a mapping, or a function that returns one, from a module in `folder` or installed. Raises ConfigError."""
+    """Import a mapping, or a function that returns one, from a module that is installed or in `folder`."""
     sys.path.append(folder)
     pipelines = import_class(path, where="--module")
     if inspect.isfunction(pipelines) and not inspect.signature(pipelines).parameters:
         pipelines = pipelines()
     if not isinstance(pipelines, Mapping):
         message = f"{path!r} is {type(pipelines).__name__}; expected a mapping of names to functions"
-        raise ConfigError(message, field="--module", remedy=_EXAMPLE)
+        remedy = 'for example arms = {"cheap": ask_cheap, "large": ask_large}'
+        raise ConfigError(message, field="--module", remedy=remedy)
     return pipelines
 
 
@@ -93,18 +88,16 @@ def load_pipelines(pipelines: Pipelines, *, prices: Mapping[str, float]) -> dict
 
 
 class FunctionArm(CallableArm):
-    """Answers with a Python object, which may report its costs."""
-
     def __init__(self, function: object, *, name: str, unit: str) -> None:
-        """unit: meaning of a cost that is a bare number, "steps" or a field of Cost; "" if it would be ambiguous."""
+        """unit: "steps" or the field of Cost that a bare number means; "" if such a number is ambiguous."""
         self._function, self._unit = function, unit
         super().__init__(name=name, object=_identity(function))
 
     def _callable(self, *, where: str) -> tuple[Callable[[Any], Any], str]:
-        return asked_by(self._function, shown=f"{self.name}", where=where.replace("arms", "pipelines", 1))
+        return asked_by(self._function, shown=self.name, where=where.replace("arms", "pipelines", 1))
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """The object's answer. Raises ArmFailed if the output has no text, or a cost that cannot be read."""
+        """The function's answer. Raises ArmFailed if its output has no text, or a cost that cannot be read."""
         fields = self._fields(await self._output(question, run=run))
         return accounted(checked_reply(fields, arm=self.name, remedy=_FORM), run=run)
 
@@ -141,7 +134,7 @@ def _attributes(output: object) -> Mapping[str, object]:
 
 
 def _identity(function: object) -> str:
-    """The function's name with a hash of its source, if it has one: a changed function gets no stored answers."""
+    """The function's name with a hash of its source if it has one, so that a changed function is asked again."""
     kind: Any = function if hasattr(function, "__qualname__") else type(function)
     name = f"{kind.__module__}:{kind.__qualname__}"
     try:

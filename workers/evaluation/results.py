@@ -1,7 +1,4 @@
-"""Results of stored answers: their quality, a line per arm, a routing table, and a log for a warm start.
-
-Every mean is over all questions: an answer that failed counts as wrong, and is listed.
-"""
+"""Results of stored answers: a line per arm, a routing table, and a log for a warm start. A failure counts as wrong."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +19,8 @@ from ragbandit.shared.types import Json
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
 from ragbandit.workers.judge.rubric import QUIZ_MEASURES, Cut, QuizModel, made_quiz, quizzed
 
-#: the arm with Time 1.00: Time is measured in its mean seconds (Adaptive-RAG, section 4)
+#: the arm with Time 1.00: Time is a multiple of the mean seconds of this arm (Adaptive-RAG, section 4)
 TIME_ONE = "single_step"
-#: `reward.quality` -> measure of a short answer
-_QUALITY = {"exact_match": "exact_match", "f1": "f1", "containment": "accuracy"}
 
 #: arm -> its answers, in the order of the questions
 Answered = Mapping[str, Sequence[StoredAnswer]]
@@ -33,34 +28,30 @@ Answered = Mapping[str, Sequence[StoredAnswer]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerQuality:
-    """Quality measures of one answer."""
-
     #: name -> measure in [0, 1]
     measures: Mapping[str, float]
-    #: why the judge could not score the answer, whose measures are then 0; None if it could
+    #: why the judge could not score the answer, whose measures are then 0; None without such a failure
     error: str | None = None
 
 
 #: arm -> the quality of its answers, in the order of the questions
 Qualities = Mapping[str, Sequence[AnswerQuality]]
-#: (mean over questions, its standard error, or None for one question)
+#: (mean over questions, standard error of the mean; None for one question)
 Mean = tuple[float, float | None]
 #: the means of an arm over all questions, as `--json` prints them; "<name>_se" is the standard error of "<name>".
-#: `steps` are those of the papers; `time` is the mean of the seconds divided by that of TIME_ONE
+#: `time` is the mean seconds divided by the mean seconds of TIME_ONE
 Line = dict[str, Any]
 
 
 def labelled_quality(row: LabelledQuestion, stored: StoredAnswer, *, family: str) -> AnswerQuality:
-    """The quality of an answer by the right answers, in the way of the family. A failed answer is wrong."""
+    """The quality of an answer by the family's comparison with the right answers. A failed answer is wrong."""
     return AnswerQuality(measures=judged(None if stored.failed else stored.answer, gold=row.answers, family=family))
 
 
 async def quizzed_answers(
     row: LabelledQuestion, *, answers: Mapping[str, StoredAnswer], model: QuizModel, cut: Cut
 ) -> dict[str, AnswerQuality]:
-    """The judge's scores of one question, by arm, one after the other, so that equal answers share a cached reply.
-    Without a quiz, one is made from the gold text. If the judge fails, the answer counts 0, with the error.
-    """
+    """The judge's scores of each arm's answer. A missing quiz is made. If the judge fails, the answer counts 0."""
     quiz = row.quiz
     if quiz is None:
         assert row.reference is not None
@@ -69,7 +60,7 @@ async def quizzed_answers(
         except ArmFailed as error:
             return dict.fromkeys(answers, _unjudged(error))
     qualities = {}
-    for arm, stored in answers.items():
+    for arm, stored in answers.items():  # in sequence, so that equal answers share a cached reply
         text = "" if stored.failed else stored.answer or ""
         try:
             qualities[arm] = AnswerQuality(measures=await quizzed(text, quiz=quiz, model=model, cut=cut))
@@ -85,7 +76,6 @@ def _unjudged(error: ArmFailed) -> AnswerQuality:
 def line_of_arm(
     rows: Sequence[LabelledQuestion], *, arm: str, answered: Answered, qualities: Sequence[AnswerQuality]
 ) -> Line:
-    """The means, failures and missing judgements of an arm. qualities: of its answers."""
     answers, reference = answered[arm], answered.get(TIME_ONE)
     means: dict[str, Mean | None] = {}
     for name in qualities[0].measures:
@@ -114,9 +104,8 @@ def _mean(values: Sequence[float]) -> Mean:
 
 
 def _time(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer]) -> Mean | None:
-    """Returns (mean seconds / mean seconds of the reference, first-order standard error of this ratio).
-
-    Questions that failed in either list are left out. None if none remain, or if the reference's mean is 0.
+    """Returns (mean seconds / mean seconds of the reference, first-order standard error of this ratio), without the
+    questions that failed in either list; None if the reference's mean is 0 or missing.
     """
     pairs = [
         (answer.cost.seconds_total, other.cost.seconds_total)
@@ -134,7 +123,7 @@ def _time(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer])
 def table_records(
     rows: Sequence[LabelledQuestion], *, answered: Answered, qualities: Qualities, reward: RewardSettings
 ) -> Iterator[dict[str, Json]]:
-    """The full-information table, a record per question (router/offline/logs/tables.py), with `reward.quality`."""
+    """The full-information table (router/offline/logs/tables.py): a record per question."""
     for place, row in enumerate(rows):
         answers = {arm: stored[place] for arm, stored in answered.items()}
         origin = {"dataset": row.dataset, "hops": row.hops}
@@ -151,10 +140,9 @@ def table_records(
 def log_records(
     rows: Sequence[LabelledQuestion], *, answered: Answered, qualities: Qualities, reward: RewardSettings
 ) -> Iterator[dict[str, Json]]:
-    """The answers as a log of uniform draws without features, a record per question and arm, for a warm start.
+    """The answers as a log of uniform draws without features, for a warm start: one record per question and arm.
 
-    Each question has one record per arm with probability 1 / arms: the expectation of a uniform log, without its
-    chance. The rows are not independent, so intervals computed from them are too narrow.
+    The rows are not independent, so intervals computed from them are too narrow.
     """
     arms = list(answered)
     for place, row in enumerate(rows):
@@ -166,7 +154,7 @@ def log_records(
 def log_record(
     question: str, stored: StoredAnswer, *, quality: float, arms: Sequence[str], reward: RewardSettings
 ) -> dict[str, Json]:
-    """An answer as a logged decision, with a uniform draw between these arms."""
+    """An answer as a logged decision, as if its arm had been drawn uniformly from `arms`."""
     return {
         "id": f"evaluated-{stored.key[:32]}",
         "made_at": stored.made_at,
@@ -183,15 +171,16 @@ def log_record(
 
 
 def quality_of(quality: AnswerQuality, *, reward: RewardSettings) -> float:
-    """`str_em` if it was measured; for a quiz the mean word F1, 0 if unanswered; else the measure `reward.quality`."""
+    """`str_em` if it was measured; for a quiz, mean word F1 over all questions; else the measure `reward.quality`."""
     measures = quality.measures
     if "str_em" in measures:
         return measures["str_em"]
-    name = _QUALITY[reward.quality.removeprefix("ascii_")]
-    return measures["answered"] * measures["word_f1"] if "answered" in measures else measures[name]
+    if "answered" in measures:
+        return measures["answered"] * measures["word_f1"]
+    name = reward.quality.removeprefix("ascii_")
+    return measures["accuracy" if name == "containment" else name]
 
 
-#: most failures that are printed
 MOST_NAMED = 20
 #: measure -> head of its column, as in the papers
 _HEADS = {
@@ -208,7 +197,6 @@ _HEADS = {
 
 
 def show(lines: Sequence[Line], *, file: Path, judge: str | None, as_json: bool) -> None:
-    """Print the table, failures and the file of the answers; or all lines as JSON. judge: name of its model."""
     if as_json:
         print_json(lines)
         return

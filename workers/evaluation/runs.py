@@ -1,7 +1,5 @@
-"""Runs of an evaluation: arms answer labelled questions, and each answer is appended to a file at once.
-
-The file has one JSON object per line, so an interrupted evaluation can go on where it stopped. An incomplete last line,
-which a killed process may leave, is removed when the file is opened again.
+"""Runs of an evaluation: arms answer labelled questions. Each answer is appended to a JSONL file at once, so that an
+interrupted evaluation continues where it stopped.
 """
 
 import asyncio
@@ -29,30 +27,28 @@ from ragbandit.workers.wiring.loading import LoadedArm, parts_of
 
 Piece = TypeVar("Piece")
 
-#: the family whose answers are judged by a model with a quiz, see ragbandit.workers.judge.rubric
+#: the family whose answers a model judges with a quiz, see ragbandit.workers.judge.rubric
 CRUD = "crud"
 FAMILY_NAMES = tuple(sorted({*FAMILIES, CRUD}))
-#: keys of a quiz about a gold text
-_QUIZ_KEYS = {"questions", "references"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelledQuestion:
-    """A question with its right answers, or for the family "crud" with a gold text or a quiz about one."""
+    """A question with its right answers. In the family "crud" it has a gold text or a quiz about one instead."""
 
     id: str
     question: str
-    #: in the form of the family, see router.learning.reward; empty for "crud", and if a judge scores the answers
+    #: right answers in the form of the family, see router.learning.reward; empty for "crud", and if a judge scores
     answers: Sequence[str] | Sequence[Sequence[str]] = ()
+    #: the gold text
     reference: str | None = None
     quiz: Quiz | None = None
-    #: data set, and number of pieces of evidence that the answer needs; only copied to the table
     dataset: str | None = None
+    #: number of pieces of evidence that the answer needs
     hops: int | None = None
 
 
 def check_family(family: str) -> None:
-    """Raise InvalidInput with the known names if the family is unknown."""
     if family not in FAMILY_NAMES:
         raise InvalidInput(f"{family!r} is unknown", field="family", remedy=known_choices(FAMILY_NAMES, given=family))
 
@@ -60,30 +56,26 @@ def check_family(family: str) -> None:
 def read_questions(
     path: Path, *, family: str, limit: int | None = None, unlabelled: bool = False
 ) -> tuple[LabelledQuestion, ...]:
-    """The first `limit` questions of the file; a question without an id gets "row-<line>". unlabelled: allow questions
-    without right answers. Raises InvalidInput with "<file>:<line>" for a file or a line that cannot be used.
-    """
+    """The first `limit` questions. unlabelled: allow questions without right answers. Raises InvalidInput."""
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
-        if unlabelled and entry.get("answers") is None:
-            return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops)
-        gold = _quiz_of(entry) if family == CRUD else _answers_of(entry, family=family)
+        answers, gold = entry.get("answers"), dict[str, Any]()
+        if family == CRUD:
+            gold = _quiz_of(entry)
+        elif answers is not None or not unlabelled:
+            judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # raises for unusable answers
+            gold = {"answers": answers}
         return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)
 
     return tuple(question_rows(path, question, limit=limit))
-
-
-def _answers_of(entry: Mapping[str, Any], *, family: str) -> dict[str, Any]:
-    answers = entry.get("answers")
-    judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # raises if they cannot be used
-    return {"answers": answers}
 
 
 def _quiz_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     quiz = entry.get("quiz")
     if quiz is None:
         return {"reference": required_text(entry, "reference", remedy='give the gold text, or a "quiz" about it')}
-    if not (isinstance(quiz, dict) and set(quiz) == _QUIZ_KEYS and all(map(_are_texts, quiz.values()))):
+    is_quiz = isinstance(quiz, dict) and set(quiz) == {"questions", "references"}
+    if not (is_quiz and all(map(_are_texts, quiz.values()))):
         raise InvalidInput("is no quiz", field="quiz", remedy='write {"questions": [...], "references": [...]}')
     return {"quiz": Quiz(**{key: tuple(texts) for key, texts in quiz.items()})}
 
@@ -94,9 +86,8 @@ def _are_texts(values: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredAnswer:
-    """An answer of an arm to a question, with its cost. Its quality is not stored, except a judge's score."""
+    """An answer of an arm to a question, with its cost and a judge's score. Other measures are not stored."""
 
-    #: see `key_of`
     key: str
     arm: str
     question: str
@@ -104,32 +95,28 @@ class StoredAnswer:
     answer: str | None
     stop_reason: str
     error: str | None
-    #: the papers' Step
     steps: float
     cost: Cost
     made_by: Mapping[str, Json]
-    #: seconds since the epoch
+    #: seconds since 1970
     made_at: float
     #: the judge's score in [0, 1]; None if no judge scored it
     score: float | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether the arm failed, which counts as a wrong answer."""
         return self.status == "failed"
 
 
 def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str) -> str:
-    """Key of an answer: a hash of question, arm, `made_by` and `version` (see `generator_version`)."""
+    """Key of an answer: a hash of all that defines it. version: see `generator_version`."""
     text = json.dumps([question, arm, dict(made_by), version], sort_keys=True, default=str)
     return sha256(text.encode()).hexdigest()
 
 
 class Answers:
-    """The file of stored answers, open in one process at a time. Use it as a context manager.
-
-    Raises InvalidInput for a file with answers unless `resume`, and for a line that is not an answer. Raises
-    ConfigError if another process writes to the file.
+    """The file of stored answers, a context manager. Raises InvalidInput for a file with answers unless `resume`, and
+    for a line that is not an answer; ConfigError if another process has the file open.
     """
 
     def __init__(self, file: Path, *, resume: bool) -> None:
@@ -141,7 +128,6 @@ class Answers:
             raise _unusable(self.file, fault=f"cannot be opened: {error.strerror}") from error
         try:
             self._lock()
-            #: key -> stored answer
             self.found = self._read(resume=resume)
         except BaseException:
             self._stream.close()
@@ -154,11 +140,10 @@ class Answers:
         self._stream.close()
 
     def forget_failed(self) -> None:
-        """Treat failed answers as missing. Their lines stay in the file; the last line of a key counts."""
+        """Treat failed answers as missing. Their lines stay in the file, in which the last line of a key counts."""
         self.found = {key: stored for key, stored in self.found.items() if not stored.failed}
 
     def add(self, outcome: Outcome, *, work: "Work", score: float | None = None) -> None:
-        """Append the answer to the file, and flush it to the operating system."""
         names = [field.name for field in fields(StoredAnswer) if hasattr(outcome, field.name)]
         stored = StoredAnswer(**asdict(work), score=score, **{name: getattr(outcome, name) for name in names})
         try:
@@ -181,7 +166,7 @@ class Answers:
         length = 0
         self._stream.seek(0)
         for number, line in enumerate(self._stream, start=1):
-            if not line.endswith(b"\n"):
+            if not line.endswith(b"\n"):  # an incomplete last line, which a killed process may leave
                 break
             length += len(line)
             stored = _parsed_answer(line, where=f"{self.file}:{number}")
@@ -207,8 +192,7 @@ def _unusable(file: Path, *, fault: str) -> InvalidInput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """One arm on one question."""
-
+    #: see `key_of`
     key: str
     arm: ArmName
     question: str
@@ -221,7 +205,7 @@ async def in_parallel(
     concurrency: int,
     close: Callable[[], Awaitable[object]] | None = None,
 ) -> None:
-    """Do at most `concurrency` pieces at a time, then call `close`. An error cancels the other pieces."""
+    """Call `do` with each piece, `concurrency` at a time, then call `close`. An error cancels the other calls."""
     pieces = iter(work)
 
     async def do_next() -> None:
@@ -241,15 +225,12 @@ async def in_parallel(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """Arms to run, their budget, and the file of their answers."""
-
     arms: Mapping[ArmName, LoadedArm]
-    #: limits of each answer
     budget: Budget
     answers: Answers
 
     def work(self, rows: Sequence[LabelledQuestion]) -> list[Work]:
-        """Every arm on every question, question by question: an interrupted run has one incomplete question."""
+        """Every arm on every question, question by question, so that an interruption leaves one question incomplete."""
         origins = {name: arm.made_by(self.budget) for name, arm in self.arms.items()}
         work = []
         for row in rows:
@@ -259,7 +240,6 @@ class Bench:
         return work
 
     async def answer(self, work: Work) -> Outcome:
-        """Run the arm on the question, and store the outcome at once. The failure of an arm is an outcome."""
         arm = self.arms[work.arm]
         outcome = await run_strategy(
             arm.strategy,
@@ -273,20 +253,17 @@ class Bench:
         return outcome
 
     async def close(self) -> None:
-        """Close generators and retrievers."""
         for part in parts_of(self.arms.values()):
             await part.close()
 
 
-#: stands for every arm in a list of names
 ALL = "all"
 
 
 def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, WorkerArm], dict[str, str]]:
-    """Returns (arms to run, name -> reason for each arm of "all" that cannot run). A text may name several arms with
-    commas.
+    """Returns (arms to run, name -> reason for each arm of ALL that cannot run). wanted: names, several with commas.
 
-    "all" is every arm of RagBandit, of installed packages and of the configuration. An arm that is not configured has
+    ALL is every arm of RagBandit, of installed packages and of the configuration. An arm that is not configured has
     default params. Raises ConfigError for a named arm that cannot run, and InvalidInput for an unknown name.
     """
     names = list(dict.fromkeys(name.strip() for name in ",".join(wanted).split(",") if name.strip()))

@@ -16,11 +16,8 @@ from ragbandit.router.offline.simulation.measure import while_learning
 from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName
 
-#: most arms on one screen, and most arms if their names need several lines
-_ARMS: Final = 6
+#: most arms on one screen if their names need several lines
 _LONG_ARMS: Final = 3
-#: columns of the terminal that the numbers of an arm need
-_NUMBERS: Final = 62
 #: most notes on one screen
 _NOTES: Final = 3
 
@@ -34,7 +31,7 @@ def print_advice(
     console: Console,
     every: bool = False,
 ) -> None:
-    """Print the verdict and its evidence. every: also all arms, intervals, the frontier, and how it was measured."""
+    """Print the verdict and its evidence. every: also print all arms, intervals, the frontier and the method."""
     console.print(escape(advice.sentence), highlight=False, style="bold", soft_wrap=every)
     if advice.verdict == "wrong log":
         console.print("give the probabilities that the arms were drawn with; `ragbandit replay` shows each arm")
@@ -56,22 +53,19 @@ def print_advice(
         lines.append(proposal(advice.price, reward=settings.reward))
     if every:
         lines += [f"{key.replace('_', ' ')}: {_fact(fact)}" for key, fact in facts.items()]
-        lines += [f"note: {note}" for note in notes]
     else:
         lines += _facts(facts)
-        lines += [f"note: {note}" for note in notes[:_NOTES]]
-        hidden = []
-        if len(shown) < len(fixed):
-            hidden.append(f"{len(fixed) - len(shown)} more arms, ")
-        if len(notes) > _NOTES:
-            hidden.append(f"{len(notes) - _NOTES} more notes, ")
-        lines.append(f"--all prints {''.join(hidden)}intervals, other prices, and how this was measured")
+    lines += [f"note: {note}" for note in (notes if every else notes[:_NOTES])]
+    if not every:
+        arms = f"{len(fixed) - len(shown)} more arms, " if len(shown) < len(fixed) else ""
+        hidden_notes = f"{len(notes) - _NOTES} more notes, " if len(notes) > _NOTES else ""
+        lines.append(f"--all prints {arms}{hidden_notes}intervals, other prices, and how this was measured")
     for line in lines:
         console.print(escape(line), highlight=False, soft_wrap=every)
 
 
 def _most_rewarding(fixed: Sequence[Standing], *, width: int) -> list[Standing]:
-    count = _ARMS if max(len(arm.name) for arm in fixed) <= width - _NUMBERS else _LONG_ARMS
+    count = 6 if max(len(arm.name) for arm in fixed) <= width - 62 else _LONG_ARMS  # the numbers are 62 columns wide
     first = sorted(fixed, key=lambda arm: ("best fixed" not in arm.roles, not arm.roles, -arm.reward.value))[:count]
     return [arm for arm in fixed if arm in first]
 
@@ -110,13 +104,11 @@ def _facts(facts: Mapping[str, Any]) -> Iterator[str]:
 
 def _evidence(advice: Advice) -> Iterator[str]:
     folds = advice.ask.folds
-    shared = f", of gains {advice.ask.confidence:.1%}: the looks share 5 %"
-    if advice.ask.confidence == CONFIDENCE:
-        shared = ""
+    is_shared = advice.ask.confidence != CONFIDENCE
+    shared = f", of gains {advice.ask.confidence:.1%}: the looks share 5 %" if is_shared else ""
     yield f"routed: share of questions sent to the arm; intervals of 95 %{shared}"
-    method = "doubly robust estimates of the logged draws"
-    if advice.by == "every arm":
-        method = "the outcome of every arm is known"
+    is_full = advice.by == "every arm"
+    method = "the outcome of every arm is known" if is_full else "doubly robust estimates of the logged draws"
     yield f"each question was asked of a policy that had learned the other {folds - 1} of {folds} parts; {method}"
     if advice.control is not None:
         yield f"control: with the outcomes permuted the policy gains {_value(advice.control, sign='+')}: that is chance"

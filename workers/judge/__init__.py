@@ -1,1 +1,1 @@
-"""Judging: a model scores answers, in a worker process of the queue `judge`."""
+"""Judge: a model that scores answers, in a worker process of the queue `judge`."""

@@ -1,4 +1,4 @@
-"""Prompts of the judge, the judge of a cascade or of `advise`, and checks of the settings that load no model."""
+"""Prompts of the judge, checks of its settings, and the judge of a cascade or of `advise`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -15,16 +15,13 @@ from ragbandit.workers.wiring.generators import check_generator, make_generator
 
 log = logging.getLogger("ragbandit.judge")
 
-#: characters of a question, an answer and a passage that must each fit into the judge's context with the rubric
+#: characters: a question, an answer and a passage of this length each must fit into the judge's context
 _LEAST_CHARS: Final = 400
 
 
 def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
-    """The prompts of the judge and of the family crud, by name. overrides: name -> the user's text, or the path of its
-    file.
-
-    Raises ConfigError for an unusable prompt, also for a prompt for answers without CANNOT_INFER: every other reply
-    counts as an answer.
+    """The prompts of the judge and of the family crud, by name. overrides: name -> the user's text, or its file. Raises
+    ConfigError for an unusable prompt.
     """
     field, name = "judge.templates", rubric.ASKS_FOR_ANSWERS
     names = [rubric.ASKS_FOR_QUESTIONS, name, rubric.RUBRIC]
@@ -46,7 +43,6 @@ class JudgeOfArm:
         self._maker = rubric.PromptMaker(settings=settings, template=template, generator=generator)
 
     def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
-        """Returns (prompt, function that reads the score in the reply). Both raise ArmFailed."""
         settings = self._maker.settings
         material = rubric.JudgedAnswer(question=question, answer=answer, passages=tuple(sources[: settings.passages]))
         request = self._maker.prompt(material, mark=f"#{token_hex(6)}#")
@@ -62,7 +58,7 @@ class JudgeOfArm:
 
 
 def check_judge(settings: Settings, *, fetch: bool) -> None:
-    """Raise ConfigError if a prompt or the judge cannot be used. Loads no model. fetch: see `check_generator`."""
+    """Raise ConfigError if a prompt or the model cannot be used. Loads no model. fetch: see `check_generator`."""
     template = judge_templates(settings.judge.templates)[rubric.RUBRIC]
     chosen = settings.judge.generator
     if chosen is None:
@@ -84,7 +80,7 @@ def check_room(settings: Settings, *, template: Template, generator: Generator) 
     passages = (Passage(id="1", title="", text=text),)[: chosen.passages]
     try:
         maker = rubric.PromptMaker(settings=chosen, template=template, generator=generator)
-        # Twice the words, because the bars before the lines count as words.
+        # Twice the words, because the bar before each line counts as a word.
         maker = maker.showing(passage_words=2 * len(text.split()), text_chars=_LEAST_CHARS)
         material = rubric.JudgedAnswer(question=text, answer=text, passages=passages)
         shown = maker.prompt(material, mark=rubric.mark_of("", attempt=0, secret=b"")).prompt.body

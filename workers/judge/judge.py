@@ -16,8 +16,7 @@ from ragbandit.strategies.prompting.prompts import Template
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.workers.judge import rubric
 
-#: most reference answers that the judge is shown
-_REFERENCES: Final = 5
+_MOST_REFERENCES: Final = 5
 
 
 class NoVerdict(Exception):
@@ -33,17 +32,11 @@ class ServerFailed(NoVerdict):
 
 
 class Suspicious(Exception):
-    """Raised if the answer or a passage seems to address the judge, and such answers are withheld."""
-
-
-#: source of the passages: shown by the arm to its model, or found by the judge; None without passages
-PassagesFrom = Literal["arm", "search"] | None
+    """Raised if the answer or a passage seems to address the judge, and `judge.suspicious` is "withhold"."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """A score with its reasons and its cost."""
-
     value: float
     #: stored with the feedback: scores and reasons by criterion, number of passages, cost
     facts: Mapping[str, Json]
@@ -51,7 +44,7 @@ class Verdict:
 
 
 class Judge:
-    """Scores answers. All calls of `verdict` come from one event loop."""
+    """Scores answers. Call `verdict` from one event loop only."""
 
     def __init__(
         self,
@@ -63,7 +56,7 @@ class Judge:
         model: str,
         secret: bytes,
     ) -> None:
-        """retriever: searched if the arm showed no passages. model: name of the rater. secret: makes the mark in the
+        """retriever: finds passages if the arm showed none. model: name of the rater. secret: makes the mark in the
         prompt unpredictable, because callers may choose the id of a decision.
         """
         self.settings = settings
@@ -83,7 +76,7 @@ class Judge:
             question=decision.query.text,
             answer=outcome.answer or "",
             passages=passages,
-            reference=tuple(reference[: _REFERENCES if self.settings.reference else 0]),
+            reference=tuple(reference[: _MOST_REFERENCES if self.settings.reference else 0]),
         )
         try:
             prompt = self._maker.prompt(material, mark=self._mark(decision.id, attempt=attempt), again=attempt > 1)
@@ -113,7 +106,6 @@ class Judge:
         return Verdict(value=value, facts=stored, spent=spent)
 
     async def close(self) -> None:
-        """Close the model and the retriever."""
         await self._retriever.close()
         await self.generator.close()
 
@@ -131,8 +123,10 @@ class Judge:
             raise ServerFailed(message, spent=_spent(completion))
         return completion
 
-    async def _passages(self, decision: Decision, *, outcome: Outcome) -> tuple[tuple[Passage, ...], PassagesFrom]:
-        """The passages that the arm showed its model, cut at `log.source_chars`; if there are none, search for some."""
+    async def _passages(
+        self, decision: Decision, *, outcome: Outcome
+    ) -> tuple[tuple[Passage, ...], Literal["arm", "search"] | None]:
+        """Returns (passages, who found them): those that the arm showed its model, else the result of a search."""
         limit = self.settings.passages
         sources = [source for source in outcome.sources if source.text][:limit]
         if sources:
@@ -147,7 +141,7 @@ class Judge:
 
 
 def _spent(completion: Completion) -> Spent:
-    """The cost of a call; none for a reply from the cache, which has the seconds of the first call."""
+    """The cost of a call. A reply from the cache, which has `seconds`, costs nothing."""
     return Spent() if completion.seconds is not None else _cost_of(completion)
 
 

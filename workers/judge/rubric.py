@@ -1,12 +1,8 @@
 """Rubric: the prompt by which a judge scores one answer, and the parser of its reply.
 
-Three criteria, each from 0 to 1 with a reason: `supported` by the passages, `answers` the question, `right` by a
-reference. A criterion without material is left out. The score is the weighted mean of the others.
-
-Passages, question and answer may contain instructions to the judge. So they stand between lines with an unpredictable
-mark, which is removed from the texts; each of their lines begins with a bar, so that it cannot look like a line of the
-prompt; and control words of chats are split. `addresses_judge` finds obvious attempts. All this keeps the structure of
-the prompt; it cannot make a judge ignore instructions.
+Passages, question and answer may contain instructions to the judge. In the prompt they stand between lines with an
+unpredictable mark, each of their lines begins with a bar, and control words of chat formats are split. This protects
+the structure of the prompt, but cannot make a judge ignore instructions. `addresses_judge` finds obvious attempts.
 """
 
 import hmac
@@ -28,9 +24,7 @@ from ragbandit.shared.files import each_key_once
 from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong, Request
 from ragbandit.strategies.prompting.prompts import Template, fit
 
-#: name of the template
 RUBRIC: Final = "rubric"
-#: criterion -> its description in the prompt
 CRITERIA: Final[Mapping[str, str]] = {
     "supported": "what the ANSWER states follows from the PASSAGES. 1: all of it. 0.5: the main point, not all of the "
     "rest. 0: the main point is not in them, or they contradict it.",
@@ -39,28 +33,24 @@ CRITERIA: Final[Mapping[str, str]] = {
     "right": "the ANSWER agrees with the REFERENCE. 1: it says the same, in whatever words. 0.5: in part. 0: it does "
     "not, or contradicts it.",
 }
-#: most characters of a reply, of a stored reason, and of a passage's title in the prompt
+#: most characters of a reply
 _LONGEST_REPLY: Final = 20_000
-_LONGEST_REASON: Final = 300
-_LONGEST_TITLE: Final = 200
 #: the limits of text lengths are divided by these numbers, in this order, until the prompt fits
 _DIVISORS: Final = (1, 2, 4, 8, 16)
 
-_NONE: Final = "| (none)"
-#: begin of a tag or of a chat's control word; followed by a space it is plain text
+#: start of a tag, or of a control word of a chat format; a space after it makes it plain text
 _TAG: Final = re.compile(r"<(?=[|/!A-Za-z_<])|\[(?=/?INST\b)")
 _THOUGHTS: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n?(.*?)\n?[ \t]*```", re.DOTALL | re.IGNORECASE)
 _INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
 
-#: letters of other scripts that look like Latin ones, and invisible tag characters, which a model reads as letters
+#: letters that look like Latin letters, and invisible tag characters, which a model reads as letters -> Latin letters
 _LOOK_ALIKE: Final = str.maketrans(
     "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u04bb\u0261\u03bf\u03bd\u03b1\u0131"
     "\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425\u0406\u0405\u0408",
     "aeopcyxijsdhgovaiABEKMHOPCTXISJ",
 ) | {0xE0000 + code: code for code in range(0x20, 0x7F)}
 
-#: the best grade, in words and numbers
 _BEST: Final = (
     r"(?:\b1(?:[.,]0+)?\b(?![.,]?\d)|\b10\s?/\s?10\b|\b5\s?/\s?5\b|\b100\s?%"
     r"|\bfull\b|\bperfect\b|\bhighest\b|\bmaximum\b|\btop\b)"
@@ -93,13 +83,11 @@ _ADDRESSES: Final = tuple(
 
 
 class UnreadableReply(Exception):
-    """Raised if the judge's reply has no scores. The message contains nothing of the reply."""
+    """Raised if the judge's reply has no scores. Its message does not quote the reply."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedAnswer:
-    """An answer with the texts that it is judged by."""
-
     question: str
     answer: str
     #: empty if `supported` cannot be judged
@@ -110,41 +98,33 @@ class JudgedAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RubricPrompt:
-    """A prompt, with the criteria that it asks for."""
-
     prompt: Prompt
     criteria: tuple[str, ...]
-    #: number of passages in the prompt
     passages: int
-    #: whether a text seems to address the judge
     suspicious: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """The score of one criterion, from 0 to 1, with its reason."""
-
     score: float
     reason: str
 
 
 def mark_of(decision_id: str, *, attempt: int, secret: bytes) -> str:
-    """The mark between the parts of a prompt, different for every decision and attempt. secret: unknown to callers."""
+    """The mark between the parts of a prompt. It differs by decision and attempt; `secret` makes it unpredictable."""
     text = f"ragbandit rubric:{attempt}:{decision_id}".encode("utf-8", "replace")
     return f"#{hmac.new(secret, text, sha256).hexdigest()[:12]}#"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptMaker:
-    """Makes the prompts of a rubric for one model."""
-
     settings: JudgeSettings
     template: Template
     generator: Generator
 
     def prompt(self, material: JudgedAnswer, *, mark: str, again: bool = False) -> RubricPrompt:
-        """A prompt that fits: texts are cut before passages are left out. again: an earlier reply was unusable. Raises
-        PromptTooLong if not even short texts fit.
+        """A prompt that fits into the model's context: texts are cut first, then passages are left out. Raises
+        PromptTooLong if not even short texts fit. again: whether an earlier reply was unusable.
         """
         words, chars = self.settings.passage_words, self.settings.text_chars
         for divisor in _DIVISORS:
@@ -161,7 +141,7 @@ class PromptMaker:
         return self.prompt(replace(material, passages=()), mark=mark, again=again)
 
     def showing(self, *, passage_words: int, text_chars: int) -> "PromptMaker":
-        """A copy with these limits: words of each passage; characters of question, answer and reference."""
+        """A copy with other limits. text_chars: most characters of the question, of the answer and of the reference."""
         update = {"passage_words": passage_words, "text_chars": text_chars}
         return replace(self, settings=self.settings.model_copy(update=update))
 
@@ -175,7 +155,7 @@ def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: boo
     shown = [
         Passage(
             id=passage.id,
-            title=_defused(" ".join(passage.title[:_LONGEST_TITLE].split()), mark=mark),
+            title=_defused(" ".join(passage.title[:200].split()), mark=mark),
             text=_quoted(passage.text, mark=mark),
         )
         for passage in material.passages
@@ -206,13 +186,13 @@ def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: boo
 
 
 def _quoted(text: str, *, mark: str) -> str:
-    """The text without mark and tags, with a bar before every line (of all line ends that Unicode has)."""
+    """The defused text with a bar before every line. Every line break that Unicode knows ends a line."""
     lines = [line.rstrip() for line in _defused(text, mark=mark).splitlines()]
-    return "\n".join(f"| {line}" for line in lines) if any(lines) else _NONE
+    return "\n".join(f"| {line}" for line in lines) if any(lines) else "| (none)"
 
 
 def _defused(text: str, *, mark: str) -> str:
-    """The text without the mark, and with a space in every tag."""
+    """The text without the mark, and with a space after the first character of each tag."""
     without_mark = re.sub(re.escape(mark.strip("#")), "[...]", text, flags=re.IGNORECASE)
     return _TAG.sub(lambda match: f"{match.group()} ", without_mark)
 
@@ -226,10 +206,8 @@ def addresses_judge(text: str) -> bool:
 
 
 def parsed_scores(text: str, *, criteria: Sequence[str]) -> Mapping[str, Score]:
-    """The scores in a judge's reply, one for each criterion.
-
-    The reply is one JSON object, with or without a code fence around it and <think> before it. Raises UnreadableReply
-    for anything else: a refusal, a missing criterion, a score that is not a number from 0 to 1.
+    """The score of each criterion in a judge's reply. The reply must be one JSON object, with or without a code fence
+    around it and <think> before it. Raises UnreadableReply.
     """
     if len(text) > _LONGEST_REPLY:
         raise UnreadableReply(f"it has more than {_LONGEST_REPLY} characters")
@@ -253,11 +231,11 @@ def _score(value: object, *, name: str) -> Score:
     if not isinstance(reason, str) or not reason.strip():
         raise UnreadableReply(f'"{name}" has no "reason"')
     short = " ".join(reason.replace("\x00", " ").encode("utf-8", "replace").decode().split())
-    return Score(score=float(score), reason=short[:_LONGEST_REASON])
+    return Score(score=float(score), reason=short[:300])
 
 
 def weighted_score(scores: Mapping[str, Score], *, weights: Mapping[str, float]) -> float:
-    """The weighted mean of the judged criteria; the plain mean if all their weights are 0."""
+    """The weighted mean over the judged criteria; the plain mean if all their weights are 0."""
     used = {name: weights[name] for name in scores}
     if not any(used.values()):
         used = dict.fromkeys(scores, 1.0)
@@ -267,20 +245,18 @@ def weighted_score(scores: Mapping[str, Score], *, weights: Mapping[str, float])
 
 
 def rubric_hash(template: Template, *, weights: Mapping[str, float]) -> str:
-    """12 hexadecimal digits over everything that defines the meaning of a score: prompt, criteria, weights."""
+    """A hash, 12 hexadecimal digits, of all that defines the meaning of a score: prompt, criteria, weights."""
     parts = {"template": asdict(template), "criteria": dict(CRITERIA), "weights": dict(weights)}
     return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-#: reply of the judge, and reference answer, if a text does not answer the question
+#: the judge's reply, and the reference answer, if the text does not answer a question: Chinese for "cannot infer"
 CANNOT_INFER = "无法推断"
-#: "3: answer" at the start of a line; instead of the colon also a full stop or a comma, Latin or Chinese
+#: a line such as "3: answer". The colon may also be a full stop or the Chinese comma
 _NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[ \t]*[:\uff1a.、\uff0e][ \t]*(.*)$", re.MULTILINE)
-#: most questions of a quiz, and most tokens of a reply about one
+#: most questions of a quiz, and most tokens of a reply that contains its questions or its answers
 QUESTIONS = 10
 QUIZ_TOKENS = 512
-#: characters that may surround CANNOT_INFER
-_AROUND = " \t。.“”\"'"
 
 ASKS_FOR_QUESTIONS, ASKS_FOR_ANSWERS = "crud_questions", "crud_answer"
 
@@ -289,17 +265,14 @@ Cut = Callable[[str], Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuizModel:
-    """The model that makes quizzes and answers them, with its prompts (name -> template)."""
-
     generator: Generator
+    #: name -> prompt, see `judge_templates`
     templates: Mapping[str, Template]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quiz:
-    """Questions about a gold text, and their reference answers in the same order. Raises InvalidInput if there are not
-    as many references as questions, or if the gold text answers no question.
-    """
+    """Questions about a gold text, and their reference answers in the same order. Raises InvalidInput."""
 
     questions: tuple[str, ...]
     references: tuple[str, ...]
@@ -319,26 +292,24 @@ class Quiz:
         return tuple((question, reference) for question, reference in pairs if not _cannot(reference))
 
 
-#: scores of one text, in [0, 1], with their heads in tables.
+#: scores of one text, in [0, 1]; the codes in parentheses are column heads.
 #: answered (Q-R, the paper's "recall"): share of the asked questions that the judge could answer from the text.
-#: word_precision (T-P), word_recall (T-R): share of an answer's words in the reference, and the reverse.
-#: word_f1 (T-F1, the paper's "precision"): F1 of these two. All three are means over the answered questions
+#: word_precision (T-P): share of an answer's words that are in the reference. word_recall (T-R): the reverse share.
+#: word_f1 (T-F1, the paper's "precision"): their F1. The last three are means over the answered questions
 QUIZ_MEASURES: Final = ("answered", "word_precision", "word_recall", "word_f1")
 
 
 def chinese_words() -> Cut:
     """Jieba's function that splits Chinese into words. Raises ConfigError if the package is not installed."""
     jieba: Any = required_module("jieba", extra="crud", field="cut")
-    jieba.setLogLevel(logging.WARNING)  # otherwise it reports the loading of its dictionary on standard error
+    jieba.setLogLevel(logging.WARNING)  # otherwise jieba logs on standard error that it loads its dictionary
     cut: Cut = jieba.lcut
     return cut
 
 
 async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut) -> Mapping[str, float]:
-    """The scores of a text by QUIZ_MEASURES. cut: splits an answer into words, see `chinese_words`.
-
-    An empty text counts 0 without a call of the judge. A question counts as unanswered if the judge's reply has no line
-    for it. Raises ArmFailed if the judge fails.
+    """The scores of a text by QUIZ_MEASURES. cut: splits an answer into words, see `chinese_words`. Raises ArmFailed if
+    the judge fails. An empty text scores 0 without a call of the judge.
     """
     questions = [question for question, _ in quiz.asked]
     answers = await _answers(text, questions=questions, model=model) if text.strip() else {}
@@ -377,7 +348,7 @@ async def _reply(template: str, *, fields: Mapping[str, str], model: QuizModel) 
 
 
 def _numbered(reply: str) -> dict[int, str]:
-    """The answers in a reply, by number. Blank answers are skipped; the first of several with one number counts."""
+    """The answers in a reply, by number, without blank ones. The first answer with a number counts."""
     answers: dict[int, str] = {}
     for number, answer in _NUMBERED.findall(reply):
         if answer.strip():
@@ -386,7 +357,7 @@ def _numbered(reply: str) -> dict[int, str]:
 
 
 def _cannot(answer: str) -> bool:
-    return answer.strip(_AROUND) == CANNOT_INFER
+    return answer.strip(" \t。.“”\"'") == CANNOT_INFER
 
 
 def _overlap(words: Sequence[str], gold: Sequence[str]) -> tuple[float, float, float]:

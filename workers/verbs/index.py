@@ -27,7 +27,7 @@ IndexOption = Annotated[
     str | None, typer.Option("--index", help="name or folder (dense adds -dense); default: configured")
 ]
 RetrieverOption = Annotated[
-    str | None, typer.Option("--retriever", help="name in `retrievers`, or a kind as bm25, dense")
+    str | None, typer.Option("--retriever", help="name in `retrievers`, or a kind: bm25, dense")
 ]
 
 
@@ -59,7 +59,7 @@ def build_index(settings: Settings, *, corpus: Path, popularity: bool = True) ->
     rows = partial(read_corpus, corpus, leave_out=leave_out)
     with interruptible("stopped; the same command starts from the beginning"), bars(errors) as progress:
         description = kind.built(rows, lambda done: progress("passages indexed", done, 0))
-        if popularity and "bm25" in parts:  # the policy looks for its table in the folder of a bm25 index
+        if popularity and "bm25" in parts:  # the policy `popularity` reads the counts from the folder of a bm25 index
             progress("counting mentions", 0, 0)
             description["popularity"] = str(write_popularity(rows(), index_folder(settings)))
     return {**description, "left_out": len(left_out)} if corpus.is_dir() else description
@@ -74,7 +74,7 @@ def search(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The best passages for a query; without one a description of the index."""
+    """Print the best passages for a query, or without a query the description of the index."""
     settings = _settings(config, retriever=retriever, index_name=index_name)
     if query is None:
         show(kind_of(settings).info(), as_json=as_json)

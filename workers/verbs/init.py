@@ -25,31 +25,27 @@ def init(
     url: Annotated[str | None, typer.Option(help="model server; default: OPENAI_BASE_URL, OpenAI, usual ports")] = None,
     key_env: Annotated[str, typer.Option(help="environment variable that holds the server's key")] = "OPENAI_API_KEY",
     model: Annotated[list[str] | None, typer.Option(help="model to use; twice: the small one, the large one")] = None,
-    documents: Annotated[
-        Path | None, typer.Option(help="to index; default: ./docs, ./documents, ./corpus.jsonl")
-    ] = None,
+    documents: Annotated[Path | None, typer.Option(help="to index; default: docs, documents or corpus.jsonl")] = None,
     pipeline: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PACKAGE.MODULE:OBJECT", help="LangChain or LlamaIndex object")
     ] = None,
     price: Annotated[
         list[str] | None, typer.Option(metavar="INPUT/OUTPUT", help="dollars per million tokens, small model first")
     ] = None,
-    prefer: Annotated[
-        str | None, typer.Option(help=f"{', '.join(draft.WEIGHTS)}: what a right answer is worth")
-    ] = None,
+    prefer: Annotated[str | None, typer.Option(help=f"{', '.join(draft.WEIGHTS)}: worth of a right answer")] = None,
     yes: Annotated[bool, typer.Option("--yes", help=f"ask nothing: {_BALANCED}, prices unknown")] = False,
     force: Annotated[bool, typer.Option("--force", help="overwrite an existing file")] = False,
     config: ConfigOption = None,
 ) -> None:
     """Write a first config.yaml: looks for models and documents, asks for the prices of two models and for one choice.
 
-    Only lists of models are requested of servers. No secret is written.
+    Servers are asked only for their lists of models. No secret is written.
     """
     file = Path(config or os.environ.get("RAGBANDIT_CONFIG") or "config.yaml")
     _check_target(file, force=force)
     if prefer is not None and prefer not in draft.WEIGHTS:
         raise ConfigError(f"{prefer!r} is unknown", field="--prefer", remedy=f"known: {', '.join(draft.WEIGHTS)}")
-    sys.path.append(configuration.class_folder(file))  # for classes that the file names
+    sys.path.append(configuration.class_folder(file))  # --pipeline may name a module in this folder
     settings = Settings(data_dir=os.environ.get("RAGBANDIT_DATA_DIR") or Settings().data_dir)
     prices = [draft.parsed_price(text) for text in price or []]
     asks = not (yes or prefer) and sys.stdin.isatty()
@@ -71,7 +67,7 @@ def init(
     choices = draft.draft(surroundings, preference=prefer or _BALANCED, key_env=key_env, prices=prices)
     for choice in choices[:-1]:
         _print(choice)
-    if asks:  # the question about the preference comes after the findings
+    if asks:  # only now, because the user should see the other choices first
         chosen = _preference(unit=draft.cost_unit(surroundings, prices=prices))
         choices = draft.draft(surroundings, preference=chosen, key_env=key_env, prices=prices)
     _print(choices[-1])
@@ -131,7 +127,7 @@ def _preference(*, unit: str) -> str:
 def _write(text: str, *, file: Path, force: bool) -> Settings:
     """Write the file if its settings pass the checks of `validate`. Returns the settings. Raises ConfigError."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(file, durable=False) as new_file:  # in the same folder, where the user's classes are
+    with whole_file(file, durable=False) as new_file:  # a temporary file in the same folder as the user's classes
         new_file.write_text(text, encoding="utf-8")
         settings = configuration.load(new_file).settings
         check_settings(settings)

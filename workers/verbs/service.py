@@ -1,4 +1,4 @@
-"""Verbs `serve`, `worker` and `up`: only the HTTP service, one worker process, or everything on one machine."""
+"""Verbs `serve` (only the HTTP service), `worker` (one worker process) and `up` (everything on one machine)."""
 
 import contextlib
 import time
@@ -50,20 +50,18 @@ def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption
 
 
 def _serve(settings: Settings) -> None:
-    # Imported after the checks of `serve`, because this takes a second.
+    # Imported after the checks of `serve`, because the import takes a second.
     from ragbandit.router.api.app import create_app, make_server
 
-    # The server is made first, because it configures logging, before the router starts threads. The router is opened
-    # before the server runs, so that a failure ends the process with one line and not with the server's traceback.
+    # The server configures logging, so it is made before the router starts threads. The router is opened before the
+    # server runs, so that a failure ends the process with one line and not with the server's traceback.
     app = create_app(lambda: router, begin=lambda tracing: inline.start(tracing) if inline else None)
     server = make_server(app, settings=settings.server)
     router = Router.open(settings)
     arms = inline_arms(settings)
     inline = InlineAnswers(router, arms=arms) if arms else None
     keep_what_is_loaded()
-    card = card_of(role="service")
-    presence = keep_present(connect(redis_url(settings), timeout_s=1.0), card)
-
+    presence = keep_present(connect(redis_url(settings), timeout_s=1.0), card_of(role="service"))
     with store_watched(router.database, end=partial(setattr, server, "should_exit", True)):
         with contextlib.suppress(KeyboardInterrupt):
             server.run()
@@ -106,7 +104,7 @@ def up(
     check_judge(settings, fetch=True)
     check_reward_check(settings.reward)
     if settings.worker_arms and settings.workers.answer:
-        # Errors that would end every worker are reported here, not in the logs of the workers.
+        # Report errors that would end every worker here, and not in the logs of the workers.
         check_indexes(settings)
         check_generators(settings, fetch=True)
     database = open_database(settings, new_store=new_store)

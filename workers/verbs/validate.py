@@ -1,4 +1,4 @@
-"""Verb `validate`. To be fast, it loads a database engine or Redis only if one is configured."""
+"""Verb `validate`. Slow modules are imported only if the settings need them."""
 
 import contextlib
 import json
@@ -27,7 +27,6 @@ from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.wiring.generators import check_arms, names_in_use
 from ragbandit.workers.wiring.loading import check_generators
 
-#: longest wait for one connection, seconds
 CONNECT_S: Final = 2.0
 
 
@@ -82,7 +81,7 @@ def check_settings(settings: Settings) -> requirements.EncoderChoice:
 
 
 def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
-    """Check the settings and try folder, port and servers. Returns (findings, names of the attempts)."""
+    """Check the settings and try folder, port and servers. Returns (findings, names of what was tried)."""
     start = "`ragbandit up` and `ragbandit serve` do not start"
     attempts: dict[str, tuple[Callable[[], None], str]] = {
         "data_dir": (partial(requirements.check_data_dir, settings), start),
@@ -151,7 +150,6 @@ def _encoder(settings: Settings) -> requirements.EncoderChoice:
 
 
 def _print_settings(rows: Sequence[tuple[str, object, str]]) -> None:
-    """Print a line per setting, of any length: key, value as JSON, source."""
     shown = [(key, json.dumps(value, ensure_ascii=False), source) for key, value, source in rows]
     width = max((len(key) for key, _, _ in shown), default=0)
     for key, value, source in shown:

@@ -1,1 +1,1 @@
-"""Wiring: settings become generators, retrievers and arms."""
+"""Makes generators, retrievers and arms from settings."""

@@ -1,4 +1,4 @@
-"""Wiring of generators and arms: from settings to language models and strategies, and checks that load no model."""
+"""Makes generators and arms from settings, and checks these settings without loading a model."""
 
 import importlib.util
 import json
@@ -31,10 +31,9 @@ from ragbandit.workers.wiring.retrievers import check_reranker, with_retriever
 
 log = logging.getLogger("ragbandit.arms")
 
-#: concurrent questions per process if neither the generator nor workers.concurrency sets a limit
+#: most concurrent questions per process if neither the generator nor workers.concurrency sets a limit
 UNLIMITED_CONCURRENCY = 8
 
-#: generator.name -> packages that it needs
 _PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType({"local": ("torch", "transformers"), "openai": ("openai",)})
 
 
@@ -51,7 +50,7 @@ def make_generator(settings: GeneratorSettings, *, section: str = "generator") -
     """Load the generator, with prices and cache. section: name of its settings in errors. Raises ConfigError."""
     with errors_of(section, kind="generator"):
         generator = _loaded(settings, section=section)
-        if settings.prices_by_model and settings.name != "openai":  # OpenAiGenerator prices failed calls, too
+        if settings.prices_by_model and settings.name != "openai":  # OpenAiGenerator adds prices itself
             generator = PricedGenerator(generator, price=settings.prices_by_model[settings.model])
         if settings.cache is not None:
             generator = CachedGenerator(generator, folder=settings.cache, version=generator_version(settings))
@@ -59,20 +58,19 @@ def make_generator(settings: GeneratorSettings, *, section: str = "generator") -
 
 
 def _loaded(settings: GeneratorSettings, *, section: str) -> Generator:
-    context_tokens = settings.known_context
+    tokens = settings.known_context
     if settings.name == "scripted":
-        seconds, word_seconds = settings.script_s, settings.script_word_s
         return ScriptedGenerator(
-            settings.script, seconds=seconds, word_seconds=word_seconds, context_tokens=context_tokens
+            settings.script, seconds=settings.script_s, word_seconds=settings.script_word_s, context_tokens=tokens
         )
     if settings.name == "openai":
         options = replace(settings.openai, token_prices=settings.prices_by_model)
-        server = OpenAiGenerator(settings.model, options=options, context_tokens=context_tokens)
+        server = OpenAiGenerator(settings.model, options=options, context_tokens=tokens)
         server.section = section
         return server
     folder = resolve(settings.model, setting="generator.model").folder
     names = ("precision", "device", "threads", "trained_tokens", "max_batch")
-    chosen = {name: getattr(settings, name) for name in names} | {"context_tokens": context_tokens}
+    chosen = {name: getattr(settings, name) for name in names} | {"context_tokens": tokens}
     return LocalGenerator(folder, name=settings.model, **chosen)
 
 
@@ -83,19 +81,17 @@ def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -
 
 
 def model_name(settings: GeneratorSettings) -> str:
-    """The name of the generator in outcomes."""
     return "scripted" if settings.name == "scripted" else settings.model
 
 
-#: settings that do not change answers: of all generators, and of an OpenAI server (its prices are added again)
+#: settings of all generators that do not change answers
 _SPEED = ("cache", "threads", "max_batch", "script_word_s", "supports")
+#: settings under generator.openai that do not change answers, and its prices, which `generator_version` adds again
 _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 
 
 def generator_version(settings: GeneratorSettings) -> str:
-    """The settings that influence answers or their prices, as JSON. It is a part of the key of stored answers, so a new
-    setting may be added only if it changes answers.
-    """
+    """The settings that influence answers or their prices, as JSON. Stored answers of another version are not used."""
     excluded: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), "openai": _PATIENCE}
     version = settings.model_dump(mode="json", exclude=excluded)
     return json.dumps(version | {"token_prices": settings.prices_by_model, "context_tokens": settings.known_context})
@@ -123,8 +119,7 @@ def check_generator(chosen: GeneratorSettings, *, fetch: bool) -> None:
                 raise ConfigError(message, field="generator.model", remedy=remedy) from error
             except Exception as error:  # raised by a parser of a user's file
                 message = f"{chosen.model!r} cannot be made ready: {type(error).__name__}: {error}"
-                remedy = "give another file or folder"
-                raise ConfigError(message, field="generator.model", remedy=remedy) from error
+                raise ConfigError(message, field="generator.model", remedy="give another file or folder") from error
 
 
 def _begin_fetching() -> None:
@@ -133,7 +128,7 @@ def _begin_fetching() -> None:
 
 
 def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator | None) -> int:
-    """Most concurrent questions per process: `wanted`, else the limit of the generator (None if it is not loaded)."""
+    """Most concurrent questions per process: `wanted`, else the generator's limit. generator: None before loading."""
     if wanted is not None:
         return wanted
     if settings.name == "scripted" or (generator is None and settings.name == "local"):
@@ -145,8 +140,6 @@ def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerArm:
-    """An arm that workers run, as configured."""
-
     #: params of its class, including "class"
     params: Mapping[str, object] = field(default_factory=dict)
     generator: str = DEFAULT
@@ -159,12 +152,14 @@ class WorkerArm:
         return {kind: name for kind, name in names.items() if name != DEFAULT}
 
 
-def worker_arms(settings: Settings) -> dict[str, WorkerArm]:
-    """The arms that workers run, with `arms_preset` and without `run_by`. Raises ConfigError for a wrong definition."""
-    return _worker_arms({arm: _without(params, ["run_by"]) for arm, params in settings.worker_arms.items()}, settings)
-
-
-def _worker_arms(definitions: Mapping[str, Mapping[str, object]], settings: Settings) -> dict[str, WorkerArm]:
+def worker_arms(
+    settings: Settings, *, inline: Mapping[str, Mapping[str, object]] = MappingProxyType({})
+) -> dict[str, WorkerArm]:
+    """The arms that workers run, with `arms_preset` and without `run_by`. inline: definitions of parts of cascades,
+    which are added. Raises ConfigError for a wrong definition.
+    """
+    configured = {arm: _without(params, ["run_by"]) for arm, params in settings.worker_arms.items()}
+    definitions = {**configured, **inline}
     names = {arm: _names(arm, definition, settings=settings) for arm, definition in definitions.items()}
     params = {arm: _without(definition, names[arm]) for arm, definition in definitions.items()}
     if settings.arms_preset is not None:
@@ -177,7 +172,7 @@ def _without(params: Mapping[str, object], keys: Collection[str]) -> dict[str, o
 
 
 def _names(arm: str, definition: Mapping[str, object], *, settings: Settings) -> dict[str, str]:
-    """The names of the arm's generator and retriever. Excludes keys that are params of the arm's class."""
+    """The names of the arm's generator and retriever. Ignores keys that are params of the arm's class."""
     names = {}
     for kind, sections in (("generator", settings.named_generators), ("retriever", settings.named_retrievers)):
         if kind not in definition or takes(arm, path=definition.get("class"), param=kind):
@@ -192,7 +187,7 @@ def _names(arm: str, definition: Mapping[str, object], *, settings: Settings) ->
 
 
 def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[ArmName, tuple[WorkerArm, Strategy]]:
-    """Make these arms, and the arms that cascades ask: name -> (arm, strategy). Loads no model. Raises ConfigError."""
+    """Make these arms, and all arms that cascades ask. Loads no model. Raises ConfigError."""
     strategies: dict[ArmName, tuple[WorkerArm, Strategy]] = {}
     pending = dict(arms)
     while pending:
@@ -209,9 +204,8 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
 
 
 def parts_of_cascade(cascade: Cascade, *, settings: Settings) -> dict[str, tuple[str, WorkerArm]]:
-    """Param of the cascade -> (name, arm) of the arm it asks; an arm that is defined in place is named CASCADE.PARAM.
-
-    Raises ConfigError for an arm that workers do not run, for the cascade itself, and for a missing judge.
+    """The arms that a cascade asks: param of the cascade -> (name, arm). Raises ConfigError for an arm that workers do
+    not run, for the cascade itself, and for a missing judge.
     """
     arms = worker_arms(settings)
     parts: dict[str, tuple[str, WorkerArm]] = {}
@@ -221,8 +215,8 @@ def parts_of_cascade(cascade: Cascade, *, settings: Settings) -> dict[str, tuple
     for param, part in cascade.part_names.items():
         if not isinstance(part, str):
             name = f"{cascade.name}.{param}"
-            # `no_retrieval` has every preset: a preset that no arm of a call has is refused.
-            parts[param] = name, _worker_arms({"no_retrieval": {}, name: part}, settings)[name]
+            # Together with the configured arms, because `arms_preset` must be a preset of one of them, not of each.
+            parts[param] = name, worker_arms(settings, inline={name: part})[name]
         elif part not in arms or part == cascade.name:
             names = [name for name in arms if name != cascade.name]
             message = f"{part!r} is no other arm that our workers run"

@@ -1,6 +1,4 @@
-"""Loading of arms with their generators and retrievers. Names with equal settings share one generator, with its limits
-and its cache.
-"""
+"""Loads arms with their generators and retrievers. Generators with equal settings are loaded once and shared."""
 
 import asyncio
 import os
@@ -29,31 +27,27 @@ from ragbandit.workers.wiring.retrievers import open_retriever
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LoadedArm:
-    """An arm with its generator and its retriever."""
-
     strategy: Strategy
     generator: Generator
     retriever: Retriever
-    #: most concurrent runs of a process, over all arms with this generator
+    #: most concurrent runs per process, counted over all arms with this generator
     most_runs: int
-    #: see generators.WorkerArm.named
     named: Mapping[str, Json] = field(default_factory=dict)
-    #: see `generators.generator_version`
     version: str = ""
 
     def made_by(self, budget: Budget) -> Mapping[str, Json]:
         """Facts about the arm that each of its outcomes stores (`Outcome.made_by`)."""
-        parts = {"retriever": self.retriever, "generator": self.generator, "named": self.named}
-        return made_by(self.strategy, budget=budget, **parts)  # type: ignore[arg-type] # each of its own type
+        return made_by(
+            self.strategy, budget=budget, retriever=self.retriever, generator=self.generator, named=self.named
+        )
 
 
-#: abilities of every working generator
+#: capabilities of every generator
 _EVERY: Final[frozenset[Need]] = frozenset({"completion", "stop", "chat"})
 
 
 def _refuse(_prompt: Prompt) -> str:
-    remedy = "remove that from the class"
-    raise ArmFailed("the arm asked a model, and its class says generates = False", remedy=remedy)
+    raise ArmFailed("the arm asked a model, but its class sets generates = False", remedy="remove that from the class")
 
 
 class ArmLoader:
@@ -61,13 +55,12 @@ class ArmLoader:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        #: settings as JSON -> (generator, most concurrent questions of a process)
+        #: settings as JSON -> (generator, most concurrent questions per process)
         self._generators: dict[str, tuple[Generator, int]] = {}
         self._retrievers: dict[str, Retriever] = {}
         self._lock = threading.RLock()
 
     def load(self, arms: Mapping[str, generators.WorkerArm]) -> dict[ArmName, LoadedArm]:
-        """Load these arms. Raises ConfigError."""
         with self._lock:
             strategies = generators.make_strategies(self._settings, arms)
             sections = self._settings.named_generators
@@ -75,9 +68,10 @@ class ArmLoader:
             models = sum(sections[name].name == "local" for name in names)
             for name in names:
                 self.generator(sections[name], section=section_of("generator", name), models=models)
-            for arm, strategy in strategies.values():
-                if retrieves(strategy):
-                    self._open_retriever(arm.retriever)
+            for name in sorted({arm.retriever for arm, strategy in strategies.values() if retrieves(strategy)}):
+                key = _key(self._settings.named_retrievers[name])
+                if key not in self._retrievers:
+                    self._retrievers[key] = open_retriever(self._settings, name)
             loaded = {name: self._loaded(strategy, arm=arm) for name, (arm, strategy) in strategies.items()}
             bound = set[str]()
             for name in loaded:
@@ -87,9 +81,7 @@ class ArmLoader:
     def _bind(
         self, name: str, loaded: Mapping[ArmName, LoadedArm], *, bound: set[str], within: tuple[str, ...]
     ) -> None:
-        """Bind a cascade to its arms, check and judge, inner cascades first. bound: cascades that are already bound;
-        this one is added. within: the cascades that contain this one.
-        """
+        """Bind a cascade to its parts, inner cascades first, and add it to `bound`. within: cascades around it."""
         cascade = loaded[ArmName(name)].strategy
         if not isinstance(cascade, Cascade) or name in bound:
             return
@@ -102,7 +94,7 @@ class ArmLoader:
             self._bind(part, loaded, bound=bound, within=within)
             arm = loaded[ArmName(part)]
             parts[param] = Part(arm.strategy, arm.generator, arm.retriever)
-        check, judge = None, None
+        check = judge = None
         if cascade.check is not None:
             check = CheckProcess(RewardSettings(check=cascade.check), field=f"arms.{name}.check")
             check.start()
@@ -117,8 +109,7 @@ class ArmLoader:
         key = _key(chosen)
         with self._lock:
             if key not in self._generators:
-                workers = self._settings.workers
-                cores = os.cpu_count() or 1
+                workers, cores = self._settings.workers, os.cpu_count() or 1
                 threads = chosen.threads or generators.threads_of_worker(workers, cores=cores, models=models)
                 generator = generators.make_generator(chosen.model_copy(update={"threads": threads}), section=section)
                 most_runs = generators.concurrency_of(chosen, wanted=workers.concurrency, generator=generator)
@@ -128,7 +119,7 @@ class ArmLoader:
     def _loaded(self, strategy: Strategy, *, arm: generators.WorkerArm) -> LoadedArm:
         chosen = self._settings.named_generators[arm.generator]
         loaded = self._generators.get(_key(chosen))
-        if loaded is not None and strategy.needs - _EVERY:  # a model may offer less than its class does
+        if loaded is not None and strategy.needs - _EVERY:  # a loaded model may offer less than `offered` returned
             check_needs(strategy, name=strategy.name, capabilities=loaded[0].capabilities)
         generator, most_runs = loaded or self._stand_in(chosen)
         return LoadedArm(
@@ -141,15 +132,10 @@ class ArmLoader:
         )
 
     def _stand_in(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
-        """A generator for arms that call no model, so that none is loaded."""
+        """A generator for arms that call no model, so that no model is loaded."""
         generator = ScriptedGenerator(_refuse, name=generators.model_name(chosen), context_tokens=chosen.known_context)
         most_runs = generators.concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
         return self._generators.setdefault(f"unloaded: {_key(chosen)}", (generator, most_runs))
-
-    def _open_retriever(self, name: str) -> None:
-        key = _key(self._settings.named_retrievers[name])
-        if key not in self._retrievers:
-            self._retrievers[key] = open_retriever(self._settings, name)
 
 
 def _key(section: GeneratorSettings | RetrieverSettings) -> str:
@@ -178,7 +164,6 @@ def runs_at_once(arms: Iterable[LoadedArm]) -> int:
 
 
 def check_generators(settings: Settings, *, fetch: bool) -> None:
-    """`check_generator` for each generator that workers use. Raises ConfigError."""
     for name in generators.names_in_use(settings)[0]:
         with errors_of(section_of("generator", name), kind="generator"):
             generators.check_generator(settings.named_generators[name], fetch=fetch)

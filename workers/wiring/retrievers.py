@@ -1,4 +1,4 @@
-"""Wiring of retrievers: from settings to a retriever, which is opened, built or described, and to its reranker."""
+"""Opens, builds and describes retrievers by their settings, with their rerankers."""
 
 import asyncio
 import importlib.util
@@ -28,27 +28,23 @@ from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedR
 if TYPE_CHECKING:
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
-#: the setting, for messages
 _RERANK = "retriever.rerank"
 
-#: reads all passages, at every call again
+#: reads all passages; every call begins with the first one
 Rows = Callable[[], Iterable[Passage]]
-#: is called with the number of passages done
+#: receives the number of passages indexed so far
 CountDone = Callable[[int], None]
-#: description of an index
 Facts = dict[str, Json]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """The operations on the retriever of some settings. All raise ConfigError if the settings are wrong."""
+    """The operations on a configured retriever. All raise ConfigError if the settings are wrong."""
 
     open: Callable[[], Retriever]
-    #: builds the index, and returns its description
     build: Callable[[Rows, CountDone], Facts]
-    #: describes the present index
     read: Callable[[], Facts]
-    #: place of the index: a folder, or a server with the index name
+    #: place of the index: a folder, or an address with the name of the index there
     location: Facts = field(default_factory=dict)
 
     def built(self, rows: Rows, progress: CountDone) -> Facts:
@@ -56,7 +52,6 @@ class Kind:
         return {**self.location, **self.build(rows, progress)}
 
     def info(self) -> Facts:
-        """The place and the description of the index."""
         return {**self.location, **self.read()}
 
 
@@ -71,7 +66,7 @@ def make_retriever(settings: Settings) -> Retriever:
 
 
 def open_retriever(settings: Settings, name: str) -> Retriever:
-    """`make_retriever` for the retriever with this name. Errors name its section of the settings."""
+    """Call `make_retriever` for the retriever with this name. Errors name its section of the settings."""
     with errors_of(section_of("retriever", name), kind="retriever"):
         return make_retriever(with_retriever(settings, name))
 
@@ -88,7 +83,7 @@ def check_reranker(settings: Settings) -> None:
 
 
 def _user_part(path: str, *, where: str, methods: Iterable[str], remedy: str) -> Any:
-    """Make an object by a class or function of the user. Raises ConfigError unless it has a name and these methods."""
+    """Make an object by the user's class or function. Raises ConfigError unless it has a name and these methods."""
     factory = import_class(path, where=where)
     try:
         part = factory()
@@ -127,14 +122,13 @@ def _short(model: str) -> str:
 
 
 def kind_of(settings: Settings) -> Kind:
-    """The operations on the configured retriever. Raises ConfigError with the known names for an unknown one."""
+    """The operations on the configured retriever. Raises ConfigError for an unknown name."""
     name = settings.retriever.name
     if ":" in name:
         return _user_kind(settings)
     if name not in RETRIEVERS:
-        raise ConfigError(
-            f"{name!r} is unknown", field="retriever.name", remedy=f"known: {', '.join(sorted(RETRIEVERS))}"
-        )
+        remedy = f"known: {', '.join(sorted(RETRIEVERS))}"
+        raise ConfigError(f"{name!r} is unknown", field="retriever.name", remedy=remedy)
     return RETRIEVERS[name](settings)
 
 
@@ -154,7 +148,7 @@ def _user_kind(settings: Settings) -> Kind:
 
 
 def with_retriever(settings: Settings, name: str) -> Settings:
-    """A copy of the settings in which `retriever` is the retriever of this name."""
+    """A copy of the settings in which `retriever` has the settings of the retriever with this name."""
     return settings.model_copy(update={"retriever": settings.named_retrievers[name]})
 
 
@@ -172,7 +166,7 @@ def with_choice(settings: Settings, *, retriever: str | None = None, index: str 
 
 
 def index_folder(settings: Settings, *, name: str | None = None) -> Path:
-    """The folder of a bm25 index: of the configured one, or of another by name or absolute path."""
+    """The folder of a bm25 index. name: its name or absolute path; the default is the configured index."""
     folder = Path(name or settings.retriever.index)
     return folder if folder.is_absolute() else Path(settings.data_dir).absolute() / "indexes" / folder
 
@@ -191,12 +185,10 @@ def _bm25(settings: Settings) -> Kind:
 
 @lru_cache(maxsize=4)
 def _encoder(model: str) -> "SentenceEncoder":
-    """The encoder of this model, shared by all retrievers that use it."""
     required_module("torch", extra="models", field="retriever.model")
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
-    weights = resolve(model, setting="retriever.model")
-    return SentenceEncoder(weights.folder, name=_short(model))
+    return SentenceEncoder(resolve(model, setting="retriever.model").folder, name=_short(model))
 
 
 def _dense(settings: Settings) -> Kind:
@@ -251,9 +243,10 @@ def _qdrant(settings: Settings) -> Kind:
     required_module("qdrant_client", extra="qdrant", field="retriever.name")
     from ragbandit.strategies.retrievers.qdrant import QdrantRetriever
 
-    url = settings.retriever.url or "http://127.0.0.1:6333"
-    api_key = os.environ.get(settings.retriever.api_key_env or "QDRANT_API_KEY") or None
-    location: Facts = {"url": shown_address(url), "collection": settings.retriever.index}
+    chosen = settings.retriever
+    url = chosen.url or "http://127.0.0.1:6333"
+    api_key = os.environ.get(chosen.api_key_env or "QDRANT_API_KEY") or None
+    location: Facts = {"url": shown_address(url), "collection": chosen.index}
     return _vectors(settings, partial(QdrantRetriever, url, api_key=api_key), location=location)
 
 
@@ -265,7 +258,7 @@ def _vectors(settings: Settings, kind: Callable[..., DatabaseRetriever], *, loca
 
 
 def _database(settings: Settings, make: Callable[[], DatabaseRetriever], *, location: Facts, encodes: bool) -> Kind:
-    """encodes: whether passages have vectors, made with `retriever.model`."""
+    """encodes: whether `retriever.model` makes vectors of the passages."""
 
     def encoder() -> "SentenceEncoder | None":
         return _encoder(settings.retriever.model) if encodes else None
@@ -281,8 +274,8 @@ def _database(settings: Settings, make: Callable[[], DatabaseRetriever], *, loca
 def _hybrid(settings: Settings) -> Kind:
     chosen = settings.retriever
     if chosen.first == chosen.second:
-        remedy = "choose two different retrievers"
-        raise ConfigError(f"both are {chosen.first!r}", field="retriever.second", remedy=remedy)
+        message = f"both are {chosen.first!r}"
+        raise ConfigError(message, field="retriever.second", remedy="choose two different retrievers")
     halves = {name: kind_of(with_choice(settings, retriever=name)) for name in (chosen.first, chosen.second)}
     return Kind(
         open=lambda: HybridRetriever(halves[chosen.first].open(), second=halves[chosen.second].open()),
@@ -291,7 +284,6 @@ def _hybrid(settings: Settings) -> Kind:
     )
 
 
-#: retriever.name -> the operations on it
 RETRIEVERS: Mapping[str, Callable[[Settings], Kind]] = MappingProxyType(
     {
         "bm25": _bm25,
@@ -305,8 +297,6 @@ RETRIEVERS: Mapping[str, Callable[[Settings], Kind]] = MappingProxyType(
 
 
 def search_once(retriever: Retriever, *, query: str, k: int) -> tuple[Hit, ...]:
-    """Search once, outside an event loop, and close the retriever."""
-
     async def ask() -> tuple[Hit, ...]:
         try:
             return await retriever.search(query, k=k)

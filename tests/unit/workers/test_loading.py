@@ -11,7 +11,7 @@ from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.workers.wiring import loading
-from ragbandit.workers.wiring.generators import check_arms, hints, worker_arms
+from ragbandit.workers.wiring.generators import check_arms, hints, make_strategies, worker_arms
 from ragbandit.workers.wiring.loading import ArmLoader, check_generators, full_arms, parts_of, runs_at_once
 from tests.support.cases import every_case
 
@@ -202,6 +202,17 @@ def test_parts_defined_in_place():
         with pytest.raises(ConfigError) as caught:
             check_arms(Settings.model_validate(CASCADE | {"arms": CASCADE["arms"] | {"both": both}}))
         assert caught.value.field == f"arms.both.first.{field}"
+
+
+@pytest.mark.parametrize(("first", "preset"), [("no_retrieval", None), ("react", "paper")])
+def test_a_part_defined_in_place_needs_no_preset_of_its_own(first, preset):
+    """`arms_preset` is the preset of a part that has it; a part without it is accepted if a configured arm has it."""
+    both = {"class": "cascade", "first": {"class": first}, "then": "react", "empty": True}
+    arms = {"react": {"run_by": "worker"}, "both": both}
+    settings = Settings.model_validate({"generator": SCRIPTED, "arms": arms, "arms_preset": "paper"})
+    check_arms(settings)
+    part, _ = make_strategies(settings, worker_arms(settings))["both.first"]
+    assert part.params.get("preset") == preset
 
 
 def test_a_check_and_a_judge_of_a_cascade(tmp_path, monkeypatch):

@@ -17,8 +17,7 @@
     `-- PolicyFault       500  a policy broke its contract; the fallback arm is used
 
 The docstring of a class is its default message. `code` is stable, so clients may branch on it. `field` names the wrong
-input; `remedy` is what the user can do. Errors of other libraries are wrapped with ``from`` where they occur (store,
-queue, generators, retrievers).
+input. `remedy` is what the user can do.
 """
 
 import importlib
@@ -26,7 +25,7 @@ import importlib.util
 from types import ModuleType
 from typing import ClassVar, Final
 
-#: message about a store or an archive of version 0.x
+#: part of a message about a store or an archive
 BEFORE_1_0: Final = "it was made before version 1.0, and the last commit that reads it is e8e4422 (last-0.x)"
 
 #: remedy for a database that is damaged, empty or missing
@@ -34,7 +33,7 @@ RESTORE: Final = "stop the service and restore a backup (docs/operations.md)"
 
 
 def encodable(text: str) -> str:
-    """Replace lone surrogates by ?; messages may contain texts of callers, and JSON may contain such characters."""
+    """Replace lone surrogates by ?. A text that comes from a caller's JSON may contain them."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -45,7 +44,7 @@ class RagBanditError(Exception):
     status: int = 500
     #: seconds after which another attempt may succeed; None if unknown
     retry_after_s: float | None = None
-    #: whether messages may contain settings or URLs; secrets are removed from them
+    #: whether messages may contain settings or URLs, so that secrets must be removed from them
     repeats: ClassVar[bool] = False
 
     def __init__(self, message: str = "", *, field: str | None = None, remedy: str | None = None) -> None:
@@ -53,14 +52,14 @@ class RagBanditError(Exception):
         self.field = field and encodable(field)
         self.remedy = remedy and encodable(remedy)
         if self.repeats:
-            from ragbandit.shared.redaction import without_secrets  # imported late: its patterns compile slowly
+            from ragbandit.shared.redaction import without_secrets  # imported here, since its patterns compile slowly
 
             self.message = without_secrets(self.message)
             self.field = self.field and without_secrets(self.field)
         super().__init__(self.message)
 
     def __str__(self) -> str:
-        is_named = self.message.startswith(f'"{self.field}"')  # the message names the field itself
+        is_named = self.message.startswith(f'"{self.field}"')
         prefix = f"{self.field}: " if self.field and not is_named else ""
         suffix = f" ({self.remedy})" if self.remedy else ""
         return f"{prefix}{self.message}{suffix}"
@@ -145,7 +144,7 @@ class StoreError(RagBanditError):
         self, message: str = "", *, field: str | None = None, remedy: str | None = None, lasting: bool = False
     ) -> None:
         super().__init__(message, field=field, remedy=remedy)
-        #: whether another attempt cannot succeed; a process that fails to start is then not restarted
+        #: whether another attempt cannot succeed, so that a process that fails to start must not be restarted
         self.lasting = lasting
 
 
@@ -184,20 +183,14 @@ def root_cause(error: Exception) -> Exception:
 
 
 def missing_package(name: str, *, extra: str, field: str | None = None, note: str | None = None) -> ConfigError:
-    """The error about a missing package; the caller raises it.
-
-    name: name of the package or of a module in it
-    extra: extra of RagBandit that installs it
-    field: setting that needs it
-    note: further remedy
-    """
+    """The error about a missing package. name: the package, or a module in it. extra: installs the package."""
     remedy = f"pip install '.[{extra}]' in a clone of the repository"
     if note:
         remedy += f"; {note}"
     return ConfigError(f"the package {name.partition('.')[0]} is missing", field=field, remedy=remedy)
 
 
-#: module that is missing in a base installation -> extra that installs it; `service` includes `replay`
+#: module that is missing in a base installation -> extra that installs it
 EXTRA_OF: Final = dict.fromkeys(
     (
         *("bm25s", "fastapi", "limits", "prometheus_client", "rapidfuzz", "redis", "rq", "starlette", "Stemmer"),
@@ -208,20 +201,20 @@ EXTRA_OF: Final = dict.fromkeys(
 
 
 def missing_module(error: ModuleNotFoundError) -> ConfigError | None:
-    """The error about a missing module; None if no extra in EXTRA_OF installs it."""
+    """The error about a missing module; None if no extra in EXTRA_OF installs the module."""
     name = (error.name or "").partition(".")[0]
     return missing_package(name, extra=EXTRA_OF[name]) if name in EXTRA_OF else None
 
 
 def require_service() -> None:
-    """Raises ConfigError if the packages of a service or worker are missing. Imports nothing."""
+    """Raises ConfigError if a package that services and workers need is missing. Imports nothing."""
     for name, extra in EXTRA_OF.items():
         if extra == "service" and importlib.util.find_spec(name) is None:
             raise missing_package(name, extra=extra)
 
 
 def required_module(module: str, *, extra: str, field: str | None = None) -> ModuleType:
-    """Import a module of an optional package. Raises ConfigError like `missing_package`."""
+    """Import a module of an optional package. Raises ConfigError if the package is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -94,13 +94,6 @@ def outcome_body(
     return {**({"steps": 0} if failed else {}), **failed, **fields, "cost": cost}
 
 
-def refusal(error: RagBanditError) -> str:
-    """Message about a refused outcome, with a hint if its cost is missing."""
-    if getattr(error, "field", None) not in ("steps", "cost"):
-        return str(error)
-    return f"{error}; or return the cost of a run from `outcome_of`"
-
-
 def _error_text(error: BaseException) -> str:
     text = without_secrets(str(error))  # before the text is cut, since half a secret is not recognized
     text = text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}..."

@@ -18,7 +18,6 @@ from ragbandit.client.arms import (
     checked_functions,
     function_of,
     outcome_body,
-    refusal,
     with_configuration,
 )
 from ragbandit.client.exchange import Call, Connection, ReceivedReply
@@ -224,8 +223,9 @@ class AsyncClient:
         try:
             reply = await self._outcome(decision_id, outcome_body(seconds=seconds, error=error, fields=fields))
         except RagBanditError as fault:
-            message = "the outcome of decision %s is not stored, and nothing is learned from it: %s"
-            log.error(message, decision_id, refusal(fault))
+            message = "the outcome of decision %s is not stored, and nothing is learned from it: %s%s"
+            hint = "; or return the cost of a run from `outcome_of`" if fault.field in ("steps", "cost") else ""
+            log.error(message, decision_id, fault, hint)
             return False
         return not reply.get("degraded", False)
 

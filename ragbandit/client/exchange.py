@@ -307,9 +307,11 @@ def new_id() -> str:
     return str(uuid_utils.uuid7())
 
 
-def post(path: str, body: Mapping[str, object], *, limit_s: float | None = None) -> Call:
+def post(
+    path: str, body: Mapping[str, object], *, params: Mapping[str, float] | None = None, limit_s: float | None = None
+) -> Call:
     """A POST request with a JSON body, without the fields that are None."""
-    return Call(method="POST", path=path, body=encoded(_without_none(body)), limit_s=limit_s)
+    return Call(method="POST", path=path, params=params, body=encoded(_without_none(body)), limit_s=limit_s)
 
 
 def answer_call(
@@ -319,13 +321,8 @@ def answer_call(
     if wait_s is not None:
         _check_limit(wait_s, field="wait_s")
     body = {"question": question, "decision_id": new_id() if decision_id is None else decision_id, **more}
-    return Call(
-        method="POST",
-        path="/v1/answer",
-        params=None if wait_s is None else {"wait_s": wait_s},
-        body=encoded(_without_none(body)),
-        limit_s=timeout_s + (wait_s or 0.0),
-    )
+    params = None if wait_s is None else {"wait_s": wait_s}
+    return post("/v1/answer", body, params=params, limit_s=timeout_s + (wait_s or 0.0))
 
 
 def item_list(items: Sequence[Mapping[str, object]], *, path: str, key: str) -> list[dict[str, object]]:

@@ -27,16 +27,10 @@ log = logging.getLogger("ragbandit.up")
 PARENT_VARIABLE = "_RAGBANDIT_PARENT"
 #: exit status of a child that must not be restarted, since it would fail again (EX_CONFIG of sysexits.h)
 LASTING = 78
-#: longest pause before a restart
-MAX_PAUSE_S = 5.0
 #: time for children to finish their work after the first SIGTERM
 DRAIN_S = 15.0
-#: time for children to record cancelled work after the second SIGTERM
-CUT_OFF_S = 5.0
 #: a child that lived longer than this is restarted without a pause
 STEADY_S = 30.0
-#: number of deaths in a row after which an error is logged
-DEATHS = 3
 
 
 class Child:
@@ -90,7 +84,7 @@ class Child:
         now = time.monotonic()
         if self._due == 0.0:
             self._deaths = 1 if now - self._started > STEADY_S else self._deaths + 1
-            pause = 0.0 if self._deaths == 1 else min(MAX_PAUSE_S, 0.25 * 2**self._deaths)
+            pause = 0.0 if self._deaths == 1 else min(5.0, 0.25 * 2**self._deaths)
             self._due = now + pause
             self._log_death(self.process.returncode)
             if self.process.returncode == LASTING:
@@ -105,7 +99,7 @@ class Child:
         facts = {"action": "died", "child": self.name, "code": code}
         if code == LASTING:
             log.error("%s; log: %s", self.death, self.log_file, extra=facts)
-        elif self._deaths == DEATHS:
+        elif self._deaths == 3:
             message = "%s; %d times in a row, so it may not come up without help; log: %s"
             log.error(message, self.death, self._deaths, self.log_file, extra=facts)
         else:
@@ -138,7 +132,7 @@ class Child:
                 self.process.wait(timeout_s)
 
 
-def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float = CUT_OFF_S) -> None:
+def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float = 5.0) -> None:
     """End all children with SIGTERM. After `drain_s` a second SIGTERM cancels their work, after `cut_off_s` SIGKILL."""
     for timeout_s in (drain_s, cut_off_s):
         for child in children:

@@ -47,6 +47,12 @@ class RagBanditError(Exception):
     #: whether messages may contain settings or URLs, so that secrets must be removed from them
     repeats: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **facts: str | int) -> None:
+        """facts: `code`, `status` and `repeats` of the class; the others are inherited."""
+        super().__init_subclass__()
+        for name, fact in facts.items():
+            setattr(cls, name, fact)
+
     def __init__(self, message: str = "", *, field: str | None = None, remedy: str | None = None) -> None:
         self.message = encodable(message or (type(self).__doc__ or "").strip())
         self.field = field and encodable(field)
@@ -65,114 +71,69 @@ class RagBanditError(Exception):
         return f"{prefix}{self.message}{suffix}"
 
 
-class InvalidInput(RagBanditError):
+class InvalidInput(RagBanditError, code="INVALID_INPUT", status=422):
     """The input cannot be used."""
 
-    code = "INVALID_INPUT"
-    status = 422
 
-
-class Unauthorized(RagBanditError):
+class Unauthorized(RagBanditError, code="UNAUTHORIZED", status=401):
     """No valid API key was sent."""
 
-    code = "UNAUTHORIZED"
-    status = 401
 
-
-class Forbidden(RagBanditError):
+class Forbidden(RagBanditError, code="FORBIDDEN", status=403):
     """This API key may not do this."""
 
-    code = "FORBIDDEN"
-    status = 403
 
-
-class NotFound(RagBanditError):
+class NotFound(RagBanditError, code="NOT_FOUND", status=404):
     """This id is unknown."""
 
-    code = "NOT_FOUND"
-    status = 404
 
-
-class Conflict(RagBanditError):
+class Conflict(RagBanditError, code="CONFLICT", status=409):
     """This id was already used with another body."""
 
-    code = "CONFLICT"
-    status = 409
 
-
-class NotReady(RagBanditError):
+class NotReady(RagBanditError, code="NOT_READY", status=503):
     """The service is not ready."""
 
-    code = "NOT_READY"
-    status = 503
 
-
-class Overloaded(NotReady):
+class Overloaded(NotReady, code="OVERLOADED"):
     """Too much work is waiting; nothing was done."""
 
-    code = "OVERLOADED"
-
-    def __init__(
-        self, message: str = "", *, field: str | None = None, remedy: str | None = None, retry_after_s: float = 1.0
-    ) -> None:
-        super().__init__(message, field=field, remedy=remedy)
+    def __init__(self, message: str = "", *, retry_after_s: float = 1.0, **details: str | None) -> None:
+        super().__init__(message, **details)
         self.retry_after_s = retry_after_s
 
 
-class TooManyRequests(Overloaded):
+class TooManyRequests(Overloaded, code="TOO_MANY_REQUESTS", status=429):
     """This tenant has too much work waiting; nothing was done."""
 
-    code = "TOO_MANY_REQUESTS"
-    status = 429
 
-
-class ConfigError(RagBanditError):
+class ConfigError(RagBanditError, code="CONFIG_INVALID", repeats=True):
     """A setting is wrong."""
 
-    code = "CONFIG_INVALID"
-    repeats = True
 
-
-class StoreError(RagBanditError):
+class StoreError(RagBanditError, code="STORE_UNAVAILABLE", status=503, repeats=True):
     """The database failed."""
 
-    code = "STORE_UNAVAILABLE"
-    repeats = True
-    status = 503
-
-    def __init__(
-        self, message: str = "", *, field: str | None = None, remedy: str | None = None, lasting: bool = False
-    ) -> None:
-        super().__init__(message, field=field, remedy=remedy)
+    def __init__(self, message: str = "", *, lasting: bool = False, **details: str | None) -> None:
+        super().__init__(message, **details)
         #: whether another attempt cannot succeed, so that a process that fails to start must not be restarted
         self.lasting = lasting
 
 
-class QueueError(RagBanditError):
+class QueueError(RagBanditError, code="QUEUE_UNAVAILABLE", status=503, repeats=True):
     """The job queue cannot be reached."""
 
-    code = "QUEUE_UNAVAILABLE"
-    repeats = True
-    status = 503
 
-
-class SnapshotError(RagBanditError):
+class SnapshotError(RagBanditError, code="SNAPSHOT_INVALID", repeats=True):
     """The snapshot cannot be used."""
 
-    code = "SNAPSHOT_INVALID"
-    repeats = True
 
-
-class ArmFailed(RagBanditError):
+class ArmFailed(RagBanditError, code="ARM_FAILED"):
     """The arm could not finish its answer."""
 
-    code = "ARM_FAILED"
 
-
-class PolicyFault(RagBanditError):
+class PolicyFault(RagBanditError, code="POLICY_FAULT"):
     """The policy broke its contract."""
-
-    code = "POLICY_FAULT"
 
 
 def root_cause(error: Exception) -> Exception:

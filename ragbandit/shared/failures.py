@@ -22,8 +22,6 @@ SUCCESSOR: Final = "successor"
 #: "attempt": number of this attempt, from 2, "arm": the failed arm, "reason": why it failed, "left": arms that may
 #: still be asked}. False: the caller does not want another arm
 FAILOVER: Final = "failover"
-#: longer Retry-After headers are shortened to this
-LONGEST_RETRY_S: Final = 3600.0
 #: longest part of a server's message that is read, characters
 _LONGEST: Final = 1000
 #: most levels of a body, and most items of a list, in which a message is searched
@@ -116,7 +114,7 @@ def failover_facts(request: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, body: object = None) -> Failure:
     """The failure in a reply. status: 400 to 599. headers: names in lower case. body: parsed if it is JSON."""
-    after_s = min(retry_after_s((headers or {}).get("retry-after")), LONGEST_RETRY_S)
+    after_s = min(retry_after_s((headers or {}).get("retry-after")), 3600.0)
     kind = _KINDS.get(status, "failed" if status >= 500 else "refused")
     return Failure(kind=kind, status=status, retry_after_s=after_s or None, code=_code(body))
 

@@ -47,13 +47,7 @@ _READ_BY_NAME: Final = ("role", "content", "tool_calls", "function_call")
 
 def whole_characters(text: str) -> str:
     """Join pairs of surrogates to one character. Replace single surrogates by U+FFFD."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def words_of(value: Any) -> str:
@@ -81,9 +75,8 @@ def _token_of(entry: Any) -> dict[str, Any] | None:
     token = entry.get("token")
     logprob = entry.get("logprob")
     codes = entry.get("bytes")
-    if not isinstance(token, str) or not isinstance(logprob, int | float) or isinstance(logprob, bool):
-        return None
-    if not math.isfinite(logprob):
+    is_number = isinstance(logprob, int | float) and not isinstance(logprob, bool) and math.isfinite(logprob)
+    if not isinstance(token, str) or not is_number:
         return None
     if not isinstance(codes, list) or not all(isinstance(code, int) for code in codes):
         codes = None

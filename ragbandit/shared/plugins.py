@@ -71,9 +71,8 @@ def load(name: str, *, group: str, ours: Mapping[str, str], where: str, instead:
     try:
         return points[0].load()
     except Exception as error:  # a foreign package may raise anything when it is imported
-        message = (
-            f"{points[0].value!r} of the package {packages[0]} cannot be imported: {type(error).__name__}: {error}"
-        )
+        reason = f"{type(error).__name__}: {error}"
+        message = f"{points[0].value!r} of the package {packages[0]} cannot be imported: {reason}"
         raise ConfigError(message, field=where, remedy="update or remove the package") from error
 
 

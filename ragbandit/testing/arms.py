@@ -262,16 +262,9 @@ def check_takes_any_question(make_strategy: MakeStrategy) -> None:
 
 def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
     """An arm answers with at most 100 calls, even if the model always writes the same useless text."""
-    texts = (
-        "",
-        "no stop, " * 200,
-        '{"status": ',
-        "Action 1: fly[moon]",
-        "1. 2. 3.",
-        "{question} [body] %s",
-        "🦈" * 300,
-    )
-    for text in (*texts, "\x00\ufffd </s> <|im_end|>", "a." * 20_000):
+    texts = ["", "no stop, " * 200, '{"status": ', "Action 1: fly[moon]", "1. 2. 3.", "{question} [body] %s"]
+    texts += ["🦈" * 300, "\x00\ufffd </s> <|im_end|>", "a." * 20_000]
+    for text in texts:
         model = generator(text=text, context_tokens=100_000)
         began = time.thread_time()
         outcome = run(make_strategy(), generator_=model)

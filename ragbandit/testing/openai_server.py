@@ -91,7 +91,7 @@ class ScriptedServer:
         self.abandoned = 0
         self._replies, self._models = replies, models
         self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self.closing = threading.Event()
         self._server = _Server(("127.0.0.1", 0), type("_Handler", (_Handler,), {"script": self}))
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, name="scripted-server", daemon=True
@@ -105,7 +105,7 @@ class ScriptedServer:
 
     def close(self) -> None:
         """Stop the server and abort unfinished replies."""
-        self._closing.set()
+        self.closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -115,15 +115,6 @@ class ScriptedServer:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def wait(self, seconds: float) -> None:
-        """Wait; `close` ends the wait."""
-        self._closing.wait(seconds)
-
-    @property
-    def closing(self) -> bool:
-        """Whether `close` was called."""
-        return self._closing.is_set()
 
     def receive(self, request: ReceivedRequest) -> Reply:
         """Store a request and choose its reply."""
@@ -172,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         sent = json.loads(raw or b"{}")
         reply = self.script.receive(ReceivedRequest(path=self.path, headers=headers, body=sent))
-        self.script.wait(reply.seconds)
+        self.script.closing.wait(reply.seconds)
         if sent.get("stream") and reply.status == 200 and reply.body is None:
             self._begin(reply, kind="text/event-stream")
             self._send_parts(list(_parts(reply, sent=sent)), reply=reply)
@@ -197,8 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_parts(self, parts: list[bytes], *, reply: Reply) -> None:
         try:
             for part in parts[: len(parts) // 2] if reply.cut or reply.short else parts:
-                self.script.wait(reply.part_s)
-                if self.script.closing:
+                if self.script.closing.wait(reply.part_s):
                     return
                 self._send(part, reply=Reply(drip_s=reply.drip_s))
             if reply.cut:  # in the middle of an event
@@ -215,11 +205,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
         elif reply.drip_s is not None:
             for position in range(len(body)):
-                if self.script.closing:
-                    return
                 self.wfile.write(body[position : position + 1])
                 self.wfile.flush()
-                self.script.wait(reply.drip_s)
+                if self.script.closing.wait(reply.drip_s):
+                    return
         else:
             self.wfile.write(body)
 

@@ -51,7 +51,6 @@ class ArmRun(Generic[_Value]):
     degraded: bool
     #: whether the outcome is stored; False if sending failed (which is logged), or if the decision is degraded
     reported: bool
-    #: duration of the call of the function
     seconds: float
 
 

@@ -207,10 +207,11 @@ def refused(received: ReceivedReply, *, path: str) -> RagBanditError:
     detail = body.get("error") if isinstance(body, dict) else None
     detail = detail if isinstance(detail, dict) else {}
     kind = _BY_CODE.get(str(detail.get("code", ""))) or _BY_STATUS.get(received.status, RagBanditError)
-    message, field, remedy = (_text(detail.get(name)) for name in ("message", "field", "remedy"))
+    texts = {name: str(value) for name, value in detail.items() if value is not None}
+    message = texts.get("message")
     if message is None:
         message = f"{path} did not reply with JSON (HTTP {received.status})" if body is None else f"{body!r:.300}"
-    error = kind(message, field=field, remedy=remedy or _REMEDIES.get(kind))
+    error = kind(message, field=texts.get("field"), remedy=texts.get("remedy") or _REMEDIES.get(kind))
     if isinstance(error, Overloaded) and after is not None and after.isdigit():
         error.retry_after_s = float(after)
     return error
@@ -243,10 +244,6 @@ def object_of(received: ReceivedReply, *, path: str) -> dict[str, Any]:
         message = f"{path} did not reply with a JSON object (HTTP {received.status})"
         raise RagBanditError(message, remedy="check that the URL is that of the service")
     return value
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 class Options(TypedDict, total=False):
@@ -302,7 +299,7 @@ class Judgement(TypedDict, total=False):
 
 def new_id() -> str:
     """A new UUIDv7."""
-    import uuid_utils  # imported here, so that the import of this module stays fast
+    import uuid_utils  # imported here to keep the import of the client fast
 
     return str(uuid_utils.uuid7())
 

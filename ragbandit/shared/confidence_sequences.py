@@ -156,7 +156,7 @@ NOT_TRIED: Final = "not tried enough"
 
 
 def pace(questions: float, *, first: float, until: float) -> float:
-    """Questions per second. first, until: time of the first question and of now, seconds since 1970."""
+    """Questions per second between two times (seconds since 1970)."""
     return questions / max(until - first, 1.0)
 
 
@@ -170,7 +170,6 @@ class Tried:
     judged: int
     #: effective sample size, (sum of weights)^2 / sum of squared weights
     effective: float
-    #: questions in the log
     questions: int
     #: effective rows that the method needs
     needed: int = FEWEST_EFFECTIVE

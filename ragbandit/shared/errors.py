@@ -25,10 +25,8 @@ import importlib.util
 from types import ModuleType
 from typing import ClassVar, Final
 
-#: part of a message about a store or an archive
 BEFORE_1_0: Final = "it was made before version 1.0, and the last commit that reads it is e8e4422 (last-0.x)"
 
-#: remedy for a database that is damaged, empty or missing
 RESTORE: Final = "stop the service and restore a backup (docs/operations.md)"
 
 
@@ -144,7 +142,7 @@ def root_cause(error: Exception) -> Exception:
 
 
 def missing_package(name: str, *, extra: str, field: str | None = None, note: str | None = None) -> ConfigError:
-    """The error about a missing package. name: the package, or a module in it. extra: installs the package."""
+    """The error about a missing package. name: package or a module in it. extra: the extra that installs it."""
     remedy = f"pip install '.[{extra}]' in a clone of the repository"
     if note:
         remedy += f"; {note}"

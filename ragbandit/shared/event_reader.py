@@ -14,7 +14,7 @@ _BEGIN: Final = 80
 #: first characters of a JSON document, and of an HTML page
 _DOCUMENT: Final = (b"{", b"[", b"<")
 _ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another page may be in between"
-#: it accepts control characters in texts
+#: decoder that accepts control characters in texts
 _DECODER: Final = json.JSONDecoder(strict=False)
 
 
@@ -39,7 +39,6 @@ class EventReader:
         self._lines: list[bytes] = []
         #: name of the unfinished event
         self._event = b""
-        #: first bytes of the body
         self._begin = b""
         #: number of bytes in `_buffer` and `_lines`
         self._size = 0

@@ -57,7 +57,6 @@ class Failure:
     status: int | None = None
     #: Retry-After of the reply; None without that header
     retry_after_s: float | None = None
-    #: error code in the reply
     code: str | None = None
 
     @property

@@ -213,8 +213,8 @@ MAX_LINE: Final = 16 * 1024 * 1024
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (number from 1, bytes) of every line that is not blank.
 
-    Raises InvalidInput if the file cannot be read, is blank, or has a line above MAX_LINE; and at the damage in a gzip
-    file, after the lines before it.
+    Raises InvalidInput if the file cannot be read, is blank, or has a line above MAX_LINE. The error about a damaged gzip
+    file comes after the last readable line.
     """
     number = rows = 0
     try:
@@ -239,8 +239,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InvalidInput("has no rows", field=str(path), remedy="give a file with at least one JSON object")
 
 
-#: most bytes that are read from a pipe
-_MOST_PIPED = 1 << 30
+_MOST_PIPED_BYTES = 1 << 30
 
 
 @contextlib.contextmanager
@@ -254,8 +253,8 @@ def rereadable(path: Path) -> Iterator[Path]:
         with path.open("rb") as pipe, copy.open("wb") as file:
             while data := pipe.read(1 << 20):
                 file.write(data)
-                if file.tell() > _MOST_PIPED:
-                    message = f"sends more than {_MOST_PIPED >> 20} MB"
+                if file.tell() > _MOST_PIPED_BYTES:
+                    message = f"sends more than {_MOST_PIPED_BYTES >> 20} MB"
                     raise InvalidInput(message, field=str(path), remedy="save it, and give the file")
         yield copy
 

@@ -23,7 +23,7 @@ TRUST_S: Final = 3600.0
 
 
 class SteadyClock:
-    """offset: `wall` minus `monotonic` at a time when the host's clock was right; None: it is right now."""
+    """offset: `wall` minus `monotonic` at a time when the host's clock was right; None if the clock is right now."""
 
     def __init__(
         self, *, offset: float | None = None, wall: Clock = time.time, monotonic: Clock = time.monotonic

@@ -1,7 +1,7 @@
 """Canonical form of a text, for comparing answers and for searching. Texts that look the same have the same form.
 
-The form is Unicode's NFKC_Casefold (UAX 31), with dashes, apostrophes and digits of every script as ASCII. Words are
-sequences of letters, digits and combining marks, or single characters of scripts without spaces. Numbers keep their
+The form is like Unicode's NFKC_Casefold (UAX 31), with dashes, apostrophes and digits of every script as ASCII. Words
+are sequences of letters, digits and combining marks, or single characters of scripts without spaces. Numbers keep their
 sign and decimal point (-5, 1.5) but lose their thousands separators; 1,5 is ambiguous and stays. `C++` and `C#` keep
 their signs. Mathematical and currency signs outside ASCII are words, and so are < and > before a number.
 """

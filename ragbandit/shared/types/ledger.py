@@ -84,7 +84,7 @@ class Update:
     imported: bool = False
     #: number of decisions of this service when the row was appended, with this decision; None if unknown
     decided: int | None = None
-    #: arms that changed before the decision. The policy forgets what it learned about them before it learns this row
+    #: arms that changed before the decision; the policy unlearns them before it learns this row
     restarts: tuple[ArmName, ...] = ()
 
 
@@ -118,7 +118,7 @@ class SnapshotInfo:
     algorithm: str
     params: Mapping[str, Json]
     last_seq: int
-    #: of the tensors and facts, hex digits
+    #: hash of the tensors and facts, hex digits
     sha256: str
     encoder_hash: str
     made_at: float
@@ -161,8 +161,8 @@ VersionState = Literal["draft", "shadow", "canary", "champion", "paused", "rolle
 #: states in which the pmf of a candidate version is computed
 LIVE_STATES: Final = frozenset({"shadow", "canary"})
 #: action for a candidate version. hold: wait for more evidence. step: move to the next state or weight. promote: it is
-#: better by the margin. rollback: it is worse, or violates a guardrail. invalid: the log contradicts its propensities,
-#: so it proves nothing. expire: the allowed time is over without a decision
+#: better by the margin. rollback: it is worse, or violates a guardrail. invalid: the log contradicts its own
+#: propensities. expire: the allowed time is over without a decision
 VerdictKind = Literal["hold", "step", "promote", "rollback", "invalid", "expire"]
 
 

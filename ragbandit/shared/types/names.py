@@ -21,15 +21,12 @@ if TYPE_CHECKING:
     Features = npt.NDArray[np.float32]
     #: n embedded questions, shape (n, d)
     FeatureRows = npt.NDArray[np.float32]
-    #: one dimension
     Vector = npt.NDArray[np.float64]
-    #: two dimensions
     Matrix = npt.NDArray[np.float64]
 else:  # only annotations use these names, and the import of numpy takes longer than the rest of `ragbandit --help`
     Features = FeatureRows = Vector = Matrix = object
 
 FeedbackKind = Literal["label", "rating", "reward", "event"]
-#: roles of an API key, each with its own permissions
 Role = Literal["reader", "app", "rater", "worker", "operator", "admin"]
 Aggregate = Literal["first", "last", "mean", "sum", "min", "max"]
 RewardSource = Literal["explicit", "default"]

@@ -54,40 +54,15 @@ if TYPE_CHECKING:
 
 __version__ = "1.0.0"
 
-__all__ = [
-    "ArmFailed",
-    "AsyncClient",
-    "Budget",
-    "Client",
-    "ConfigError",
-    "Conflict",
-    "Cost",
-    "Counters",
-    "Decision",
-    "DecisionId",
-    "Feedback",
-    "FeedbackId",
-    "Forbidden",
-    "InvalidInput",
-    "Message",
-    "NotFound",
-    "NotReady",
-    "Outcome",
-    "Overloaded",
-    "PolicyFault",
-    "Query",
-    "QueueError",
-    "RagBanditError",
-    "Receipt",
-    "Router",
-    "SnapshotError",
-    "StoreError",
-    "TooManyRequests",
-    "Unauthorized",
-    "open_log",
-    "replay",
-    "simulate",
-]
+# Loaded at their first use.
+__all__ = ["AsyncClient", "Client", "Router", "open_log", "replay", "simulate"]
+# Values.
+__all__ += ["Budget", "Cost", "Counters", "Decision", "DecisionId", "Feedback", "FeedbackId", "Message", "Outcome"]
+__all__ += ["Query", "Receipt"]
+# Errors.
+__all__ += ["ArmFailed", "ConfigError", "Conflict", "Forbidden", "InvalidInput", "NotFound", "NotReady", "Overloaded"]
+__all__ += ["PolicyFault", "QueueError", "RagBanditError", "SnapshotError", "StoreError", "TooManyRequests"]
+__all__ += ["Unauthorized"]
 
 _LAZY = {
     "AsyncClient": "ragbandit.client",

@@ -12,17 +12,7 @@ import httpx
 
 from ragbandit.client.replies.decisions import ClientFeedbackReply
 from ragbandit.shared import errors
-from ragbandit.shared.errors import (
-    Conflict,
-    Forbidden,
-    InvalidInput,
-    NotFound,
-    NotReady,
-    Overloaded,
-    RagBanditError,
-    TooManyRequests,
-    Unauthorized,
-)
+from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded, RagBanditError
 from ragbandit.shared.outbound import pause_before_retry, retry_after_s
 from ragbandit.shared.plain_values import for_json
 from ragbandit.shared.redaction import without_secrets
@@ -108,14 +98,18 @@ _BY_CODE: Final[Mapping[str, type[RagBanditError]]] = {
 }
 #: status -> error, for replies of a proxy, which contain no error code
 _BY_STATUS: Final[Mapping[int, type[RagBanditError]]] = {
-    **{kind.status: kind for kind in (Unauthorized, Forbidden, NotFound, Conflict, TooManyRequests)},
+    401: errors.Unauthorized,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    429: errors.TooManyRequests,
     **dict.fromkeys((400, 413, 422), InvalidInput),
     **dict.fromkeys((502, 503, 504), NotReady),
 }
 #: remedies for replies that contain none
 _REMEDIES: Final[Mapping[type[RagBanditError], str]] = {
-    Unauthorized: "pass api_key=, or set RAGBANDIT_API_KEY; `ragbandit keys create` makes one",
-    Forbidden: "use a key whose role may do this",
+    errors.Unauthorized: "pass api_key=, or set RAGBANDIT_API_KEY; `ragbandit keys create` makes one",
+    errors.Forbidden: "use a key whose role may do this",
 }
 _BACK_OFF: Final = {"base_s": 0.1, "longest_s": 2.0}
 #: errors after which a request is repeated

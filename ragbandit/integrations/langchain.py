@@ -48,7 +48,7 @@ class RoutedRunnable(Runnable[Any, Any]):
     A caller can set the id of the decision with `config["run_id"]`.
 
     runnables: arm -> runnable
-    question_of: extracts the question from the input; for other inputs than the default reads, pass your own
+    question_of: extracts the question from the input; the default reads texts, messages, lists and mappings
     outcome_of: converts the output to fields of the outcome, see `Client.arms`
     context_of: extracts the context of the question from the input
     """
@@ -96,7 +96,7 @@ class RoutedRunnable(Runnable[Any, Any]):
 
 
 def _config(config: RunnableConfig, reply: ClientRouteReply) -> RunnableConfig:
-    """Copy the config with the decision's id as run id, in the metadata, and the arm in the tags."""
+    """Copy the config with the decision's id as `run_id`, and with decision and arm in the metadata and tags."""
     metadata = {"ragbandit_decision_id": reply["decision_id"], "ragbandit_arm": reply["arm"]}
     changed = {
         **config,

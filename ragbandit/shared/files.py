@@ -213,8 +213,8 @@ MAX_LINE: Final = 16 * 1024 * 1024
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (number from 1, bytes) of every line that is not blank.
 
-    Raises InvalidInput if the file cannot be read, is blank, or has a line above MAX_LINE. The error about a damaged gzip
-    file comes after the last readable line.
+    Raises InvalidInput if the file cannot be read, is blank, or has a line above MAX_LINE. The readable lines of a
+    damaged gzip file are yielded first.
     """
     number = rows = 0
     try:

@@ -1,10 +1,4 @@
-"""Arms that are the caller's functions: the client chooses one, runs it and reports its outcome.
-
-arms = client.arms({"fast": ask_fast, "deep": ask_deep})
-run = arms("Who wrote Dracula?")
-run.value, run.arm, run.decision_id
-client.feedback(run.decision_id, rating=True)
-"""
+"""Runs of arms that are functions of the caller (`Client.arms`), and decisions while the service cannot be reached."""
 
 import asyncio
 import inspect

@@ -1,23 +1,7 @@
 """All errors that RagBandit raises deliberately.
 
-    RagBanditError
-    |-- InvalidInput      422  a caller sent something that cannot be used
-    |-- Unauthorized      401  the API key is missing or invalid
-    |-- Forbidden         403  the API key may not do this, or the request came from another site
-    |-- NotFound          404  the id is unknown
-    |-- Conflict          409  the id was already used with another body
-    |-- NotReady          503  a part is still starting, or a wait timed out
-    |   `-- Overloaded        503  too much work is waiting; the request was refused at once, and nothing was done
-    |       `-- TooManyRequests   429  one tenant has too much work waiting
-    |-- ConfigError       500  a setting is wrong; the process does not start
-    |-- StoreError        503  the database failed or is of another version
-    |-- QueueError        503  Redis cannot be reached
-    |-- SnapshotError     500  a snapshot is damaged, or belongs to another policy
-    |-- ArmFailed         500  an arm, a retriever or a generator failed
-    `-- PolicyFault       500  a policy broke its contract; the fallback arm is used
-
-The docstring of a class is its default message. `code` is stable, so clients may branch on it. `field` names the wrong
-input. `remedy` is what the user can do.
+The docstring of a class is its default message. `code` is stable, so clients may branch on it. `status` is the HTTP
+status. `field` names the wrong input. `remedy` is what the user can do.
 """
 
 import importlib

@@ -303,7 +303,8 @@ class ArmTotals:
     judged_spread: float = 0.0
 
     def __add__(self, other: "ArmTotals") -> "ArmTotals":
-        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name not in _TIMES}
+        others = ("latency", "fastest", "slowest")
+        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name not in others}
         ranges = [totals.latency_range for totals in (self, other) if totals.latency_range is not None]
         return ArmTotals(
             **sums,
@@ -343,9 +344,6 @@ class ArmTotals:
             below += count
             lower = edge
         return largest
-
-
-_TIMES: Final = ("latency", "fastest", "slowest")
 
 
 def sum_of(parts: Iterable[ArmTotals]) -> ArmTotals:

@@ -37,10 +37,12 @@ _KINDS: Final[Mapping[int, FailureKind]] = {
     **dict.fromkeys((408, 504), "timeout"),
     429: "limited",
 }
-#: names of httpx's errors about a connection that broke or could not be used
+#: names of errors of httpx and aiohttp about a connection that cannot be made
+_UNREACHABLE: Final = frozenset({"ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionTimeoutError"})
+#: names of errors of httpx and aiohttp about a connection that broke or could not be used
 _BROKEN: Final = frozenset(
     {"ReadError", "WriteError", "CloseError", "RemoteProtocolError", "LocalProtocolError", "ProxyError"}
-    | {"TooManyRedirects", "UnsupportedProtocol"}
+    | {"TooManyRedirects", "UnsupportedProtocol", "ClientError"}
 )
 _HIDDEN: Final = re.compile(r"<(script|style|head)\b.*?</\1\s*>", re.IGNORECASE | re.DOTALL)
 _TAG: Final = re.compile(r"<[^<>]*>?")
@@ -119,13 +121,13 @@ def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, 
 
 
 def failure_of_error(error: Exception) -> Failure:
-    """Convert an error of httpx, or of reading a reply, to a Failure."""
+    """Convert an error of httpx or aiohttp, or of reading a reply, to a Failure."""
     status = getattr(error, "status_code", None)
     if status is not None and 400 <= status < 600:
         headers = getattr(getattr(error, "response", None), "headers", None)
         return failure_of_status(status, headers=headers, body=getattr(error, "body", None))
-    names = {type(error).__name__, type(error.__cause__).__name__}
-    if names & {"ConnectError", "ConnectTimeout"}:
+    names = {base.__name__ for cause in (error, error.__cause__) for base in type(cause).__mro__}
+    if names & _UNREACHABLE:
         return Failure(kind="unreachable")
     if any(name.endswith(("Timeout", "TimeoutError")) for name in names):
         return Failure(kind="timeout")

@@ -63,7 +63,7 @@ _LATE_USAGE_S: Final = 2.0
 
 
 class OpenAiGenerator(Generator):
-    """Calls a model behind a URL with the openai package.
+    """Calls a model behind a URL.
 
     The answer is streamed: at the deadline the text so far is returned, and a cancelled call closes its connection. A
     call is repeated after a pause (Retry-After, up to a minute) if the connection failed, or if the status is 408, 409,
@@ -122,7 +122,7 @@ class OpenAiGenerator(Generator):
         self._closed = True
         server, self._server = self._server, None
         if server is not None:
-            await server.http.aclose()
+            await server.close()
 
     async def _ask(self, reply: "PartialReply", *, feed: TextFeed) -> bool:
         """Read the reply. Returns whether the deadline ended it. Failures after the end of the answer are ignored."""
@@ -179,12 +179,15 @@ class OpenAiGenerator(Generator):
             await asyncio.sleep(pause)
 
     def _connected(self) -> ModelServer:
-        import openai
-
         if self._server is None:
             options = self._options
-            timeout = openai.Timeout(options.read_s, connect=min(_CONNECT_S, options.read_s))
-            self._server = connect(base_url=options.base_url, key=self._key, headers=options.headers, timeout=timeout)
+            self._server = connect(
+                base_url=options.base_url,
+                key=self._key,
+                headers=options.headers,
+                connect_s=min(_CONNECT_S, options.read_s),
+                read_s=options.read_s,
+            )
         return self._server
 
     def _pause(self, error: Exception, *, reply: "PartialReply", silence: asyncio.Timeout) -> float | None:

@@ -2,7 +2,9 @@
 
 import email.utils
 import time
+from types import SimpleNamespace
 
+import aiohttp
 import httpx
 import pytest
 
@@ -70,10 +72,14 @@ def test_the_kind_of_an_error():
     """Refused and broken connections, silence and invalid replies are distinguished, also as the cause of an error."""
     wrapped = RuntimeError("wrapped")
     wrapped.__cause__ = httpx.ConnectTimeout("slow")
+    refused = aiohttp.ClientConnectorError(SimpleNamespace(host="h", port=1, ssl=True), OSError("refused"))
     kinds = {
-        "unreachable": [httpx.ConnectError("refused"), wrapped],
-        "broken": [httpx.ReadError("reset"), httpx.RemoteProtocolError("cut")],
-        "timeout": [httpx.ReadTimeout("silent"), TimeoutError()],
+        "unreachable": [httpx.ConnectError("refused"), wrapped, refused, aiohttp.ConnectionTimeoutError()],
+        "broken": [
+            *(httpx.ReadError("reset"), httpx.RemoteProtocolError("cut")),
+            *(aiohttp.ServerDisconnectedError(), aiohttp.ClientPayloadError("cut"), aiohttp.InvalidURL("x")),
+        ],
+        "timeout": [httpx.ReadTimeout("silent"), TimeoutError(), aiohttp.SocketTimeoutError()],
         "unreadable": [ValueError("no JSON"), KeyError("choices")],
     }
     for kind, errors in kinds.items():

@@ -1,0 +1,100 @@
+"""Connections to OpenAI-compatible servers: what arrives before a break, encodings, redirects and credentials."""
+
+import asyncio
+import gzip
+import json
+from contextlib import aclosing, asynccontextmanager
+
+import aiohttp
+import pytest
+
+from ragbandit.shared.openai_client import connect, reply_values
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+
+
+def event(text):
+    return b"data: " + json.dumps({"choices": [{"delta": {"content": text}}]}).encode() + b"\n\n"
+
+
+@asynccontextmanager
+async def connected(*replies, prefix=""):
+    """Returns a ModelServer and the heads of its requests. replies: parts of raw replies; a number is a pause."""
+    heads, left = [], list(replies)
+
+    async def answer(reader, writer):
+        while left:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
+            heads.append(head)
+            for part in left.pop(0):
+                if isinstance(part, bytes):
+                    writer.write(part)
+                    await writer.drain()
+                else:
+                    await asyncio.sleep(part)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://{prefix}127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    model = connect(base_url=url, key="k", headers={}, read_s=20.0)
+    try:
+        yield model, heads
+    finally:
+        await model.close()
+        server.close()
+
+
+async def values_of(model, *, pause_s=0.0, values=None):
+    values = [] if values is None else values
+    async with aclosing(reply_values(model, {"model": "m"})) as reply:
+        async for value in reply:
+            values.append(value if isinstance(value, str) else value["choices"][0]["delta"]["content"])
+            await asyncio.sleep(pause_s)
+    return values
+
+
+@pytest.mark.timeout(30)
+def test_what_arrives_before_a_break_is_read_by_a_slow_reader():
+    """A connection breaks while the reader is busy: all pieces are read before the error is raised."""
+
+    async def run():
+        parts = [HEAD + b"Content-Length: 5000\r\n\r\n" + event("a"), 0.1, event("b") + event("c")]
+        async with connected(parts) as (model, _):
+            values = []
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await values_of(model, pause_s=0.5, values=values)
+            assert values == ["a", "b", "c"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.timeout(30)
+def test_a_compressed_reply_and_a_redirect_are_read():
+    """A reply in gzip is decoded, and a redirect is followed with the body of the request."""
+
+    async def run():
+        packed = gzip.compress(event("a") + b"data: [DONE]\n\n")
+        whole = HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed
+        moved = b"HTTP/1.1 307 Moved\r\nLocation: /v2/chat/completions\r\nContent-Length: 0\r\n\r\n"
+        async with connected([moved], [whole]) as (model, heads):
+            assert await values_of(model) == ["a", "[DONE]"]
+            assert [head.split()[1] for head in heads] == ["/v1/chat/completions", "/v2/chat/completions"]
+            assert "authorization: bearer k" in heads[0]
+
+    asyncio.run(run())
+
+
+@pytest.mark.timeout(30)
+def test_a_connection_is_used_again_and_credentials_of_the_address_replace_the_key():
+    """Two requests share a connection, and send user and password of the address as Basic authentication."""
+
+    async def run():
+        body = event("a") + b"data: [DONE]\n\n"
+        whole = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        async with connected([whole], [whole], prefix="me:word@") as (model, heads):
+            assert [await values_of(model), await values_of(model)] == [["a", "[DONE]"]] * 2
+            assert len(heads) == 2
+            assert "authorization: basic bwu6d29yza==" in heads[1]  # in lower case
+
+    asyncio.run(run())

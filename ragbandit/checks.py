@@ -1,8 +1,7 @@
 """Ready-made checks for the setting `reward.check`: functions of an answer, its question and its sources.
 
-A check returns a quality from 0 to 1, a bool, or None if it cannot judge the answer. `sources` are mappings with id,
-title, text and url. Further arguments come from `reward.check_params`. You can write your own checks in the same way;
-see docs/feedback.md.
+A check returns a quality from 0 to 1, a bool, or None if it cannot judge the answer. Each source has id, title, text
+and url. Further arguments come from `reward.check_params`. See docs/feedback.md for checks of your own.
 """
 
 import json
@@ -15,7 +14,6 @@ from typing import Any, Final
 
 _FENCE: Final = re.compile(r"```[^\n`]*\n(.*?)\n?```", re.DOTALL)
 _CITATION: Final = re.compile(r"\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
-#: number of consecutive words that count as a quotation
 _QUOTED_WORDS: Final = 8
 
 
@@ -33,7 +31,7 @@ def json_parses(*, answer: str, question: str, sources: Sequence[Mapping[str, An
 def cites_source(*, answer: str, question: str, sources: Sequence[Mapping[str, Any]]) -> bool | None:
     """Whether the answer cites a source: as [1], by its url, or by eight consecutive words of its text.
 
-    False if it cites a number that no source has, such as [9] of five sources. None if there are no sources.
+    False if a cited number is out of range, such as [9] with five sources. None if there are no sources.
     """
     del question
     if not sources:
@@ -51,10 +49,9 @@ def cites_source(*, answer: str, question: str, sources: Sequence[Mapping[str, A
 def tests_pass(*, answer: str, question: str, sources: Sequence[Mapping[str, Any]], command: Sequence[str]) -> bool:
     """Whether `command` accepts the code of the answer: True for exit status 0, False for 1.
 
-    The code is the first code fence of the answer, or the whole answer if it has none. The command gets it on standard
-    input. It runs without a shell, in an empty folder, with PATH as its only environment variable. The command itself
-    must run the code safely, for example in a container without a network. Raises RuntimeError for any other exit
-    status.
+    The code is the first code fence of the answer, or the whole answer if it has none. The command reads the code from
+    standard input. The command runs without a shell, in an empty folder, with PATH as its only environment variable. It
+    must isolate the code itself, for example in a container without a network. Raises RuntimeError for other statuses.
     """
     del question, sources
     fenced = _FENCE.search(answer)

@@ -1,10 +1,4 @@
-"""Arms that are the caller's functions: the client chooses one, runs it and reports its outcome.
-
-arms = client.arms({"fast": ask_fast, "deep": ask_deep})
-run = arms("Who wrote Dracula?")
-run.value, run.arm, run.decision_id
-client.feedback(run.decision_id, rating=True)
-"""
+"""Runs of arms that are functions of the caller (`Client.arms`), and decisions while the service cannot be reached."""
 
 import asyncio
 import inspect
@@ -29,12 +23,12 @@ _Result = TypeVar("_Result", covariant=True)
 #: converts the return value of an arm to fields of its outcome: answer, steps, cost, status, stop_reason
 Report = Callable[[Any], Mapping[str, object]]
 
-#: most characters of a reported error
-_ERROR: Final = 300
+#: longest error message in a reported outcome, characters
+_MAX_ERROR: Final = 300
 
 
 class RoutedArms(Protocol[_Result]):
-    """The callable that `client.arms` returns: it chooses an arm for a question, runs it and reports the outcome."""
+    """The callable that `client.arms` returns. It routes a question, runs the chosen arm and reports the outcome."""
 
     def __call__(self, question: str, **more: Unpack[AskOptions]) -> _Result:
         """Returns an ArmRun (AsyncClient: an awaitable of one). more: options of `route`."""
@@ -42,25 +36,22 @@ class RoutedArms(Protocol[_Result]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmRun(Generic[_Value]):
-    """Result of a run of the chosen arm."""
+    """A run of the chosen arm, with the return value of its function."""
 
-    #: return value of the function
     value: _Value
     arm: str
-    #: id for feedback
     decision_id: str
-    #: whether the service could not be reached; the default arm ran, and nothing is learned
+    #: True if the service could not be reached. The default arm ran, and nothing is learned
     degraded: bool
     #: whether the outcome is stored; False if sending failed (which is logged), or if the decision is degraded
     reported: bool
-    #: duration of the function
     seconds: float
 
 
 def checked_functions(
     functions: Mapping[str, Callable[[str], _Value]], *, default_arm: str | None, waits: bool
 ) -> dict[str, Callable[[str], _Value]]:
-    """Check the functions of the arms. waits: whether a synchronous client calls them. Raises InvalidInput."""
+    """Copy the functions. Raises InvalidInput if one cannot be used. waits: whether `async def` is refused."""
     if not isinstance(functions, Mapping) or not functions:
         remedy = 'pass a function for each arm: {"fast": ask_fast, "deep": ask_deep}'
         raise InvalidInput("no arm was passed", field="arms", remedy=remedy)
@@ -90,27 +81,15 @@ def with_configuration(error: InvalidInput, *, arms: Sequence[str]) -> InvalidIn
 def outcome_body(
     *, seconds: float, error: BaseException | None = None, fields: Mapping[str, object]
 ) -> dict[str, object]:
-    """Fields of an outcome. Steps of a failed run default to 0; an answer must report its steps if they are priced.
-
-    seconds: duration of the run
-    error: exception of the run; None if it succeeded
-    fields: fields reported by the function
-    """
+    """Fields of POST /v1/outcomes for a run. `fields` take precedence; a failed run has 0 steps by default."""
     cost = {"seconds_total": seconds, **cast(Mapping[str, float], fields.get("cost") or {})}
     failed = {} if error is None else {"status": "failed", "error": _error_text(error), "stop_reason": "error"}
     return {**({"steps": 0} if failed else {}), **failed, **fields, "cost": cost}
 
 
-def refusal(error: RagBanditError) -> str:
-    """Message about an outcome that was refused, with a hint if its cost is missing."""
-    if getattr(error, "field", None) not in ("steps", "cost"):
-        return str(error)
-    return f"{error}; or return the cost of a run from `outcome_of`"
-
-
 def _error_text(error: BaseException) -> str:
-    text = without_secrets(str(error))  # before the cut: half a secret may not look like one
-    text = text if len(text) <= _ERROR else f"{text[:_ERROR]}..."
+    text = without_secrets(str(error))  # before the text is cut, since half a secret is not recognized
+    text = text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -123,12 +102,9 @@ def function_of(arm: str, functions: Mapping[str, Callable[..., _Value]]) -> Cal
 
 
 class ReportedRun:
-    """A block (`with` or `async with`) that runs an arm and reports the outcome at its end.
+    """A block (`with` or `async with`) that runs an arm. Its end reports the outcome: failed after an Exception.
 
-    An exception in the block is reported as a failed outcome.
-
-    client: the client that reports
-    decision_id: id of the decision; nothing is reported if it is None
+    decision_id: if it is None, nothing is reported
     outcome_of: converts `value`, which the block sets, to fields of the outcome
     """
 
@@ -154,7 +130,7 @@ class ReportedRun:
             await asyncio.to_thread(self._report, error)
 
     def _leave(self, error: BaseException | None) -> bool:
-        """Whether there is an outcome to report."""
+        """End the block. Returns whether there is an outcome to report."""
         return self.decision_id is not None and (error is None or isinstance(error, Exception))
 
     def _report(self, error: BaseException | None) -> None:
@@ -168,49 +144,45 @@ class ReportedRun:
 
 log = logging.getLogger("ragbandit.client")
 
-#: prefix of decision ids made while the service could not be reached
+#: prefix of the ids of decisions that a client made while the service could not be reached
 _DEGRADED: Final = "degraded-"
-#: most ids of callers that are remembered as degraded, so that nothing is reported for them
-_REMEMBERED: Final = 10_000
+#: most remembered ids that callers chose for degraded decisions
+_MOST_OWN_IDS: Final = 10_000
 
 
 def is_degraded(decision_id: str) -> bool:
-    """Whether a client made this id while the service could not be reached; the service does not know it."""
+    """Whether a client generated this id while the service could not be reached. The service does not know the id."""
     return isinstance(decision_id, str) and decision_id.startswith(_DEGRADED)
 
 
 class Fallback:
-    """Behaviour of a client while its service cannot be reached. Thread-safe.
-
-    default_arm: arm that `route` returns then; None: `route` raises an error
-    """
+    """Makes decisions with `default_arm` while the service cannot be reached. If None, errors are raised."""
 
     def __init__(self, default_arm: str | None) -> None:
         if default_arm is not None and (not isinstance(default_arm, str) or not default_arm):
             message = f'"default_arm" must be the name of an arm, not {default_arm!r:.80}'
             raise InvalidInput(message, field="default_arm", remedy="name an arm of the service")
         self.default_arm = default_arm
-        #: number of decisions made without the service
         self.count = 0
         self._is_away = False
         self._own_ids: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
     def decided(self, decision_id: str) -> None:
-        """Call after the service made a decision."""
+        """Record that the service made this decision."""
         with self._lock:
             self._is_away = False
             self._own_ids.pop(decision_id, None)
 
     def reply(self, arm: str, *, decision_id: str, is_own: bool, error: RagBanditError) -> ClientRouteReply:
-        """Make a decision without the service. is_own: whether the caller chose the id. error: the service's error."""
+        """Make a decision without the service. is_own: whether the caller chose the id. error: why it was needed."""
         with self._lock:
             self.count += 1
             was_away = self._is_away
             self._is_away = True
-            if is_own:  # the service may have made a decision with another arm under this id
+            if is_own:  # the service may have stored a decision with this id and another arm
                 self._own_ids[decision_id] = None
-                while len(self._own_ids) > _REMEMBERED:
+                while len(self._own_ids) > _MOST_OWN_IDS:
                     self._own_ids.popitem(last=False)
         if not was_away:  # log once per outage
             log.warning("routing by default_arm %r, nothing is learned: %s", arm, error)
@@ -236,7 +208,7 @@ class Fallback:
             return isinstance(decision_id, str) and (is_degraded(decision_id) or decision_id in self._own_ids)
 
     def may_replace(self, error: RagBanditError, *, arm: str, arms: object) -> bool:
-        """Whether `arm` may be used after this error: the service failed or refused the arms, and `arm` is allowed."""
-        refused_arms = error.status == 403 and error.field == "arms"  # because of a budget or the key's scope
+        """Whether `arm` may be used after this error: the service failed or refused the arms, and `arms` has `arm`."""
+        refused_arms = error.status == 403 and error.field == "arms"  # by a budget or the key's scope
         away = error.status >= 500 or error.status == 429
         return (away or refused_arms) and (not isinstance(arms, list | tuple) or arm in arms)

@@ -18,7 +18,6 @@ from ragbandit.client.arms import (
     checked_functions,
     function_of,
     outcome_body,
-    refusal,
     with_configuration,
 )
 from ragbandit.client.exchange import Call, Connection, ReceivedReply
@@ -38,14 +37,14 @@ class AsyncClient:
     Methods raise the error that the service reports, NotReady if no service replies, and InvalidInput for arguments
     that cannot be used. Every attempt of a call sends the same id, so nothing is done twice.
 
-    url: address of the service; None: $RAGBANDIT_URL, else http://127.0.0.1:8100
+    url: None: $RAGBANDIT_URL, else http://127.0.0.1:8100
     api_key: None: $RAGBANDIT_API_KEY
-    timeout_s: time limit of a call, retries included
-    connect_timeout_s: longest wait for a connection
+    timeout_s: time limit of a call, retries and waits included
+    connect_timeout_s: longest wait for a free connection, and longest wait for the service to accept a new one
     read_timeout_s: longest silence within a call; None: timeout_s
-    retries: most attempts after the first, made if the connection breaks, or after a 429 or 503 with Retry-After
-    retry_after_most_s: longest Retry-After that the client waits for
-    connections: most connections at the same time
+    retries: most attempts after the first. A call is repeated if the connection breaks, or after a 429 or 503 with
+        Retry-After, unless that is longer than retry_after_most_s
+    connections: most simultaneous connections; further calls wait
     default_arm: the arm that `route` returns if the service cannot be reached, or does not reply within
         route_timeout_s. Such a reply has `degraded: true`, its outcome and feedback are not sent, and nothing is
         learned from it. None: `route` raises the error
@@ -101,7 +100,7 @@ class AsyncClient:
         wait_s: float | None = None,
         **more: Unpack[exchange.Options],
     ) -> replies.AnswerReply | replies.PendingReply:
-        """POST /v1/answer, with the options of `route`. The status is "pending" if it takes longer than wait_s."""
+        """POST /v1/answer, with the options of `route`. The status is "pending" if the arm needs more than wait_s."""
         timeout_s = self._connection.timeout_s
         call = exchange.answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
         return cast(replies.AnswerReply | replies.PendingReply, await self._object(call))
@@ -116,9 +115,9 @@ class AsyncClient:
     ) -> AsyncIterator[StreamEvent]:
         """POST /v1/answer?stream=true. Yields events while the arm writes; the last one is `outcome`.
 
-        The question is sent when the first event is requested. timeout_s limits the silence between events. Leaving
-        the loop early closes the stream, which cancels the answer. Raises the error that the service reports, also
-        during the answer, and NotReady if the stream breaks off.
+        The request is sent when the first event is requested. timeout_s limits the silence between events. Leaving the
+        loop early closes the stream and cancels the answer. Also raises errors that the service reports during the
+        answer, and NotReady if the stream breaks off.
         """
         timeout_s = self._connection.timeout_s
         call = exchange.answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
@@ -140,7 +139,7 @@ class AsyncClient:
         return await self._outcome(decision_id, body)
 
     async def feedback(self, decision_id: str, **body: Unpack[exchange.Judgement]) -> replies.ClientFeedbackReply:
-        """POST /v1/feedback with one of label, rating, reward, event; and rater, source, feedback_id if known."""
+        """POST /v1/feedback with label, rating, reward or event. Optional: rater, source, feedback_id."""
         feedback_id = body.get("feedback_id")
         if feedback_id is None:
             feedback_id = exchange.new_id()
@@ -152,10 +151,7 @@ class AsyncClient:
     async def feedback_batch(
         self, items: Sequence[Mapping[str, object]]
     ) -> list[replies.ReceiptReply | replies.ErrorReply]:
-        """POST /v1/feedback/batch. Returns a receipt or {"error": ...} per item.
-
-        Feedback on degraded decisions is not sent.
-        """
+        """POST /v1/feedback/batch, except for degraded decisions. Returns a receipt or {"error": ...} per item."""
         judgements = exchange.item_list(items, path="/v1/feedback", key="feedback_id")
         sent = [item for item in judgements if not self._fallback.has(item.get("decision_id"))]
         receipts = iter(())
@@ -182,9 +178,9 @@ class AsyncClient:
         A function that is not `async def` runs in a thread, since it may block.
 
         functions: arm -> function of the question; the service must have these arms with `run_by: caller`
-        outcome_of: converts the return value of a function to fields of /v1/outcomes (answer, steps, cost); None: a
-            returned text is the answer. Seconds are measured. If `reward.cost` prices another term, `outcome_of` must
-            return it, or the service refuses the outcome
+        outcome_of: converts the return value of a function to fields of /v1/outcomes (answer, steps, cost). Seconds are
+            measured. The service refuses the outcome if another cost term that `reward.cost` prices is missing. None: a
+            returned text is the answer
         default_arm: replaces the client's default arm
         """
         checked = checked_functions(functions, default_arm=default_arm, waits=self._transport.WAITS)
@@ -220,17 +216,16 @@ class AsyncClient:
         error: BaseException | None = None,
         **fields: Unpack[exchange.ReportFields],
     ) -> bool:
-        """POST /v1/outcomes for a run of your own. Returns whether the outcome is stored. Errors are only logged.
+        """POST /v1/outcomes for a run of your own that took `seconds`, and failed if there is an `error`.
 
-        seconds: duration of the run
-        error: exception of the run; None if it succeeded
-        fields: fields of `outcome`
+        Returns whether the outcome is stored. Errors of the request are only logged.
         """
         try:
             reply = await self._outcome(decision_id, outcome_body(seconds=seconds, error=error, fields=fields))
         except RagBanditError as fault:
-            message = "the outcome of decision %s is not stored, and nothing is learned from it: %s"
-            log.error(message, decision_id, refusal(fault))
+            message = "the outcome of decision %s is not stored, and nothing is learned from it: %s%s"
+            hint = "; or return the cost of a run from `outcome_of`" if fault.field in ("steps", "cost") else ""
+            log.error(message, decision_id, fault, hint)
             return False
         return not reply.get("degraded", False)
 
@@ -240,11 +235,11 @@ class AsyncClient:
         return cast(replies.RecordReply, await self._object(call))
 
     async def label_queue(self, n: int = 20) -> replies.LabelQueueReply:
-        """GET /v1/label-queue: the answers whose labels would teach most, at most n (1 to 100)."""
+        """GET /v1/label-queue: at most `n` (1 to 100) answers whose labels would teach the policy most."""
         return cast(replies.LabelQueueReply, await self._object(Call(method="GET", path=f"/v1/label-queue?n={int(n)}")))
 
     async def cancel(self, decision_id: str) -> replies.CancellationReply:
-        """POST /v1/decisions/{id}/cancel. The status is "pending" until the worker has stopped."""
+        """POST /v1/decisions/{id}/cancel. The status is "pending" until the worker has stopped the arm."""
         call = exchange.post(f"/v1/decisions/{exchange.quoted(decision_id)}/cancel", {})
         return cast(replies.CancellationReply, await self._object(call))
 
@@ -253,7 +248,7 @@ class AsyncClient:
         return cast(StatusReply, await self._object(Call(method="GET", path="/v1/status")))
 
     async def ready(self) -> bool:
-        """Whether /ready replies 200; False if no service answers."""
+        """Whether GET /ready replies 200; False if the service cannot be reached."""
         try:
             reply = await self._transport.opened().get("/ready", timeout=self._connection.timeout_s)
             return reply.status_code == 200
@@ -271,7 +266,7 @@ class AsyncClient:
         return self._fallback.count
 
     async def aclose(self) -> None:
-        """Close the connections (of this event loop); later calls raise InvalidInput."""
+        """Close the connections (of this event loop). Later calls raise InvalidInput."""
         await self._transport.aclose()
 
     async def __aenter__(self) -> "AsyncClient":
@@ -322,7 +317,7 @@ class AsyncClient:
         return exchange.object_of(await self._exchange(call), path=call.path)
 
     async def _exchange(self, call: Call) -> Any:
-        """The reply to a call, or the open response of a stream. Raises the service's error, or NotReady."""
+        """Send a call, with retries. Returns a ReceivedReply, or the open httpx.Response if `call.stream` is set."""
         limits = self._connection
         attempts = 0
         ends = time.monotonic() + (limits.timeout_s if call.limit_s is None else call.limit_s)
@@ -345,7 +340,7 @@ class AsyncClient:
             await self._transport.sleep(pause)
 
     async def _received(self, call: Call, *, ends: float) -> ReceivedReply:
-        """The reply to one attempt, complete or, for a stream, still open. Raises httpx.RequestError."""
+        """Send a call once, without a retry. Raises httpx.RequestError."""
         http = self._transport.opened()
         request = exchange.request_of(call, http=http, ends=ends, connection=self._connection)
         response = await http.send(request, stream=True)

@@ -1,4 +1,4 @@
-"""Requests, replies and retries of both clients, without input and output."""
+"""Builds requests and reads replies for both clients. The clients themselves send and wait."""
 
 import json
 import os
@@ -12,47 +12,27 @@ import httpx
 
 from ragbandit.client.replies.decisions import ClientFeedbackReply
 from ragbandit.shared import errors
-from ragbandit.shared.errors import (
-    Conflict,
-    Forbidden,
-    InvalidInput,
-    NotFound,
-    NotReady,
-    Overloaded,
-    RagBanditError,
-    TooManyRequests,
-    Unauthorized,
-)
+from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded, RagBanditError
 from ragbandit.shared.outbound import pause_before_retry, retry_after_s
 from ragbandit.shared.plain_values import for_json
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import OutcomeStatus
 
-#: default address of a service
 DEFAULT_URL: Final = "http://127.0.0.1:8100"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Connection:
-    """Address, key and limits of a client. Raises InvalidInput, which names the field."""
+    """Address, key and limits of a client, see `AsyncClient`. Raises InvalidInput, which names the field."""
 
-    #: None: $RAGBANDIT_URL, else DEFAULT_URL
     url: str | None
-    #: None: $RAGBANDIT_API_KEY; hidden in the representation
     api_key: str | None = field(repr=False)
-    #: time limit of a call, retries and waits included, seconds
     timeout_s: float
-    #: longest wait for a connection of the pool, and for the service to accept it, seconds
     connect_timeout_s: float
-    #: longest time without a byte from the service, seconds; None: the time limit of the call
     read_timeout_s: float | None
-    #: most attempts after the first
     retries: int
-    #: longest Retry-After that the client waits for, seconds; with a longer one the call raises the service's error
     retry_after_most_s: float
-    #: most connections; further calls wait
     connections: int
-    #: time limit of `route` if there is a default arm, seconds
     route_timeout_s: float
 
     def __post_init__(self) -> None:
@@ -68,7 +48,7 @@ class Connection:
 
     @property
     def shown_url(self) -> str:
-        """The URL without its password."""
+        """The URL without secrets."""
         return without_secrets(self.url or "")
 
     def pool(self) -> dict[str, Any]:
@@ -78,12 +58,11 @@ class Connection:
         return {"base_url": self.url, "headers": headers, "limits": limits, "follow_redirects": False}
 
 
-#: largest limit, in seconds or as a count
+#: largest value of a limit, in seconds or as a count
 _MOST: Final = 1_000_000
 
 
 def _check_limit(value: Any, *, field: str, may_be_zero: bool = True) -> None:
-    """Raises InvalidInput unless the value is a number up to _MOST (a whole number for counts)."""
     kinds = int if field in ("connections", "retries") else int | float
     is_number = isinstance(value, kinds) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= _MOST or (value == 0 and not may_be_zero):
@@ -112,55 +91,57 @@ def _checked_key(key: str) -> str:
     return key
 
 
-#: most bytes of a reply
+#: largest reply, bytes
 MAX_REPLY: Final = 64 << 20
 _BY_CODE: Final[Mapping[str, type[RagBanditError]]] = {
     kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RagBanditError)
 }
-#: status -> error, for replies without an error code: a proxy sent them, not the service
+#: status -> error, for replies of a proxy, which contain no error code
 _BY_STATUS: Final[Mapping[int, type[RagBanditError]]] = {
-    **{kind.status: kind for kind in (Unauthorized, Forbidden, NotFound, Conflict, TooManyRequests)},
+    401: errors.Unauthorized,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    429: errors.TooManyRequests,
     **dict.fromkeys((400, 413, 422), InvalidInput),
     **dict.fromkeys((502, 503, 504), NotReady),
 }
-#: remedies of errors that come without one
+#: remedies for replies that contain none
 _REMEDIES: Final[Mapping[type[RagBanditError], str]] = {
-    Unauthorized: "pass api_key=, or set RAGBANDIT_API_KEY; `ragbandit keys create` makes one",
-    Forbidden: "use a key whose role may do this",
+    errors.Unauthorized: "pass api_key=, or set RAGBANDIT_API_KEY; `ragbandit keys create` makes one",
+    errors.Forbidden: "use a key whose role may do this",
 }
-#: pauses between attempts, seconds
 _BACK_OFF: Final = {"base_s": 0.1, "longest_s": 2.0}
-#: errors after which the request is sent again; its id makes that safe
+#: errors after which a request is repeated
 _BROKEN: Final = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """A request to the service. It only reads, or contains an id, so it may be sent again."""
+    """A request to the service. It may be repeated, since it only reads, or contains an id."""
 
     method: str
     path: str
     params: Mapping[str, float | str] | None = None
     body: bytes | None = None
-    #: time limit, seconds; None: the connection's limit
+    #: time limit; None: `Connection.timeout_s`
     limit_s: float | None = None
-    #: whether a successful reply is returned with its body unread
+    #: whether the body of a successful reply is left unread
     stream: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReceivedReply:
-    """A complete reply, or the beginning of a stream."""
+    """A complete reply, or the open reply of a stream in `opened`."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
-    #: the open reply of a stream; None if the reply is complete
     opened: httpx.Response | None = None
 
 
 def check_size(size: int, *, call: Call, ends: float) -> None:
-    """Raise an error if a reply is late or too large. size: bytes so far. ends: deadline in time.monotonic()."""
+    """Raise an error if a reply is late or too large. size: bytes so far. ends: deadline by time.monotonic()."""
     if time.monotonic() > ends:
         raise httpx.ReadTimeout("the reply was not complete in time")
     if size > MAX_REPLY:
@@ -168,7 +149,7 @@ def check_size(size: int, *, call: Call, ends: float) -> None:
 
 
 def encoded(body: object) -> bytes:
-    """Encode the body as JSON in UTF-8. Raises InvalidInput for values that JSON cannot represent."""
+    """Encode a body as JSON in UTF-8. Raises InvalidInput for values that JSON cannot represent."""
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=for_json).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -179,9 +160,9 @@ def encoded(body: object) -> bytes:
 def pause_after(failed: Exception | ReceivedReply, *, attempts: int, most_s: float = 0.0) -> float | None:
     """Seconds to wait before the next attempt; None if the call should not be repeated.
 
-    failed: the error, or the reply with an error status
+    failed: the error, or a reply with an error status
     attempts: number of attempts so far
-    most_s: longest Retry-After that the client waits for, seconds
+    most_s: longest Retry-After that the client accepts, seconds
     """
     if isinstance(failed, Exception):
         return pause_before_retry(attempts, **_BACK_OFF) if isinstance(failed, _BROKEN) else None
@@ -195,7 +176,7 @@ def pause_after(failed: Exception | ReceivedReply, *, attempts: int, most_s: flo
 
 
 def away(error: Exception, *, call: Call, connection: Connection) -> RagBanditError:
-    """The error to raise if the service cannot be reached, or did not answer in time."""
+    """Convert an error of httpx: the service cannot be reached, or did not answer in time."""
     where = f"{connection.shown_url}{call.path}"
     if isinstance(error, httpx.PoolTimeout):
         message = f"all {connection.connections} connections of this client are in use"
@@ -211,7 +192,7 @@ def away(error: Exception, *, call: Call, connection: Connection) -> RagBanditEr
 
 
 def refused(received: ReceivedReply, *, path: str) -> RagBanditError:
-    """The error in a reply of the service, or of a proxy before it."""
+    """The error in a reply of the service, or of a proxy in front of it."""
     after = received.headers.get("retry-after")
     try:
         body = json.loads(received.body)
@@ -220,10 +201,11 @@ def refused(received: ReceivedReply, *, path: str) -> RagBanditError:
     detail = body.get("error") if isinstance(body, dict) else None
     detail = detail if isinstance(detail, dict) else {}
     kind = _BY_CODE.get(str(detail.get("code", ""))) or _BY_STATUS.get(received.status, RagBanditError)
-    message, field, remedy = (_text(detail.get(name)) for name in ("message", "field", "remedy"))
+    texts = {name: str(value) for name, value in detail.items() if value is not None}
+    message = texts.get("message")
     if message is None:
         message = f"{path} did not reply with JSON (HTTP {received.status})" if body is None else f"{body!r:.300}"
-    error = kind(message, field=field, remedy=remedy or _REMEDIES.get(kind))
+    error = kind(message, field=texts.get("field"), remedy=texts.get("remedy") or _REMEDIES.get(kind))
     if isinstance(error, Overloaded) and after is not None and after.isdigit():
         error.retry_after_s = float(after)
     return error
@@ -232,7 +214,7 @@ def refused(received: ReceivedReply, *, path: str) -> RagBanditError:
 def request_of(
     call: Call, *, http: httpx.Client | httpx.AsyncClient, ends: float, connection: Connection
 ) -> httpx.Request:
-    """The request of one attempt, with timeouts that expire at `ends`, a time.monotonic()."""
+    """The request for one attempt. Its timeouts expire at `ends` by time.monotonic()."""
     remaining_s = max(ends - time.monotonic(), 0.001)
     read_s = remaining_s if connection.read_timeout_s is None else min(connection.read_timeout_s, remaining_s)
     connect_s = min(connection.connect_timeout_s, remaining_s)
@@ -258,10 +240,6 @@ def object_of(received: ReceivedReply, *, path: str) -> dict[str, Any]:
     return value
 
 
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
 class Options(TypedDict, total=False):
     """Optional fields of POST /v1/route; None is not sent."""
 
@@ -278,7 +256,7 @@ class Options(TypedDict, total=False):
 
 
 class AskOptions(Options, total=False):
-    """`Options`, and an id chosen by the caller."""
+    """`Options`, and a decision id chosen by the caller."""
 
     decision_id: str | None
 
@@ -300,7 +278,7 @@ class OutcomeFields(ReportFields, total=False):
 
 
 class Judgement(TypedDict, total=False):
-    """Fields of POST /v1/feedback: one of label, rating, reward, event and retract, with its details."""
+    """Fields of POST /v1/feedback: one of label, rating, reward, event or retract, with further fields about it."""
 
     label: str | Sequence[str] | None
     rating: bool | float | None
@@ -315,14 +293,16 @@ class Judgement(TypedDict, total=False):
 
 def new_id() -> str:
     """A new UUIDv7."""
-    import uuid_utils  # imported late, to keep `import ragbandit` fast
+    import uuid_utils  # imported here to keep the import of the client fast
 
     return str(uuid_utils.uuid7())
 
 
-def post(path: str, body: Mapping[str, object], *, limit_s: float | None = None) -> Call:
-    """A POST request of a JSON body; fields with None are left out."""
-    return Call(method="POST", path=path, body=encoded(_without_none(body)), limit_s=limit_s)
+def post(
+    path: str, body: Mapping[str, object], *, params: Mapping[str, float] | None = None, limit_s: float | None = None
+) -> Call:
+    """A POST request with a JSON body, without the fields that are None."""
+    return Call(method="POST", path=path, params=params, body=encoded(_without_none(body)), limit_s=limit_s)
 
 
 def answer_call(
@@ -332,17 +312,12 @@ def answer_call(
     if wait_s is not None:
         _check_limit(wait_s, field="wait_s")
     body = {"question": question, "decision_id": new_id() if decision_id is None else decision_id, **more}
-    return Call(
-        method="POST",
-        path="/v1/answer",
-        params=None if wait_s is None else {"wait_s": wait_s},
-        body=encoded(_without_none(body)),
-        limit_s=timeout_s + (wait_s or 0.0),
-    )
+    params = None if wait_s is None else {"wait_s": wait_s}
+    return post("/v1/answer", body, params=params, limit_s=timeout_s + (wait_s or 0.0))
 
 
 def item_list(items: Sequence[Mapping[str, object]], *, path: str, key: str) -> list[dict[str, object]]:
-    """Add a new id to every item of a batch that has none. path: endpoint of a single item. key: field of the id."""
+    """Add an id to every item of a batch that has none. path: endpoint for one item. key: name of the id field."""
     try:
         return [{key: new_id(), **_without_none(item)} for item in items]
     except (TypeError, ValueError, AttributeError) as error:
@@ -351,7 +326,7 @@ def item_list(items: Sequence[Mapping[str, object]], *, path: str, key: str) -> 
 
 
 def replies_of(reply: Mapping[str, Any], *, path: str, count: int) -> list[Any]:
-    """Entries of a batch reply, one per item."""
+    """The entries of a batch reply. Raises RagBanditError unless there are `count` entries."""
     entries = reply.get("items")
     if not isinstance(entries, list) or len(entries) != count:
         raise RagBanditError(f"{path} did not reply with one entry per item")

@@ -1,7 +1,4 @@
-"""Transports for threads and for asyncio: connections, pauses, and calls of the user's functions.
-
-Everything that differs between both clients is here; the rest of `Client` is generated from `AsyncClient`.
-"""
+"""The parts of `Client` and `AsyncClient` that differ; the rest of `Client` is generated from `AsyncClient`."""
 
 import asyncio
 import inspect
@@ -24,7 +21,7 @@ _Value = TypeVar("_Value")
 class SyncTransport:
     """Connections for threads. transport: replaces the network in tests (httpx)."""
 
-    #: whether functions of the user are called synchronously, so that they must not be `async def`
+    #: whether `async def` functions of the user are refused
     WAITS: Final = True
 
     def __init__(self, connection: Connection, *, transport: httpx.BaseTransport | None) -> None:
@@ -37,7 +34,7 @@ class SyncTransport:
         return self._http
 
     def until(self, ends: float) -> AbstractContextManager[object]:  # noqa: ARG002 - as of AsyncTransport
-        """A block without a time limit; `check_size` checks the time between reads."""
+        """A block without a time limit, since `check_size` checks the time after every read."""
         return nullcontext()
 
     def sleep(self, seconds: float) -> None:
@@ -45,9 +42,9 @@ class SyncTransport:
         time.sleep(seconds)
 
     def run(self, function: Callable[[str], _Value], question: str) -> _Value:
-        """Call a function of the user. Raises InvalidInput if it is async."""
+        """Call a function of the user. Raises InvalidInput if the function is async."""
         result = function(question)
-        if inspect.iscoroutine(result):  # a function that does not look async may return a coroutine
+        if inspect.iscoroutine(result):  # also possible for a function that is not `async def`
             result.close()
             message = "the arm is async, but Client calls functions synchronously"
             raise InvalidInput(message, field="arms", remedy="use AsyncClient")
@@ -67,7 +64,7 @@ class AsyncTransport:
         self._connection = connection
         self._transport = transport
         self._is_closed = False
-        #: event loop -> its HTTP client; a connection works only in the event loop that opened it
+        #: one client per event loop, since a connection works only in the loop that opened it
         self.pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
             weakref.WeakKeyDictionary()
         )
@@ -82,7 +79,7 @@ class AsyncTransport:
         return self.pools[loop]
 
     def until(self, ends: float) -> asyncio.Timeout:
-        """A block that raises TimeoutError at `ends`, a time.monotonic()."""
+        """A block that raises TimeoutError at `ends` by time.monotonic()."""
         return asyncio.timeout(max(ends - time.monotonic(), 0.001))
 
     async def sleep(self, seconds: float) -> None:
@@ -90,7 +87,7 @@ class AsyncTransport:
         await asyncio.sleep(seconds)
 
     async def run(self, function: Callable[[str], _Value | Awaitable[_Value]], question: str) -> _Value:
-        """Call a function of the user; in a thread if it is not `async def`, since it may block."""
+        """Call a function of the user. One that is not `async def` runs in a thread, since it may block."""
         if inspect.iscoroutinefunction(function):
             return cast(_Value, await function(question))
         result = await asyncio.to_thread(function, question)
@@ -108,7 +105,7 @@ def _closed() -> InvalidInput:
     return InvalidInput("this client is closed", field="client", remedy="open another one")
 
 
-#: most bytes of one event
+#: largest event, bytes
 MAX_EVENT: Final = 16 << 20
 
 
@@ -116,22 +113,22 @@ MAX_EVENT: Final = 16 << 20
 class StreamEvent:
     """One event of a streamed answer."""
 
-    #: "decision"; "status" (a note for the user in `data["text"]`); "text" (the next piece of the answer in
-    #: `data["text"]`); or "outcome", the last event
+    #: "decision", "status" (`data["text"]` is a note for the user), "text" (`data["text"]` is the next piece of the
+    #: answer), or "outcome", the last event
     event: str
-    #: fields of the event; an outcome has the fields that `answer` returns
+    #: the data of an outcome is what `answer` returns
     data: Mapping[str, Any]
 
 
 class EventReader:
-    """Splits the bytes of a stream into events; a chunk may end anywhere."""
+    """Splits the bytes of a stream into events."""
 
     def __init__(self) -> None:
         self._unread = bytearray()
         self._ended = False
 
     def read(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that this chunk completes. Raises the error of an `error` event."""
+        """The events that end in this chunk of bytes. Raises the error of an `error` event."""
         self._unread += chunk
         *complete, unread = bytes(self._unread).replace(b"\r\n", b"\n").split(b"\n\n")
         self._unread = bytearray(unread)
@@ -140,7 +137,7 @@ class EventReader:
         return [event for event in map(self._event, complete) if event is not None]
 
     def end(self) -> None:
-        """Call at the end of the stream. Raises NotReady if the outcome has not come."""
+        """Call at the end of the stream. Raises NotReady if it contained no outcome."""
         if not self._ended:
             remedy = "the answer may still come: ask decision(id), or send the same id again"
             raise NotReady("the stream of the answer broke off", remedy=remedy)
@@ -150,7 +147,7 @@ class EventReader:
         for line in text.split(b"\n"):
             key, _, value = line.partition(b":")
             fields[key] = value.removeprefix(b" ")
-        if b"data" not in fields:  # a comment; the service sends comments to keep the connection open
+        if b"data" not in fields:  # a comment, which keeps the connection open
             return None
         name = fields.get(b"event", b"message").decode("utf-8", "replace")
         try:

@@ -6,9 +6,8 @@
     pipeline.add_component("report", BanditReport())
     pipeline.connect("router.decision", "report.decision")
 
-The other branches do not run. The components read the address of the service and the API key from RAGBANDIT_URL and
-RAGBANDIT_API_KEY. To load a saved pipeline, allow the module: `allowed_modules=["ragbandit.integrations.haystack"]`.
-Needs the extra `haystack`.
+Only the chosen branch runs. RAGBANDIT_URL and RAGBANDIT_API_KEY set the address of the service and the API key.
+To load a saved pipeline, pass `allowed_modules=["ragbandit.integrations.haystack"]`. Needs the extra `haystack`.
 """
 
 import time
@@ -22,7 +21,7 @@ from ragbandit.client import Client
 
 
 class _ClientComponent:
-    """Base of both components. Haystack saves a pipeline by attributes named like the parameters of `__init__`."""
+    """Base of both components. Haystack saves each parameter of `__init__` from the attribute of the same name."""
 
     def __init__(self, *, url: str | None, default_arm: str | None) -> None:
         self.url = url
@@ -30,13 +29,11 @@ class _ClientComponent:
         self._client: Client | None = None
 
     def client(self) -> Client:
-        """The client; the first call makes it."""
         if self._client is None:
             self._client = Client(self.url, default_arm=self.default_arm)
         return self._client
 
     def close(self) -> None:
-        """Close the connections of the client."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -44,9 +41,9 @@ class _ClientComponent:
 
 @component
 class BanditRouter(_ClientComponent):
-    """Sends the query to the socket of the arm that the service chooses; `decision` goes to a BanditReport.
+    """Sends the query to the output socket of the arm that the service chooses. Connect `decision` to a BanditReport.
 
-    arms: names of the arms, and of the output sockets. url: None: RAGBANDIT_URL. default_arm: see `Client`.
+    arms: names of the arms and of their output sockets. For `url` and `default_arm` see `Client`.
     """
 
     def __init__(self, arms: Sequence[str], *, url: str | None = None, default_arm: str | None = None) -> None:
@@ -71,10 +68,7 @@ class BanditReport(_ClientComponent):
         component.set_output_types(self, answer=str, decision_id=str)
 
     def run(self, decision: dict[str, Any], replies: Variadic[Any]) -> dict[str, Any]:
-        """Report the first reply that has text. Returns its text and the decision's id for feedback.
-
-        replies: one per branch, each a text, a list or a ChatMessage
-        """
+        """Report the first text in the replies of the branches. Returns this answer and the id of the decision."""
         answer = next((text for text in map(_text, replies) if text is not None), None)
         seconds = time.perf_counter() - decision["began"]
         self.client().report(decision["id"], seconds=seconds, answer=answer)
@@ -82,7 +76,7 @@ class BanditReport(_ClientComponent):
 
 
 def _text(reply: Any) -> str | None:
-    """A text itself, the `text` of an object, or the first text in a list; None without any."""
+    """The text of a reply: a text, a ChatMessage or a list of these. None if it contains no text."""
     if isinstance(reply, list | tuple):
         return next((text for text in map(_text, reply) if text is not None), None)
     text = reply if isinstance(reply, str) else getattr(reply, "text", None)

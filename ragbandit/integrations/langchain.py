@@ -3,8 +3,8 @@
     answer = RoutedRunnable(client, runnables={"fast": fast_chain, "deep": deep_chain})
     answer.invoke("Who wrote Dracula?")
 
-The `run_id` of the chosen runnable is the id of the decision, so that traces and feedback on the run can be joined with
-the decision. Needs the extra `langchain`.
+The chosen runnable gets the id of the decision as its `run_id`, which joins traces of the run with the decision. Needs
+the extra `langchain`.
 """
 
 import asyncio
@@ -21,10 +21,7 @@ from ragbandit.client.replies.decisions import ClientRouteReply
 
 
 def question_of(value: Any) -> str:
-    """The question in a runnable's input: text, a message, the last item of a list, or a dict's `question` or `input`.
-
-    Raises KeyError or TypeError for other inputs; pass your own function for them.
-    """
+    """The question: a text, a message, the last item of a list, or the field `question` or `input` of a mapping."""
     if isinstance(value, Mapping):
         return question_of(value["question"] if "question" in value else value["input"])
     if isinstance(value, list | tuple) and value:
@@ -37,7 +34,7 @@ def question_of(value: Any) -> str:
 
 
 def outcome_of(value: Any) -> dict[str, object]:
-    """Fields of the outcome: text or a message is the answer, and the token counts of a message are its cost."""
+    """Fields of the outcome: the answer if the output is a text or a message, and the token counts of a message."""
     if isinstance(value, BaseMessage):
         usage = getattr(value, "usage_metadata", None) or {}
         tokens = {"prompt_tokens": usage.get("input_tokens", 0), "completion_tokens": usage.get("output_tokens", 0)}
@@ -46,15 +43,14 @@ def outcome_of(value: Any) -> dict[str, object]:
 
 
 class RoutedRunnable(Runnable[Any, Any]):
-    """A Runnable that lets the service choose among runnables, runs the chosen one and reports its outcome.
+    """Runs the runnable that the service chooses, and reports its outcome. An error is a failed outcome, and is raised.
 
-    `config["run_id"]` becomes the id of the decision if the caller sets it. If the runnable raises an error, a failed
-    outcome is reported and the error is raised again.
+    A caller can set the id of the decision with `config["run_id"]`.
 
     runnables: arm -> runnable
-    question_of: extracts the question from the input
+    question_of: extracts the question from the input; the default reads texts, messages, lists and mappings
     outcome_of: converts the output to fields of the outcome, see `Client.arms`
-    context_of: extracts facts for the choice from the input
+    context_of: extracts the context of the question from the input
     """
 
     def __init__(
@@ -81,7 +77,7 @@ class RoutedRunnable(Runnable[Any, Any]):
         return run.value
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:  # noqa: A002
-        """Run the chosen runnable. The request to the service runs in a thread."""
+        """Run the chosen runnable. Requests to the service run in a thread."""
         config = ensure_config(config)
         reply = await asyncio.to_thread(self._routed, input, config)
         async with ReportedRun(self.client, reply["decision_id"], outcome_of=self._outcome_of) as run:
@@ -100,7 +96,7 @@ class RoutedRunnable(Runnable[Any, Any]):
 
 
 def _config(config: RunnableConfig, reply: ClientRouteReply) -> RunnableConfig:
-    """The config of the chosen runnable, with the decision's id as run id."""
+    """Copy the config with the decision's id as `run_id`, and with decision and arm in the metadata and tags."""
     metadata = {"ragbandit_decision_id": reply["decision_id"], "ragbandit_arm": reply["arm"]}
     changed = {
         **config,

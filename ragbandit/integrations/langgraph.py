@@ -31,9 +31,7 @@ def choose(
 ) -> Callable[[State], "Command[Any]"]:
     """Make a node that goes to the arm that the service chooses, and sets `decision_id` and `arm`.
 
-    arms: names of the nodes to choose from
-    question_of: extracts the question from the state
-    context_of: extracts facts for the choice from the state
+    question_of, context_of: extract the question and its context from the state
     """
 
     def route(state: State) -> Command[Any]:
@@ -52,9 +50,8 @@ def reported(
     *,
     outcome_of: Callable[[Any], Mapping[str, object]] = lambda update: {"answer": update["answer"]},
 ) -> Node:
-    """Wrap a node so that it reports its outcome for the state's `decision_id`; an error is a failed outcome.
+    """Wrap a node so that it reports an outcome for the state's `decision_id`. An error is a failed outcome.
 
-    node: a function of the state, `async def` or not
     outcome_of: converts the node's return value to fields of the outcome, see `Client.arms`
     """
 

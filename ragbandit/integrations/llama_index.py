@@ -29,17 +29,14 @@ from ragbandit.shared.errors import InvalidInput, NotReady
 
 
 class BanditSelector(BaseSelector):
-    """A selector that lets the service choose a tool by its name. The `reason` of a selection is the decision's id.
-
-    Inside `with selector.reporting() as run` (or `async with`), the run of the chosen tool is timed and reported.
-    """
+    """A selector that lets the service choose a tool by its name. The `reason` of a selection is the decision's id."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.open: contextvars.ContextVar[Reporting | None] = contextvars.ContextVar("reporting", default=None)
 
     def reporting(self) -> "Reporting":
-        """A block that makes one choice and reports its outcome; an error in the block is a failed outcome."""
+        """A block (`with` or `async with`) for one choice: it measures and reports the run of the chosen tool."""
         return Reporting(self)
 
     def _select(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
@@ -68,7 +65,7 @@ class BanditSelector(BaseSelector):
 
 
 class Reporting(ReportedRun):
-    """One choice and its outcome. Set `response` to the engine's return value; its text is the answer."""
+    """The block of `BanditSelector.reporting`. Set `response` to the engine's return value: its text is the answer."""
 
     def __init__(self, selector: BanditSelector) -> None:
         super().__init__(selector.client, None)
@@ -92,9 +89,9 @@ class Reporting(ReportedRun):
 
 
 class ServiceQueryEngine(CustomQueryEngine):
-    """The service as a query engine: its workers answer. The metadata of a response contain decision_id and arm.
+    """The service as a query engine: its workers answer. The metadata of a response contains decision_id and arm.
 
-    wait_s: longest wait for an answer, seconds; a query raises NotReady if it takes longer, or if the answer failed
+    wait_s: longest wait for an answer, seconds. A query raises NotReady if the wait is over or the answer failed
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -105,7 +102,7 @@ class ServiceQueryEngine(CustomQueryEngine):
     more: dict[str, Any] = Field(default_factory=dict)
 
     def custom_query(self, query_str: str) -> Response:
-        """Ask the service."""
+        """Get an answer from the service."""
         reply = self.client.answer(query_str, wait_s=self.wait_s, **self.more)
         if reply["answer"] is None:
             message = f"decision {reply['decision_id']} has no answer: {reply.get('error') or reply['status']}"
@@ -119,7 +116,7 @@ class ServiceQueryEngine(CustomQueryEngine):
         return Response(response=reply["answer"], source_nodes=nodes, metadata=decision)
 
     async def acustom_query(self, query_str: str) -> Response:
-        """Ask the service in a thread."""
+        """Get an answer from the service; the request runs in a thread."""
         return await asyncio.to_thread(self.custom_query, query_str)
 
 

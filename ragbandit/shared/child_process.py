@@ -1,4 +1,4 @@
-"""Child processes of `ragbandit up`: restart with growing pauses, orderly shutdown, and end with the parent."""
+"""Child processes of `ragbandit up`: restarts with growing pauses, shutdown in steps, and identities of processes."""
 
 import ctypes
 import gc
@@ -23,31 +23,20 @@ from ragbandit.shared.steady_clock import OFFSET_VARIABLE, steady_clock
 
 log = logging.getLogger("ragbandit.up")
 
-#: variable in which children get the process id of `ragbandit up`; the name has no RAGBANDIT_ prefix, unlike settings
+#: environment variable with the process id of `ragbandit up`, for its children
 PARENT_VARIABLE = "_RAGBANDIT_PARENT"
-#: exit status of a child that would fail again if it were restarted (EX_CONFIG of sysexits.h)
+#: exit status of a child that must not be restarted, since it would fail again (EX_CONFIG of sysexits.h)
 LASTING = 78
-#: longest pause before a restart, seconds
-MAX_PAUSE_S = 5.0
-#: time that children get to finish their work at shutdown, seconds
+#: time for children to finish their work after the first SIGTERM
 DRAIN_S = 15.0
-#: time that children get after that to record cancelled work, seconds
-CUT_OFF_S = 5.0
-#: lifetime after which earlier deaths of a child are forgotten, seconds
+#: a child that lived longer than this is restarted without a pause
 STEADY_S = 30.0
-#: number of deaths in a row after which an error is logged
-DEATHS = 3
-#: bytes read at the end of a child's log
-TAIL_BYTES = 16_384
-#: most lines of the log, and characters per line, in a message
-SHOWN_LINES = 3
-SHOWN_CHARACTERS = 500
 
 
 class Child:
-    """A supervised process. Its output goes to `log_folder`/NAME.log."""
+    """A supervised process. Its output is appended to `log_folder`/NAME.log."""
 
-    #: called first in the new process
+    #: called in the new process before its program starts
     prepare: Callable[[], None] | None = None
 
     def __init__(
@@ -58,17 +47,17 @@ class Child:
         self.arguments = list(arguments)
         self.log_file = log_folder / f"{name}.log"
         self.restarts = 0
-        #: message about its last death; None if it has not died
+        #: message about the last death of the process; None if it has not died
         self.death: str | None = None
         self._deaths = 0
-        #: size of its log at its last start, bytes
-        self._logged = 0
+        #: size of the log at the last start of the process
+        self._logged_bytes = 0
         self._started = 0.0
         self._due = 0.0
         self.process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
-        """Command line of the process."""
+        """The command line."""
         return [sys.executable, "-m", "ragbandit", *self.arguments]
 
     def start(self) -> None:
@@ -76,26 +65,26 @@ class Child:
         inherited = {PARENT_VARIABLE: str(os.getpid()), OFFSET_VARIABLE: repr(steady_clock().offset)}
         environment = os.environ | self._environment | inherited
         with append_private(self.log_file) as output:
-            self._logged = output.tell()
+            self._logged_bytes = output.tell()
             self.process = subprocess.Popen(  # noqa: S603 - our own command
                 self.command(),
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,
                 env=environment,
-                start_new_session=True,  # Ctrl-C reaches only the parent, which ends the children in order
+                start_new_session=True,  # Ctrl-C reaches only the parent, which then ends the children
                 preexec_fn=self.prepare,
             )
         self._started = time.monotonic()
 
     def tend(self) -> None:
-        """Restart the process if it died and its pause is over. Raises NotReady if a restart would not help."""
+        """Restart the process if it is dead and the pause is over. Raises NotReady if a restart would not help."""
         if self.process is None or self.process.poll() is None:
             return
         now = time.monotonic()
         if self._due == 0.0:
             self._deaths = 1 if now - self._started > STEADY_S else self._deaths + 1
-            pause = 0.0 if self._deaths == 1 else min(MAX_PAUSE_S, 0.25 * 2**self._deaths)
+            pause = 0.0 if self._deaths == 1 else min(5.0, 0.25 * 2**self._deaths)
             self._due = now + pause
             self._log_death(self.process.returncode)
             if self.process.returncode == LASTING:
@@ -110,22 +99,22 @@ class Child:
         facts = {"action": "died", "child": self.name, "code": code}
         if code == LASTING:
             log.error("%s; log: %s", self.death, self.log_file, extra=facts)
-        elif self._deaths == DEATHS:
+        elif self._deaths == 3:
             message = "%s; %d times in a row, so it may not come up without help; log: %s"
             log.error(message, self.death, self._deaths, self.log_file, extra=facts)
         else:
             log.warning("%s; restarting; log: %s", self.death, self.log_file, extra=facts)
 
     def last_lines(self) -> str:
-        """The last log lines since its start; empty without any."""
+        """The last three lines that the process has logged since its start, each cut to 500 characters."""
         try:
             with self.log_file.open("rb") as opened:
                 size = opened.seek(0, os.SEEK_END)
-                opened.seek(max(self._logged, size - TAIL_BYTES))
+                opened.seek(max(self._logged_bytes, size - 16_384))
                 lines = opened.read().decode("utf-8", "replace").strip().splitlines()
         except FileNotFoundError:
             lines = []
-        return " | ".join(line[:SHOWN_CHARACTERS] for line in lines[-SHOWN_LINES:] if line.strip())
+        return " | ".join(line[:500] for line in lines[-3:] if line.strip())
 
     def lives(self) -> bool:
         """Whether the process runs."""
@@ -133,7 +122,7 @@ class Child:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process if it runs."""
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None:
             self.process.send_signal(number)
 
     def wait(self, timeout_s: float) -> None:
@@ -143,8 +132,8 @@ class Child:
                 self.process.wait(timeout_s)
 
 
-def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float = CUT_OFF_S) -> None:
-    """End all children: SIGTERM; after `drain_s` a second one, which cancels their work; after `cut_off_s` SIGKILL."""
+def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float = 5.0) -> None:
+    """End all children with SIGTERM. After `drain_s` a second SIGTERM cancels their work, after `cut_off_s` SIGKILL."""
     for timeout_s in (drain_s, cut_off_s):
         for child in children:
             child.send(signal.SIGTERM)
@@ -161,7 +150,7 @@ def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float
 
 
 def ending(code: int, *, log: str) -> str:
-    """Describe the end of a process. code: return code of `subprocess`. log: its last log lines."""
+    """Describe the end of a process. code: `returncode` of subprocess. log: the last log lines."""
     if code >= 0:
         return f"exited with status {code}; {f'last lines: {log}' if log else 'it has logged nothing'}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
@@ -169,7 +158,7 @@ def ending(code: int, *, log: str) -> str:
 
 
 def die_with_parent() -> None:
-    """On Linux, end this child of `ragbandit up` when the parent ends, even if the parent was killed."""
+    """On Linux, make this child of `ragbandit up` end with its parent, even if the parent is killed."""
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is None or not sys.platform.startswith("linux"):
         return
@@ -179,35 +168,32 @@ def die_with_parent() -> None:
 
 
 def end_with_parent() -> None:
-    """Ask the kernel to send SIGTERM when the parent dies."""
+    """On Linux, let the kernel send SIGTERM to this process when its parent dies."""
     if sys.platform.startswith("linux"):
         parent_death_signal = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
 
 
 def keep_what_is_loaded() -> None:
-    """Exclude all present objects (packages, models, the application) from garbage collection.
-
-    They live until the process ends. With a model loaded, a full collection would delay every request by 80 ms.
-    """
+    """Exclude all present objects from garbage collection: with a model loaded, a full collection takes 80 ms."""
     gc.collect()
     gc.freeze()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessIdentity:
-    """Identity of a process that stays unique when its process id is reused."""
+    """Identity of a process. It stays unique when the process id is reused."""
 
     host: str
     pid: int
-    #: start time in ticks of the kernel; "" if unknown
+    #: start time in ticks since boot; "" if unknown
     started: str
-    #: hash of the boot id and the pid namespace; "" if unknown, as on systems other than Linux
+    #: hash of the boot id and the pid namespace; "" if unknown, for example on macOS
     pid_space: str
 
     @classmethod
     def from_key(cls, key: str) -> "ProcessIdentity | None":
-        """The process of a key, or of a lease holder, which begins with a key; None if there is no valid key."""
+        """Parse a key, or a lease holder, which begins with a key. None if the key is invalid."""
         parts = key.partition("/")[0].split(":")
         if len(parts) != 4 or not parts[1].isdecimal() or len(parts[1]) > 10:
             return None
@@ -227,19 +213,19 @@ class ProcessIdentity:
 
 @cache
 def this_process() -> ProcessIdentity:
-    """Identity of the calling process. Cached, so a process must not fork after the first call."""
+    """Identity of the calling process. A process must not fork after the first call, since the result is cached."""
     pid = os.getpid()
     host = socket.gethostname().replace(":", "-").replace("/", "-")[:64]
     return ProcessIdentity(host=host, pid=pid, started=_started(pid), pid_space=_pid_space())
 
 
 def lease_holder(work: str) -> str:
-    """A new holder name for a lease of this process, at most 128 characters. work: a word for the kind of work."""
+    """A new name for this process as holder of a lease, at most 128 characters. work: one word for the kind of work."""
     return f"{this_process().key}/{work}-{uuid.uuid4().hex[:8]}"
 
 
 def _started(pid: int) -> str:
-    """Start of a process in ticks since boot; "" if it has ended or is a zombie."""
+    """Start time of a process in ticks since boot; "" if it has ended or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

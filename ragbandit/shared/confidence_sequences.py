@@ -1,18 +1,16 @@
 """Confidence sequences: bounds that hold simultaneously after every row, so one may look and stop at any time.
 
-**Betting sequences** are exact for any number of rows, even if the logging policy or the model depend on earlier rows.
+**Betting sequences** are exact for any number of rows, even if the logging policy or the model depends on earlier rows.
 If no score is below `least`, and the conditional mean is at most m, the capital of a bet k >= 0,
 
     prod_i (1 + k (s_i - least)) / (1 + k (m - least)),
 
-is a nonnegative supermartingale that starts at 1. So is the average over several bets, which by Ville's inequality
-reaches 1 / alpha at any time with probability at most alpha (Waudby-Smith and Ramdas 2023, "Estimating means of bounded
-random variables by betting"). The capital decreases in m; the lower bound is the m for which it equals 1 / alpha. Rows
+is a nonnegative supermartingale that starts at 1. The average over several bets is one too. By Ville's inequality, the
+probability that it ever reaches 1 / alpha is at most alpha (Waudby-Smith and Ramdas 2023, "Estimating means of bounded
+random variables by betting"). The capital decreases in m. The lower bound is the m for which it equals 1 / alpha. Rows
 enter only through one sum per bet, sum_i log(1 + k (s_i - least)), which does not depend on m.
 
 **Asymptotic sequences** are narrower, and valid in the limit of many rows (`asymptotic_width`).
-
-A judge's scores narrow both kinds, as a control variate (`JudgeSlopes`).
 """
 
 import json
@@ -29,39 +27,34 @@ from ragbandit.shared.types import Matrix, Vector
 
 Choices = npt.NDArray[np.intp]
 
-#: bisection steps in the search for a bound
-_HALVINGS: Final = 36
-#: tolerance for rounding, by which a score may be below its smallest value
-_ROUNDING: Final = 1e-9
-
-
-#: bets among which the capital is divided, in units of 1 / (high - least); the best bet shrinks as 1 / sqrt(n variance)
+#: bets among which the capital is divided, in units of 1 / (1 - smallest score). After n rows the best bet is of the
+#: order of 1 / sqrt(n variance)
 BETS: Final = np.geomspace(2e-3, 2.0, 11)
-#: how far a doubly robust score may be below 0, in units of the rewards' range. A small reach allows larger bets, which
-#: decide sooner; a large one uses the predictions more fully, which is better with many rows
+#: how far a doubly robust score may be below 0, if rewards are in [0, 1]. A small reach allows larger bets, which
+#: decide sooner. A large reach uses more of the predictions, which is better with many rows
 REACHES: Final = np.array([1.0, 4.0])
 
 
 @dataclass(kw_only=True, slots=True)
 class BettingSequence:
-    """A test by betting on `robust_scores`: is their mean above `null`?"""
+    """A betting test of the claim that the mean of `robust_scores` is above `null`."""
 
     #: smallest possible mean; the largest is 1
     floor: float
     null: float
-    #: probability that a false claim is proven, and that `lower` is above the mean
+    #: probability that a false claim is proven, and probability that `lower` is above the mean
     alpha: float
     rows: int = 0
-    #: number of rows after which the claim was proven; None if it is not proven
+    #: number of rows after which the claim was proven; None if the claim is not proven
     proven_at: int | None = None
-    #: sums of log(1 + bet (score - least)), shape (reaches, bets)
+    #: sums over the rows of log(1 + bet (score - least)), shape (reaches, bets)
     grown: Matrix = field(default_factory=lambda: np.zeros((len(REACHES), len(BETS))))
 
     def add(self, scores: Matrix) -> None:
         """Add rows in their order. scores: shape (reaches, rows). Raises InvalidInput if a score is too low."""
         least = self._least
         above = scores - least
-        if not (above >= -_ROUNDING * np.maximum(1.0, np.abs(least))).all():
+        if not (above >= -1e-9 * np.maximum(1.0, np.abs(least))).all():  # a tolerance for rounding
             raise InvalidInput(f"below the smallest value, or not a number, after row {self.rows}", field="scores")
         steps = np.log1p(self._scaled_bets[:, :, None] * np.maximum(above, 0.0)[:, None, :])
         count = scores.shape[1]
@@ -77,7 +70,7 @@ class BettingSequence:
     def lower(self) -> float:
         """Lower bound of the mean after the rows so far; `floor` without rows."""
         below, above = self.floor, 1.0
-        for _ in range(_HALVINGS):
+        for _ in range(36):  # steps of bisection
             middle = (below + above) / 2
             capital = self.grown - self.rows * self._costs(middle)
             refuted = log_mean_exp(capital.reshape(-1, 1))[0] >= -math.log(self.alpha)
@@ -86,7 +79,7 @@ class BettingSequence:
 
     @property
     def _least(self) -> Matrix:
-        """Smallest score for each reach, shape (reaches, 1)."""
+        """The smallest possible score for each reach, shape (reaches, 1)."""
         return (self.floor - REACHES)[:, None]
 
     @property
@@ -94,21 +87,14 @@ class BettingSequence:
         return BETS / (1.0 - self._least)
 
     def _costs(self, mean: float) -> Matrix:
-        """Logarithm of the denominator of a row's factor, for the mean `mean`; shape (reaches, bets)."""
+        """What each row subtracts from the logarithm of the capital, if the mean is `mean`; shape (reaches, bets)."""
         return np.asarray(np.log1p(self._scaled_bets * (mean - self._least)))
 
 
 def doubly_robust(
     weight: Vector, *, share: Matrix, arm: Choices, value: Vector, guess: Matrix
 ) -> tuple[Vector, Vector]:
-    """Both parts of a doubly robust score of sum_k D_k E[value of arm k]: (e_a (value - M_a), sum_k D_k M_k).
-
-    weight: e_a = D_a / pmf_a of the drawn arm, shape (n,)
-    share: D, shape (n, K)
-    arm: column of the drawn arm, shape (n,)
-    value: value of the drawn arm, shape (n,)
-    guess: predictions M, shape (n, K)
-    """
+    """The terms (e_a (value - M_a), sum_k D_k M_k) of doubly robust scores, see `robust_scores`. weight: e_a."""
     drawn = np.arange(len(arm)) * guess.shape[1] + arm
     return weight * (value - np.take(guess, drawn)), np.einsum("nk,nk->n", share, guess)
 
@@ -116,9 +102,9 @@ def doubly_robust(
 def robust_scores(*, share: Matrix, pmf: Matrix, arm: Choices, value: Vector, guess: Matrix) -> Matrix:
     """Doubly robust scores of sum_k D_k E[value of arm k] for each reach; shape (reaches, rows).
 
-    With e = D / pmf the score is sum_k D_k M_k + e_a (value - M_a). Any predictions made before the draw are allowed.
-    Each M_k is clipped so that e_k (value - M_k) is at least -reach (Waudby-Smith, Wu, Ramdas, Karampatziakis and
-    Mineiro 2022, "Anytime-valid off-policy inference for contextual bandits"), which makes large bets safe.
+    With e = D / pmf and the drawn arm a, the score is sum_k D_k M_k + e_a (value - M_a). Each M_k is clipped so that
+    e_k (value - M_k) is at least -reach, which makes large bets safe (Waudby-Smith, Wu, Ramdas, Karampatziakis and
+    Mineiro 2022, "Anytime-valid off-policy inference for contextual bandits").
 
     share: D, shape (n, K)
     pmf: logged probabilities, shape (n, K)
@@ -142,12 +128,9 @@ def asymptotic_width(rows: Vector, *, alpha: float, tightest_at: float, sides: i
     """Half-width of the asymptotic confidence sequence after `rows` scores with standard deviation 1.
 
     Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas 2024, "Time-uniform central limit theory and asymptotic confidence
-    sequences".
+    sequences": equation 9 of version 1 for 2 sides, equation 161 of version 7 for 1 side.
 
-    rows: numbers of scores
-    alpha: error probability
     tightest_at: number of rows for which the sequence is tightest
-    sides: 2 for both bounds (equation 9 of version 1), 1 for a single bound (equation 161 of version 7)
     """
     error = alpha if sides == 2 else 2.0 * alpha
     rho2 = (-2.0 * math.log(error) + math.log(1.0 - 2.0 * math.log(error))) / tightest_at
@@ -163,19 +146,17 @@ def log_mean_exp(values: Matrix) -> Vector:
     return np.asarray(top + np.log(np.exp(values - top).mean(axis=0)))
 
 
-#: fewest effective rows of a comparison that gets an interval and a verdict; coverage was measured from this number on
+#: smallest number of effective rows for an interval and a verdict. Coverage was measured from this number on
 #: (benchmarks/coverage)
 FEWEST_EFFECTIVE: Final = 10
-#: fewest effective rows for an asymptotic confidence sequence, which is valid only for many rows
+#: smallest number of effective rows for an asymptotic confidence sequence, which is valid for many rows only
 BURN_IN_EFFECTIVE: Final = 50
 #: printed instead of a number if there is no room for `Tried.missing`
 NOT_TRIED: Final = "not tried enough"
-#: forecasts beyond this multiple of the lacking effective rows are not printed
-_FARTHEST: Final = 1000
 
 
 def pace(questions: float, *, first: float, until: float) -> float:
-    """Questions per second. first, until: time of the first question and of now, seconds since 1970."""
+    """Questions per second between two times (seconds since 1970)."""
     return questions / max(until - first, 1.0)
 
 
@@ -187,21 +168,20 @@ class Tried:
     draws: int
     #: draws with a reward
     judged: int
-    #: effective sample size, (sum of weights)^2 / sum of squared weights; >= 0
+    #: effective sample size, (sum of weights)^2 / sum of squared weights
     effective: float
-    #: questions in the log
     questions: int
     #: effective rows that the method needs
     needed: int = FEWEST_EFFECTIVE
 
     @property
     def enough(self) -> bool:
-        """Whether an interval may be printed; False if `effective` is NaN."""
-        return self.effective >= self.needed
+        """Whether an interval may be printed."""
+        return self.effective >= self.needed  # False for NaN
 
     @property
     def missing(self) -> str | None:
-        """Message why no interval is printed; None if there is enough data."""
+        """Why no interval is printed; None if there is enough data."""
         if self.enough:
             return None
         counts = f"{counted(self.draws, 'draw')}, {self.judged:,} judged"
@@ -209,44 +189,41 @@ class Tried:
 
     @property
     def _forecast(self) -> str:
-        """Number of further questions needed at the rate so far, as text."""
+        """How many more questions the interval needs."""
         lacking = self.needed - self.effective
-        if not 0.0 < lacking <= _FARTHEST * self.effective:
+        if not 0.0 < lacking <= 1000 * self.effective:
             return "at this rate it will not be known"
         more = roughly(lacking * self.questions / self.effective)
         return f"{more} more {'question' if more == 'about 1' else 'questions'} at this rate"
 
 
-#: fewest answers with a rating and a judge's score for a slope; at this number the slope counts half
+#: smallest number of answers with a rating and a judge's score for a slope. At this number the slope is halved
 FEWEST_BOTH: Final = 20
-#: largest difference between the judge's scores of rated and of other answers that may be chance, in standard errors
-_UNLIKE: Final = 4.0
 
 
 @dataclass(kw_only=True, slots=True)
 class JudgeSlopes:
-    """Slopes b by which a judge's scores enter an estimated mean, computed from earlier rows only.
+    """Slopes b with which a judge's scores, as a control variate, narrow the interval of a mean.
 
-    People rated some answers (y); a judge scored these and others (g). If the rated answers are a random sample, the
+    People rated some answers (y). A judge scored these and others (g). If the rated answers are a random sample, the
     mean of y + b (mean of g over all scored answers - g) equals the mean of y for every b (prediction-powered
     inference: Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023). The variance is smallest if b is the slope of y
-    on g. Since b uses earlier rows only, intervals stay valid after every row, whatever the scores are. The state is
-    eight numbers per arm.
+    on g. Intervals stay valid after every row, since b is computed from earlier rows only.
     """
 
-    #: arm -> (n, sum y, sum g, sum y g, sum g g) over rows with both, (n, sum g, sum g g) over other scored rows
+    #: arm -> (n, sum y, sum g, sum y g, sum g g) over rows with y and g, then (n, sum g, sum g g) over rows with g only
     _sums: dict[str, Vector] = field(default_factory=dict)
 
     def before(self, arms: tuple[str, ...], *, arm: Choices, value: Vector, judge: Vector) -> Vector:
-        """Slope before each row, shape (n,), from 0 to 1; then add the rows to the state.
+        """Compute the slope before each row, in [0, 1], and add the rows.
 
-        The slope is computed within arms, and shrunk to 0 by FEWEST_BOTH rows. It is 0 while the rated answers of an
-        arm have other scores than its unrated ones, since the rated answers are then not a random sample.
+        The slope is computed within arms, and shrunk to 0 by FEWEST_BOTH rows. It is 0 while the mean scores of rated
+        and of unrated answers of an arm differ by more than 4 standard errors: the rated answers are no random sample.
 
         arms: names of the columns
         arm: column of the drawn arm, shape (n,)
-        value: rating in [0, 1], NaN without one, shape (n,)
-        judge: judge's score in [0, 1], NaN without one, shape (n,)
+        value: rating in [0, 1], NaN without a rating, shape (n,)
+        judge: score in [0, 1], NaN without a score, shape (n,)
         """
         both = ~np.isnan(value) & ~np.isnan(judge)
         y, g = np.where(both, value, 0.0), np.nan_to_num(judge)
@@ -261,7 +238,7 @@ class JudgeSlopes:
             total += n, syg - sy * sg / count, sgg - sg * sg / count
             spread, beside = sgg / count - (sg / count) ** 2, soo / rest - (so / rest) ** 2
             error = np.maximum(spread, 1e-3) / count + np.maximum(beside, 1e-3) / rest
-            gap = (sg / count - so / rest) ** 2 > _UNLIKE**2 * error
+            gap = (sg / count - so / rest) ** 2 > 4.0**2 * error
             unlike |= gap & (np.minimum(n, others) >= FEWEST_BOTH)
             if len(g):
                 self._sums[name] = upto[:, -1]
@@ -270,5 +247,5 @@ class JudgeSlopes:
 
 
 def judge_score(surrogates: str | None) -> float:
-    """The judge's score in the JSON column `surrogates`; NaN without one."""
+    """The judge's score in the JSON of the column `surrogates`; NaN without a score."""
     return float(json.loads(surrogates).get("judge", math.nan)) if surrogates else math.nan

@@ -1,24 +1,7 @@
 """All errors that RagBandit raises deliberately.
 
-    RagBanditError
-    |-- InvalidInput      422  a caller sent something that cannot be used
-    |-- Unauthorized      401  the API key is missing or invalid
-    |-- Forbidden         403  the API key may not do this, or the request came from another site
-    |-- NotFound          404  the id is unknown
-    |-- Conflict          409  the id was already used with another body
-    |-- NotReady          503  a part is still starting, or a wait timed out
-    |   `-- Overloaded        503  too much work is waiting; the request was refused at once, and nothing was done
-    |       `-- TooManyRequests   429  one tenant has too much work waiting
-    |-- ConfigError       500  a setting is wrong; the process does not start
-    |-- StoreError        503  the database failed or is of another version
-    |-- QueueError        503  Redis cannot be reached
-    |-- SnapshotError     500  a snapshot is damaged, or belongs to another policy
-    |-- ArmFailed         500  an arm, a retriever or a generator failed
-    `-- PolicyFault       500  a policy broke its contract; the fallback arm is used
-
-The docstring of a class is its default message. `code` is stable, so clients may branch on it. `field` names the wrong
-input; `remedy` is what the user can do. Errors of other libraries are wrapped with ``from`` where they occur (store,
-queue, generators, retrievers).
+The docstring of a class is its default message. `code` is stable, so clients may branch on it. `status` is the HTTP
+status. `field` names the wrong input. `remedy` is what the user can do.
 """
 
 import importlib
@@ -26,15 +9,13 @@ import importlib.util
 from types import ModuleType
 from typing import ClassVar, Final
 
-#: message about a store or an archive of version 0.x
 BEFORE_1_0: Final = "it was made before version 1.0, and the last commit that reads it is e8e4422 (last-0.x)"
 
-#: remedy for a database that is damaged, empty or missing
 RESTORE: Final = "stop the service and restore a backup (docs/operations.md)"
 
 
 def encodable(text: str) -> str:
-    """Replace lone surrogates by ?; messages may contain texts of callers, and JSON may contain such characters."""
+    """Replace lone surrogates by ?. A text that comes from a caller's JSON may contain them."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -45,135 +26,96 @@ class RagBanditError(Exception):
     status: int = 500
     #: seconds after which another attempt may succeed; None if unknown
     retry_after_s: float | None = None
-    #: whether messages may contain settings or URLs; secrets are removed from them
+    #: whether messages may contain settings or URLs, so that secrets must be removed from them
     repeats: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **facts: str | int) -> None:
+        """facts: `code`, `status` and `repeats` of the class; the others are inherited."""
+        super().__init_subclass__()
+        for name, fact in facts.items():
+            setattr(cls, name, fact)
 
     def __init__(self, message: str = "", *, field: str | None = None, remedy: str | None = None) -> None:
         self.message = encodable(message or (type(self).__doc__ or "").strip())
         self.field = field and encodable(field)
         self.remedy = remedy and encodable(remedy)
         if self.repeats:
-            from ragbandit.shared.redaction import without_secrets  # imported late: its patterns compile slowly
+            from ragbandit.shared.redaction import without_secrets  # imported here, since its patterns compile slowly
 
             self.message = without_secrets(self.message)
             self.field = self.field and without_secrets(self.field)
         super().__init__(self.message)
 
     def __str__(self) -> str:
-        is_named = self.message.startswith(f'"{self.field}"')  # the message names the field itself
+        is_named = self.message.startswith(f'"{self.field}"')
         prefix = f"{self.field}: " if self.field and not is_named else ""
         suffix = f" ({self.remedy})" if self.remedy else ""
         return f"{prefix}{self.message}{suffix}"
 
 
-class InvalidInput(RagBanditError):
+class InvalidInput(RagBanditError, code="INVALID_INPUT", status=422):
     """The input cannot be used."""
 
-    code = "INVALID_INPUT"
-    status = 422
 
-
-class Unauthorized(RagBanditError):
+class Unauthorized(RagBanditError, code="UNAUTHORIZED", status=401):
     """No valid API key was sent."""
 
-    code = "UNAUTHORIZED"
-    status = 401
 
-
-class Forbidden(RagBanditError):
+class Forbidden(RagBanditError, code="FORBIDDEN", status=403):
     """This API key may not do this."""
 
-    code = "FORBIDDEN"
-    status = 403
 
-
-class NotFound(RagBanditError):
+class NotFound(RagBanditError, code="NOT_FOUND", status=404):
     """This id is unknown."""
 
-    code = "NOT_FOUND"
-    status = 404
 
-
-class Conflict(RagBanditError):
+class Conflict(RagBanditError, code="CONFLICT", status=409):
     """This id was already used with another body."""
 
-    code = "CONFLICT"
-    status = 409
 
-
-class NotReady(RagBanditError):
+class NotReady(RagBanditError, code="NOT_READY", status=503):
     """The service is not ready."""
 
-    code = "NOT_READY"
-    status = 503
 
-
-class Overloaded(NotReady):
+class Overloaded(NotReady, code="OVERLOADED"):
     """Too much work is waiting; nothing was done."""
 
-    code = "OVERLOADED"
-
-    def __init__(
-        self, message: str = "", *, field: str | None = None, remedy: str | None = None, retry_after_s: float = 1.0
-    ) -> None:
-        super().__init__(message, field=field, remedy=remedy)
+    def __init__(self, message: str = "", *, retry_after_s: float = 1.0, **details: str | None) -> None:
+        super().__init__(message, **details)
         self.retry_after_s = retry_after_s
 
 
-class TooManyRequests(Overloaded):
+class TooManyRequests(Overloaded, code="TOO_MANY_REQUESTS", status=429):
     """This tenant has too much work waiting; nothing was done."""
 
-    code = "TOO_MANY_REQUESTS"
-    status = 429
 
-
-class ConfigError(RagBanditError):
+class ConfigError(RagBanditError, code="CONFIG_INVALID", repeats=True):
     """A setting is wrong."""
 
-    code = "CONFIG_INVALID"
-    repeats = True
 
-
-class StoreError(RagBanditError):
+class StoreError(RagBanditError, code="STORE_UNAVAILABLE", status=503, repeats=True):
     """The database failed."""
 
-    code = "STORE_UNAVAILABLE"
-    repeats = True
-    status = 503
-
-    def __init__(
-        self, message: str = "", *, field: str | None = None, remedy: str | None = None, lasting: bool = False
-    ) -> None:
-        super().__init__(message, field=field, remedy=remedy)
-        #: whether another attempt cannot succeed; a process that fails to start is then not restarted
+    def __init__(self, message: str = "", *, lasting: bool = False, **details: str | None) -> None:
+        super().__init__(message, **details)
+        #: whether another attempt cannot succeed, so that a process that fails to start must not be restarted
         self.lasting = lasting
 
 
-class QueueError(RagBanditError):
+class QueueError(RagBanditError, code="QUEUE_UNAVAILABLE", status=503, repeats=True):
     """The job queue cannot be reached."""
 
-    code = "QUEUE_UNAVAILABLE"
-    repeats = True
-    status = 503
 
-
-class SnapshotError(RagBanditError):
+class SnapshotError(RagBanditError, code="SNAPSHOT_INVALID", repeats=True):
     """The snapshot cannot be used."""
 
-    code = "SNAPSHOT_INVALID"
-    repeats = True
 
-
-class ArmFailed(RagBanditError):
+class ArmFailed(RagBanditError, code="ARM_FAILED"):
     """The arm could not finish its answer."""
 
-    code = "ARM_FAILED"
 
-
-class PolicyFault(RagBanditError):
+class PolicyFault(RagBanditError, code="POLICY_FAULT"):
     """The policy broke its contract."""
-
-    code = "POLICY_FAULT"
 
 
 def root_cause(error: Exception) -> Exception:
@@ -184,20 +126,14 @@ def root_cause(error: Exception) -> Exception:
 
 
 def missing_package(name: str, *, extra: str, field: str | None = None, note: str | None = None) -> ConfigError:
-    """The error about a missing package; the caller raises it.
-
-    name: name of the package or of a module in it
-    extra: extra of RagBandit that installs it
-    field: setting that needs it
-    note: further remedy
-    """
+    """The error about a missing package. name: package or a module in it. extra: the extra that installs it."""
     remedy = f"pip install '.[{extra}]' in a clone of the repository"
     if note:
         remedy += f"; {note}"
     return ConfigError(f"the package {name.partition('.')[0]} is missing", field=field, remedy=remedy)
 
 
-#: module that is missing in a base installation -> extra that installs it; `service` includes `replay`
+#: module that is missing in a base installation -> extra that installs it
 EXTRA_OF: Final = dict.fromkeys(
     (
         *("bm25s", "fastapi", "limits", "prometheus_client", "rapidfuzz", "redis", "rq", "starlette", "Stemmer"),
@@ -208,20 +144,20 @@ EXTRA_OF: Final = dict.fromkeys(
 
 
 def missing_module(error: ModuleNotFoundError) -> ConfigError | None:
-    """The error about a missing module; None if no extra in EXTRA_OF installs it."""
+    """The error about a missing module; None if no extra in EXTRA_OF installs the module."""
     name = (error.name or "").partition(".")[0]
     return missing_package(name, extra=EXTRA_OF[name]) if name in EXTRA_OF else None
 
 
 def require_service() -> None:
-    """Raises ConfigError if the packages of a service or worker are missing. Imports nothing."""
+    """Raises ConfigError if a package that services and workers need is missing. Imports nothing."""
     for name, extra in EXTRA_OF.items():
         if extra == "service" and importlib.util.find_spec(name) is None:
             raise missing_package(name, extra=extra)
 
 
 def required_module(module: str, *, extra: str, field: str | None = None) -> ModuleType:
-    """Import a module of an optional package. Raises ConfigError like `missing_package`."""
+    """Import a module of an optional package. Raises ConfigError if the package is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,15 +1,15 @@
-"""Reads the body of a model server's reply as JSON values: server-sent events, or one document."""
+"""Splits the body of a model server's reply into JSON values: server-sent events, or one document."""
 
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-#: most bytes of one event, or of a document
+#: largest event, and largest document, bytes
 MAX_EVENT: Final = 16_000_000
-#: value that marks the end of a stream, and that follows a document
+#: value after the last event of a stream, and after a document
 DONE: Final = "[DONE]"
-#: bytes of an unexpected body that are shown
+#: length of the part of an unexpected body that is shown, bytes
 _BEGIN: Final = 80
 #: first characters of a JSON document, and of an HTML page
 _DOCUMENT: Final = (b"{", b"[", b"<")
@@ -19,10 +19,7 @@ _DECODER: Final = json.JSONDecoder(strict=False)
 
 
 class BrokenReply(Exception):
-    """The reply is broken or incomplete, or it is an error with status 200.
-
-    status_code: HTTP status named by the code of such an error; None without one
-    """
+    """The reply is broken, incomplete, or an error with status 200. status_code: HTTP status inside that error."""
 
     def __init__(self, message: str, *, remedy: str | None = None, status_code: int | None = None) -> None:
         super().__init__(message)
@@ -30,25 +27,25 @@ class BrokenReply(Exception):
 
 
 class EventReader:
-    """Reads JSON values from a body: server-sent events or one document. The first character decides, not the type.
+    """Reads JSON values from a body: server-sent events or one document, whatever the Content-Type is.
 
     Comments, null and events without JSON are skipped. DONE follows the last event of a stream, and a document.
     """
 
     def __init__(self) -> None:
-        #: bytes that do not make a complete line yet
+        #: bytes after the last complete line
         self._buffer = bytearray()
-        #: data lines and name of the event that is being read
+        #: data lines of the unfinished event
         self._lines: list[bytes] = []
+        #: name of the unfinished event
         self._event = b""
-        #: first bytes of the body
         self._begin = b""
-        #: bytes in the buffer and in the lines
+        #: number of bytes in `_buffer` and `_lines`
         self._size = 0
         self._is_read = False
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """Yield the values that these bytes complete. Raises BrokenReply, after the values before the broken one."""
+        """Yield the values that end in these bytes. Raises BrokenReply, after the values before the broken one."""
         self._buffer += data
         self._size += len(data)
         if self._size > MAX_EVENT:
@@ -66,13 +63,10 @@ class EventReader:
             self._size = len(self._buffer) + sum(map(len, self._lines))
 
     def end(self) -> list[Any]:
-        """Returns the values that remain at the end of the body.
-
-        Raises BrokenReply if the body contained neither server-sent events nor a complete document.
-        """
+        """The last values of the body. Raises BrokenReply if it has neither events nor a complete document."""
         values: list[Any] = []
         if not self._begin.startswith(_DOCUMENT):
-            with suppress(BrokenReply):  # a truncated event: the caller notices that the reply has no end
+            with suppress(BrokenReply):  # a truncated event; the caller notices that the end of the reply is missing
                 values += self._read_line(bytes(self._buffer))
                 values += self._read_line(b"")
         if self._begin and not self._is_read:
@@ -81,7 +75,7 @@ class EventReader:
         return values
 
     def _document(self) -> list[Any]:
-        """[document, DONE] as soon as it is complete, since the connection may break or stay open after it."""
+        """[document, DONE] as soon as the document is complete: the connection may break or stay open after that."""
         if not self._is_read and self._buffer[-80:].rstrip().endswith((b"}", b"]")):
             with suppress(BrokenReply):
                 value = _value_of(bytes(self._buffer))
@@ -90,7 +84,7 @@ class EventReader:
         return []
 
     def _read_line(self, line: bytes) -> list[Any]:
-        """Read a line. Returns the values of the event if the line is empty, which ends the event."""
+        """Read a line. An empty line ends an event, whose values are returned."""
         if not line:
             lines, event = self._lines, self._event
             self._lines, self._event = [], b""
@@ -105,7 +99,7 @@ class EventReader:
 
 
 def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
-    """The values of an event with these data lines. Raises BrokenReply."""
+    """The values in the data lines of an event. Raises BrokenReply."""
     data = b"\n".join(lines).strip()
     if data.startswith(DONE.encode()):
         return [DONE]
@@ -120,8 +114,8 @@ def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
     elif len(lines) <= 1:
         if event == b"error":
             return [{"error": _text_of(data)}]
-        return []  # a word, null or "" only keeps the connection open
-    # The server does not send empty lines between events.
+        return []  # a word, null or "" that keeps the connection open
+    # This server sends no empty lines between events.
     return [value for line in lines for value in _values_of([line], event=event)]
 
 

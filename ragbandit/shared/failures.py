@@ -1,4 +1,4 @@
-"""Failures of model servers: their kinds, whether another attempt or another arm may help, and their messages."""
+"""Failures of model servers."""
 
 import re
 from collections.abc import Mapping
@@ -10,24 +10,23 @@ from ragbandit.shared.outbound import retry_after_s
 from ragbandit.shared.types import DecisionId
 
 #: unreachable: no connection. broken: the connection ended before the reply. unreadable: the reply has an invalid form.
-#: limited: status 429. failed: 5xx. denied: the key or the model of the arm is wrong. refused: the request is wrong, so
+#: limited: status 429. failed: status 5xx. denied: the arm's key or model is wrong. refused: the request is wrong, and
 #: no other arm is asked
 FailureKind = Literal["unreachable", "broken", "timeout", "limited", "failed", "unreadable", "denied", "refused"]
 
-#: key in an outcome's `made_by`: its failure
+#: key in the `made_by` of a failed outcome: `Failure.facts`
 FAILURE: Final = "failure"
-#: key in an outcome's `made_by`: id of the decision that answers in place of the failed one
+#: key in the `made_by` of a failed outcome: id of the decision that answers the question instead
 SUCCESSOR: Final = "successor"
-#: key in a query's `request`. For a decision that answers in place of another one: {"first": id of the drawn decision,
+#: key in a query's `request`. For a decision that answers instead of a failed one: {"first": id of the drawn decision,
 #: "attempt": number of this attempt, from 2, "arm": the failed arm, "reason": why it failed, "left": arms that may
 #: still be asked}. False: the caller does not want another arm
 FAILOVER: Final = "failover"
-#: upper limit for Retry-After, seconds
-LONGEST_RETRY_S: Final = 3600.0
-#: most characters of a server's message; and most levels and list items in which it is searched
+#: longest part of a server's message that is read, characters
 _LONGEST: Final = 1000
+#: most levels of a body, and most items of a list, in which a message is searched
 _DEEPEST: Final = 5
-#: fields in which servers send their messages, in the order of the search
+#: fields with a server's message, in the order of the search
 _MESSAGES: Final = (
     *("error", "message", "msg", "detail", "error_message", "error_msg", "status_msg", "description", "base_resp"),
     *("errors", "reason", "title", "code", "type"),
@@ -38,41 +37,38 @@ _KINDS: Final[Mapping[int, FailureKind]] = {
     **dict.fromkeys((408, 504), "timeout"),
     429: "limited",
 }
-#: further statuses that may change with another attempt: a conflict of locks, and "too early"
-_PASSING: Final = (409, 425)
-#: names of the errors of httpx and aiohttp for a connection that cannot be made
+#: names of errors of httpx and aiohttp about a connection that cannot be made
 _UNREACHABLE: Final = frozenset({"ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionTimeoutError"})
-#: names of their errors for a connection that broke or could not be used
+#: names of errors of httpx and aiohttp about a connection that broke or could not be used
 _BROKEN: Final = frozenset(
     {"ReadError", "WriteError", "CloseError", "RemoteProtocolError", "LocalProtocolError", "ProxyError"}
     | {"TooManyRedirects", "UnsupportedProtocol", "ClientError"}
 )
 _HIDDEN: Final = re.compile(r"<(script|style|head)\b.*?</\1\s*>", re.IGNORECASE | re.DOTALL)
 _TAG: Final = re.compile(r"<[^<>]*>?")
-#: error code; no digits, since a text with digits might be a key
+#: error codes of servers; a text with digits is not accepted, since it might be a key
 _CODE: Final = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """How a server failed."""
+    """A failure of a model server."""
 
     kind: FailureKind
-    #: HTTP status of the reply; None if there was no reply
+    #: HTTP status; None without a reply
     status: int | None = None
-    #: seconds to wait according to the server's Retry-After; None without that header
+    #: Retry-After of the reply; None without that header
     retry_after_s: float | None = None
-    #: the server's error code
     code: str | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The failure as stored in `Outcome.made_by` under FAILURE."""
+        """The fields that are not None, as stored in `Outcome.made_by`."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def name(self) -> str:
-        """One word for counters: "http_" and the status, "timeout", "malformed" or "connection"."""
+        """A name for counters: "http_" and the status, "timeout", "malformed" or "connection"."""
         if self.status is not None:
             return f"http_{self.status}"
         return {"timeout": "timeout", "unreadable": "malformed"}.get(self.kind, "connection")
@@ -80,11 +76,12 @@ class Failure:
     @property
     def may_pass(self) -> bool:
         """Whether another attempt may succeed."""
-        return self.kind not in ("unreadable", "denied", "refused") or self.status in _PASSING
+        # 409: a conflict of locks. 425: too early.
+        return self.kind not in ("unreadable", "denied", "refused") or self.status in (409, 425)
 
 
 class ServerFailed(ArmFailed):
-    """The server of an arm failed."""
+    """The model server of an arm failed."""
 
     def __init__(self, message: str, *, failure: Failure, field: str | None = None, remedy: str | None = None) -> None:
         super().__init__(message, field=field, remedy=remedy)
@@ -92,7 +89,7 @@ class ServerFailed(ArmFailed):
 
 
 def failure_of(made_by: Mapping[str, Any]) -> Failure | None:
-    """The failure of a server in an outcome's `made_by`; None without one."""
+    """The failure of a server in an outcome's `made_by`; None if no server failed."""
     fields = made_by.get(FAILURE)
     if not isinstance(fields, dict) or "kind" not in fields:
         return None
@@ -100,25 +97,25 @@ def failure_of(made_by: Mapping[str, Any]) -> Failure | None:
 
 
 def successor_of(made_by: Mapping[str, Any]) -> DecisionId | None:
-    """Id of the decision that answers in place of a failed one; None without one. made_by: of the failed outcome."""
+    """Id of the decision that answers instead, in the `made_by` of a failed outcome; None if no decision does."""
     successor = made_by.get(SUCCESSOR)
     return DecisionId(successor) if isinstance(successor, str) else None
 
 
 def link_of(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The FAILOVER facts in a query's `request`; {} if the decision does not answer in place of another one."""
+    """The FAILOVER facts in a query's `request`; {} if the decision does not replace a failed one."""
     link = request.get(FAILOVER)
     return link if isinstance(link, Mapping) else {}
 
 
 def failover_facts(request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The FAILOVER facts for a reply; None if the decision does not answer in place of another one."""
+    """The FAILOVER facts for a reply; None if the decision does not replace a failed one."""
     return {name: value for name, value in link_of(request).items() if name != "left"} or None
 
 
 def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, body: object = None) -> Failure:
-    """The failure of a reply. status: 400 to 599. headers: names in lower case. body: parsed if it is JSON."""
-    after_s = min(retry_after_s((headers or {}).get("retry-after")), LONGEST_RETRY_S)
+    """The failure in a reply. status: 400 to 599. headers: names in lower case. body: parsed if it is JSON."""
+    after_s = min(retry_after_s((headers or {}).get("retry-after")), 3600.0)
     kind = _KINDS.get(status, "failed" if status >= 500 else "refused")
     return Failure(kind=kind, status=status, retry_after_s=after_s or None, code=_code(body))
 
@@ -138,7 +135,7 @@ def failure_of_error(error: Exception) -> Failure:
 
 
 def server_message(body: object, *, depth: int = 0) -> str:
-    """The error message in a body of any form: an object, a list, text or an HTML page; "" without one."""
+    """The error message in an object, a list, a text or an HTML page; "" if it contains none."""
     if isinstance(body, str):
         text = _TAG.sub(" ", _HIDDEN.sub(" ", body)) if body.lstrip().startswith("<") else body
         return " ".join(text.split())[:_LONGEST]
@@ -155,7 +152,7 @@ def server_message(body: object, *, depth: int = 0) -> str:
 
 
 def _code(body: object) -> str | None:
-    """The error code in a body; None unless it matches _CODE."""
+    """The error code in a body; None if there is no code that matches _CODE."""
     body = body[0] if isinstance(body, list) and body else body
     if not isinstance(body, Mapping):
         return None

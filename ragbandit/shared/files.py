@@ -1,4 +1,4 @@
-"""Files: atomic writes, remote folders, a cache of arrays, and JSON Lines with line numbers in errors."""
+"""Files: atomic writes, remote folders, cached arrays, and JSON Lines with line numbers in errors."""
 
 import contextlib
 import gzip
@@ -25,12 +25,12 @@ _PREFIX = ".new-"
 
 
 def cache_root(cache: Path | None = None) -> Path:
-    """`cache`, else `$XDG_CACHE_HOME/ragbandit`, else `~/.cache/ragbandit`."""
+    """`cache`; if that is None, `$XDG_CACHE_HOME/ragbandit` or `~/.cache/ragbandit`."""
     return cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragbandit"
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder that only its owner may open, and its parents. Keeps an existing folder. Raises OSError."""
+    """Make a folder that only its owner may open, and its parents, unless it exists. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
 
@@ -41,10 +41,7 @@ def append_private(path: Path) -> BinaryIO:
 
 
 def write_file(path: Path, data: bytes, *, durable: bool) -> None:
-    """Write a file atomically: readers see the old or the new content. Only the owner may read it. Raises OSError.
-
-    durable: whether the data has reached the disk when this returns
-    """
+    """Write a file that only its owner may read, with `whole_file`. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path, durable=durable, private=True) as temporary:
         temporary.write_bytes(data)
@@ -52,7 +49,7 @@ def write_file(path: Path, data: bytes, *, durable: bool) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path, *, durable: bool, private: bool = False) -> Iterator[Path]:
-    """A temporary file that replaces `path` at the end of the block, or is deleted after an error. Raises OSError.
+    """A temporary file that replaces `path` atomically at the end of the block, or is deleted after an error.
 
     durable: whether the data has reached the disk when the block ends
     private: whether only the owner may read the file
@@ -73,9 +70,7 @@ def whole_file(path: Path, *, durable: bool, private: bool = False) -> Iterator[
 def whole_folder(target: Path, *, private: bool = True) -> Iterator[Path]:
     """A temporary folder that becomes `target` at the end of the block, or is deleted after an error.
 
-    Raises OSError if it cannot be made, or if `target` exists and is not empty.
-
-    private: whether only the owner may open the folder
+    Raises OSError, also if `target` exists and is not empty. private: whether only the owner may open the folder.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     work = target.with_name(f"{_PREFIX}{uuid.uuid4().hex}")
@@ -88,12 +83,12 @@ def whole_folder(target: Path, *, private: bool = True) -> Iterator[Path]:
 
 
 def replace_folder(target: Path, *, by: Path) -> None:
-    """Replace a folder by a finished one on the same disk, and delete the old one. Raises OSError.
+    """Replace a folder by another one on the same disk, and delete the old one. Raises OSError.
 
-    After a crash between the two renames there is no folder at `target`, but never an incomplete one.
+    A crash between the two renames leaves no folder at `target`, never an incomplete one.
     """
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
-    shutil.rmtree(old, ignore_errors=True)  # left by a killed process with the same id, which is common in containers
+    shutil.rmtree(old, ignore_errors=True)  # it may exist, since process ids repeat in containers
     if target.exists():
         target.rename(old)
     by.rename(target)
@@ -103,11 +98,11 @@ def replace_folder(target: Path, *, by: Path) -> None:
 def cached_arrays(
     kind: str, key: str, *, build: Callable[[], dict[str, npt.NDArray[Any]]], cache: Path | None = None
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a cache file, or build and cache them if the file is missing or damaged.
+    """Load arrays from a cache file, or build and cache them if the file is missing or damaged.
 
-    kind, key: name of the cache file; the key must identify everything that the arrays depend on
-    build: computes the arrays
-    cache: root folder, see `cache_root`; if it cannot be written, a warning is logged
+    kind: subfolder of the cache
+    key: name of the file; it must identify everything that the arrays depend on
+    cache: root folder, see `cache_root`
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file, save
@@ -128,10 +123,7 @@ _FSSPEC = "give a path, or a URL that fsspec knows, as s3://bucket/folder, with 
 
 
 def check_root(root: str, *, field: str) -> None:
-    """Raises ConfigError if fsspec does not support the URL, or if the package for it is not installed.
-
-    Imports no package and sends no request.
-    """
+    """Raises ConfigError if fsspec does not support the URL, or needs a missing package for it. Sends no request."""
     if "://" not in root:
         return
     scheme = root.partition("://")[0]
@@ -145,8 +137,8 @@ def check_root(root: str, *, field: str) -> None:
 
 
 def remote_system(root: str, *, field: str) -> tuple[Any, str]:
-    """Returns (file system of a URL, path in it). Raises ConfigError like `check_root`."""
-    fsspec = required_module("fsspec", extra="replay", field=field)  # only a remote root needs it
+    """Returns (file system of a URL, path in it). Raises ConfigError, see `check_root`."""
+    fsspec = required_module("fsspec", extra="replay", field=field)
     try:
         system, path = fsspec.core.url_to_fs(root)
     except (ImportError, ValueError) as error:
@@ -156,7 +148,7 @@ def remote_system(root: str, *, field: str) -> tuple[Any, str]:
 
 
 class Folder:
-    """Files by name (`a/b.parquet`) in a local or remote folder. Methods raise OSError and ConfigError (`check_root`).
+    """Files by name (`a/b.parquet`) in a local or remote folder. Methods raise OSError and ConfigError.
 
     root: path or URL
     field: setting with the root, for error messages
@@ -191,7 +183,7 @@ class Folder:
         return Path(self.root, name).is_file()
 
     def fingerprint(self, name: str) -> str:
-        """A text that changes when the file is written again. Reads only metadata. OSError if the file is missing."""
+        """A text that changes when the file is written again, made from metadata. Raises OSError without a file."""
         if self._remote:
             system, path = self._system(name)
             system.invalidate_cache(path.rpartition("/")[0])
@@ -214,15 +206,15 @@ class Folder:
 
 
 _GZIP = b"\x1f\x8b"
-#: most bytes of a line
+#: longest line, bytes
 MAX_LINE: Final = 16 * 1024 * 1024
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (number from 1, bytes) of every line that is not blank.
 
-    Raises InvalidInput if the file cannot be read, has no row or a line above MAX_LINE; and, after the last complete
-    row, if it is a truncated or damaged gzip file.
+    Raises InvalidInput if the file cannot be read, is blank, or has a line above MAX_LINE. The readable lines of a
+    damaged gzip file are yielded first.
     """
     number = rows = 0
     try:
@@ -247,8 +239,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InvalidInput("has no rows", field=str(path), remedy="give a file with at least one JSON object")
 
 
-#: most bytes read from a pipe
-_MOST_PIPED = 1 << 30
+_MOST_PIPED_BYTES = 1 << 30
 
 
 @contextlib.contextmanager
@@ -262,14 +253,14 @@ def rereadable(path: Path) -> Iterator[Path]:
         with path.open("rb") as pipe, copy.open("wb") as file:
             while data := pipe.read(1 << 20):
                 file.write(data)
-                if file.tell() > _MOST_PIPED:
-                    message = f"sends more than {_MOST_PIPED >> 20} MB"
+                if file.tell() > _MOST_PIPED_BYTES:
+                    message = f"sends more than {_MOST_PIPED_BYTES >> 20} MB"
                     raise InvalidInput(message, field=str(path), remedy="save it, and give the file")
         yield copy
 
 
 def open_binary(path: Path) -> BinaryIO:
-    """Open a file for reading; a gzip file, recognised by its name or first bytes, is unpacked."""
+    """Open a file for reading. A gzip file is recognised by its name or first bytes, and unpacked."""
     packed = path.suffix == ".gz"
     if not packed and path.is_file():
         with path.open("rb") as stream:
@@ -292,7 +283,7 @@ def parsed(raw: bytes) -> dict[str, Any]:
 
 
 def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An `object_pairs_hook` that raises ValueError if a key is repeated; json would silently use the last value."""
+    """An `object_pairs_hook` that raises ValueError if a key is repeated. By default json uses the last value."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         names = [name for name, _ in pairs]
@@ -301,27 +292,24 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-#: shared, since json.loads with a hook would make a decoder per line
+#: shared, since json.loads with a hook makes a decoder at every call
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=each_key_once)
 
 
 @contextlib.contextmanager
 def naming(path: Path, *, line: int) -> Iterator[None]:
-    """Prepend "<file>:<line>" to the field of an InvalidInput raised in the block."""
+    """A block in which an InvalidInput gets "<file>:<line>" before its field."""
     try:
         yield
     except InvalidInput as error:
         where = f"{path}:{line} {error.field or ''}".rstrip()
-        message = error.message.removeprefix(f'"{error.field}" ')  # the place names the field already
+        message = error.message.removeprefix(f'"{error.field}" ')  # `where` names the field already
         raise InvalidInput(message, field=where, remedy=error.remedy) from error
 
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """`whole_file` for a file that a user named. It may contain questions and answers, so only its owner may read it.
-
-    Raises InvalidInput if it cannot be written.
-    """
+    """`whole_file` for a file that a user named. Only its owner may read it. Raises InvalidInput instead of OSError."""
     try:
         with whole_file(path, durable=True, private=True) as temporary:
             yield temporary
@@ -332,11 +320,11 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_lines(path: Path) -> Iterator[BinaryIO]:
-    """`new_file`, opened for writing; compressed if its name ends in .gz. Equal lines give equal bytes."""
+    """`new_file`, opened for writing, and compressed if the name ends in .gz."""
     with new_file(path) as temporary, temporary.open("wb") as plain:
         if path.suffix != ".gz":
             yield plain
             return
-        # Without name and time in the header, so that equal content gives equal files.
+        # The header contains neither name nor time, so equal content gives equal files.
         with gzip.GzipFile(filename="", mode="wb", fileobj=plain, mtime=0) as packed:
             yield cast("BinaryIO", packed)

@@ -1,4 +1,4 @@
-"""Formats for people: numbers, shares, times, and texts from outside, on pages, in reports and on a terminal."""
+"""Formats for people: numbers, shares, times, and texts from outside."""
 
 import math
 import re
@@ -9,15 +9,10 @@ from typing import Final
 
 #: shown if there is no value
 NOTHING: Final = "\u2013"
-#: Unicode categories of invisible characters with effects: controls, formats, surrogates, line separators
-_STEERING: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-#: code points that are not characters; XML refuses them
-_NONCHARACTERS: Final = frozenset("\ufffe\uffff")
-_HARMLESS: Final = re.compile(r"[\x20-\x7e\n\t]*")
 
 
 def number_or_name(text: str) -> float | str:
-    """Parse a cost weight: a number, or else the name of one."""
+    """Parse a cost weight, which is a number or the name of a number."""
     try:
         return float(text)
     except ValueError:
@@ -26,7 +21,7 @@ def number_or_name(text: str) -> float | str:
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
     """A question with the known name that is most similar to `given`; "" if no name is similar."""
-    from difflib import get_close_matches  # imported late: only errors need it
+    from difflib import get_close_matches  # imported here, since only errors need it
 
     if not isinstance(given, str):
         return ""
@@ -46,9 +41,9 @@ def printable(text: object) -> str:
     Line breaks and tabs stay. The text is not escaped for HTML or markup.
     """
     plain = str(text)
-    if _HARMLESS.fullmatch(plain):
+    if re.fullmatch(r"[\x20-\x7e\n\t]*", plain):
         return plain
-    return "".join(_code(sign) if _steers(sign) else sign for sign in plain)
+    return "".join(_code(sign) if _is_unsafe(sign) else sign for sign in plain)
 
 
 def one_line(text: object) -> str:
@@ -56,8 +51,10 @@ def one_line(text: object) -> str:
     return printable(text).replace("\n", " ").replace("\t", " ")
 
 
-def _steers(sign: str) -> bool:
-    return sign not in "\n\t" and (unicodedata.category(sign) in _STEERING or sign in _NONCHARACTERS)
+def _is_unsafe(sign: str) -> bool:
+    # Controls, formats, surrogates, separators of lines and paragraphs, and two code points that XML refuses.
+    is_invisible = unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return sign not in "\n\t" and (is_invisible or sign in "\ufffe\uffff")
 
 
 def _code(sign: str) -> str:
@@ -65,7 +62,7 @@ def _code(sign: str) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with `digits` significant digits; whole numbers in full: `0.0412`, `1,234`."""
+    """A number with `digits` significant digits: `0.0412`. Whole numbers have all digits: `1,234`."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if float(value).is_integer() and abs(value) < 1e15:
@@ -73,9 +70,9 @@ def number(value: float | None, digits: int = 3) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     text = f"{value:.{digits}g}"
-    if "e+" in text:  # rounded up to the next power of ten
+    if "e+" in text:  # rounded up to a power of ten
         return f"{float(text):,.0f}"
-    if "e" in text:  # many zeros are read more easily than an exponent
+    if "e" in text:  # zeros are easier to read than an exponent
         text = f"{value:.{digits - 1 - math.floor(math.log10(abs(value)))}f}".rstrip("0")
     return text
 
@@ -98,7 +95,7 @@ def counted(count: float, noun: str) -> str:
 
 
 def roughly(count: float) -> str:
-    """A forecast of a count: one digit below 10,000, then its order of magnitude: `about 300`, `tens of thousands`."""
+    """A rough count: one significant digit up to 10,000, then the order of magnitude: `about 300`, `millions`."""
     rounded = max(float(f"{max(count, 1.0):.0e}"), 1.0)
     if rounded < 1e4:
         return f"about {rounded:,.0f}"
@@ -123,7 +120,7 @@ _ONE: Final = {"steps": "step", "right answers": "right answer", "units of cost"
 
 
 def money(value: float | None, unit: str) -> str:
-    """An amount with its unit, a minus before the sign: `$310`, `-$1.25`, `5,310 steps`, `1 step`, `2.5 h`."""
+    """An amount with its unit: `$310`, `-$1.25`, `5,310 steps`, `1 step`, `2.5 h`."""
     if value is None:
         return number(None)
     minus, size = "-" if value < 0 else "", abs(value)
@@ -136,7 +133,7 @@ def money(value: float | None, unit: str) -> str:
 
 
 def worth(amount: float, term: str) -> str:
-    """The worth of a right answer in a cost term: `5 cents`, `$2.00`, `20 steps`, `2.5 h`."""
+    """The value of a right answer in a cost term: `5 cents`, `$2.00`, `20 steps`, `2.5 h`."""
     if term == "dollars" and amount < 1.0:
         cents = number(100.0 * amount)
         return f"{cents} {'cent' if cents == '1' else 'cents'}"

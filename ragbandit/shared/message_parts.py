@@ -1,9 +1,9 @@
-"""Joins the deltas of a streamed message, and computes the delta that a message still needs."""
+"""Joins the deltas of a streamed message, and computes the delta that is missing to a whole message."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-#: type of a tool call -> its field with the text that the model wrote
+#: type of a tool call -> field of the call with the text that the model wrote
 CALL_TEXTS: Final = {"function": "arguments", "custom": "input"}
 LOGPROBS: Final = "logprobs"
 
@@ -26,7 +26,7 @@ class MessageParts:
                 function["arguments"] = function.get("arguments") or "{}"
 
     def call_text(self, index: int) -> str:
-        """The arguments so far of the tool call with this index."""
+        """The arguments, so far, of the tool call with this index."""
         call = self._parts.get("tool_calls", {}).get(index, {})
         return next((call[kind].get(name) or "" for kind, name in CALL_TEXTS.items() if kind in call), "")
 
@@ -45,7 +45,7 @@ class MessageParts:
 
 
 def _by_index(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a message or delta with its tool calls as a mapping by index."""
+    """Copy a message or delta. In the copy, `tool_calls` is a mapping by index."""
     parts = dict(message)
     for position, call in enumerate(parts.pop("tool_calls", ())):
         fields = dict(call)
@@ -55,7 +55,7 @@ def _by_index(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add a delta: texts and lists are joined, except names and ids; a value of another type is ignored."""
+    """Add a delta: texts and lists are joined, except names and ids. Values of another type are ignored."""
     for name, value in delta.items():
         before = message.get(name)
         if isinstance(before, dict) and isinstance(value, Mapping):

@@ -1,8 +1,7 @@
-"""Reads the replies of OpenAI-compatible servers, whole or in chunks.
+"""Reads the replies of OpenAI-compatible servers, whole or in chunks, and converts them to OpenAI's schema.
 
-Servers send fields that are null, missing, renamed or of another type; a `ModelReply` always follows OpenAI's schema.
-Values come from JSON, so this module tests for dict: a test for Mapping takes ten times as long, and there are many per
-chunk.
+Some servers send fields that are null, missing, renamed or of another type. This module tests for dict instead of
+Mapping, which takes ten times as long.
 """
 
 import json
@@ -18,16 +17,16 @@ from ragbandit.shared.message_parts import CALL_TEXTS, LOGPROBS, MessageParts
 from ragbandit.shared.token_usage import add_usage, count_of
 from ragbandit.shared.types import MAX_TEXT
 
-#: most characters of a message: text, reasoning, calls, ids and unknown fields; a longer message fails
+#: longest message, characters: text, reasoning, calls, ids and unknown fields. A longer message fails
 MAX_MESSAGE: Final = 4 * MAX_TEXT
 #: most tool calls in one message
 MAX_CALLS: Final = 128
-#: most levels of nesting in an unknown field; deeper values become null
+#: most levels of nesting in an unknown field. Deeper values become null
 _MAX_DEPTH: Final = 50
 
 #: finish reason of a reply that the server ended with an error
 ERROR: Final = "error"
-#: a server's finish reason, in lower case -> OpenAI's; others become "stop"
+#: finish reason of a server, in lower case -> OpenAI's finish reason; unknown reasons become "stop"
 _FINISH: Final = {
     reason: openai_reason
     for openai_reason, reasons in {
@@ -40,28 +39,19 @@ _FINISH: Final = {
     }.items()
     for reason in reasons.split()
 }
-_NO_FINISH: Final = ("", "null", "none")
-#: fields of a message that contain text
-_TEXTS: Final = ("refusal", "reasoning_content", "reasoning")
-#: type of a part of a content -> field of the message that its text belongs to
+#: type of a part of `content` -> field of the message for the text of the part
 _PARTS: Final = {"thinking": "reasoning_content", "reasoning": "reasoning_content", "refusal": "refusal"}
-#: fields of a message that are read by name; all others are copied
+#: fields of a message with their own code; all others are copied
 _READ_BY_NAME: Final = ("role", "content", "tool_calls", "function_call")
 
 
 def whole_characters(text: str) -> str:
-    """Join pairs of surrogates to one character, and replace single ones by U+FFFD."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
+    """Join pairs of surrogates to one character. Replace single surrogates by U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def words_of(value: Any) -> str:
-    """Read a field that should be text: the text of an object, the joined texts of a list, or a number as text."""
+    """The text in a field of any type: the text of an object, the joined texts of a list, or a number as text."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -73,21 +63,20 @@ def words_of(value: Any) -> str:
 
 
 def _listed(value: Any) -> list[Mapping[str, Any]]:
-    """The objects in a list; for a single object, a list of it."""
+    """The objects in a list. A single object is treated as a list of one."""
     values = value if isinstance(value, list) else [value]
     return [item for item in values if isinstance(item, dict)]
 
 
 def _token_of(entry: Any) -> dict[str, Any] | None:
-    """A token with its log-probability, in OpenAI's schema; None if the entry cannot be used."""
+    """Convert a token with its log-probability; None if the entry cannot be used."""
     if not isinstance(entry, dict):
         return None
     token = entry.get("token")
     logprob = entry.get("logprob")
     codes = entry.get("bytes")
-    if not isinstance(token, str) or not isinstance(logprob, int | float) or isinstance(logprob, bool):
-        return None
-    if not math.isfinite(logprob):
+    is_number = isinstance(logprob, int | float) and not isinstance(logprob, bool) and math.isfinite(logprob)
+    if not isinstance(token, str) or not is_number:
         return None
     if not isinstance(codes, list) or not all(isinstance(code, int) for code in codes):
         codes = None
@@ -96,7 +85,7 @@ def _token_of(entry: Any) -> dict[str, Any] | None:
 
 @dataclass(kw_only=True, slots=True)
 class _Call:
-    """A tool call. place: position in the message. id: for clients. server_id: "" if the server sent none."""
+    """A tool call. place: position in the message. id: for clients. server_id: "" if the server sent no id."""
 
     place: int
     id: str
@@ -114,28 +103,28 @@ class ModelReply:
         self.finish: str | None = None
         #: fields of the last chunk except its text, in OpenAI's schema
         self.delta: dict[str, Any] = {}
-        #: the same fields, joined over all chunks
+        #: `delta`, joined over all chunks
         self.message = MessageParts()
         #: (text, log-probability) of each token
         self.tokens: list[tuple[str, float]] = []
         #: whether some log-probabilities could not be read
         self.has_broken_logprobs = False
-        #: token counts so far, see token_usage
+        #: token counts so far, see `token_usage.add_usage`
         self.usage: dict[str, int] = {}
         #: name of the model according to the server
         self.model: str | None = None
         self.is_done = False
-        #: characters so far: text, reasoning, calls, further fields
+        #: number of characters so far, see MAX_MESSAGE
         self.size = 0
         self._uses_functions = uses_functions
         self._has_choice = False
         self._choice: Any = None
-        #: message that came instead of choices
+        #: the server's message in a value without choices
         self._note = ""
         self._logprob_size = 0
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
-        #: field, or place of a call -> first half of a character that the next piece completes
+        #: name of a field, or `place` of a call -> first half of a character that the next piece completes
         self._halves: dict[str | int, str] = {}
 
     def take(self, value: Any) -> None:
@@ -151,7 +140,7 @@ class ModelReply:
             if not choices:
                 self._note = self._note or server_message(part)
             for choice in choices:
-                # A choice with another index is another answer to the same question.
+                # A choice with another index is a second answer, which is not read.
                 if not self._has_choice or choice.get("index") in (self._choice, None):
                     self._has_choice = True
                     self._choice = choice.get("index")
@@ -159,7 +148,7 @@ class ModelReply:
                     break
 
     def end(self) -> None:
-        """Complete the message after the last value. Raises BrokenReply if no answer came."""
+        """Complete the message after the last value. Raises BrokenReply if there is no answer."""
         if self.finish == ERROR:
             raise BrokenReply(self._note or "the server ended its reply with an error that it did not describe")
         if not self._has_choice:
@@ -179,7 +168,7 @@ class ModelReply:
         self.message.end()
 
     def _raise_failure(self, part: Mapping[str, Any]) -> None:
-        """Raise BrokenReply for an error in a reply, a chunk or a choice, unless the answer is already complete."""
+        """Raise BrokenReply if a reply, a chunk or a choice has an error, unless the answer is already complete."""
         error = part.get("error")
         if part.get("object") == ERROR or (part.get("type") == ERROR and not error):
             error = part
@@ -213,11 +202,11 @@ class ModelReply:
             self.message.add(self.delta)
         reason = choice.get("finish_reason")
         reason = reason.strip().lower() if isinstance(reason, str) else str(reason or "none")
-        if reason not in _NO_FINISH:
+        if reason not in ("", "null", "none"):
             self.finish = _FINISH.get(reason, "stop")
 
     def _content(self, content: Any, *, fields: dict[str, Any]) -> str:
-        """The text of a content. Its thoughts and refusals are added to `fields`."""
+        """The text in the field `content`. Thoughts and refusals in it are added to `fields`."""
         if isinstance(content, str):
             return content
         text = ""
@@ -233,7 +222,7 @@ class ModelReply:
         return text
 
     def _complete_characters(self, field: str | int, text: str) -> str:
-        """The complete characters of the next piece of a field; half a character waits for the next piece."""
+        """The complete characters in the next piece of a field. Half a character waits for the piece after that."""
         self.size += len(text)
         if field in self._halves:
             text = self._halves.pop(field) + text
@@ -242,8 +231,8 @@ class ModelReply:
         return whole_characters(text)
 
     def _further_field(self, name: str, value: Any) -> Any:
-        """The value of a further field, converted to OpenAI's schema; None if it does not fit."""
-        if name in _TEXTS:
+        """Convert the value of a further field; None if it does not fit."""
+        if name in ("refusal", "reasoning_content", "reasoning"):
             value = words_of(value)
         if isinstance(value, str):
             return self._complete_characters(name, value)
@@ -252,7 +241,7 @@ class ModelReply:
         return self._clean(value) if name != "audio" or isinstance(value, dict) else None
 
     def _clean(self, value: Any, *, depth: int = 0) -> Any:
-        """Copy an unknown value so that every JSON parser and database accepts it, and count its size."""
+        """Copy an unknown value so that every JSON parser and database accepts the copy. Add its size to `size`."""
         self.size += len(value) if isinstance(value, str) else 1
         if isinstance(value, str):
             return whole_characters(value)
@@ -267,7 +256,7 @@ class ModelReply:
         return value
 
     def _logprobs(self, logprobs: Any) -> list[dict[str, Any]]:
-        """The usable log-probabilities of this chunk; none if those of the message exceed MAX_MESSAGE."""
+        """The usable log-probabilities of a chunk; [] if all log-probabilities so far exceed MAX_MESSAGE."""
         content = logprobs.get("content") if isinstance(logprobs, dict) else None
         if content is None:
             return []
@@ -287,7 +276,7 @@ class ModelReply:
         return usable
 
     def _take_calls(self, part: Mapping[str, Any], *, is_whole: bool) -> None:
-        """Add the tool calls of a chunk or a whole message to the delta."""
+        """Add the tool calls of a chunk, or of a whole message, to `delta`."""
         entries = part.get("tool_calls")
         legacy = _listed(part.get("function_call"))
         if legacy and self._uses_functions:
@@ -310,7 +299,7 @@ class ModelReply:
             self.delta["tool_calls"] = pieces
 
     def _take_call(self, entry: Mapping[str, Any], *, at: int, of: int) -> dict[str, Any] | None:
-        """Read a piece of a tool call. Returns it for clients; None if it adds nothing. at, of: see `_known_call`."""
+        """Convert a piece of a tool call; None if the piece adds nothing. at, of: see `_known_call`."""
         kind = "custom" if isinstance(entry.get("custom"), dict) else "function"
         body = entry[kind] if isinstance(entry.get(kind), dict) else entry
         read_by_name = {"index", "id", "type", kind}
@@ -328,7 +317,7 @@ class ModelReply:
             call = None
         if call is not None:
             if not isinstance(sent, str) and self.message.call_text(call.place):
-                text = ""  # arguments sent as an object are complete: they came before
+                text = ""  # arguments sent as an object are complete, so these were already sent
             text = self._complete_characters(call.place, text)
             new_name = "" if call.name else name
             call.name = call.name or name
@@ -346,10 +335,10 @@ class ModelReply:
         return head | {kind: {"name": call.name, CALL_TEXTS[kind]: self._complete_characters(call.place, text)}}
 
     def _known_call(self, server_id: str, *, index: int | None, is_named: bool, at: int, of: int) -> _Call | None:
-        """The call that a piece may continue; None if it begins a new call.
+        """The call that a piece may continue; None if the piece begins a new call.
 
         at: position of the piece in its chunk
-        of: number of pieces in the chunk; 0 in a whole message, where every entry is a call of its own
+        of: number of pieces in the chunk; 0 in a whole message, in which every piece is a complete call
         """
         if not of:
             return None
@@ -365,11 +354,9 @@ class ModelReply:
         return self._calls[at] if at < len(self._calls) else None
 
     def _begins_another(self, call: _Call, *, server_id: str, name: str, text: str) -> bool:
-        """Whether a piece begins another call: it has another id, or a name after complete arguments.
-
-        Some servers send a new id with every piece, so arguments without a name continue the call.
-        """
+        """Whether a piece begins another call than `call`: it has another id, or a name after complete arguments."""
         if server_id and call.server_id:
+            # Some servers send a new id with every piece, so arguments without a name continue the call.
             return server_id != call.server_id and bool(name or not text)
         if not name or not call.name:
             return False
@@ -377,13 +364,13 @@ class ModelReply:
 
 
 def _piece(call: _Call, *, text: str, name: str = "", further: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The next piece of a call that has begun."""
+    """A further piece of a call, for clients."""
     body = {field: value for field, value in (("name", name), (CALL_TEXTS[call.kind], text)) if value}
     return {"index": call.place, **(further or {}), **({call.kind: body} if body else {})}
 
 
 def _written(arguments: Any) -> str:
-    """Arguments as text; some servers send them as an object."""
+    """The arguments of a call as text. Some servers send them as an object."""
     if arguments is None or isinstance(arguments, str):
         return arguments or ""
     return json.dumps(arguments, ensure_ascii=False)

@@ -1,10 +1,4 @@
-"""OpenAI-compatible servers: options, connections, failures and chats.
-
-The `openai` package gives address and headers, and aiohttp makes the connections; both are imported at the first call.
-The generator "openai" adds streaming and prices (strategies.generators.openai_generator). `ChatServer` is for processes
-without an event loop. It raises no errors, but returns the name of a failure: `Failure.name`, or "timeout" if the
-deadline passed.
-"""
+"""Connections and chats with OpenAI-compatible servers. `openai` and aiohttp are imported at the first call."""
 
 import asyncio
 import base64
@@ -32,33 +26,26 @@ from ragbandit.shared.token_usage import Tokens, tokens_of
 if TYPE_CHECKING:
     import aiohttp
 
-#: environment variable of the openai package, used if no base_url is set
+#: environment variable that the openai package reads if no base_url is set
 BASE_URL_ENV: Final = "OPENAI_BASE_URL"
-#: most characters of a server's message that are passed on
+#: longest part of a server's message that is passed on, characters
 _MESSAGE: Final = 500
-#: OpenAI's code, and llama.cpp's type, for a prompt beyond the model's context; other servers only describe it
-_TOO_LONG: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
-_TOO_LONG_WORDS: Final = re.compile(r"context (length|size|window)", re.IGNORECASE)
-#: longest wait for the end of a body after its last value, seconds
-_CLOSING_S: Final = 0.1
-#: most bytes of an error's body that are read
+#: longest part of an error's body that is kept, bytes
 _MOST_ERROR: Final = 1_000_000
-#: seconds after which an idle connection is closed. Many servers close after 5, and would lose a request
+#: seconds after which an idle connection is closed. Many servers close a connection after 5 seconds, and a request that
+#: is sent at that moment is lost
 _IDLE_S: Final = 4.0
-#: bytes of a body above which aiohttp wants a file, which it sends in parts
+#: size from which a request body is sent in parts, bytes
 _LARGE: Final = 1_000_000
-#: most attempts of a chat after the first; longest random pause before the second attempt, and longest pause, seconds
-_RETRIES: Final = 1
-_PAUSE_S: Final = 0.5
-_LONGEST_PAUSE_S: Final = 8.0
-# Shared, since `json.dumps` with options would make an encoder for every request.
+# Shared, since `json.dumps` with options makes an encoder for every request.
 _BODY: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 class ModelServer:
     """Connections to a server, used on one event loop. aiohttp takes half the processor time of the openai package.
 
-    connect_s, read_s: longest wait for a connection, and for the next part of a reply. None: no limit
+    connect_s: longest wait for a connection; None: no limit
+    read_s: longest wait for the next part of a reply; None: no limit
     """
 
     def __init__(
@@ -69,19 +56,19 @@ class ModelServer:
 
         self.url, self._headers = url, dict(headers)
         address = yarl.URL(url, encoded=True)
-        if address.user is not None:  # credentials in the address are sent in place of the key
+        if address.user is not None:  # the server gets the credentials in the address instead of the key
             credentials = base64.b64encode(f"{address.user}:{address.password or ''}".encode()).decode()
             self._headers["Authorization"] = f"Basic {credentials}"
         self._address = address.with_user(None)
         self._connect_s, self._read_s = connect_s, read_s
 
     def __del__(self) -> None:
-        # Connections that nobody can use any more are closed. Else aiohttp would print a warning about each.
+        # aiohttp prints a warning about each connection that is not closed.
         if self._session is not None and self._session.connector is not None:
             self._session.connector._close()  # noqa: SLF001 - `close` is a coroutine
 
     async def post(self, body: bytes) -> "aiohttp.ClientResponse":
-        """Send a JSON document. The body of the reply is not read yet; close the reply."""
+        """Send a JSON document. Returns the reply with its body unread; the caller closes it."""
         if self._session is None:
             self._session = self._new_session()
         return await self._session.post(self._address, data=body if len(body) < _LARGE else io.BytesIO(body))
@@ -95,7 +82,7 @@ class ModelServer:
         import aiohttp
         import httpx
 
-        # Certificates are those of httpx: images often have none of their own.
+        # httpx brings its own certificates; container images often have none.
         certificates = httpx.create_ssl_context() if self.url.startswith("https:") else True
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, ssl=certificates),
@@ -126,11 +113,10 @@ def connect(
     connect_s: float | None = None,
     read_s: float | None = None,
 ) -> ModelServer:
-    """Prepare the connections to a server.
+    """Prepare the connections to a server. For connect_s and read_s see `ModelServer`.
 
     base_url: None: $OPENAI_BASE_URL, else OpenAI; a query in the URL is sent with every request
     key: None: "none" is sent
-    connect_s, read_s: see ModelServer
     """
     import openai
 
@@ -145,10 +131,9 @@ def connect(
 
 
 async def reply_values(server: ModelServer, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
-    """Send a chat and yield the JSON values of the reply, see EventReader.
+    """Send a chat and yield the JSON values of the reply. Raises BrokenReply, RefusedRequest and aiohttp's errors.
 
-    Close the iterator (contextlib.aclosing), which closes the connection. Raises BrokenReply, RefusedRequest and
-    aiohttp's errors.
+    Close the iterator with contextlib.aclosing, so that the connection is released.
     """
     reply = await server.post(_BODY.encode(fields).encode())
     is_success, reader = 200 <= reply.status < 300, EventReader()
@@ -173,34 +158,37 @@ async def reply_values(server: ModelServer, fields: Mapping[str, Any]) -> AsyncI
 
 
 async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
-    """The body as it arrives. What arrived before an error is yielded before the error is raised."""
+    """The body as it arrives. Bytes that arrived before an error are yielded before the error is raised."""
     import aiohttp
 
     try:
         async for data in reply.content.iter_any():
             yield data
     except aiohttp.ClientError:
-        # If a connection breaks with the last bytes, aiohttp raises the error in place of these bytes.
-        yield reply.content._read_nowait(-1)  # noqa: SLF001 - `read_nowait` raises the error, too
+        # If a connection breaks, aiohttp raises the error although the last bytes are not read yet.
+        yield reply.content._read_nowait(-1)  # noqa: SLF001 - `read_nowait` raises the error too
         raise
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
-    """Wait shortly for the end of a body, since its connection can then be used again."""
+    """Wait 0.1 seconds for the end of a body, since its connection can then be used again."""
     with suppress(Exception):
-        async with asyncio.timeout(_CLOSING_S):
+        async with asyncio.timeout(0.1):
             async for _ in chunks:
                 pass
 
 
 def is_too_long(error: Exception, *, failure: Failure) -> bool:
     """Whether the prompt and its answer exceed the model's context. failure: `failure_of_error(error)`."""
-    has_words = _TOO_LONG_WORDS.search(str(error)) is not None
-    return failure.status == 400 and (failure.code in _TOO_LONG or has_words)
+    if failure.status != 400:
+        return False
+    # The code is that of OpenAI or llama.cpp. Other servers only write a message.
+    has_code = failure.code in ("context_length_exceeded", "exceed_context_size_error")
+    return has_code or re.search(r"context (length|size|window)", str(error), re.IGNORECASE) is not None
 
 
 def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
-    """Describe an error by its text, cut to _MESSAGE characters. secrets: removed by `without_keys`."""
+    """Describe an error of a server in one line, without the secrets."""
     failure = failure_of_error(error)
     text = str(error)
     begin = f"the reply cannot be read: {type(error).__name__}: "
@@ -218,20 +206,20 @@ def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatReply:
-    """The model's text, or the failure of one chat."""
+    """The model's text in a chat, or the failure of the chat."""
 
     text: str = ""
-    #: name of the failure; None if the server answered
+    #: `Failure.name`; None if the server answered
     failed: str | None = None
     #: OpenAI's finish reason, for example "stop" or "length"
     finish: str | None = None
-    #: token counts; None if the server did not report them
+    #: None if the server did not report token counts
     tokens: Tokens | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatServer:
-    """An OpenAI-compatible server."""
+    """An OpenAI-compatible server, for processes without an event loop of their own."""
 
     #: None: $OPENAI_BASE_URL, else OpenAI
     base_url: str | None
@@ -240,7 +228,7 @@ class ChatServer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     async def complete(self, fields: Mapping[str, Any]) -> ChatReply:
-        """Complete a chat in at most two attempts. Call it on `event_loop`, with a deadline. fields: the request."""
+        """Complete a chat in at most two attempts. Call this on `event_loop`, with a deadline. fields: the request."""
         headers = tuple(sorted(self.headers.items()))
         for attempt in count(1):
             reply = ModelReply()
@@ -253,9 +241,8 @@ class ChatServer:
                 break
             except Exception as error:  # an error of this server must not fail the caller's question
                 failure = failure_of_error(error)
-            asked_s = failure.retry_after_s or 0.0
-            pause = pause_before_retry(attempt, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=asked_s)
-            if attempt > _RETRIES or pause is None or not failure.may_pass:
+            pause = pause_before_retry(attempt, base_s=0.5, longest_s=8.0, asked_s=failure.retry_after_s or 0.0)
+            if attempt == 2 or pause is None or not failure.may_pass:
                 return ChatReply(failed=failure.name)
             await asyncio.sleep(pause)
         return ChatReply(text=reply.text, finish=reply.finish, tokens=tokens_of(reply.usage))
@@ -268,7 +255,7 @@ def _server(
     key: str | None,
     headers: tuple[tuple[str, str], ...],
 ) -> ModelServer:
-    """The process's connections to a server, without a time limit: the caller has a deadline."""
+    """The connections of this process to a server. They have no time limit, since the caller has a deadline."""
     return connect(base_url=base_url, key=key, headers=dict(headers))
 
 
@@ -276,20 +263,20 @@ _lock = threading.Lock()
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """The event loop for the chats of this process; the first call starts it."""
+    """The event loop for the chats of this process. The first call starts it."""
     with _lock:
-        return _loop_of(os.getpid())  # a forked process needs its own, since threads do not survive a fork
+        return _loop_of(os.getpid())  # a forked process needs another one, since threads do not survive a fork
 
 
 @functools.cache
 def _loop_of(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - key of the cache
-    """Start an event loop on a new thread, so that callers with and without a loop can use it."""
+    """Start an event loop on a new thread, for callers with and without an event loop."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True).start()
     return loop
 
 
-# Every field is strict; pydantic would not read a dataclass that is strict as a whole from a mapping.
+# Each field is strict. Pydantic would not convert a mapping to a dataclass that is strict as a whole.
 _Flag = Annotated[bool, Field(strict=True)]
 _Seconds = Annotated[float, Field(strict=True, gt=0)]
 _Dollars = Annotated[float, Field(strict=True, ge=0)]
@@ -302,21 +289,21 @@ class OpenAiOptions:
 
     #: address of the server; None: $OPENAI_BASE_URL, else OpenAI. A query (?api-version=...) is sent with every request
     base_url: str | None = None
-    #: environment variable with the API key; your own servers get the key "none" if it is not set
+    #: environment variable with the API key. If the variable is not set, your own server gets the key "none"
     api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
     #: headers sent with every request
     headers: Mapping[str, str] = field(default_factory=dict)
-    #: request the reply as an event stream; false: the answer comes in one piece, and is lost at a deadline
+    #: whether replies are requested as event streams. Otherwise an answer that is not complete at the deadline is lost
     stream: _Flag = True
-    #: place of an answer's given beginning. "user": at the end of the user's message, with the request to continue it;
-    #: if the answer repeats it, the repetition is removed. "assistant": in a last assistant message, for servers that
-    #: continue such a message. "continue": the same, with the two fields by which vLLM and similar servers do so
+    #: place of the given beginning of an answer. "user": at the end of the user's message, with a request to continue.
+    #: If the answer repeats the beginning, the repetition is removed. "assistant": in a last assistant message, for
+    #: servers that continue such a message. "continue": the same, with the two fields that vLLM needs for it
     prefix: Literal["user", "assistant", "continue"] = "user"
     #: the server's name for the limit of completion tokens; newer models of OpenAI accept only max_completion_tokens
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    #: seed of every greedy request, for servers that sample reproducibly; None: no seed is sent
+    #: seed of all greedy requests, for servers that sample reproducibly; None: no seed is sent
     seed: Annotated[int, Field(strict=True)] | None = None
-    #: fields that are set in every request last; null removes a field, for example {"temperature": null}
+    #: fields that replace those of every request; null removes a field, for example {"temperature": null}
     fields: Mapping[str, Any] = field(default_factory=dict)
     #: whether the server returns log-probabilities
     logprobs: _Flag = False
@@ -325,25 +312,25 @@ class OpenAiOptions:
     #: longest silence before the first piece of an answer, seconds; the arm then fails without another attempt. None:
     #: read_s, and half of the question's time if another arm can answer and the reply is streamed
     first_piece_s: _Seconds | None = None
-    #: most attempts after the first, made without a connection and after status 408, 409, 425, 429 or 5xx; 0 if another
-    #: arm can answer (server.failover)
+    #: most attempts after the first. A request is repeated if there is no connection, and after status 408, 409, 425,
+    #: 429 or 5xx; never if another arm can answer (server.failover)
     retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
     #: most simultaneous requests per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16
     #: model -> dollars per million tokens, [input, output] or [input, output, cached_input, cache_write, reasoning]. It
     #: is for other models that the server may answer with, and for the configured model if `generator.token_prices` is
-    #: not set. Without prices calls cost nothing
+    #: not set. Calls of models without prices cost nothing
     token_prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=5)]] = field(
         default_factory=dict
     )
     #: most tokens that the server's chat template adds
     template_tokens: Annotated[int, Field(strict=True, ge=0)] = 64
-    #: bytes of text that count as one token. With 1.0 no byte-level tokenizer makes more tokens than are counted; 3.0
-    #: fits English text, but may count too few
+    #: bytes of text that count as one token. At 1.0 no byte-level tokenizer makes more tokens than are counted. 3.0
+    #: fits English text, but may count too few tokens
     bytes_per_token: Annotated[float, Field(strict=True, ge=1)] = 1.0
 
 
-#: parameters of a chat completion that arms of the class `model` pass on
+#: parameters of a chat completion that arms of the class `model` pass to the server
 PASSED_PARAMETERS: Final = frozenset(
     {
         *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format", "logprobs"),

@@ -1,4 +1,4 @@
-"""Requests to other servers: checks of addresses and header values, and pauses before another attempt."""
+"""Requests to other servers: checks of addresses and header values, and pauses before retries."""
 
 import email.utils
 import math
@@ -13,10 +13,7 @@ from ragbandit.shared.redaction import is_secret_in_query
 
 
 def check_address(url: str, *, field: str, remedy: str, query: bool = False) -> None:
-    """Raises ConfigError unless the URL begins with http(s) and has a host and a valid port or none. Sends no request.
-
-    query: whether the URL may have a query
-    """
+    """Raises ConfigError unless this is a valid http(s) URL. Sends no request. query: whether it may have a query."""
     fault = _fault(url)
     if fault is None and "?" in url and not query:
         fault = "it has a query, but paths are appended to it"
@@ -25,14 +22,14 @@ def check_address(url: str, *, field: str, remedy: str, query: bool = False) -> 
 
 
 def check_header_value(value: str, *, what: str, field: str, remedy: str) -> None:
-    """Raises ConfigError, without the value, if no header can contain it. what: source of the value, for messages."""
+    """Raises ConfigError, without the value, if no header can contain the value. what: its source, for the message."""
     if value != value.strip() or not (value.isascii() and value.isprintable()):
         message = f"{what} contains a line break, a space at an end, or a character that is not ASCII"
         raise ConfigError(message, field=field, remedy=remedy)
 
 
 def shown_address(url: str) -> str:
-    """The URL for a message: without user, password, query and fragment, which may be secret."""
+    """The URL without user, password, query and fragment, for messages."""
     scheme, slashes, address = url.partition("://")
     if not slashes:
         scheme, address = "", url
@@ -44,8 +41,7 @@ def shown_address(url: str) -> str:
 def credentials_of(url: str) -> tuple[str, ...]:
     """The secrets in a valid URL, in every form in which a server may repeat them.
 
-    The secrets are the password (the user if there is no password), user and password as encoded by Basic
-    authentication, and the values of secret fields in the query.
+    These are the password (without one, the user), the header of Basic authentication, and secret fields of the query.
     """
     parts = urlsplit(url)
     user, password = parts.username or "", parts.password or ""
@@ -60,8 +56,8 @@ def credentials_of(url: str) -> tuple[str, ...]:
 
 
 def _fault(url: str) -> str | None:
-    """What is wrong with the URL, without repeating any part of it; None if the URL is valid."""
-    if not url.isprintable() or " " in url:  # urlsplit silently removes line breaks and tabs
+    """The fault of a URL, without any part of the URL; None if the URL is valid."""
+    if not url.isprintable() or " " in url:  # urlsplit removes line breaks and tabs
         return "it contains a space or a control character"
     if not url.lower().startswith(("http://", "https://")):
         return "it does not begin with http:// or https://"
@@ -69,7 +65,7 @@ def _fault(url: str) -> str | None:
         parts = urlsplit(url)
         host = parts.hostname or ""
         host.encode("idna")
-    except ValueError:  # an open bracket, or a part of the name that is empty or longer than 63 bytes
+    except ValueError:  # an open bracket, or a part of the host name that is empty or longer than 63 bytes
         return "its host cannot be read"
     if not host:
         return "it has no host"
@@ -96,17 +92,17 @@ def retry_after_s(header: str | None) -> float:
 
 
 def back_off(attempts: int, *, base_s: float, longest_s: float) -> float:
-    """Longest pause after `attempts` (at least 1) failed attempts: base_s, doubled with every further attempt."""
+    """Longest pause after `attempts` failed attempts: `base_s`, doubled with every further attempt."""
     return min(longest_s, base_s * 2.0 ** min(attempts - 1, 1000))  # 2.0 ** 1024 overflows
 
 
 def pause_before_retry(
     attempts: int, *, base_s: float, longest_s: float, asked_s: float = 0.0, left_s: float | None = None
 ) -> float | None:
-    """Seconds to wait before the next attempt; None if asked_s is above longest_s, or if the pause reaches left_s.
+    """Seconds to wait before the next attempt; None if `asked_s` exceeds `longest_s`, or the pause reaches `left_s`.
 
-    The pause is asked_s plus a random time up to `back_off`, so that callers that failed together return apart
-    (M. Brooker 2015, "Exponential Backoff and Jitter").
+    The pause is `asked_s` plus a random time up to `back_off`, so that callers that failed together retry at different
+    times (M. Brooker 2015, "Exponential Backoff and Jitter").
 
     attempts: number of attempts so far, at least 1
     asked_s: the server's Retry-After; 0 without one
@@ -114,6 +110,6 @@ def pause_before_retry(
     """
     if asked_s > longest_s:
         return None
-    longest_pause_s = back_off(attempts, base_s=base_s, longest_s=longest_s)
-    pause = asked_s + random.uniform(0.0, longest_pause_s)  # noqa: S311 - no secret
+    most_s = back_off(attempts, base_s=base_s, longest_s=longest_s)
+    pause = asked_s + random.uniform(0.0, most_s)  # noqa: S311 - no secret
     return pause if left_s is None or pause < left_s else None

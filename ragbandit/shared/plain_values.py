@@ -1,4 +1,4 @@
-"""Converts values of data frames and arrays to Python's types by their methods, without importing numpy or pandas."""
+"""Converts values of data frames and arrays to Python's types, without importing numpy or pandas."""
 
 import math
 from datetime import date, datetime, time, timedelta
@@ -7,18 +7,16 @@ from typing import Any, Final
 from uuid import UUID
 
 _PYTHON: Final = frozenset({str, int, float, bool, type(None), dict, list, tuple})
-#: types of pandas for missing values
-_MISSING: Final = frozenset({"NAType", "NaTType"})
 
 
 def plain(value: Any) -> Any:
-    """Convert a scalar to a Python value, an array to a list, NA and NaT to None. Other values stay as they are."""
+    """Convert a scalar to a Python value, an array to a list, NA and NaT to None. Return other values unchanged."""
     kind = type(value)
     if kind in _PYTHON:
         return value
-    if kind.__name__ in _MISSING:
+    if kind.__name__ in ("NAType", "NaTType"):
         return None
-    if kind.__name__ == "datetime64":  # `item` of a time in nanoseconds returns a number without its unit
+    if kind.__name__ == "datetime64":  # for a time in nanoseconds `item` returns a number without a unit
         value = value.astype("datetime64[us]")
     for method in ("as_py", "tolist", "item"):
         convert = getattr(value, method, None)
@@ -28,7 +26,7 @@ def plain(value: Any) -> Any:
 
 
 def for_json(value: Any) -> Any:
-    """The `default` of json.dumps. Raises TypeError if there is no conversion."""
+    """For the argument `default` of json.dumps. Raises TypeError if there is no conversion."""
     converted = plain(value)
     if converted is value:
         raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
@@ -36,16 +34,16 @@ def for_json(value: Any) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether the value marks a missing value in a data frame: None, NaN, NA or NaT."""
+    """Whether this is None, NaN, NA or NaT."""
     if type(value) not in _PYTHON and not getattr(value, "shape", ()):
         value = plain(value)
     return value is None or (isinstance(value, float) and value != value)
 
 
 def plain_tree(value: Any) -> Any:
-    """Convert nested values for JSON: times to ISO 8601, durations to seconds, bytes and ids to text.
+    """Convert nested values for JSON: times to ISO 8601, durations to seconds, bytes and UUIDs to text.
 
-    Drops missing values from mappings, except None.
+    Drops missing values other than None from mappings.
     """
     value = plain(value)
     if isinstance(value, dict):

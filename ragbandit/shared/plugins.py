@@ -1,7 +1,4 @@
-"""Plug-ins: loads classes by import path or by entry point, and checks their params by type.
-
-Arms (`ragbandit.strategies`) and policies (`ragbandit.policies`) share these rules.
-"""
+"""Plug-ins: loads classes of arms and policies by import path or entry point, and checks their params by type."""
 
 import functools
 import re
@@ -25,7 +22,7 @@ _PATH = re.compile(r"[\w.]+:[\w.]+")
 
 def import_class(path: object, *, where: str) -> Any:
     """Import a class by its path "package.module:Class". where: setting with the path. Raises ConfigError."""
-    # Also refuses URLs: Python's error message would repeat half of the URL.
+    # A URL does not match either. Python's own error message about it could contain a password.
     if not (isinstance(path, str) and _PATH.fullmatch(path)):
         raise ConfigError(f"{path!r} is not an import path", field=where, remedy='write it as "package.module:Class"')
     module = path.partition(":")[0]
@@ -44,7 +41,7 @@ def import_class(path: object, *, where: str) -> Any:
 
 @functools.cache
 def installed(group: str) -> Mapping[str, tuple["EntryPoint", ...]]:
-    """Map each name in a group to its entry points; several only if packages clash. Cached per process."""
+    """Map each name in a group to its entry points. A name has several if packages clash."""
     from importlib.metadata import entry_points  # imported late: it reads the metadata of every installed package
 
     entries: dict[str, tuple[EntryPoint, ...]] = {}
@@ -54,14 +51,13 @@ def installed(group: str) -> Mapping[str, tuple["EntryPoint", ...]]:
 
 
 def load(name: str, *, group: str, ours: Mapping[str, str], where: str, instead: str) -> Any:
-    """Load a class by its name, from an installed package or from RagBandit; None if nobody provides it.
+    """Load a class by its name, from an installed package or from RagBandit; None if the name is unknown.
 
     Raises ConfigError if several packages (RagBandit counts as one) provide the name, or if the import fails.
 
     group: group of entry points
     ours: name -> import path of RagBandit's own classes
-    where: setting with the name
-    instead: another way to choose the class, for the remedy
+    instead: another way to choose a class, for the remedy
     """
     points = installed(group).get(name, ())
     if not points:
@@ -75,9 +71,8 @@ def load(name: str, *, group: str, ours: Mapping[str, str], where: str, instead:
     try:
         return points[0].load()
     except Exception as error:  # a foreign package may raise anything when it is imported
-        message = (
-            f"{points[0].value!r} of the package {packages[0]} cannot be imported: {type(error).__name__}: {error}"
-        )
+        reason = f"{type(error).__name__}: {error}"
+        message = f"{points[0].value!r} of the package {packages[0]} cannot be imported: {reason}"
         raise ConfigError(message, field=where, remedy="update or remove the package") from error
 
 
@@ -86,21 +81,19 @@ def _package(point: "EntryPoint") -> str:
 
 
 def check_values(kind: type[Any], *, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Check values for the fields of a dataclass by the types of the fields; an int for a float is converted.
+    """Check the names and types of values for the fields of a dataclass. Raises ConfigError.
 
-    Types are strict: neither "3" nor True is a number. Raises ConfigError for an unknown name or a wrong type.
+    Types are strict: neither "3" nor True is a number. An int for a float is converted.
 
-    kind: the dataclass
-    given: field -> value
-    where: section of the values, for error messages
+    where: section with the values, for error messages
     """
-    from pydantic import ValidationError  # imported late: listing the names does not need it
+    from pydantic import ValidationError  # imported here, since listing the names does not need it
 
     adapters = _adapters(kind)  # type: ignore[arg-type] # classes are hashable
     checked: dict[str, Any] = {}
     for name, value in given.items():
         if name not in adapters:
-            # The message does not contain the value, which may be a misplaced key.
+            # The message does not contain the value, which may be a secret in the wrong place.
             raise ConfigError("unknown parameter", field=f"{where}.{name}", remedy=known_choices(adapters, given=name))
         try:
             checked[name] = adapters[name].validate_python(value, strict=True)

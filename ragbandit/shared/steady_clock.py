@@ -1,7 +1,6 @@
-"""A clock for deadlines after which something is closed for good. A jump ahead of the host's clock does not move it.
+"""A clock for deadlines that cannot be undone. It ignores a jump ahead of the host's clock for TRUST_S seconds.
 
-A monotonic clock measures the time since the start of the process, or of the `ragbandit up` that started it. If the
-host's clock is further ahead than that, the jump is ignored for TRUST_S seconds; after that the clock is assumed right.
+It compares the host's clock with a monotonic clock. `ragbandit up` passes its own comparison to its children.
 """
 
 import logging
@@ -15,27 +14,27 @@ Clock = Callable[[], float]
 
 log = logging.getLogger("ragbandit.clock")
 
-#: set by `ragbandit up` for its children: seconds from the monotonic clock of this host to its clock
+#: environment variable with `SteadyClock.offset`, for the children of `ragbandit up`
 OFFSET_VARIABLE: Final = "_RAGBANDIT_CLOCK"
-#: largest jump ahead that is followed at once, seconds
+#: largest jump ahead that is not ignored
 SLACK_S: Final = 10.0
-#: time after which a clock that is ahead is assumed to be right, seconds
+#: time after a jump ahead until the host's clock is assumed to be right
 TRUST_S: Final = 3600.0
 
 
 class SteadyClock:
-    """The clock. offset: `wall` minus `monotonic` at a time when the clock was right; None: it is right now."""
+    """offset: `wall` minus `monotonic` at a time when the host's clock was right; None if the clock is right now."""
 
     def __init__(
         self, *, offset: float | None = None, wall: Clock = time.time, monotonic: Clock = time.monotonic
     ) -> None:
         self._wall, self._monotonic = wall, monotonic
         self.offset = wall() - monotonic() if offset is None else offset
-        #: value of `monotonic` at the jump; None if the clock is not ahead
+        #: value of `monotonic` at the jump; None if the host's clock is not ahead
         self._ahead_since: float | None = None
 
     def now(self) -> float:
-        """Seconds since 1970 by the host's clock, or by the monotonic clock if the host's clock has jumped ahead."""
+        """Seconds since 1970, by the monotonic clock if the host's clock has jumped ahead."""
         wall, passed = self._wall(), self._monotonic()
         ahead_s = wall - passed - self.offset
         if ahead_s <= SLACK_S:

@@ -1,13 +1,13 @@
-"""Token counts of a call, under the names that different servers use, and their price."""
+"""Token counts of a call, read under the names that different servers use, and their price."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-#: largest plausible count of one call; larger counts are ignored
+#: largest plausible count of one call. Larger counts are ignored
 MAX_TOKENS: Final = 10_000_000
 
-#: count -> its names at different servers; "a.b" is field b of the object a
+#: name of a count here -> its names at different servers. "a.b" is field b of the object a
 _NAMES: Final = {
     # OpenAI, Gemini (two spellings), Cohere (two objects), Ollama. "written" includes "thoughts".
     "read": "prompt_tokens promptTokenCount prompt_token_count tokens.input_tokens billed_units.input_tokens "
@@ -16,45 +16,46 @@ _NAMES: Final = {
     "tokens.output_tokens billed_units.output_tokens eval_count predicted_n",
     "total": "total_tokens totalTokenCount total_token_count totalTokens",
     "thoughts": "completion_tokens_details.reasoning_tokens output_tokens_details.reasoning_tokens reasoning_tokens",
-    # Parts of "read": read from the provider's cache, written to it, and not in it (DeepSeek).
+    # Parts of "read": tokens read from the provider's cache, tokens written to it, and tokens not in it (DeepSeek).
     "cached": "prompt_tokens_details.cached_tokens input_tokens_details.cached_tokens prompt_cache_hit_tokens "
     "cachedContentTokenCount cached_content_token_count cached_tokens num_cached_tokens",
     "cache_write": "prompt_tokens_details.cache_write_tokens prompt_tokens_details.cache_creation_tokens "
     "input_tokens_details.cache_write_tokens input_tokens_details.cache_creation_tokens",
     "missed": "prompt_cache_miss_tokens",
-    # Anthropic, Bedrock, llama.cpp: without the tokens of the cache ("..._apart"). OpenAI's Responses: with them.
+    # Prompt tokens. Anthropic, Bedrock and llama.cpp exclude the tokens of the cache, OpenAI's Responses include them.
     "read_plain": "input_tokens inputTokens prompt_n",
     "cached_apart": "cache_read_input_tokens cacheReadInputTokens cache_n",
     "cache_write_apart": "cache_creation_input_tokens cacheWriteInputTokens",
-    # Gemini: not included in "written".
+    # Gemini: reasoning tokens that "written" does not include.
     "thoughts_apart": "thoughtsTokenCount thoughts_token_count",
 }
 _KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-#: objects of a reply that contain counts; Ollama sends counts in the reply itself
+#: objects in a reply that contain counts
 _OBJECTS: Final = ("timings", "usage", "usageMetadata", "usage_metadata")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokens:
-    """Tokens of a call."""
+    """Token counts of a call."""
 
     #: prompt tokens
     read: int
     #: completion tokens
     written: int
-    #: prompt tokens read from the provider's cache, and prompt tokens written to it; both are included in `read`
+    #: prompt tokens read from the provider's cache; included in `read`
     cached: int = 0
+    #: prompt tokens written to the provider's cache; included in `read`
     cache_write: int = 0
-    #: tokens of a model's reasoning, included in `written`; None if the server does not report them
+    #: included in `written`; None if the server does not report reasoning tokens
     reasoning: int | None = None
-    #: whether `read` or `written` is an estimate, because the server did not report it
+    #: whether `read` or `written` is an estimate
     estimated: bool = False
 
     def dollars(self, prices: Sequence[float]) -> float:
         """Price of these tokens.
 
         prices: dollars per million tokens: input, output, cached_input, cache_write, reasoning. The last three may be
-            missing: cached_input and cache_write then cost as much as input, and reasoning as much as output
+            missing. Then cached_input and cache_write cost as much as input, and reasoning as much as output
         """
         of_input, of_output = prices[:2]
         defaults = (of_input, of_output, of_input, of_input, of_output)
@@ -68,7 +69,7 @@ def add_usage(known: dict[str, int], reply: Mapping[str, Any]) -> None:
     """Update `known` with the counts in a reply, or in a chunk of one. Null and 0 do not replace a known count."""
     groq = reply.get("x_groq")
     sources = [*map(reply.get, _OBJECTS), groq.get("usage") if isinstance(groq, dict) else None]
-    if "eval_count" in reply or "prompt_eval_count" in reply:
+    if "eval_count" in reply or "prompt_eval_count" in reply:  # Ollama
         sources.append(reply)
     for source in sources:
         if isinstance(source, dict):
@@ -87,7 +88,7 @@ def _add_counts(known: dict[str, int], source: Mapping[str, Any], *, outer: str 
 
 
 def count_of(value: Any) -> int | None:
-    """Parse a count, which may be a float or text; None if it is not whole, negative or above MAX_TOKENS."""
+    """Parse a count, which may be a float or text; None if the number is not whole, negative or above MAX_TOKENS."""
     if isinstance(value, str):
         value = int(value) if value.strip().isdecimal() and len(value) < 20 else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_TOKENS:
@@ -96,10 +97,7 @@ def count_of(value: Any) -> int | None:
 
 
 def tokens_of(counts: Mapping[str, int], *, read: int | None = None, written: int | None = None) -> Tokens | None:
-    """Combine counts to Tokens; None if a count is missing and has no estimate. read, written: estimates.
-
-    Counts named "..._apart" are added. If the total is larger than the sum, the difference is added too.
-    """
+    """Combine counts to Tokens; None if a count is missing and has no estimate. read, written: estimates."""
     cached = counts.get("cached", 0)
     cached_apart = counts.get("cached_apart", 0)
     apart_sum = cached_apart + counts.get("cache_write_apart", 0)

@@ -1,4 +1,4 @@
-"""Helpers for torch models: device, precision, quiet loading, packed linear layers. Only the functions import torch."""
+"""Helpers for torch models: device, precision, loading, and packed linear layers. The functions import torch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def device_of(device: str, *, field: str) -> str:
-    """Resolve "auto", "cpu" or "cuda" to "cpu" or "cuda". field: the setting, for messages. Raises ConfigError."""
+    """Resolve "auto", "cpu" or "cuda" to "cpu" or "cuda". field: the setting. Raises ConfigError."""
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
@@ -24,10 +24,7 @@ def device_of(device: str, *, field: str) -> str:
 
 
 def precision_of(precision: str, *, device: str, field: str) -> str:
-    """Resolve "auto", "float32" or "bfloat16" to a precision for this device. Raises ConfigError.
-
-    "auto" becomes bfloat16 if the device multiplies bfloat16 in hardware, else float32.
-    """
+    """Resolve "auto" to "bfloat16" if the device multiplies it in hardware, else to "float32". Raises ConfigError."""
     import torch
 
     if precision in {"float32", "bfloat16"}:
@@ -42,11 +39,9 @@ def precision_of(precision: str, *, device: str, field: str) -> str:
 
 
 def load_model(kind: str, folder: Path, *, field: str, **options: object) -> Any:
-    """Load a folder with a class of transformers, for example "AutoModel", without progress bars. Raises ConfigError.
+    """Load a folder with a class of transformers, for example "AutoModel". Raises ConfigError.
 
     Nothing is downloaded, no code in the folder is run, and weights are read only from safetensors files.
-
-    field: setting that names the folder
     """
     transformers = required_module("transformers", extra="models", field=field)
     logging = required_module("transformers.utils.logging", extra="models", field=field)
@@ -69,11 +64,10 @@ def load_model(kind: str, folder: Path, *, field: str, **options: object) -> Any
 
 
 def packed_linear(weight: "Tensor", bias: "Tensor | None", *, rows: int) -> "Callable[[Tensor], Tensor] | None":
-    """Returns the function x -> x @ weight.T + bias for about `rows` rows, with the weight packed once for oneDNN.
+    """Returns the function x -> x @ weight.T + bias for about `rows` rows, with the weight packed for oneDNN.
 
-    torch packs an ordinary weight at every call, which takes most of the time for a single question or token. The used
-    operations belong to torch's compiler and are not public, so their result is checked here. Returns None if they are
-    missing or give another result, or if the weight is on a GPU.
+    torch packs an ordinary weight at every call, which takes most of the time for a single question or token. Returns
+    None if the weight is on a GPU, or if torch's private operations are missing or return another result.
     """
     import torch
 

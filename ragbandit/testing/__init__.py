@@ -1,1 +1,1 @@
-"""For your tests and ours: contracts of policies, arms and generators, test doubles, an OpenAI-compatible server."""
+"""Tests of the contracts of policies, arms and generators; test doubles; a scripted OpenAI-compatible server."""

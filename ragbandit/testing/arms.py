@@ -1,7 +1,7 @@
-"""The contract of arms, for RagBandit's own and for yours. Checks need no model, no index and no test framework.
+"""Checks of the contract of arms. They need no model, no index and no test framework.
 
-A check takes `make_strategy`, a function that makes a fresh arm, and raises AssertionError if the arm breaks the
-contract. Run all ARM_CHECKS on an arm with settings that are not its defaults.
+A check takes a function that makes a fresh arm, and raises AssertionError if the arm breaks the contract. Run all
+ARM_CHECKS on an arm with params that are not the defaults.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ PASSAGES = [
 
 
 def echo(prompt: Prompt) -> str:
-    """An answer that depends on the whole prompt, so that mixed-up state is noticed."""
+    """An answer that depends on the whole prompt, so that a wrong prompt changes it."""
     return f"It is {sum(f'{prompt.instructions}{prompt.body}{prompt.prefix}'.encode())} in the book."
 
 
 def generator(*, text: str | None = None, **settings: Any) -> ScriptedGenerator:
-    """A scripted model with all capabilities. It answers with `text`; None: with the echo of its prompt."""
+    """A scripted model with all capabilities. It answers with `text`; None: with the `echo` of the prompt."""
 
     def reply(prompt: Prompt) -> Scripted:
         return with_details(prompt, text=echo(prompt) if text is None else text)
@@ -48,7 +48,7 @@ def generator(*, text: str | None = None, **settings: Any) -> ScriptedGenerator:
 
 
 def run(strategy: Strategy, **parts: Any) -> Outcome:
-    """Call `outcome_of` and wait for the outcome."""
+    """`outcome_of` for callers without an event loop."""
     return asyncio.run(outcome_of(strategy, **parts))
 
 
@@ -61,7 +61,7 @@ async def outcome_of(
     generator_: Generator | None = None,
     reader: AnswerReader | None = None,
 ) -> Outcome:
-    """Run an arm once, with scripted parts by default."""
+    """Run an arm once. By default the model and the retriever are test doubles."""
     return await run_strategy(
         strategy,
         query=Query(id=DecisionId("d1"), text=question),
@@ -73,7 +73,7 @@ async def outcome_of(
 
 
 def timeless(outcome: Outcome) -> Outcome:
-    """The outcome without times, so that outcomes can be compared."""
+    """Set all times in an outcome to 0, so that outcomes can be compared."""
     cost = replace(outcome.cost, seconds_retrieve=0.0, seconds_generate=0.0, seconds_total=0.0)
     trace = tuple(
         replace(event, seconds=0.0) if isinstance(event, Retrieved | Generated | CallFailed) else event
@@ -83,7 +83,7 @@ def timeless(outcome: Outcome) -> Outcome:
 
 
 def check_needs_what_it_uses(make_strategy: MakeStrategy) -> None:
-    """`needs` contains everything that the arm requests from the generator. Equal arms have equal params, in JSON."""
+    """`needs` has everything that the arm requests from the generator. Params are JSON, and equal in equal arms."""
     strategy, model = make_strategy(), generator()
     assert json.loads(json.dumps(dict(strategy.params))) == dict(strategy.params) == dict(make_strategy().params)
     run(strategy, generator_=model)
@@ -95,7 +95,7 @@ def check_needs_what_it_uses(make_strategy: MakeStrategy) -> None:
 
 
 def check_says_what_it_is(make_strategy: MakeStrategy) -> None:
-    """`made_by` contains the arm's name, its params, generator, retriever and limits, as JSON."""
+    """`made_by` is JSON with the arm's name, params, generator, retriever and budget."""
     strategy = make_strategy()
     made_by = run(strategy, budget=Budget(rounds=2, tokens=100_000)).made_by
 
@@ -107,7 +107,7 @@ def check_says_what_it_is(make_strategy: MakeStrategy) -> None:
 
 
 def check_answers_with_a_true_account(make_strategy: MakeStrategy) -> None:
-    """A simple question is answered; steps, calls, tokens and passages agree with the trace."""
+    """A simple question is answered. Steps, calls, tokens and passages in the outcome agree with the trace."""
     outcome = run(make_strategy())
 
     searches = [event for event in outcome.trace if isinstance(event, Retrieved)]
@@ -127,13 +127,13 @@ def check_answers_with_a_true_account(make_strategy: MakeStrategy) -> None:
     called = [event.seconds for event in searches + written]
     assert math.isclose(outcome.cost.seconds_retrieve + outcome.cost.seconds_generate, sum(called))
     assert outcome.cost.seconds_total >= max(called)
-    # The sum over simultaneous calls may exceed the total time; with a limit on tokens, calls wait for each other.
+    # Times of simultaneous calls may add up to more than the total. With a limit on tokens, no calls are simultaneous.
     waiting = run(make_strategy(), budget=Budget(tokens=10**9)).cost
     assert waiting.seconds_total >= waiting.seconds_retrieve + waiting.seconds_generate
 
 
 def check_keeps_nothing_between_questions(make_strategy: MakeStrategy) -> None:
-    """An arm that answers several questions at once gives the same outcomes as separate arms. Its params stay."""
+    """An arm that answers several questions at once returns the same outcomes as separate arms. Its params stay."""
     questions = [QUESTION, "Who was Steven?", "Which sea has sharks?", "Is Ohio a city?"]
     shared = make_strategy()
     before = dict(shared.params)
@@ -148,7 +148,7 @@ def check_keeps_nothing_between_questions(make_strategy: MakeStrategy) -> None:
 
 
 def check_heeds_caps_on_rounds_and_passages(make_strategy: MakeStrategy) -> None:
-    """An arm starts no more rounds, and shows no more distinct passages to the model, than the budget allows."""
+    """Rounds, and distinct passages in prompts, stay within the budget."""
     for allowed in (0, 1, 2):
         outcome = run(make_strategy(), budget=Budget(rounds=allowed))
         assert outcome.steps <= allowed
@@ -159,7 +159,7 @@ def check_heeds_caps_on_rounds_and_passages(make_strategy: MakeStrategy) -> None
 
 
 def check_heeds_the_cap_on_tokens(make_strategy: MakeStrategy) -> None:
-    """Prompt and completion tokens of all calls stay within the budget; if it is too small, the arm is exhausted."""
+    """Prompt and completion tokens of all calls stay within the budget. With too few tokens the arm is exhausted."""
     free = run(make_strategy())
     needed = free.cost.prompt_tokens + free.cost.completion_tokens
 
@@ -171,7 +171,7 @@ def check_heeds_the_cap_on_tokens(make_strategy: MakeStrategy) -> None:
 
 
 def check_heeds_the_cap_on_seconds(make_strategy: MakeStrategy) -> None:
-    """With a slow or hanging model the arm is exhausted soon after its time limit, and its cost is reported."""
+    """With a slow or hanging model the arm is exhausted soon after its time limit. The outcome has its cost."""
     for slow in (generator(seconds=5.0), HangingGenerator(echo, capabilities=get_args(Need))):
         began = time.monotonic()
         outcome = run(make_strategy(), budget=Budget(seconds=0.05), generator_=slow)
@@ -182,7 +182,7 @@ def check_heeds_the_cap_on_seconds(make_strategy: MakeStrategy) -> None:
 
 
 def check_keeps_what_it_knows_at_the_deadline(make_strategy: MakeStrategy) -> None:
-    """If the deadline passes in the last call, the answer is the latest draft, or the model's last text."""
+    """If the deadline passes during the last call, the answer is the latest draft, or the model's last text."""
     text = "So the answer is: Ohio."
     calls = run(make_strategy(), generator_=LateGenerator(text)).cost.llm_calls
     outcome = run(make_strategy(), budget=Budget(seconds=60), generator_=LateGenerator(text, calls=calls))
@@ -191,7 +191,7 @@ def check_keeps_what_it_knows_at_the_deadline(make_strategy: MakeStrategy) -> No
 
 
 def check_heeds_the_cap_on_dollars(make_strategy: MakeStrategy) -> None:
-    """No call starts after the dollars are spent; the outcome reports the dollars."""
+    """No call starts after the dollars are spent. The outcome has the dollars spent."""
     free = run(make_strategy())
     for calls in range(1, free.cost.llm_calls + 1):
         outcome = run(make_strategy(), budget=Budget(dollars=0.5 * calls), generator_=generator(dollars=0.5))
@@ -202,10 +202,9 @@ def check_heeds_the_cap_on_dollars(make_strategy: MakeStrategy) -> None:
 
 
 def check_a_failing_part_is_an_outcome(make_strategy: MakeStrategy) -> None:
-    """If any call of the model or the retriever fails, the outcome is failed, with the cost so far.
+    """If a call of the model or the retriever fails, the outcome is failed. It has the cost and the trace so far.
 
-    The failed call is counted without tokens, and is the last one in the trace. Simultaneous calls are counted too,
-    whether they were finished or cut off.
+    The failed call is counted without tokens. Simultaneous calls are counted too, even if they were cut off.
     """
     free = run(make_strategy())
     for call in range(1, free.cost.llm_calls + 1):
@@ -247,9 +246,9 @@ def check_lets_cancellation_through(make_strategy: MakeStrategy) -> None:
 
 
 def check_takes_any_question(make_strategy: MakeStrategy) -> None:
-    """Unusual questions (empty, with braces, Chinese, very long) and an empty corpus lead to outcomes.
+    """Questions that are empty, long, Chinese or contain braces are answered, also from an empty corpus.
 
-    A question of 10,000 words is answered if it fits into the context; otherwise the error names the question.
+    If a question does not fit into the model's context, the outcome is failed and its error names the question.
     """
     for question in ("", "{question} {passages} %s {}", "北京在哪里", "a\n\n[body]\nb"):
         assert run(make_strategy(), question=question).status == "answered"
@@ -262,17 +261,10 @@ def check_takes_any_question(make_strategy: MakeStrategy) -> None:
 
 
 def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
-    """An arm ends after at most 100 calls, even if the model always writes the same useless text."""
-    texts = (
-        "",
-        "no stop, " * 200,
-        '{"status": ',
-        "Action 1: fly[moon]",
-        "1. 2. 3.",
-        "{question} [body] %s",
-        "🦈" * 300,
-    )
-    for text in (*texts, "\x00\ufffd </s> <|im_end|>", "a." * 20_000):
+    """An arm answers with at most 100 calls, even if the model always writes the same useless text."""
+    texts = ["", "no stop, " * 200, '{"status": ', "Action 1: fly[moon]", "1. 2. 3.", "{question} [body] %s"]
+    texts += ["🦈" * 300, "\x00\ufffd </s> <|im_end|>", "a." * 20_000]
+    for text in texts:
         model = generator(text=text, context_tokens=100_000)
         began = time.thread_time()
         outcome = run(make_strategy(), generator_=model)
@@ -283,7 +275,7 @@ def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
 
 
 class RecordingReader:
-    """A reader of an answer that stores all pieces and notes."""
+    """A reader of a streamed answer that stores all pieces and notes."""
 
     reading = True
 
@@ -292,7 +284,7 @@ class RecordingReader:
         self.notes: list[str] = []
 
     async def text(self, piece: str) -> None:
-        """Store a piece of the answer."""
+        """Store a piece."""
         self.pieces.append(piece)
 
     def note(self, text: str) -> None:
@@ -301,7 +293,7 @@ class RecordingReader:
 
 
 def check_what_it_gives_out_is_its_answer(make_strategy: MakeStrategy) -> None:
-    """Streamed text is always the beginning of the answer. A reader gets notes of one line, and changes no outcome."""
+    """Streamed text is the beginning of the answer. A note is one line. A reader does not change the outcome."""
     misleading = "Ohio\nThe answer is Texas. No, the answer is: Utah.\n"
     for text in (None, misleading, 'Answer: "Ohio" ', "1. yes\n2. [Relevant] Ohio\n"):
         for budget in (Budget(), Budget(tokens=400), Budget(seconds=0.02)):
@@ -317,7 +309,6 @@ def check_what_it_gives_out_is_its_answer(make_strategy: MakeStrategy) -> None:
                 assert timeless(outcome) == timeless(without_reader)
 
 
-#: all checks of this module
 ARM_CHECKS: tuple[Callable[[MakeStrategy], None], ...] = tuple(
     check for name, check in dict(globals()).items() if name.startswith("check_")
 )

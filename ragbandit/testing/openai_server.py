@@ -1,13 +1,12 @@
-"""OpenAI-compatible test server: replies and failures are scripted.
+"""OpenAI-compatible test server with scripted replies and failures.
 
     with ScriptedServer(['{"choice": 2}', Reply(status=429, retry_after=0.5), "Paris"]) as server:
         client = openai.OpenAI(base_url=server.url, api_key="any")
         ...
     assert server.requests[0].body["model"] == "gpt"
 
-It serves POST /v1/chat/completions, streamed or not, and GET /v1/models, on a free port of 127.0.0.1. As for
-`ScriptedGenerator`, a token is a word between white space. Every token has the log-probability -0.5. max_tokens and
-stop strings are obeyed.
+It serves POST /v1/chat/completions, streamed or not, and GET /v1/models, on a free port of 127.0.0.1. A token is a word
+with the white space before it; its log-probability is -0.5. The server obeys max_tokens and stop strings.
 """
 
 import json
@@ -21,7 +20,6 @@ from typing import Any, Self
 
 _CHAT = "/v1/chat/completions"
 _MODELS = "/v1/models"
-_LOGPROB = -0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,19 +34,19 @@ class Reply:
     retry_after: float | str | None = None
     #: code in the error object, for example "insufficient_quota"
     code: str | None = None
-    #: seconds to wait before the first byte
+    #: pause before the first byte
     seconds: float = 0.0
-    #: body that replaces the completion, for example broken JSON
+    #: replaces the completion, for example by broken JSON
     body: bytes | None = None
-    #: Content-Type that replaces the correct one
+    #: replaces the correct Content-Type
     content_type: str | None = None
-    #: close the connection after half of the body, or of a stream's parts
+    #: close the connection after half of the body, or after half of a stream's parts
     cut: bool = False
     #: end a stream normally after half of its parts
     short: bool = False
-    #: seconds between single bytes, so that no read times out, but the answer does not end
+    #: pause between single bytes, seconds: the reply takes long, but no single read times out
     drip_s: float | None = None
-    #: seconds to wait before every part of a stream
+    #: pause before every part of a stream, seconds
     part_s: float = 0.0
     #: fields that replace those of a completion or a stream's part; a mapping is merged into the existing one:
     #: {"model": "another", "choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": 3}}}
@@ -63,10 +61,10 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReceivedRequest:
-    """A received request."""
+    """A request to the test server."""
 
     path: str
-    #: header -> value; names are in lower case
+    #: names are in lower case
     headers: Mapping[str, str]
     body: Mapping[str, Any]
 
@@ -74,12 +72,12 @@ class ReceivedRequest:
 class ScriptedServer:
     """A server that answers chats from a script. Use it in a `with` block, or close it.
 
-    `requests` lists the received requests; `abandoned` counts streams that clients left before the end.
+    `requests` lists the received requests. `abandoned` counts streams that clients closed before the end.
 
-    replies: one of these, where a text means Reply(text=...):
+    replies: one of these; a text means Reply(text=...):
         a sequence: one reply per request in the order of arrival; status 500 after the last one
-        a mapping, text -> reply: the first text that the request's messages contain decides; "" matches every request
-        a function of the request's body, which is called on the thread of the connection
+        a mapping, text -> reply: the reply of the first text that the messages contain; every request contains ""
+        a function of the request's body; it is called on the thread of the connection
     models: objects in the reply to GET /v1/models
     """
 
@@ -93,7 +91,7 @@ class ScriptedServer:
         self.abandoned = 0
         self._replies, self._models = replies, models
         self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self.closing = threading.Event()
         self._server = _Server(("127.0.0.1", 0), type("_Handler", (_Handler,), {"script": self}))
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, name="scripted-server", daemon=True
@@ -102,12 +100,12 @@ class ScriptedServer:
 
     @property
     def url(self) -> str:
-        """The base_url for a client."""
+        """The `base_url` for a client."""
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     def close(self) -> None:
         """Stop the server and abort unfinished replies."""
-        self._closing.set()
+        self.closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -118,15 +116,6 @@ class ScriptedServer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def wait(self, seconds: float) -> None:
-        """Wait, at most until `close` is called."""
-        self._closing.wait(seconds)
-
-    @property
-    def closing(self) -> bool:
-        """Whether `close` was called."""
-        return self._closing.is_set()
-
     def receive(self, request: ReceivedRequest) -> Reply:
         """Store a request and choose its reply."""
         with self._lock:
@@ -136,7 +125,7 @@ class ScriptedServer:
         return Reply(text=reply) if isinstance(reply, str) else reply
 
     def abandon(self) -> None:
-        """Count a client that hung up."""
+        """Count a stream that a client closed."""
         with self._lock:
             self.abandoned += 1
 
@@ -165,7 +154,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request per connection (HTTP/1.0), so that a closed server leaves no connection open."""
+    """Handles one request per connection (HTTP/1.0), so that a closed server leaves no connection open."""
 
     script: ScriptedServer
 
@@ -174,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         sent = json.loads(raw or b"{}")
         reply = self.script.receive(ReceivedRequest(path=self.path, headers=headers, body=sent))
-        self.script.wait(reply.seconds)
+        self.script.closing.wait(reply.seconds)
         if sent.get("stream") and reply.status == 200 and reply.body is None:
             self._begin(reply, kind="text/event-stream")
             self._send_parts(list(_parts(reply, sent=sent)), reply=reply)
@@ -199,8 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_parts(self, parts: list[bytes], *, reply: Reply) -> None:
         try:
             for part in parts[: len(parts) // 2] if reply.cut or reply.short else parts:
-                self.script.wait(reply.part_s)
-                if self.script.closing:
+                if self.script.closing.wait(reply.part_s):
                     return
                 self._send(part, reply=Reply(drip_s=reply.drip_s))
             if reply.cut:  # in the middle of an event
@@ -217,11 +205,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
         elif reply.drip_s is not None:
             for position in range(len(body)):
-                if self.script.closing:
-                    return
                 self.wfile.write(body[position : position + 1])
                 self.wfile.flush()
-                self.script.wait(reply.drip_s)
+                if self.script.closing.wait(reply.drip_s):
+                    return
         else:
             self.wfile.write(body)
 
@@ -230,12 +217,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _prompt_text(sent: Mapping[str, Any]) -> str:
-    """The joined contents of the request's messages."""
     return "\n".join(str(message.get("content")) for message in sent.get("messages", []))
 
 
 def _tokens(reply: Reply, *, sent: Mapping[str, Any]) -> tuple[list[str], str]:
-    """Returns (tokens with the white space before them, finish_reason)."""
+    """Split the text of a reply. Returns (tokens with the white space before them, finish reason)."""
     text = reply.text
     if not reply.obedient:
         return re.findall(r"\s*\S+|\s+$", text), "stop"
@@ -261,7 +247,7 @@ def _body(reply: Reply, *, sent: Mapping[str, Any]) -> bytes:
 
 
 def _parts(reply: Reply, *, sent: Mapping[str, Any]) -> Iterator[bytes]:
-    """The events of a stream: one per token, the finish reason, the usage if it is requested, and [DONE]."""
+    """The events of a stream: one per token, the finish reason, the usage if it was requested, and [DONE]."""
     head = _head(sent, kind="chat.completion.chunk")
     tokens, finish = _tokens(reply, sent=sent)
     choices = [{"delta": {"content": token}, **_logprobs([token], reply=reply, sent=sent)} for token in tokens]
@@ -286,7 +272,7 @@ def _changed(part: dict[str, Any], *, reply: Reply) -> dict[str, Any]:
 
 
 def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Split further fields of a message into deltas; a tool call becomes a head and two halves of its arguments."""
+    """Split a message into deltas. A tool call becomes three: without arguments, and one for each half of them."""
     for name, value in message.items():
         if name != "tool_calls":
             yield {name: value}
@@ -311,4 +297,4 @@ def _usage(tokens: list[str], *, sent: Mapping[str, Any]) -> dict[str, int]:
 def _logprobs(tokens: list[str], *, reply: Reply, sent: Mapping[str, Any]) -> dict[str, Any]:
     if not (reply.obedient and sent.get("logprobs")):
         return {}
-    return {"logprobs": {"content": [{"token": token, "logprob": _LOGPROB, "top_logprobs": []} for token in tokens]}}
+    return {"logprobs": {"content": [{"token": token, "logprob": -0.5, "top_logprobs": []} for token in tokens]}}

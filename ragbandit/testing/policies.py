@@ -1,15 +1,11 @@
-"""The contract of policies. A check takes a function that makes a fresh policy with params that are not the defaults:
-
-    import pytest
-    from ragbandit.router.policies import make_policy
-    from ragbandit.testing.policies import POLICY_CHECKS
+"""Checks of the contract of policies. They need no test framework.
 
     @pytest.mark.parametrize("check", POLICY_CHECKS)
     def test_mine(check):
         check(lambda: make_policy("my_policies:MeanReward", params={"epsilon": 0.3}))
 
-A check raises AssertionError if the policy breaks the contract. It needs no test framework. RagBandit's own policies
-pass the same checks. Questions, features, offered arms, rewards and updates are random with a fixed seed.
+A check takes a function that makes a fresh policy, and raises AssertionError if the policy breaks the contract. Use
+params that are not the defaults. Questions, features, arms and rewards are random with a fixed seed.
 """
 
 import json
@@ -37,23 +33,13 @@ _WORDS = ("who", "wrote", "dracula", "born", "city", "river", "before", "after",
 
 #: allowed names of arms that code may handle wrongly
 _ODD_NAMES = (
-    "never_seen",
-    "a/b",
-    "mean/a",
-    "données",
-    "__metadata__",
-    " ",
-    "\x00",
-    "\ud800",
-    "😀",
-    "A" * 64,
-    "0",
-    "..",
+    *("never_seen", "a/b", "mean/a", "données", "__metadata__"),
+    *(" ", "\x00", "\ud800", "😀", "A" * 64, "0", ".."),
 )
 
 
 def made_offers(*, seed: int = 0) -> list[tuple[ArmName, ...]]:
-    """Offers of one to six distinct arms, learned and unknown ones, in any order."""
+    """Offers of one to six distinct arms in any order. Some arms are unknown to the policy."""
     rng = np.random.default_rng(seed)
     names = ARMS + tuple(map(ArmName, _ODD_NAMES))
     orders = [rng.permutation(len(names))[: rng.integers(1, 7)] for _ in range(25)]
@@ -61,13 +47,13 @@ def made_offers(*, seed: int = 0) -> list[tuple[ArmName, ...]]:
 
 
 def made_features(seed: int, *, size: int = DIMENSION) -> Features:
-    """The embedding of a question, float32, shape (size,)."""
+    """The features of a question, shape (size,)."""
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
 
 
 @lru_cache(4096)
 def made_text(seed: int) -> str:
-    """A question of five words."""
+    """A question of five random words."""
     return " ".join(np.random.default_rng(seed).choice(_WORDS, size=5)) + "?"
 
 
@@ -79,13 +65,12 @@ def made_query(seed: int) -> Query:
 def made_updates(
     count: int, *, arms: Sequence[ArmName] = ARMS, seed: int = 0, size: int = DIMENSION, first: int = 1
 ) -> list[Update]:
-    """Ledger rows numbered from `first`, with uniformly drawn arms, rewards in [-.5, 1] and read-only features."""
+    """Ledger rows numbered from `first`, with uniformly drawn arms, rewards in [-0.5, 1] and read-only features."""
     return list(_updates(count, tuple(arms), seed=seed, size=size, first=first))
 
 
 @lru_cache(64)
 def _updates(count: int, arms: tuple[ArmName, ...], *, seed: int, size: int, first: int) -> tuple[Update, ...]:
-    """Cached, since checks need the same rows many times."""
     rng = np.random.default_rng([seed, first])
     rows = tuple(
         Update(
@@ -138,18 +123,18 @@ def taught(make: Make, updates: Sequence[Update]) -> Policy:
 
 
 def sha_of(policy: Policy) -> str:
-    """The sha256 of the policy's state, which does not depend on its last seq."""
+    """The sha256 of the policy's state."""
     return policy_sha256(policy, label=LABEL, last_seq=0, encoder_hash=ENCODER)
 
 
 def pmf_of(policy: Policy, *, seed: int = 7, arms: Sequence[ArmName] = ARMS) -> dict[ArmName, float]:
-    """Arm -> probability for one question, through the gate."""
+    """Arm -> probability for one question. Raises PolicyFault unless the output is a valid pmf."""
     output = pmf_of_one(policy, made_query(seed), features=made_features(seed), arms=tuple(arms))
     return dict(zip(arms, gate(output, arms=arms), strict=True))
 
 
 def through_files(policy: Policy, *, last_seq: int = 0) -> Policy:
-    """Write the policy to snapshot files, and return the policy that they restore."""
+    """Write the policy to snapshot files, and load it from them."""
     with tempfile.TemporaryDirectory() as folder:
         files = SnapshotFiles(folder)
         info, tensors, described = pack(policy, label=LABEL, last_seq=last_seq, encoder_hash=ENCODER, now=1.0)
@@ -158,7 +143,7 @@ def through_files(policy: Policy, *, last_seq: int = 0) -> Policy:
 
 
 def check_pmf_over_any_arms(make: Make) -> None:
-    """The pmf of a fresh or taught policy passes the gate, for one to six arms, known or unknown, in any order."""
+    """A fresh and a taught policy return a valid pmf for one to six arms, known or unknown, in any order."""
     policies = (make(), taught(make, made_updates(30)))
 
     for seed, arms in enumerate(made_offers()):
@@ -180,7 +165,7 @@ def check_pmf_follows_the_order(make: Make) -> None:
 
 
 def check_counts_what_it_learned(make: Make) -> None:
-    """The state contains the number of updates, and `seen` the number per arm; a snapshot restores both."""
+    """The state contains the number of updates, and `seen` the number per arm. A snapshot restores both."""
     assert make().state()[1]["updates"] == 0
     assert not any(make().seen.values())
     updates = made_updates(13)
@@ -192,7 +177,7 @@ def check_counts_what_it_learned(make: Make) -> None:
 
 
 def check_snapshot_round_trip(make: Make) -> None:
-    """A policy that is restored from files has the same sha256 and pmf, also with odd names of arms."""
+    """A policy that is restored from files has the same sha256 and pmf, whatever the names of its arms."""
     odd = tuple(ArmName(name) for name in ("a/b", "mean/a", "données", "__metadata__"))
     for updates in ([], made_updates(30), made_updates(30, arms=odd)):
         policy = taught(make, updates)
@@ -202,7 +187,7 @@ def check_snapshot_round_trip(make: Make) -> None:
 
 
 def check_learns_on_after_restore(make: Make) -> None:
-    """The same updates give the same policy, with or without snapshots and questions in between (promise 4)."""
+    """The same updates lead to the same policy, with or without snapshots and questions in between (promise 4)."""
     updates = made_updates(36)
     straight = taught(make, updates)
     assert sha_of(taught(make, updates)) == sha_of(straight)
@@ -219,7 +204,7 @@ def check_learns_on_after_restore(make: Make) -> None:
 
 
 def check_restored_policies_share_nothing(make: Make) -> None:
-    """If two policies are restored from the same arrays, and one of them learns, the other does not change."""
+    """If two policies are restored from the same arrays and one of them learns, the other does not change."""
     arrays, facts = taught(make, made_updates(20)).state()
     arrays = {name: array.copy() for name, array in arrays.items()}
     learner, server = make(), make()
@@ -232,7 +217,7 @@ def check_restored_policies_share_nothing(make: Make) -> None:
 
 
 def check_params_round_trip(make: Make) -> None:
-    """`params` are JSON, and make_policy makes the same fresh policy from them."""
+    """`params` are JSON, and `make_policy` makes the same fresh policy from them."""
     policy = make()
     canonical(dict(policy.params))
     copy = make_policy(policy.algorithm, params=policy.params)
@@ -253,7 +238,7 @@ def check_arms_come_and_go(make: Make) -> None:
 
 
 def check_batch_is_each_alone(make: Make) -> None:
-    """A question gets exactly the same output in a batch of any size and order as it gets by itself."""
+    """The output for a question is the same in a batch of any size and order as without other questions."""
     offers = ((ARMS[0],), ARMS, ARMS[::-1], (ArmName("never_seen"), *ARMS), ARMS[1:])
     for policy in (make(), taught(make, made_updates(30))):
         alone = [
@@ -262,7 +247,7 @@ def check_batch_is_each_alone(make: Make) -> None:
         ]
         assert policy.pmf([], features=np.empty((0, DIMENSION), dtype=np.float32), arms=[]) == []
         for order in ([0, 1], [4, 2, 0], [0, 1, 2, 3, 4], [3] * 9, [*range(5)] * 7):
-            if policy.deterministic:  # the same question always gets the same output, scores and facts included
+            if policy.deterministic:
                 rows = np.stack([made_features(seed) for seed in order])  # (n, d)
                 queries = [made_query(seed) for seed in order]
                 together = policy.pmf(queries, features=rows, arms=[offers[index] for index in order])
@@ -270,7 +255,7 @@ def check_batch_is_each_alone(make: Make) -> None:
 
 
 def check_facts_are_json(make: Make) -> None:
-    """The facts of an output are a JSON object, and do not change when they are written and read."""
+    """The facts of an output are a JSON object, and stay equal when they are written and read."""
     for policy in (make(), taught(make, made_updates(30))):
         for arms in (ARMS, ARMS[:1], (ArmName("never_seen"),)):
             facts = dict(pmf_of_one(policy, made_query(7), features=made_features(7), arms=arms).facts)
@@ -278,9 +263,9 @@ def check_facts_are_json(make: Make) -> None:
 
 
 def check_refused_update_changes_nothing(make: Make) -> None:
-    """A policy that needs features raises PolicyFault for a row without them, or of a wrong length, and learns nothing.
+    """A policy that needs features raises PolicyFault for a row without features or with too few or too many of them.
 
-    This holds before and after the first update. Afterwards the policy learns as if there had been no such row.
+    Such a row does not change the policy. This holds before and after the first update.
     """
     if "features" not in make().needs:
         return
@@ -308,27 +293,26 @@ def _raises(error: type[Exception], call: Callable[[], object]) -> bool:
 
 
 def check_weight_zero_teaches_nothing(make: Make) -> None:
-    """A row with sample weight 0 is counted, but does not change the pmf; a snapshot restores the weights."""
+    """A row with sample weight 0 is counted, but does not change the pmf. A snapshot restores the weights."""
     updates = made_updates(21)
     policy = make()
     for number, update in enumerate(updates):
         before = pmf_of(policy)
-        policy.learn(_weighing(0.0, update))
+        policy.learn(_weighted(update, 0.0))
         assert pmf_of(policy) == before, "a row of weight 0 changed the pmf"
-        policy.learn(_weighing(0.5, update))
+        policy.learn(_weighted(update, 0.5))
         if number % 7 == 3:
             policy = through_files(policy)
-    assert pmf_of(policy) == pmf_of(taught(make, [_weighing(0.5, update) for update in updates]))
+    assert pmf_of(policy) == pmf_of(taught(make, [_weighted(update, 0.5) for update in updates]))
     assert sum(policy.seen.values()) == 2 * len(updates)
 
 
-def _weighing(rows: float, update: Update) -> Update:
-    """The update with another sample weight."""
-    return replace(update, reward=replace(update.reward, sample_weight=rows))
+def _weighted(update: Update, sample_weight: float) -> Update:
+    return replace(update, reward=replace(update.reward, sample_weight=sample_weight))
 
 
 def check_refuses_a_broken_state(make: Make) -> None:
-    """A policy refuses a state with NaN, a wrong shape, a missing array or invalid counts with SnapshotError."""
+    """A policy raises SnapshotError for a state with NaN, a wrong shape, a missing array or invalid counts."""
     arrays, facts = taught(make, made_updates(20)).state()
     states = [(broken, facts) for broken in _broken(arrays)]
     states += [(arrays, facts | counts) for counts in ({"updates": -1}, {"updates": None}, {"seen": {ARMS[0]: 1}})]
@@ -348,7 +332,6 @@ def _broken(arrays: Arrays) -> Iterator[Arrays]:
             yield arrays | {name: with_nan}
 
 
-#: all checks of this module
 POLICY_CHECKS: list[Callable[[Make], None]] = [
     check for name, check in dict(globals()).items() if name.startswith("check_")
 ]

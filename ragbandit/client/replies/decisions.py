@@ -1,10 +1,6 @@
 """Replies about decisions, outcomes and feedback."""
 
-from typing import (
-    Any,
-    Literal,
-    NotRequired,  # pydantic reads no other before Python 3.12
-)
+from typing import Any, Literal, NotRequired  # pydantic reads no other NotRequired before Python 3.12
 
 from typing_extensions import TypedDict
 
@@ -39,7 +35,7 @@ class ErrorReply(TypedDict):
     """The error."""
 
 
-# Built when the OpenAPI document is requested, since building it for all endpoints would slow down every start.
+# The validator is built when the OpenAPI document is requested. Building it for all endpoints would delay every start.
 ErrorReply.__pydantic_config__ = {"defer_build": True}  # type: ignore[attr-defined] # pydantic's own name
 
 

@@ -1,4 +1,4 @@
-"""Values of learning: rewards, updates, snapshots, policy versions, and the totals of a ledger."""
+"""Rewards, updates, snapshots, policy versions, and totals of a ledger."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -16,41 +16,40 @@ from ragbandit.shared.types.names import (
 )
 from ragbandit.shared.types.outcomes import Query
 
-#: presets of rewards without separate quality and cost; such a reward cannot be recomputed at another cost weight
+#: presets of rewards without a separate quality and cost
 WHOLE: Final = ("reward", "default")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reward:
-    """value = clip(quality - weight * cost). Quality and cost are stored, so that the weight can change later."""
+    """`value` is quality - weight * cost, clipped to [minimum, maximum]."""
 
     value: float
     quality: float
     cost: float
     #: cost weight (lambda)
     weight: float
-    #: bounds of the value
     minimum: float
     maximum: float
     #: cost term -> price per unit
     terms: Mapping[str, float]
-    #: name of the quality measure; "rating"; "mixed"; or "reward" if the caller sent the reward itself
+    #: name of the quality measure, "rating", "mixed", or "reward" if the caller sent the reward itself
     preset: str
     source: RewardSource
-    #: most trusted class of feedback that it was computed from; None for a default reward
+    #: most trusted class of feedback from which the reward was computed; None for a default reward
     judged_by: JudgedBy | None = None
-    #: less trusted class (judge, event) -> the quality that it gave to the same answer
+    #: less trusted class of feedback (judge, event) -> quality that it gave to the same answer
     surrogates: Mapping[str, float] = field(default_factory=dict)
-    #: number of rows that it counts as when a policy learns it (>= 0)
+    #: number of rows that the reward counts as when a policy learns it (>= 0)
     sample_weight: float = 1.0
 
     @property
     def has_parts(self) -> bool:
-        """Whether quality and cost are stored separately; otherwise `quality` includes the cost."""
+        """Whether quality and cost are separate. Otherwise `quality` includes the cost."""
         return self.preset not in WHOLE
 
     def at(self, weight: float) -> "Reward":
-        """The reward at another cost weight; unchanged if quality and cost are not separate."""
+        """The reward at another cost weight. A reward without separate parts does not change."""
         if not self.has_parts:
             return self
         value = min(max(self.quality - weight * self.cost, self.minimum), self.maximum)
@@ -71,7 +70,6 @@ class Update:
     seq: int
     decision_id: DecisionId
     arm: ArmName
-    #: question and context, as the policy saw them
     query: Query
     #: offered arms; pmf and scores have the same order
     arms: tuple[ArmName, ...]
@@ -80,14 +78,13 @@ class Update:
     propensity: float
     reward: Reward
     feedback_ids: tuple[FeedbackId, ...]
-    #: the question, embedded by the decision's encoder
     features: Features | None = field(repr=False)  # hundreds of numbers, too long to print
     made_at: float
-    #: the decision was imported, so its cost was not paid here
+    #: whether the decision was imported: its cost was not paid by this service
     imported: bool = False
-    #: number of decisions of this service, this one included, when the row was appended; None if it is unknown
+    #: number of decisions of this service when the row was appended, with this decision; None if unknown
     decided: int | None = None
-    #: arms that changed before the decision; a policy restarts them before it learns this row
+    #: arms that changed before the decision; the policy unlearns them before it learns this row
     restarts: tuple[ArmName, ...] = ()
 
 
@@ -97,17 +94,17 @@ class TableRow:
 
     id: str
     question: str
-    #: arm -> quality of its answer, in [0, 1]
+    #: quality of the answers, in [0, 1]
     correct: Mapping[ArmName, float]
-    #: arm -> cost of its answer in the papers' Steps (>= 0)
+    #: cost of the answers in the papers' Steps (>= 0)
     steps: Mapping[ArmName, float]
     #: number of facts that the question needs (1: single-hop, 2 or more: multi-hop); None if unknown
     hops: int | None = None
     #: context of the question, as a caller would send it
     context: Mapping[str, Json] = field(default_factory=dict)
-    #: name of the data set; reports show it, policies do not see it
+    #: name of the data set, for reports; policies do not see it
     dataset: str | None = None
-    #: arm -> seconds of its answer, if known; reports show them, policies do not see them
+    #: duration of the answers if known, for reports; policies do not see it
     seconds: Mapping[ArmName, float] = field(default_factory=dict)
 
 
@@ -118,11 +115,10 @@ class SnapshotInfo:
     #: "<label>-<last_seq>-<first 12 hex digits of sha256>"
     version: str
     policy: PolicyLabel
-    #: registry name of the algorithm
     algorithm: str
     params: Mapping[str, Json]
     last_seq: int
-    #: hash of the safetensors bytes, hex digits
+    #: hash of the tensors and facts, hex digits
     sha256: str
     encoder_hash: str
     made_at: float
@@ -130,7 +126,7 @@ class SnapshotInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counters:
-    """Numbers of decisions by state, and of feedback, for one ledger."""
+    """Number of decisions in each state, and of feedback, for one ledger."""
 
     decided: int
     learned: int
@@ -138,13 +134,12 @@ class Counters:
     waiting: int
     closed: int
     quarantined: int
-    #: feedback rows
     feedback: int
-    #: feedback rows that came after their decision was closed
+    #: feedback that came after its decision was closed
     late_feedback: int
-    #: decisions without a state in this ledger: older than its label, or of a retired label
+    #: decisions without a state in this ledger, because they were made before it began or while it was retired
     unseen: int = 0
-    #: learned decisions with judgements that differ by .5 or more in quality
+    #: learned decisions with judgements that differ by 0.5 or more in quality
     disagreements: int = 0
 
     @property
@@ -158,15 +153,16 @@ class Counters:
         return self.learned + self.defaulted + self.waiting + self.closed + self.quarantined
 
 
-#: draft: added, not computed. shadow: its pmf is computed and logged, but not served. canary: the served pmf is
-#: (1 - weight) * champion's pmf + weight * its pmf. champion: it decides. paused: not computed until it is resumed.
-#: rolled_back: taken out by the evidence or by a person. retired: a former champion, or an abandoned draft
+#: state of a policy version. draft: its pmf is not computed. shadow: its pmf is computed and logged, but not served.
+#: canary: the served pmf is (1 - weight) * champion's pmf + weight * its pmf. champion: its pmf is served. paused: its
+#: pmf is not computed until it is resumed. rolled_back: removed because of the evidence or by a person. retired: a
+#: former champion, or an abandoned draft
 VersionState = Literal["draft", "shadow", "canary", "champion", "paused", "rolled_back", "retired"]
-#: states in which the pmf of a candidate is computed
+#: states in which the pmf of a candidate version is computed
 LIVE_STATES: Final = frozenset({"shadow", "canary"})
-#: hold: not enough evidence. step: move to the next state or weight. promote: better by the margin. rollback: worse, or
-#: a guardrail is violated. invalid: the log contradicts its propensities, so it proves nothing. expire: no decision
-#: within the allowed time
+#: action for a candidate version. hold: wait for more evidence. step: move to the next state or weight. promote: it is
+#: better by the margin. rollback: it is worse, or violates a guardrail. invalid: the log contradicts its own
+#: propensities. expire: the allowed time is over without a decision
 VerdictKind = Literal["hold", "step", "promote", "rollback", "invalid", "expire"]
 
 
@@ -244,20 +240,19 @@ class PolicyControl:
     """Time of the last change, seconds since 1970."""
 
 
-#: upper edges of the latency histogram, seconds; slower outcomes are in one more bucket. Fixed: stored rows rely on it
+#: upper edges of the latency histogram, seconds; one more bucket counts slower outcomes. Stored rows use them
 LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
-#: sets of decisions for which the sample ratio of the arms is checked: with an id chosen by the caller; all; with an
-#: outcome; with a judgement
+#: sets of decisions in which the shares of the arms are compared with their propensities. named: with an id chosen by
+#: the caller. drawn: all decisions. ended: with an outcome. judged: with a judgement
 SampleStage = Literal["named", "drawn", "ended", "judged"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmTotals:
-    """Totals of one arm under one policy. Totals can be added.
+    """Totals of one arm under one policy, by hour or added up.
 
-    A decision counts in the hour in which it was made, an outcome in the hour in which it ended, and an update in the
-    hour of its decision.
+    Decisions and updates count in the hour of the decision, outcomes in the hour in which they ended.
     """
 
     #: decisions with this arm, without imported ones
@@ -270,35 +265,34 @@ class ArmTotals:
     forced: int = 0
     #: decisions made while the kill switch was on
     killed: int = 0
-    #: decisions for which the policy's own probabilities could not be used
+    #: decisions for which the policy's own pmf could not be used
     faults: int = 0
-    #: outcomes with an answer, including those that ended because the budget was spent
+    #: outcomes with an answer, or with a spent budget
     answered: int = 0
-    #: outcomes without an answer
     failed: int = 0
-    #: outcomes that callers cancelled; they are not counted as answered or failed
+    #: outcomes that callers cancelled; they are neither answered nor failed
     cancelled: int = 0
     dollars: float = 0.0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     steps: float = 0.0
-    #: sum of the latencies, seconds
     seconds: float = 0.0
-    #: histogram of latencies by LATENCY_EDGES, over outcomes with a duration that were not cancelled
+    #: number of outcomes in each bucket of LATENCY_EDGES, without cancelled outcomes
     latency: tuple[int, ...] = field(default=(0,) * (len(LATENCY_EDGES) + 1))
-    #: smallest and largest latency, seconds; None without any
+    #: smallest latency, seconds
     fastest: float | None = None
+    #: largest latency, seconds
     slowest: float | None = None
     #: updates from feedback
     learned: int = 0
     #: updates with the default reward
     defaulted: int = 0
-    #: sums over all updates
     reward: float = 0.0
     quality: float = 0.0
     cost: float = 0.0
 
-    #: per SampleStage: draws of the arm minus the expected number of draws, and the variance of this difference
+    #: for each SampleStage, ..._excess is the number of draws of the arm minus the expected number of draws, and
+    #: ..._spread is the variance of this difference
     named_excess: float = 0.0
     named_spread: float = 0.0
     drawn_excess: float = 0.0
@@ -309,7 +303,8 @@ class ArmTotals:
     judged_spread: float = 0.0
 
     def __add__(self, other: "ArmTotals") -> "ArmTotals":
-        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name not in _TIMES}
+        others = ("latency", "fastest", "slowest")
+        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name not in others}
         ranges = [totals.latency_range for totals in (self, other) if totals.latency_range is not None]
         return ArmTotals(
             **sums,
@@ -325,19 +320,16 @@ class ArmTotals:
 
     @property
     def ended(self) -> int:
-        """Number of outcomes, without cancelled ones."""
+        """Number of outcomes, without cancelled outcomes."""
         return self.answered + self.failed
 
     @property
     def latency_range(self) -> tuple[float, float] | None:
-        """(smallest, largest) latency, seconds; None without any."""
+        """(smallest, largest) latency, seconds; None without a latency."""
         return None if self.fastest is None or self.slowest is None else (self.fastest, self.slowest)
 
     def latency_at(self, share: float) -> float | None:
-        """Quantile of the latency, seconds; None without any. share: 0 to 1.
-
-        Interpolates linearly within a bucket, between the smallest and the largest observed latency.
-        """
+        """Quantile of the latency, interpolated within a bucket, seconds; None without a latency. share: 0 to 1."""
         if self.latency_range is None:
             return None
         smallest, largest = self.latency_range
@@ -354,11 +346,8 @@ class ArmTotals:
         return largest
 
 
-_TIMES: Final = ("latency", "fastest", "slowest")
-
-
 def sum_of(parts: Iterable[ArmTotals]) -> ArmTotals:
-    """Add totals."""
+    """The sum of totals."""
     return sum(parts, ArmTotals())
 
 
@@ -368,13 +357,10 @@ def effective_rows(total: float, *, squares: float) -> float:
 
 
 def surely_effective_rows(total: float, *, squares: float, rows: float, expected_squares: float) -> float:
-    """The smaller of the observed and the expected effective sample size.
+    """The smaller of the observed and the expected effective sample size of `rows` rows.
 
-    If a large weight is possible, but was not drawn yet, the observed size alone is too optimistic.
+    The observed size (`total`: sum w, `squares`: sum w^2) is too large as long as rare large weights were not drawn.
 
-    total: sum of the observed weights
-    squares: sum of their squares
-    rows: number of rows in the log
     expected_squares: sum over the rows of the expectation of w^2 under the logged probabilities
     """
     return min(effective_rows(total, squares=squares), effective_rows(rows, squares=expected_squares))

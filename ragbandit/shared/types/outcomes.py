@@ -1,4 +1,4 @@
-"""Values of the API: queries, decisions, outcomes with their cost and trace, and feedback."""
+"""Queries, decisions, outcomes and feedback."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -24,8 +24,7 @@ from ragbandit.shared.types.names import (
 class Cost:
     """Resources used by one answer. Costs can be added.
 
-    Every amount is clipped to [0, MAX_AMOUNT], so that a wrong report of a server cannot raise a reward above its
-    quality.
+    Every amount is clipped to [0, MAX_AMOUNT], so that a server that reports a negative cost cannot increase a reward.
     """
 
     retriever_calls: int = 0
@@ -34,17 +33,17 @@ class Cost:
     llm_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    #: prompt tokens read from the provider's prompt cache; included in prompt_tokens
+    #: tokens read from the provider's prompt cache; included in prompt_tokens
     cached_tokens: int = 0
-    #: prompt tokens written to the provider's prompt cache; included in prompt_tokens
+    #: tokens written to the provider's prompt cache; included in prompt_tokens
     cache_write_tokens: int = 0
-    #: reasoning tokens; included in completion_tokens
+    #: included in completion_tokens
     reasoning_tokens: int = 0
     seconds_retrieve: float = 0.0
     seconds_generate: float = 0.0
     #: duration of the whole answer, waits included
     seconds_total: float = 0.0
-    #: price of all tokens; 0 if the generator has no prices
+    #: 0 if the generator has no prices
     dollars: float = 0.0
 
     def __post_init__(self) -> None:
@@ -59,7 +58,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """A retrieve-and-generate round begins. The number of rounds is the papers' Step."""
+    """A round of retrieval and generation begins. The number of rounds is the papers' Step."""
 
     number: int
 
@@ -87,7 +86,7 @@ class Generated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Branch:
-    """The arm applied a rule; `value` is the value that the rule was applied to."""
+    """The arm applied `rule` to `value`."""
 
     rule: str
     value: str
@@ -95,7 +94,7 @@ class Branch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallFailed:
-    """A call to the retriever or the model failed after `seconds`."""
+    """A call of the retriever or the model failed after `seconds`."""
 
     purpose: str
     error: str
@@ -106,7 +105,7 @@ TraceEvent = Round | Retrieved | Generated | Branch | CallFailed
 
 
 def count_steps(trace: tuple[TraceEvent, ...]) -> int:
-    """The papers' Step: number of retrieve-and-generate rounds (Adaptive-RAG, section 4; MBA-RAG, section 4.1)."""
+    """The papers' Step: number of rounds (Adaptive-RAG, section 4; MBA-RAG, section 4.1)."""
     return sum(isinstance(event, Round) for event in trace)
 
 
@@ -116,11 +115,10 @@ class Source:
 
     id: str
     title: str
-    #: its first `log.source_chars` characters
+    #: the first `log.source_chars` characters of the passage
     text: str
-    #: address of the document; None if the corpus has none
     url: str | None = None
-    #: score of the search; only scores of the same search can be compared
+    #: score of the passage in its search; scores of different searches cannot be compared
     score: float | None = None
 
 
@@ -136,7 +134,7 @@ class Outcome:
     steps: the papers' Step; equals count_steps(trace) if RagBandit ran the arm
     stop_reason: why the arm stopped, in a word
     error: error message; None unless status is "failed"
-    run_by: who ran the arm: "worker" or "caller"
+    run_by: "worker" if RagBandit ran the arm, "caller" if the caller's own code did
     made_by: definition of the arm (params, generator, retriever, budget); distinguishes versions with the same name
     made_at: end of the run, seconds since 1970
     sources: passages in the model's prompts, in the order of their first use; empty if the caller ran the arm
@@ -160,7 +158,7 @@ class Outcome:
 
 
 def calls_of(outcome: Outcome) -> list[str]:
-    """Ids of the tool calls in an outcome, in their order; "" for a call without an id."""
+    """Ids of the tool calls in an outcome; "" for a call without an id."""
     message = outcome.reply.get("message")
     calls = message.get("tool_calls") if isinstance(message, Mapping) else None
     if not isinstance(calls, list):
@@ -170,47 +168,44 @@ def calls_of(outcome: Outcome) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextPiece:
-    """A piece of a streamed answer; the pieces, joined in order, are the answer."""
+    """A piece of a streamed answer. The joined pieces are the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeltaPiece:
-    """A piece of a streamed message other than text, for example of a tool call."""
+    """A piece of a streamed message other than text, for example of a tool call, in OpenAI's schema."""
 
-    #: format: see `shared.model_replies`
     delta: Mapping[str, Json]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatusNote:
-    """A few words for the user on what the arm is doing, sent before the answer begins."""
+    """A note for the user about what the arm is doing, sent before the answer begins."""
 
     text: str
 
 
-#: names of all cost terms: the papers' Step and the fields of Cost
 COST_TERMS = ("steps", *(field.name for field in fields(Cost)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """Limits of one answer; None is the arm's own default."""
+    """Limits of one answer. None: the arm's default."""
 
-    #: retrieve-and-generate rounds
     rounds: int | None = None
     #: distinct passages in the model's prompts
     passages: int | None = None
     #: prompt and completion tokens of all calls
     tokens: int | None = None
-    #: seconds from the start of the arm
+    #: time since the start of the arm
     seconds: float | None = None
-    #: dollars, if the generator has prices
+    #: without effect if the generator has no prices
     dollars: float | None = None
 
 
-#: prefix of `Caller.key` for people; ids of API keys contain no colon
+#: prefix of `Caller.key` for people. Ids of API keys contain no colon
 PERSON: Final = "proxy:"
 
 
@@ -220,16 +215,16 @@ class Caller:
 
     #: public id of the API key, or "proxy:PERSON" for a person signed in by a proxy; None if no keys are in use
     key: str | None = None
-    #: None if no keys are in use; everything is allowed then
+    #: None if no keys are in use
     role: Role | None = None
-    #: tenant whose decisions it may read and judge; None for all tenants
+    #: the only tenant whose decisions the caller may read and judge; None: all tenants
     tenant: str | None = None
     #: restrictions of the key in addition to its role; JSON values
     scopes: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def is_person(self) -> bool:
-        """Whether a proxy has signed in a person."""
+        """Whether the caller is a person signed in by a proxy."""
         return self.key is not None and self.key.startswith(PERSON)
 
     @property
@@ -258,9 +253,9 @@ class Query:
     tenant: the tenant that asks
     forced: whether the caller chose the arm; `arms` then has one name, and the decision is not learned
     session: the caller's id of the conversation; None without one
-    sticky_turns: turns that the session stays on a drawn arm, the first turn included; None: as in the settings
+    sticky_turns: number of turns on a drawn arm, the first turn included; None: as in the settings
     messages: earlier messages, oldest first; an arm may show them to its model
-    asked: the user's own words, if `text` was rewritten; None: `text` is the user's words
+    asked: the user's own words; None if `text` was not rewritten
     cost_weight: requested cost weight: a number (>= 0) or a name in the setting `cost_weights`; None: reward.weight
     aim: target instead of a cost weight: {"quality": share of the best arm's quality} or a mean cost ({"steps": 1.8})
     api_key: public id of the API key; None if no key was needed
@@ -288,7 +283,7 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """The arm drawn for a query, with everything that is needed to repeat the draw.
+    """The arm that was drawn for a query, with everything that is needed to repeat the draw.
 
     id: a UUIDv7, or the id that the caller chose
     query: the query
@@ -305,7 +300,7 @@ class Decision:
     explored: whether another arm was at least as likely as the drawn one
     fault: why the policy's own pmf was not used; None if it was
     facts: further facts that the policy logs (its price, an LLM's reply); JSON values
-    run_by: who runs the arm: "worker" (RagBandit) or "caller" (the caller's own code)
+    run_by: "worker" if RagBandit runs the arm, "caller" if the caller's own code does
     features: the embedded question, shape (d,), float32; None if the policy does not use features
     made_at: time of the draw, seconds since 1970
     cost_weight: cost weight of the decision and of its reward; None: reward.weight
@@ -372,9 +367,9 @@ class Receipt:
     """Confirmation that feedback is stored."""
 
     feedback_id: FeedbackId
-    #: whether the same feedback was already stored under this id
+    #: whether the same feedback was already stored with this id
     duplicate: bool
-    #: whether the decision was already closed; the feedback is stored and counted, but not learned
+    #: whether the decision was already closed; the feedback is then stored and counted, but not learned
     late: bool
     #: "outcome": the decision is learned only after the caller reports its outcome; None if nothing is missing
     waiting_for: Literal["outcome"] | None = None
@@ -382,20 +377,18 @@ class Receipt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinedDecision:
-    """A waiting decision with its outcome and feedback."""
+    """A waiting decision with its outcome, and its feedback in the order of receipt."""
 
     decision: Decision
     outcome: Outcome | None
-    #: in the order of receipt
     feedback: tuple[Feedback, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClosedDecision:
-    """A decision that will not be learned: "closed" (nothing to learn) or "quarantined" (a value cannot be used)."""
+    """A decision that will not be learned: "closed" (nothing to learn) or "quarantined" (`field` cannot be used)."""
 
     decision_id: str
     state: Literal["closed", "quarantined"]
     reason: str
-    #: the field that cannot be used; None if unknown
     field: str | None = None

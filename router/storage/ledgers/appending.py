@@ -24,7 +24,7 @@ class LedgerBatch:
     now: float
     #: process that appends and holds the lease
     holder: str
-    #: learned decisions, and their rows of `updates`
+    #: the learned decisions; `rows` has a row of the table `updates` for each
     updates: list[Update] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     #: feedback that came in time, used or not; other feedback of the decisions is late
@@ -50,7 +50,7 @@ class LedgerBatch:
         return [entry.decision_id for entry in self.updates] + [closure.decision_id for closure in self.closed]
 
     def write(self, connection: Connection, moves: Moves, *, end: int) -> None:
-        """Write the batch. end: the last seq of the ledger. Raises Conflict; then the transaction must be rolled back.
+        """Write the batch. Raises Conflict; then the transaction must be rolled back. end: the ledger's last seq.
 
         The order of the steps is the order in which all writers lock rows.
         """

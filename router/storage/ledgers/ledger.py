@@ -1,7 +1,7 @@
-"""Ledger: the learner's reads and writes of decisions that are ready, updates, snapshots and the lease.
+"""The learner's reads and writes: decisions that are ready, updates, snapshots and the lease of its ledger.
 
-The ledger is append-only and has no gaps. An append is refused as a whole if it does not continue at the ledger's end,
-because another learner has appended in between.
+The ledger is append-only and has no gaps. If an append does not continue at the ledger's end, because another learner
+has appended meanwhile, all of it is refused.
 """
 
 import json
@@ -62,7 +62,7 @@ KEPT_MOST = 4
 
 #: seconds between two attempts to take a lease
 LOOK_S = 0.1
-#: number of newest updates in which an arm must occur, or it counts as new
+#: an arm counts as new if it does not occur in this number of newest updates
 COUNTED = 10_000
 
 
@@ -72,8 +72,6 @@ def is_kept(last_seq: int) -> bool:
 
 
 class Ledger:
-    """The ledger with this label, as the learner reads and writes it."""
-
     def __init__(self, database: Database, *, label: PolicyLabel) -> None:
         self.database = database
         self.label = label
@@ -99,7 +97,7 @@ class Ledger:
     def _oldest(
         self, connection: Connection, condition: ColumnElement[bool], *, limit: int, after: tuple[float, str]
     ) -> set[tuple[float, str]]:
-        """(decided_at, id) of `limit` or more oldest rows; rows of the same time are either all returned, or none.
+        """(decided_at, id) of at least `limit` oldest rows. Rows with the same time are all returned, or none of them.
 
         The rows are sorted by time only, like the index waiting_ready. To sort by id too, SQLite would read all rows.
         """
@@ -128,7 +126,7 @@ class Ledger:
         return [_read_together(by_id[key], outcome.get(key), feedback_rows[key]) for key in ids]
 
     def last_seq(self, *, connection: Connection | None = None) -> int:
-        """The last seq of the ledger; 0 if it is empty. connection: see `latest_snapshots`."""
+        """The last seq of the ledger; 0 if it has no updates. connection: see `latest_snapshots`."""
         query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
         with self._reading(connection) as reading:
             return int(reading.execute(query).scalar_one())
@@ -164,10 +162,10 @@ class Ledger:
     def read_with_decisions(
         self, *, after: int, upto: int | None = None, page: int = 1000
     ) -> Iterator[tuple[Update, Decision]]:
-        """`read`, with the decision of each update. Raises StoreError at an unreadable decision.
+        """Like `read`, with the decision of each update. Raises StoreError at an unreadable decision.
 
-        A decision has no features if another encoder than the ledger's made them: it had no text left when an earlier
-        release computed the features again. page: rows per query.
+        Features that another encoder than the ledger's made are left out. Decisions have such features if their text
+        was gone when an earlier release computed all features again. page: rows per query.
         """
         encoder_hash = self.encoder_hash()
         for row, decision_row in rows_of_ledger(self.database, label=self.label, after=after, upto=upto, page=page):
@@ -179,7 +177,7 @@ class Ledger:
             yield update_value(row, decision=decision), decision
 
     def learned_lately(self) -> dict[ArmName, int]:
-        """Arm -> number of its updates among the newest COUNTED of the ledger."""
+        """Arm -> number of its updates among the ledger's newest COUNTED updates."""
         with self.database.read() as connection:
             after = self.last_seq(connection=connection) - COUNTED
             counts = select(updates.c.arm, func.count()).where(updates.c.policy == self.label, updates.c.seq > after)
@@ -203,7 +201,7 @@ class Ledger:
         return newest
 
     def newest_decisions(self, *, limit: int, encoder_hash: str) -> list[Decision]:
-        """Decisions with features of this encoder among the newest `limit`, oldest first; no imported ones."""
+        """Those of the newest `limit` decisions that have features of this encoder and were not imported; oldest first."""
         query = select(decisions).order_by(decisions.c.made_at.desc()).limit(limit)
         with self.database.read() as connection:
             rows = connection.execute(query).mappings().all()
@@ -212,7 +210,7 @@ class Ledger:
         return [decision for decision in encoded if IMPORTED not in decision.facts]
 
     def newest_outcomes(self, *, limit: int) -> list[tuple[Decision, Outcome]]:
-        """The newest `limit` outcomes with their decisions, newest first; no unreadable or imported ones."""
+        """The newest `limit` outcomes with their decisions, newest first, without unreadable and imported ones."""
         newest = select(outcomes.c.decision_id).order_by(outcomes.c.made_at.desc()).limit(limit)
         with self.database.read() as connection:
             joined = self._joined(connection, list(connection.execute(newest).scalars()))
@@ -220,17 +218,17 @@ class Ledger:
         return [(item.decision, item.outcome) for item in read if item.outcome is not None]
 
     def note(self, **texts: str | None) -> None:
-        """Set JSON columns of the ledger's row of `policies`: `diagnosis`, `frontier`."""
+        """Set the columns `diagnosis` or `frontier` of the ledger's row of `policies`; texts are JSON."""
         with self.database.write() as connection:
             connection.execute(update(policies).where(policies.c.label == self.label).values(**texts))
 
     def frontier(self) -> str | None:
-        """The column `frontier`, JSON."""
+        """The ledger's cost-quality frontier as JSON; None if none is stored."""
         with self.database.read() as connection:
             return connection.execute(select(policies.c.frontier).where(policies.c.label == self.label)).scalar()
 
     def add_snapshot(self, info: SnapshotInfo) -> None:
-        """Insert a snapshot's row, if it does not exist; the same ledger gives the same snapshot."""
+        """Insert a snapshot's row, unless it exists."""
         with self.database.write() as connection:
             insert_new(connection, snapshots, [snapshot_row(info)], key="version")
 
@@ -248,8 +246,8 @@ class Ledger:
 
         limit: most snapshots
         algorithm, params, encoder_hash: only snapshots with this value; None for any
-        connection: a transaction to read in; None opens one
-        kept: only snapshots that are kept longer (`is_kept`)
+        connection: transaction in which to read; None for a new one
+        kept: whether to return only snapshots that are kept longer (`is_kept`)
         """
         params_sha256 = None if params is None else body_hash(dict(params))
         values = {"algorithm": algorithm, "params_sha256": params_sha256, "encoder_hash": encoder_hash}
@@ -268,10 +266,10 @@ class Ledger:
         return newest + [info for info in kept if info not in newest]
 
     def prune_snapshots(self) -> list[SnapshotInfo]:
-        """Delete and return rows beyond the SNAPSHOT_ROWS newest, at most FORGOTTEN_AT_ONCE.
+        """Delete and return the rows of snapshots older than the newest SNAPSHOT_ROWS, at most FORGOTTEN_AT_ONCE.
 
         The newest row of every algorithm, params and encoder stays, since the deep check needs all former policies. The
-        newest KEPT_MOST snapshots that are kept longer stay too.
+        newest KEPT_MOST of the snapshots for which `is_kept` is true stay too.
         """
         kept = [info.version for info in self.latest_snapshots(limit=KEPT_MOST, kept=True)]
         newer = snapshots.alias()
@@ -289,7 +287,7 @@ class Ledger:
         return forgotten
 
     def feedback_times(self, *, after: int, upto: int) -> list[float]:
-        """Times at which the last feedback of each update in (after, upto] came in, to measure the lag."""
+        """Times at which the last feedback of each update with a seq in (after, upto] came in."""
         with self.database.read() as connection:
             times = select(updates.c.feedback_at).where(updates.c.policy == self.label, updates.c.seq > after)
             times = times.where(updates.c.seq <= upto, updates.c.feedback_at.is_not(None))
@@ -305,7 +303,6 @@ class Ledger:
         return True
 
     def release(self, *, holder: str) -> None:
-        """Release the lease if `holder` holds it."""
         self._lease.release(holder=holder)
 
 
@@ -330,7 +327,7 @@ def rows_of_ledger(
 def _read_together(
     row: RowMapping, outcome_row: RowMapping | None, feedback_rows: Sequence[RowMapping]
 ) -> JoinedDecision | ClosedDecision:
-    """The values of these rows; if one is unreadable, a quarantined ClosedDecision that names the field."""
+    """Convert a decision's rows. If one is unreadable, returns a quarantined ClosedDecision that names the field."""
     field = "decision"
     try:
         decision = decision_value(row)
@@ -357,14 +354,14 @@ _COLUMNS: Final = _PLAIN + REWARD.names
 #: whether the decision was imported; quotes inside JSON strings are escaped, so this matches only the key
 _IMPORTED = decisions.c.facts.contains(f'"{IMPORTED}":', autoescape=True)
 _NO_QUESTION = Query(text="")
-#: number of columns that are always read: _COLUMNS, features, whether imported, the decision's weight of cost
+#: number of columns that are always read: _COLUMNS, features, _IMPORTED and cost_weight
 _LEARNED = len(_COLUMNS) + 3
 
 
 def lean_updates(
     ledger: Ledger, *, after: int, upto: int | None = None, page: int = 4000, context: bool = False, text: bool = False
 ) -> Iterator[Update]:
-    """`Ledger.read` for a policy that learns from arm, features and reward only: an eighth of the work.
+    """Like `Ledger.read`, in an eighth of the time, for policies that learn only from arm, features and reward.
 
     Updates have no feedback ids and only the drawn arm. Questions have a weight of cost and an empty text.
 

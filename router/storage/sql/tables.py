@@ -1,9 +1,8 @@
-"""The schema of the database. `migrations/` creates its tables; the store reads and writes them.
+"""The schema of the database. `migrations/` creates its tables.
 
-Rows of `updates` do not change after they are written. Of `feedback` only `late` changes; erasure blanks what users
-wrote in `decisions` and `feedback`. `waiting` has a row for every decision that a ledger has not finished. The
-transaction that writes the decision's update (learned, defaulted) or closure (closed, quarantined) deletes the row, so
-a decision is in exactly one of these places (promise 7).
+`updates` is append-only. In `feedback` only the column `late` changes. Erasure blanks texts of users in `decisions` and
+`feedback`. A decision that a ledger has not finished has a row in `waiting`. The transaction that inserts the
+decision's row in `updates` or `closures` deletes this row, so a decision is in exactly one of the three tables.
 """
 
 from typing import Any, Final
@@ -38,15 +37,13 @@ LABEL = String(40)
 #: 64-bit integer; a plain INTEGER on SQLite, where all integers have 64 bits
 LONG = BigInteger().with_variant(Integer, "sqlite")
 
-#: `info` of columns, indexes and tables: the migration that adds them
+#: values of `info` for columns, indexes and tables that were added later: the revision of the migration
 _IN_0002: Final = {"since": "0002"}
 _IN_0003: Final = {"since": "0003"}
 _IN_0004: Final = {"since": "0004"}
 _IN_0008: Final = {"since": "0008"}
 _IN_0009: Final = {"since": "0009"}
 
-
-# The ledger of each policy: waiting, learned and closed decisions, and snapshots.
 
 policies = Table(
     "policies",
@@ -196,8 +193,6 @@ quarantines = Table(
 )
 
 
-# Access rights, the audit log, and the secrets and leases of the service.
-
 api_keys = Table(
     "api_keys",
     metadata,
@@ -297,9 +292,6 @@ policy_control = Table(
     Column("made_at", Double, nullable=False),
     comment="the kill switch, and the number of changes of versions",
 )
-
-
-# Decisions with their outcomes, feedback and cancellations.
 
 
 def _partial_index(name: str, *columns: Column[Any], where: ColumnElement[bool], **options: Any) -> None:

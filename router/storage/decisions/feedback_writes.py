@@ -1,7 +1,6 @@
-"""Feedback writes: a group of feedback is stored, and the waiting decisions and counters are updated.
+"""Stores a group of feedback, and updates the waiting decisions and counters.
 
-All functions use the transaction of `DecisionStore.add_feedback`. Rows are locked in a fixed order: `waiting` by id,
-feedback by id, counters last.
+Rows are locked in a fixed order: `waiting` by id, `feedback` by id, counters last.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from ragbandit.shared.types import Feedback, Outcome, Receipt
 
 
 def is_foreign(outcome: Outcome, run_by: Mapping[str, str]) -> bool:
-    """Whether a caller reports on a decision that our workers run. run_by: decision id -> "worker" or "caller"."""
+    """Whether a caller reports an outcome of a decision that our workers run. run_by: see `outcome_reply`."""
     return outcome.run_by == "caller" and run_by[outcome.decision_id] == "worker"
 
 
@@ -32,7 +31,8 @@ def outcome_reply(
 ) -> Literal[False] | RagBanditError:
     """The reply to an outcome that was not inserted: False if it is a duplicate or a worker's second run, or an error.
 
-    run_by: decision id -> who runs the decision. hashes: decision id -> body hash of the stored outcome.
+    run_by: decision id -> "worker" or "caller"
+    hashes: decision id -> body hash of the stored outcome
     """
     if outcome.decision_id not in run_by:
         return unknown_decision()
@@ -55,7 +55,6 @@ def outcome_reply(
 
 
 def unknown_decision() -> NotFound:
-    """The error for an unknown decision id."""
     return NotFound(
         "no decision has this id", field="decision_id", remedy="use the decision id that route or answer returned"
     )
@@ -63,11 +62,9 @@ def unknown_decision() -> NotFound:
 
 @dataclass(kw_only=True, slots=True)
 class _Item:
-    """One feedback of the group with its row."""
-
     feedback: Feedback
     row: dict[str, Any]
-    #: waiting row of its decision; None if the decision is closed, so the feedback is late
+    #: the decision's row of `waiting` in the ledger that decided; None if the decision is closed there
     waiting_row: Row | None
     #: whether this transaction inserted the row
     is_new: bool = False
@@ -84,7 +81,7 @@ class _Item:
         return bool(self.waiting_row["run_by"] == "caller" and not self.waiting_row["has_outcome"])
 
     def reply(self, stored: Row | None) -> Receipt | RagBanditError:
-        """The receipt, or an error. stored: the stored row with this id; None if there is none."""
+        """stored: the row with the feedback's id; None if the decision is unknown, so that the row was not inserted"""
         if stored is None:
             return unknown_decision()
         if stored["body_hash"] != self.row["body_hash"]:
@@ -98,7 +95,7 @@ class _Item:
 def write_feedback(
     connection: Connection, group: Sequence[Feedback], *, moves: Moves
 ) -> list[Receipt | RagBanditError]:
-    """Insert the group and update the rows that depend on it. Returns a receipt or an error for each item."""
+    """Insert the feedback, in the transaction of `DecisionStore.add_feedback`. Returns a reply for each item."""
     number_transaction(connection)
     firsts = firsts_of(connection, {item.decision_id for item in group})
     group = [replace(item, decision_id=firsts.get(item.decision_id, item.decision_id)) for item in group]

@@ -201,7 +201,7 @@ class Ledger:
         return newest
 
     def newest_decisions(self, *, limit: int, encoder_hash: str) -> list[Decision]:
-        """Those of the newest `limit` decisions that have features of this encoder and were not imported; oldest first."""
+        """Decisions with features of this encoder among the newest `limit`, oldest first, without imported ones."""
         query = select(decisions).order_by(decisions.c.made_at.desc()).limit(limit)
         with self.database.read() as connection:
             rows = connection.execute(query).mappings().all()

@@ -113,15 +113,12 @@ _KEEP_S: Final = 86_400
 MAX_WAKE_UPS: Final = 10_000
 #: lifetime of a learner's report that it fails, seconds; the learner tries more often
 LEARNER_FAULT_S: Final = 60
-#: longest text of a learner's report, characters
 _MAX_FAULT: Final = 1000
-#: Redis hash of the work of all workers, by queue and kind
 _WORK_KEY: Final = "ragbandit:work"
 _QUEUES: Final = ("answer", "judge", "learn")
 
 
 def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
-    """A client that waits at most `timeout_s` for a reply."""
     return redis.Redis.from_url(
         url,
         socket_connect_timeout=min(3.0, timeout_s),
@@ -178,7 +175,6 @@ class RedisJobs:
                 self.client.set(_fault_key(label), reason[:_MAX_FAULT], ex=LEARNER_FAULT_S)
 
     def learner_fault(self, label: PolicyLabel) -> str | None:
-        """The learner's report why this ledger cannot be learned; None if there is no report."""
         with reaching(self.outage):
             fault: Any = self.client.get(_fault_key(label))
         return None if fault is None else fault.decode()
@@ -204,12 +200,10 @@ class RedisJobs:
             return {name: queue.count for name, queue in self._queues.items()}
 
     def workers(self) -> list[WorkerState]:
-        """The threads of all running workers, at most presence.MAX_THREADS."""
         with reaching(self.outage):
             return workers_of(present(self.client))
 
     def work(self) -> dict[str, QueueWork]:
-        """Work of all workers, by queue."""
         with reaching(self.outage):
             work_by_key: Any = self.client.hgetall(_WORK_KEY)
         work = {}

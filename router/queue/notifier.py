@@ -14,7 +14,6 @@ if TYPE_CHECKING:  # imports redis, which may not be installed
 
 Reply = TypeVar("Reply")
 
-#: queue of a router
 Jobs: TypeAlias = "RedisJobs | MemoryJobs"
 #: time for which /ready reports a failed notification, seconds
 FAULT_S: Final = 60.0
@@ -72,7 +71,6 @@ class MemoryJobs:
         """broken: whether every call raises QueueError, as if Redis could not be reached"""
         self.outage = Outage(expected=not broken)
         self.broken = broken
-        #: number of the learner's wake-ups
         self.notified = 0
         self.enqueued: list[DecisionId] = []
         self.published: list[str] = []
@@ -100,7 +98,6 @@ class MemoryJobs:
         return None
 
     def depth(self) -> dict[str, int]:
-        """Number of all wake-ups so far, by queue."""
         self._check()
         return {"answer": len(self.enqueued), "learn": self.notified}
 

@@ -22,9 +22,7 @@ from ragbandit.router.telemetry.routines import Routine
 
 #: time for which a process is listed after a renewal of its card, seconds
 KEPT_S: Final = 45.0
-#: time between two renewals, seconds
 RENEW_S: Final = 5.0
-#: most processes that are listed
 MAX_LISTED: Final = 1000
 #: most threads that are listed, in total and per queue of a card
 MAX_THREADS: Final = 500
@@ -47,7 +45,6 @@ class ProcessCard:
     #: number of a worker's threads and of its busy threads, by queue
     threads: Mapping[_Queue, int] = field(default_factory=dict)
     busy: Mapping[_Queue, int] = field(default_factory=dict)
-    #: version of ragbandit
     version: str
     #: package -> version; includes "python"
     packages: Mapping[str, str]
@@ -109,7 +106,6 @@ def keep_present(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[s
 
 
 def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: str = "") -> ProcessCard:
-    """The card of this process. threads: number of threads by queue."""
     packages = {"python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -128,7 +124,6 @@ def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: s
 
 
 def say(client: Any, card: ProcessCard) -> None:
-    """Store the card for KEPT_S. Raises RedisError."""
     seconds, microseconds = client.time()
     now = seconds + microseconds / 1e6
     card = replace(card, ahead_s=round(time.time() - now, 3), said_at=now)

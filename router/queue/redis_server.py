@@ -145,12 +145,10 @@ class Outage(StoreOutage):
         super().__init__(action="redis", failing="", restored="Redis is reachable again", log="ragbandit.jobs")
         self._expected = expected
         self._seen = False
-        #: when the last attempt failed (time.monotonic)
         self._failed_at = 0.0
 
     @property
     def paused(self) -> bool:
-        """True if an attempt failed less than PAUSE_S ago."""
         return self.lasts and time.monotonic() < self._failed_at + PAUSE_S
 
     def failed(self, error: BaseException) -> None:

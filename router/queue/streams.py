@@ -82,7 +82,6 @@ class AnswerWriter:
         self.attempt = 0
         #: whether writing has failed, which ends the stream
         self.broken = False
-        #: number of entries written
         self.written = 0
         self._take = take
 
@@ -270,7 +269,6 @@ class LocalWriter:
 
     def __init__(self, stream: ReadStream) -> None:
         self._stream, self._number = stream, 0
-        #: the decision for which the reader waits
         self.decision_id = stream.decision_id
         #: whether the reader was sent a piece of the answer
         self.has_content = False

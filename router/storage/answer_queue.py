@@ -99,8 +99,6 @@ def waiting_ids(database: Database, *, limit: int) -> list[DecisionId]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimedDecision:
-    """A decision that this process has claimed to run."""
-
     decision_id: DecisionId
     #: number of earlier runs, which all ended without an outcome
     tries: int

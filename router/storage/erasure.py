@@ -239,7 +239,6 @@ def _overwrite(connection: Connection, table: Table, changes: Mapping[str, Mappi
 
 
 def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
-    """The changed columns of a row of `decisions`."""
     facts = object_or_empty(row["facts"])
     no_features = features or facts.get(ERASED) == "texts and features"
     kept = _without_texts(facts) | {ERASED: "texts and features" if no_features else "texts"}

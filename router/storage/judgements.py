@@ -24,7 +24,6 @@ from ragbandit.shared.types import DecisionId, Feedback, Receipt
 
 #: jobs that one transaction deletes
 _BATCH: Final = 500
-#: longest pause between two tries, seconds
 _LONGEST_PAUSE_S: Final = 3600.0
 
 
@@ -59,8 +58,6 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoreJob:
-    """A decision that this process has claimed, to score it."""
-
     decision_id: DecisionId
     #: number of this try, from 1
     attempt: int

@@ -27,7 +27,6 @@ from ragbandit.shared.types import (
     VersionState,
 )
 
-#: number of newest verdicts kept per version
 VERDICTS_KEPT: Final = 1000
 
 _LOOK: Final = "the first look at its evidence, by a worker that learns"

@@ -163,5 +163,4 @@ def _delete(
 
 
 def size_of(connection: Connection) -> float:
-    """Bytes that the store uses."""
     return float(connection.execute(text(_SIZE[connection.dialect.name])).scalar() or 0)

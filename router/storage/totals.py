@@ -41,7 +41,6 @@ from ragbandit.shared.types import (
 EVER: Final = -1
 #: number of hours whose totals are kept
 KEPT: Final = 400 * 24
-#: most keys per statement
 _KEYS: Final = 500
 
 #: (policy, hour, arm)
@@ -230,7 +229,6 @@ TRAFFIC: Final = "arm_hours"
 SETTLED_S: Final = 20.0
 #: time after the end of an hour at which its totals are compared with its rows, seconds
 RECHECKED_S: Final = 900.0
-#: columns of a decision that `add_excess` needs
 _DRAW: Final = ("arm", "arms", "pmf")
 #: result column -> JSON fragment; the column is true if `request` contains the fragment
 _MARKS: Final = {"was_forced": '"forced":true', "was_named": f'"{NAMED_ID}":true'}
@@ -347,9 +345,7 @@ def _missing(totals: Mapping[str, Any], *, stored: Mapping[str, Any]) -> dict[st
     return missing | {name: totals[name] for name in ("fastest", "slowest") if name in totals}
 
 
-#: most rows of a table that one step reads
 PAGE_ROWS: Final = 2000
-#: duration of the lease unless it is renewed, seconds
 LEASE_S: Final = 60.0
 
 

@@ -103,8 +103,6 @@ _NOBODY: Final = hashlib.sha256(b"nobody has this secret").hexdigest()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ApiKey:
-    """A key without its secret."""
-
     public_id: str
     name: str
     role: Role
@@ -146,8 +144,6 @@ class NewKey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeysInForce:
-    """Keys of a store at one moment, for the check of requests."""
-
     #: public id -> key, without keys that are revoked, or expired more than a day ago
     keys: Mapping[str, ApiKey]
     #: public id -> sha256 of the secret

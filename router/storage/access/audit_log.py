@@ -24,20 +24,16 @@ from ragbandit.shared.types import Json
 _HASHED: Final = ("number", "made_at", "actor", "action", "target", "tenant", "facts")
 #: action of the entry about updates that an earlier release archived; its facts: {"spans": {label: [[first, last]]}}
 ARCHIVED: Final = "store.archived"
-#: rows per query
 _BLOCK: Final = 1000
 _MAX: Final = {"actor": 128, "action": 64, "target": 128, "tenant": 64}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditEntry:
-    #: 1, 2, 3, ...
     number: int
-    #: seconds since 1970
     made_at: float
     #: "key:PUBLIC_ID", "cli:USER@HOST" or "process:NAME@HOST"
     actor: str
-    #: for example "key.create"
     action: str
     #: object of the action, for example "key:PUBLIC_ID"
     target: str
@@ -111,7 +107,6 @@ def last_entry(connection: Connection, *, action: str, target: str) -> AuditEntr
 
 
 def entries(database: Database, *, after: int = 0) -> Iterator[AuditEntry]:
-    """Yield the entries whose number is above `after`, in order."""
     for row in _rows(database, after=after):
         yield _entry(row)
 

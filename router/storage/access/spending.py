@@ -25,7 +25,6 @@ from ragbandit.shared.types import Outcome
 _UNIT: Final = 1e-9
 #: most dollars counted per outcome, so that wrong reports cannot overflow a 64-bit counter
 MOST_DOLLARS: Final = 10_000.0
-#: number of days whose spending is kept
 KEPT_DAYS: Final = 400
 _PREFIX: Final = "spent:"
 
@@ -39,7 +38,6 @@ class Spender:
 
     @property
     def label(self) -> str:
-        """The spender's label in `counters`."""
         return _PREFIX + hashlib.blake2b(f"{self.kind}\0{self.name}".encode(), digest_size=16).hexdigest()
 
 
@@ -110,7 +108,6 @@ DRAWS: Final = "draws"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Secret:
     value: bytes
-    #: seconds since 1970
     made_at: float
 
 

@@ -66,7 +66,6 @@ class _Item:
     row: dict[str, Any]
     #: the decision's row of `waiting` in the ledger that decided; None if the decision is closed there
     waiting_row: Row | None
-    #: whether this transaction inserted the row
     is_new: bool = False
 
     @property

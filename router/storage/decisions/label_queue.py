@@ -8,7 +8,6 @@ from sqlalchemy import Connection, Select, exists, func, select
 from ragbandit.router.storage.rows.outcome_rows import DAY_S
 from ragbandit.router.storage.sql.tables import decisions, feedback, jobs
 
-#: largest count that is reported
 MOST_COUNTED: Final = 10_000
 #: most feedback rows read to count the labels of today; ids chosen by callers may sort after today's ids
 MOST_READ: Final = 50_000

@@ -106,7 +106,6 @@ _DECISIONS_OF_OUTCOMES: Final = (
 )
 #: LIKE patterns for `facts`, which is JSON with sorted keys
 _ASKED, _IS_ERASED = f'%"{LABEL_QUEUE}":{{"asked":true,%', f'%"{ERASED}":%'
-#: values of the setting log.text
 KeptText = Literal["full", "none"]
 #: columns of an outcome that are NULL if texts are not stored; repeated outcomes are recognised by body_hash
 _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
@@ -203,7 +202,6 @@ class DecisionStore:
             return _stored_decisions(connection, ids)
 
     def tenants_by_id(self, ids: Iterable[str]) -> dict[str, str]:
-        """Decision id -> tenant, without unknown ids."""
         with self.database.read() as connection:
             rows = run(connection, "SELECT id, tenant FROM decisions WHERE id IN ?", list(ids))
         return {row["id"]: row["tenant"] for row in rows}

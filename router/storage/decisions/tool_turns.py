@@ -45,8 +45,6 @@ _CHANGED: Final = ("status", "answer", "trace", "cost", "steps", "stop_reason", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolTurn:
-    """The next turn of a tool loop."""
-
     arm: ArmName
     #: number of the turn; the drawn decision is 1
     number: int

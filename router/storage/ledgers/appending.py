@@ -22,7 +22,6 @@ class LedgerBatch:
 
     label: PolicyLabel
     now: float
-    #: process that appends and holds the lease
     holder: str
     #: the learned decisions; `rows` has a row of the table `updates` for each
     updates: list[Update] = field(default_factory=list)
@@ -46,7 +45,6 @@ class LedgerBatch:
 
     @property
     def done(self) -> list[str]:
-        """Ids of the learned and closed decisions."""
         return [entry.decision_id for entry in self.updates] + [closure.decision_id for closure in self.closed]
 
     def write(self, connection: Connection, moves: Moves, *, end: int) -> None:

@@ -47,8 +47,6 @@ Value = TypeVar("Value", bound="DataclassInstance")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """Functions that convert a field to its column and back."""
-
     write: Callable[[Any], Any]
     read: Callable[[Any], Any] = lambda value: value
 
@@ -254,7 +252,6 @@ def arms_value(text: str) -> tuple[ArmName, ...]:
     return tuple(json.loads(text))
 
 
-#: conversion of a mapping to a JSON object and back
 JSON_OBJECT: Final = Form(write=_object, read=json_object)
 _LIST: Final = Form(write=_list, read=lambda text: tuple(json.loads(text)))
 
@@ -303,7 +300,6 @@ REWARD: Final = TableRows(
     surrogates=_OBJECT_OR_NULL,
 )
 _SNAPSHOT: Final = TableRows(snapshots, SnapshotInfo, params=JSON_OBJECT)
-#: functions that make a value of a row of `feedback`, `updates` or `snapshots`
 feedback_value = _FEEDBACK.value
 reward_value = REWARD.value
 snapshot_value = _SNAPSHOT.value

@@ -197,9 +197,7 @@ _DUE: Final[Mapping[JobKind, CounterName]] = {"judge": "judge_due", "check": "ch
 
 #: most answers that wait for a check; further answers are not checked
 MAX_CHECKS: Final = 10_000
-#: number of tries after which the check of an answer is given up
 CHECK_ATTEMPTS: Final = 3
-#: time after which an answer does not wait for a check any more, seconds
 CHECK_EXPIRE_S: Final = 2 * 86400.0
 #: most answers that wait for a person's label, and their longest wait, seconds
 MAX_LABELS: Final = 10_000
@@ -276,7 +274,6 @@ def _counter(connection: Connection, *, label: str, name: CounterName) -> int:
 
 
 DAY_S: Final = 86_400
-#: number of days for which rows of `judge_days` are kept
 _KEPT_DAYS: Final = 400
 
 _COUNTS: Final = tuple(column.name for column in judge_days.columns if column.name not in ("day", "shard"))
@@ -347,5 +344,4 @@ def day_of(now: float) -> str:
 
 
 def next_day(now: float) -> float:
-    """Time at which the next UTC day begins."""
     return (now // DAY_S + 1) * DAY_S

@@ -51,7 +51,6 @@ MISSING_OUTCOME: Final = and_(_CALLER, waiting.c.has_feedback, ~waiting.c.has_ou
 
 
 def is_missing_outcome(row: RowMapping | Mapping[str, Any]) -> bool:
-    """Whether MISSING_OUTCOME holds for a row of `waiting`."""
     return bool(row["run_by"] == "caller" and row["has_feedback"] and not (row["has_outcome"] or row["has_reward"]))
 
 

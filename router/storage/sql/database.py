@@ -28,7 +28,6 @@ from ragbandit.router.storage.sql.store_file import LOOK_S, StoreFile, is_damage
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
 from ragbandit.shared.errors import BEFORE_1_0, RESTORE, StoreError, missing_package
 
-#: package that contains the migrations
 SCRIPTS: Final = "ragbandit:migrations"
 #: prefix of the name of a PostgreSQL session (`application_name`); the schema of the session's code follows
 SESSION: Final = "ragbandit schema "

@@ -15,7 +15,6 @@ _LOCKED: Final = (
     f"SELECT {', '.join(waiting.columns.keys())} FROM waiting WHERE decision_id IN ?"  # noqa: S608 # names of ours
     " ORDER BY decision_id, policy FOR UPDATE"
 )
-#: decisions per transaction of `flag_again`
 _BATCH: Final = 200
 _HAS_FEEDBACK: Final = exists().where(feedback.c.decision_id == decisions.c.id)
 #: flag -> condition on `decisions` under which it is set; the learner clears flags of feedback that it cannot use

@@ -1,10 +1,8 @@
 """Wakes workers and learners through Redis, and publishes notifications.
 
 All work is stored in the database, which workers and learners also poll every second or two. So without Redis work is
-delayed, but not lost. This module imports redis and RQ, and is not loaded if they are not installed.
-
-A wake-up is a job of RQ without content. A free thread of a worker takes one, so the length of RQ's list is the number
-of waiting wake-ups. The function that the job names is never called.
+delayed, but not lost. A wake-up is a job of RQ without content: free threads take one each, so the length of RQ's list
+is the number of waiting wake-ups. This module imports redis and RQ, and is not loaded if they are not installed.
 """
 
 import logging
@@ -119,20 +117,12 @@ _QUEUES: Final = ("answer", "judge", "learn")
 
 
 def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
-    return redis.Redis.from_url(
-        url,
-        socket_connect_timeout=min(3.0, timeout_s),
-        socket_timeout=timeout_s,
-        health_check_interval=30,
-        retry_on_timeout=False,
-    )
+    timeouts = {"socket_connect_timeout": min(3.0, timeout_s), "socket_timeout": timeout_s}
+    return redis.Redis.from_url(url, **timeouts, health_check_interval=30, retry_on_timeout=False)
 
 
 class RedisJobs:
-    """Jobs over Redis and RQ. All methods except `listen` and `close` raise QueueError if Redis cannot be reached.
-
-    expected: see Outage
-    """
+    """Jobs over Redis and RQ. Every method but `listen` and `close` may raise QueueError. expected: see Outage."""
 
     def __init__(self, client: "redis.Redis", *, expected: bool = True) -> None:
         self.client = client

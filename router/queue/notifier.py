@@ -79,8 +79,7 @@ class MemoryJobs:
         self._check()
         self.notified += 1
 
-    def learner_fault(self, label: PolicyLabel) -> str | None:
-        del label
+    def learner_fault(self, _label: PolicyLabel) -> str | None:
         self._check()
         return None
 
@@ -92,9 +91,8 @@ class MemoryJobs:
         self._check()
         self.published.append(notification)
 
-    def listen(self, handle: Callable[[str], None]) -> "Listener | None":
+    def listen(self, _handle: Callable[[str], None]) -> "Listener | None":
         """Returns None, since no notifications arrive; users poll."""
-        del handle
         return None
 
     def depth(self) -> dict[str, int]:

@@ -1,7 +1,4 @@
-"""Every service and worker stores a card in Redis, with its version, packages and threads.
-
-`ragbandit status`, the pages and the metrics show the cards. Without Redis no process is listed, but all else works.
-"""
+"""Every service and worker stores a card in Redis, for `ragbandit status`, the pages and the metrics."""
 
 import contextlib
 import importlib.metadata
@@ -66,15 +63,13 @@ class WorkerState:
     """A thread of a worker process that takes jobs of one queue."""
 
     name: str
-    """Its name in the queue."""
+    #: "answer", "judge" or "learn"
     queue: str
-    """answer, judge or learn."""
+    #: "idle" or "busy"
     state: str
-    """For example idle or busy."""
     host: str
-    """The host that it runs on."""
+    #: time at which its process renewed its card, seconds since 1970
     heard_at: float | None
-    """When it was last heard from, seconds since 1970; null if never."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,10 +82,7 @@ class QueueWork:
 
 
 def keep_present(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[str, int]] = dict) -> Routine:
-    """Start a thread that renews the card of this process. The thread deletes the card when it is closed.
-
-    client: client of Redis with a short time limit. busy: returns the number of busy threads by queue
-    """
+    """Start a thread that renews this process's card, and deletes it at the end. client: has a short time limit."""
     from redis.exceptions import RedisError  # here, since this module is also loaded if redis is not installed
 
     def renew() -> None:
@@ -148,7 +140,6 @@ def present(client: Any) -> list[ProcessCard]:
 
 
 def workers_of(cards: Iterable[ProcessCard]) -> list[WorkerState]:
-    """The threads of these processes, ordered by queue and name; at most MAX_THREADS."""
     threads = (
         WorkerState(
             name=f"{card.host}:{card.pid}/{number}",

@@ -27,7 +27,6 @@ def redis_url(settings: Settings) -> str:
 
 
 def redis_runs(settings: Settings) -> bool:
-    """Whether the private Redis of this data_dir runs: a process listens at its socket."""
     return _listens(_socket(settings))
 
 
@@ -137,8 +136,7 @@ PAUSE_S = 2.0
 class Outage(StoreOutage):
     """Whether this process can reach Redis, for all connections together. Thread-safe.
 
-    expected: whether Redis is configured, or ran at the start. An outage is logged as WARNING, or as DEBUG if Redis is
-        not expected and was never reached
+    expected: whether Redis is configured or ran at the start. If not, its absence is logged as DEBUG, not as WARNING
     """
 
     def __init__(self, *, expected: bool = True) -> None:

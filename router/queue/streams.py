@@ -112,11 +112,7 @@ class StreamWriter:
         self._thread: threading.Thread | None = None
 
     def open(self, decision_id: DecisionId, *, linked: DecisionId | None = None) -> AnswerWriter:
-        """Begin the stream of a run; call `end` after the run.
-
-        decision_id: the decision for which readers wait
-        linked: the decision that is run, if it answers instead of `decision_id`
-        """
+        """Begin the stream of a run; call `end` after it. linked: the decision that runs instead of `decision_id`."""
         writer = self._open[decision_id] = AnswerWriter(decision_id, take=self._take, linked=linked)
         if not self._outage.paused:
             with suppress(QueueError), reaching(self._outage):
@@ -313,9 +309,8 @@ class StreamReader:
     def subscribe(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> ReadStream | None:
         """Read the stream of an answer from its beginning; call `leave` after use. Blocks until Redis replies.
 
-        Returns None if there are too many streams or Redis cannot be reached. The caller then gets the whole answer.
-
-        wake: called in the reading thread for every new entry
+        Returns None if there are too many streams or Redis cannot be reached. wake: called for every new entry, in the
+        reading thread.
         """
         if self._outage.paused or len(self._streams) >= MAX_STREAMS:
             return None

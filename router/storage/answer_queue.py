@@ -122,9 +122,7 @@ class AnswerQueue(Claims):
     ) -> ClaimedDecision | None:
         """Claim the next decision that meets all conditions, and count a try. Returns None if no decision does.
 
-        tries: limit below which the number of earlier tries must be
-        without, within: arms that the decision must not, or must, have
-        only: the only decision that may be claimed
+        tries: only decisions with fewer tries. without, within: only decisions without, or with, one of these arms.
         """
         where: list[ColumnElement[bool]] = []
         if tries is not None:

@@ -14,38 +14,17 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    RowMapping,
-    Table,
-    and_,
-    bindparam,
-    case,
-    false,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, bindparam, case, false, func, or_, select
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, first_of
 from ragbandit.router.storage.rows.conversion import Row, canonical, object_or_empty, without_messages
 from ragbandit.router.storage.rows.outcome_rows import JobKind, drop_jobs
+from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
-from ragbandit.router.storage.sql.tables import (
-    answer_queue,
-    cancellations,
-    closures,
-    decisions,
-    feedback,
-    outcomes,
-    waiting,
-)
+from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, waiting
 from ragbandit.router.storage.sql.waiting import take_out
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.failures import SUCCESSOR
@@ -142,8 +121,6 @@ def erase(
     """Blank the selected decisions; only one process at a time may call this. Raises StoreError.
 
     features: whether to blank features too. Policies then cannot learn these updates again, but snapshots stay valid
-    actor: for the audit log
-    now: seconds since 1970
     progress: called after every batch with the number of decisions blanked so far
     """
     with database.write() as connection:
@@ -196,34 +173,35 @@ def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, 
         return 0
     common = {"state": "closed", "field": None, "reason": _REASON, "made_at": now}
     closed = [{"policy": row["policy"], "decision_id": row["decision_id"], **common} for row in waits]
-    connection.execute(insert(closures), closed)
+    connection.execute(closures.insert(), closed)
     moves.closures(closed)
     unanswered = {row["decision_id"] for row in waits if row["run_by"] == "worker" and not row["has_outcome"]}
     cancelled = [{"decision_id": key, "asked_at": now} for key in sorted(unanswered)]
-    insert_new(connection, cancellations, cancelled, key="decision_id")
+    insert_new(connection, tables.cancellations, cancelled, key="decision_id")
     of_deciding_ledger = [row["decision_id"] for row in waits if by_id[row["decision_id"]]["policy"] == row["policy"]]
-    late = update(feedback).where(feedback.c.decision_id.in_(of_deciding_ledger), ~feedback.c.late).values(late=True)
+    late = feedback.update().where(feedback.c.decision_id.in_(of_deciding_ledger), ~feedback.c.late).values(late=True)
     moves.add("late_feedback", connection.execute(late).rowcount)
     return len({row["decision_id"] for row in waits})
 
 
 def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:
     ids = [row["id"] for row in rows]
-    connection.execute(update(answer_queue).where(answer_queue.c.decision_id.in_(ids)).values(chat=None))
+    queued = tables.answer_queue.update().where(tables.answer_queue.c.decision_id.in_(ids))
+    connection.execute(queued.values(chat=None))
     _overwrite(connection, decisions, {row["id"]: _blank_decision(row, features=features) for row in rows})
     texts = dict.fromkeys(("answer", "trace", "sources", "reply", "call"))
-    blank = update(outcomes).where(outcomes.c.decision_id.in_(ids))
+    blank = outcomes.update().where(outcomes.c.decision_id.in_(ids))
     connection.execute(blank.values(**texts, error=case((outcomes.c.error.is_not(None), ERASED))))
     of_decisions = feedback.c.decision_id.in_(ids)
     is_label = and_(feedback.c.kind == "label", feedback.c.value != "null")
     value = case((is_label, "[]"), else_=feedback.c.value)
     rater = case((feedback.c.rater.is_not(None), ERASED))
-    connection.execute(update(feedback).where(of_decisions).values(value=value, rater=rater))
+    connection.execute(feedback.update().where(of_decisions).values(value=value, rater=rater))
     # The scores of a judge stay, but its reasons are removed.
     query = select(feedback.c.id, feedback.c.facts).where(of_decisions, feedback.c.facts.is_not(None))
     facts = {row.id: canonical(_without_texts(object_or_empty(row.facts))) for row in connection.execute(query)}
     _overwrite(connection, feedback, {key: {"facts": text} for key, text in facts.items()})
-    reasons = update(closures).where(closures.c.decision_id.in_(ids), closures.c.state == "quarantined")
+    reasons = closures.update().where(closures.c.decision_id.in_(ids), closures.c.state == "quarantined")
     connection.execute(reasons.values(reason=ERASED))
 
 
@@ -235,7 +213,7 @@ def _overwrite(connection: Connection, table: Table, changes: Mapping[str, Mappi
         rows = []
         for key, values in changes.items():
             rows.append({"of": key, **{f"new_{name}": value for name, value in values.items()}})
-        connection.execute(update(table).where(table.c.id == bindparam("of")).values(new), rows)
+        connection.execute(table.update().where(table.c.id == bindparam("of")).values(new), rows)
 
 
 def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:

@@ -1,8 +1,4 @@
-"""The queue of decisions that wait for a score of the judge or of a check, and the judge's costs.
-
-A judge claims a decision before it works on it. Claims expire, so a killed judge only costs a try. A score, its cost
-and the end of the wait are written in one transaction.
-"""
+"""The queue of decisions that wait for a score of the judge or of a check, and the judge's costs."""
 
 import json
 from collections.abc import Mapping
@@ -82,8 +78,6 @@ class ScoreQueue:
     """The queue of the judge or of a check. Times are seconds since 1970. Every method may raise StoreError.
 
     attempts, expire_s: number of tries, and seconds of waiting, after which a decision is given up
-    budget: None for no limits
-    process: process that claims; None for this process
     """
 
     def __init__(
@@ -170,10 +164,8 @@ class ScoreQueue:
     def put_back(self, job: ScoreJob, *, due_at: float, spent: Spent = Spent(), pause_s: float = 0.0) -> None:
         """Put a job back without counting the try, since its decision has not caused the failure.
 
-        A try without cost does not count as a judgement of the day.
-
-        due_at: earliest time of the next try
-        pause_s: further pause after the first failure of a server, grows with each failure; 0 if no server failed
+        A try without cost does not count as a judgement of the day. pause_s: further pause after `due_at`; it grows
+        with each failure of a server. 0 if no server failed.
         """
         failures = job.failures + (1 if pause_s else 0)
         counts = {"failed": failures - job.failures, "begun": _began(spent), **asdict(spent)}

@@ -62,11 +62,8 @@ def version_named(connection: Connection, name: str, *, base: PolicyLabel) -> Po
     """Raises NotFound if the configuration has no such version."""
     row = connection.execute(select(policy_versions).where(policy_versions.c.name == name)).mappings().first()
     if row is None or row["base"] != base:
-        raise NotFound(
-            f"no version of {base!r} is named {name!r}",
-            field="name",
-            remedy="see: ragbandit policy show, or GET /v1/policies",
-        )
+        remedy = "see: ragbandit policy show, or GET /v1/policies"
+        raise NotFound(f"no version of {base!r} is named {name!r}", field="name", remedy=remedy)
     return _VERSIONS.value(row)
 
 
@@ -104,9 +101,7 @@ def change_version(
 ) -> PolicyVersion:
     """Change the version. Raises Conflict if its row has changed since `seen` was read.
 
-    action: name for the audit log, as "policy.promote"
-    state, weight, former, reason: new values
-    facts: evidence for the audit log
+    action, facts: for the audit log, as "policy.promote" and its evidence. state, weight, former, reason: new values.
     """
     changed = replace(
         seen,
@@ -121,11 +116,9 @@ def change_version(
     done = connection.execute(update(policy_versions).where(*_same(seen)).values(**_VERSIONS.row(changed)))
     if done.rowcount != 1:
         current = version_named(connection, seen.name, base=seen.base)
-        raise Conflict(
-            f"the version {seen.name!r} was changed meanwhile: it is {current.state} now",
-            field="state",
-            remedy="look at it again, then decide: ragbandit policy show " + seen.name,
-        )
+        message = f"the version {seen.name!r} was changed meanwhile: it is {current.state} now"
+        remedy = f"look at it again, then decide: ragbandit policy show {seen.name}"
+        raise Conflict(message, field="state", remedy=remedy)
     changes = {"from": [seen.state, seen.weight], "to": [state, weight], "reason": reason, **(facts or {})}
     record(connection, actor=actor, action=action, target=f"policy:{seen.name}", facts=changes, now=now)
     _bump(connection, base=seen.base, actor=actor, now=now)

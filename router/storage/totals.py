@@ -11,14 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, Table, delete, func, select, tuple_
 
 from ragbandit.router.storage.access.spending import forget_spending
-from ragbandit.router.storage.rows.conversion import (
-    arms_value,
-    canonical,
-    json_object,
-    of_known,
-    reward_at,
-    scores_value,
-)
+from ragbandit.router.storage.rows.conversion import arms_value, canonical, of_known, reward_at, scores_value
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
@@ -111,7 +104,7 @@ def totals_ever(connection: Connection, *, policy: str) -> dict[ArmName, ArmTota
 
 
 def totals_value(text: str) -> ArmTotals:
-    values = json_object(text)
+    values = json.loads(text)
     if "latency" in values:
         values["latency"] = tuple(values["latency"])
     return of_known(ArmTotals, values)
@@ -143,10 +136,7 @@ _MERGE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 
 def add_excess(deltas: Deltas, decision: Mapping[str, Any], *, policy: str, hour: int, stage: SampleStage) -> None:
-    """For each arm, add how often it was drawn minus how often that was expected.
-
-    Draws without a choice, and rows with invalid JSON, are skipped.
-    """
+    """Add the draws of each arm minus their expected number. Draws without a choice and invalid JSON are skipped."""
     try:
         arms, pmf = arms_value(decision["arms"]), scores_value(decision["pmf"]) or ()
         chances = {arm: float(p) for arm, p in zip(arms, pmf, strict=True) if 0.0 < p < 1.0}
@@ -355,7 +345,6 @@ class Progress:
     decided_to: float | None
     #: seconds by which the totals are behind the newest decision; 0 if all decisions are counted
     behind_s: float
-    #: updates of this ledger that are not counted yet
     updates_behind: int
 
 

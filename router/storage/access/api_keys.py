@@ -154,10 +154,7 @@ class KeysInForce:
     ever: bool
 
     def find(self, text: str) -> ApiKey | None:
-        """The key with this text, which may have expired; None if the text or the secret is wrong.
-
-        The secret is compared in constant time, whether the public id is known or not.
-        """
+        """The key, which may have expired; None if the text is wrong. Takes constant time, even for unknown ids."""
         match = _KEY.fullmatch(text)
         public_id, secret = ("", "") if match is None else match.groups()
         same = hmac.compare_digest(_sha256(secret), self.hashes.get(public_id, _NOBODY))
@@ -181,15 +178,7 @@ class KeyStore:
         scopes: Mapping[str, Json] | None = None,
         expires_at: float | None = None,
     ) -> NewKey:
-        """Make a key. Raises InvalidInput.
-
-        name: 1 to 64 printable characters
-        role: one of ROLES
-        actor: for the audit log
-        tenant: None for all tenants
-        scopes: see SCOPES
-        now, expires_at: seconds since 1970; expires_at None if the key never expires
-        """
+        """Make a key. Raises InvalidInput. role: one of ROLES. tenant: None for all. expires_at: None for never."""
         check_scopes(scopes or {})
         values: dict[str, Any] = {"name": name, "role": role, "tenant": tenant, "expires_at": expires_at}
         _check(**values, now=now)

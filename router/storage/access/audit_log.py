@@ -1,9 +1,8 @@
 """Audit log: actions of people and processes, each recorded in the transaction of the action.
 
-Rows are never changed or deleted; triggers refuse UPDATE and DELETE. Every row contains a sha256 of itself and the
-previous row, so changed, removed and inserted rows are detected. A user with write access could still rewrite the whole
-chain or remove its end. To detect that, store the last number and sha256 printed by `ragbandit audit` elsewhere, and
-pass them to the next check.
+Triggers refuse UPDATE and DELETE. Every row contains a sha256 of itself and the previous row, so changed, removed and
+inserted rows are detected. A user with write access could still rewrite the whole chain or remove its end. To detect
+that, store the last number and sha256 printed by `ragbandit audit` elsewhere, and pass them to the next check.
 """
 
 import hashlib
@@ -72,14 +71,9 @@ def record(
     facts: Mapping[str, Json] | None = None,
     now: float | None = None,
 ) -> int:
-    """Add an entry in the transaction of the action. Returns its number.
+    """Add an entry in the caller's write transaction. Returns its number.
 
-    Long texts are cut. On PostgreSQL other writers of entries wait until the transaction ends.
-
-    connection: the caller's write transaction
-    actor, action, target, tenant: see AuditEntry
-    facts: JSON values without secrets
-    now: seconds since 1970; None for the present time
+    Long texts are cut. On PostgreSQL other writers of entries wait until the transaction ends. facts: without secrets.
     """
     if connection.dialect.name != "sqlite":  # SQLite has one write transaction at a time anyway
         connection.execute(text("LOCK TABLE audit_log IN SHARE ROW EXCLUSIVE MODE"))
@@ -99,7 +93,6 @@ def last_of(connection: Connection) -> tuple[int, str]:
 
 
 def last_entry(connection: Connection, *, action: str, target: str) -> AuditEntry | None:
-    """The newest entry with this action and target; None if there is no such entry."""
     is_wanted = audit_log.c.action == action[: _MAX["action"]], audit_log.c.target == target[: _MAX["target"]]
     query = select(audit_log).where(*is_wanted).order_by(audit_log.c.number.desc()).limit(1)
     row = connection.execute(query).mappings().first()

@@ -95,7 +95,6 @@ def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) ->
 
 
 def forget_spending(connection: Connection, *, now: float) -> None:
-    """Delete days older than KEPT_DAYS."""
     oldest = day_of((datetime.fromtimestamp(now, UTC) - timedelta(days=KEPT_DAYS)).timestamp())
     is_spending = counters.c.label >= _PREFIX, counters.c.label < _PREFIX[:-1] + ";"
     connection.execute(delete(counters).where(*is_spending, counters.c.name < oldest))

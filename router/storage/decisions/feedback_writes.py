@@ -1,7 +1,4 @@
-"""Stores a group of feedback, and updates the waiting decisions and counters.
-
-Rows are locked in a fixed order: `waiting` by id, `feedback` by id, counters last.
-"""
+"""Stores a group of feedback. Rows are locked in a fixed order: `waiting` by id, `feedback` by id, counters last."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,33 +28,25 @@ def outcome_reply(
 ) -> Literal[False] | RagBanditError:
     """The reply to an outcome that was not inserted: False if it is a duplicate or a worker's second run, or an error.
 
-    run_by: decision id -> "worker" or "caller"
-    hashes: decision id -> body hash of the stored outcome
+    run_by: decision id -> "worker" or "caller". hashes: decision id -> body hash of the stored outcome.
     """
     if outcome.decision_id not in run_by:
         return unknown_decision()
     if hashes.get(outcome.decision_id) == body_hash:
         return False
     if is_foreign(outcome, run_by):
-        return Conflict(
-            "our workers run this decision and report its outcome",
-            field="decision_id",
-            remedy="wait for it (GET /v1/decisions/{id}, or POST /v1/answer again), or cancel it; report outcomes of "
-            "decisions that /v1/route made",
-        )
+        wait = "wait for it (GET /v1/decisions/{id}, or POST /v1/answer again), or cancel it"
+        remedy = f"{wait}; report outcomes of decisions that /v1/route made"
+        return Conflict("our workers run this decision and report its outcome", field="decision_id", remedy=remedy)
     if outcome.run_by == "worker":
         return False
-    return Conflict(
-        "this decision has another outcome already",
-        field="decision_id",
-        remedy="the first outcome stays; route the question again to run it again",
-    )
+    remedy = "the first outcome stays; route the question again to run it again"
+    return Conflict("this decision has another outcome already", field="decision_id", remedy=remedy)
 
 
 def unknown_decision() -> NotFound:
-    return NotFound(
-        "no decision has this id", field="decision_id", remedy="use the decision id that route or answer returned"
-    )
+    remedy = "use the decision id that route or answer returned"
+    return NotFound("no decision has this id", field="decision_id", remedy=remedy)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -124,7 +113,6 @@ def write_feedback(
 def _flag(
     connection: Connection, new: Sequence[_Item], *, open_rows: Mapping[tuple[str, str], Row], moves: Moves
 ) -> None:
-    """Set has_feedback and has_reward of the waiting rows, in all ledgers."""
     usable = [item.feedback for item in new if item.can_be_learned]
     rewarded = {item.decision_id for item in usable if item.kind == "reward"}
     unrewarded = {item.decision_id for item in usable} - rewarded

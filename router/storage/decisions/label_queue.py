@@ -22,10 +22,7 @@ def ids_to_label(connection: Connection, *, tenant: str | None, limit: int, skip
 
 
 def label_counts(connection: Connection, *, tenant: str | None, now: float) -> tuple[int, int]:
-    """Returns (answers that wait for a label, labels given today in UTC), each at most MOST_COUNTED.
-
-    tenant: None for all
-    """
+    """(answers that wait for a label, labels given today in UTC), each at most MOST_COUNTED. tenant: None for all."""
     midnight = now - now % DAY_S
     first_id = f"{int(1000 * midnight):012x}"  # a UUIDv7 begins with its time: today's are a range of the primary key
     columns = feedback.c.decision_id, feedback.c.source, feedback.c.received_at

@@ -1,7 +1,6 @@
 """Search of decisions, newest first, in pages. Each page begins at a key, and reads a limited number of rows.
 
-Time and session have an index. Arm, state and tenant have none, so a search by them reads at most LOOKED_AT rows per
-page. So a page may be short or empty although a next page exists.
+Arm, state and tenant have no index. So a page filtered by them may be short or empty although a next page exists.
 """
 
 import json
@@ -51,7 +50,6 @@ class SearchRow:
     faulty: bool
     session: str | None
     made_at: float
-    #: None if the decision has no outcome
     status: OutcomeStatus | None
     state: DecisionState
     #: reward and seq are None if the decision was not learned

@@ -17,21 +17,8 @@ from sqlalchemy import Connection, RowMapping, Table, exists, or_, select
 
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.access.spending import DRAWS, count_spending, shared_secret
-from ragbandit.router.storage.decisions.feedback_writes import (
-    is_foreign,
-    outcome_reply,
-    unknown_decision,
-    write_feedback,
-)
+from ragbandit.router.storage.decisions import feedback_writes, tool_turns
 from ragbandit.router.storage.decisions.label_queue import ids_to_label
-from ragbandit.router.storage.decisions.tool_turns import (
-    CONVERSATION,
-    TOOL_TURN,
-    add_turns,
-    called,
-    first_of,
-    take_results,
-)
 from ragbandit.router.storage.rows.conversion import (
     LINKED,
     Row,
@@ -114,7 +101,7 @@ _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "er
 def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
     """Columns of a decision if texts are not stored. context: keys of the context that are still stored."""
     values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
-    request = without_messages(row["request"], keep=(TOOL_TURN, CONVERSATION, NAMED_ID))
+    request = without_messages(row["request"], keep=(tool_turns.TOOL_TURN, tool_turns.CONVERSATION, NAMED_ID))
     return {"text": "", "context": canonical(values), "request": request}
 
 
@@ -131,12 +118,9 @@ class DecisionStore:
         judge: JudgeSample | None = None,
         check: bool = False,
     ) -> None:
-        """
-        label: ledger of the decisions made here
-        text: the setting log.text
+        """text: the setting log.text. judge: None if off. check: whether outcomes wait for `reward.check`.
+
         context: keys of a question's context that are stored even if texts are not
-        judge: None if judging is off
-        check: whether outcomes wait for the check of `reward.check`
         """
         self.database, self.label = database, label
         self.text, self.context = text, context
@@ -153,15 +137,13 @@ class DecisionStore:
         """Commit the decisions. Returns for each the decision, or an error; every returned decision is durable.
 
         A repeated id gets its stored decision, or Conflict if the request differs. A tool turn gets Conflict if another
-        decision has taken its results.
-
-        claims: decision id -> key of the process that runs the decision at once, and claims it in this transaction
+        decision has taken its results. claims: decision id -> key of the process that runs the decision at once.
         """
         rows = [self._row(decision) for decision in group]
         with counting(self.database) as (connection, moves):
             is_new = insert_new(connection, decisions, rows, key="id")
             new = list(compress(group, is_new))
-            refused = take_results(connection, new)
+            refused = tool_turns.take_results(connection, new)
             accepted = [decision for decision in new if decision.id not in refused]
             self._begin(connection, accepted, moves=moves, claims=claims)
             repeated = [row["id"] for row, inserted in zip(rows, is_new, strict=True) if not inserted]
@@ -222,8 +204,7 @@ class DecisionStore:
     def add_outcome(self, outcome: Outcome, *, successor: Decision | None = None) -> bool:
         """Like `add_outcomes`, for one outcome. Raises NotFound or Conflict.
 
-        successor: the decision that answers instead of a failed one. If the outcome is new, the same transaction
-            stores the successor and puts it at the front of the answer queue
+        successor: the decision that answers instead of a failed one; stored and queued in front if the outcome is new
         """
         (result,) = self.add_outcomes([outcome], successor=successor)
         if isinstance(result, RagBanditError):
@@ -237,9 +218,7 @@ class DecisionStore:
 
         If a worker ran an arm twice, its second outcome gets False, and the first one stays. The error is NotFound if
         the decision is unknown. It is Conflict if a caller reports a second, different outcome, or an outcome of a
-        decision that our workers run.
-
-        successor: see `add_outcome`
+        decision that our workers run. successor: see `add_outcome`.
         """
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":
@@ -251,10 +230,10 @@ class DecisionStore:
             run_by = {key: row["run_by"] for key, row in decided.items()}
             accepted = []
             for outcome, row in zip(group, rows, strict=True):
-                if outcome.decision_id in decided and not is_foreign(outcome, run_by):
+                if outcome.decision_id in decided and not feedback_writes.is_foreign(outcome, run_by):
                     decision = decided[outcome.decision_id]
                     blank = _NO_OUTCOME_TEXTS if decision["is_erased"] else {}
-                    call = called(outcome, request=decision["request"])
+                    call = tool_turns.called(outcome, request=decision["request"])
                     accepted.append((outcome, {**row, **blank, "call": call}))
             is_new = insert_new(connection, outcomes, [row for _, row in accepted], key="decision_id")
             inserted = list(compress(accepted, is_new))
@@ -271,7 +250,7 @@ class DecisionStore:
                 hashes |= {row.decision_id: row.body_hash for row in connection.execute(query)}
         return [
             outcome is new.get(outcome.decision_id)
-            or outcome_reply(outcome, row["body_hash"], run_by=run_by, hashes=hashes)
+            or feedback_writes.outcome_reply(outcome, row["body_hash"], run_by=run_by, hashes=hashes)
             for outcome, row in zip(group, rows, strict=True)
         ]
 
@@ -291,13 +270,13 @@ class DecisionStore:
         count_spending(moves, (outcome for outcome, _ in inserted), rows=decided)
         drawn, turns = [], []
         for outcome, row in inserted:
-            first = first_of(decided[outcome.decision_id]["request"])
+            first = tool_turns.first_of(decided[outcome.decision_id]["request"])
             if first is None:
                 drawn.append(outcome)
             else:
                 turns.append((outcome, row, first))
         scored = [outcome for outcome in drawn if LINKED not in (decided[outcome.decision_id]["request"] or "")]
-        scored += add_turns(connection, turns)
+        scored += tool_turns.add_turns(connection, turns)
         if sample is not None:
             shard = self.database.shard
             sample_outcomes(connection, scored, label=self.label, sample=sample, moves=moves, shard=shard)
@@ -329,12 +308,10 @@ class DecisionStore:
     ) -> list[Receipt | RagBanditError]:
         """Store the feedback, durable on return. Returns for each a Receipt, NotFound or Conflict.
 
-        Feedback is late if its decision was already closed by the ledger that made it.
-
-        also: function that makes further changes in the same transaction; if it raises, nothing is stored
+        also: makes further changes in the same transaction; if it raises, nothing is stored
         """
         with counting(self.database) as (connection, moves):
-            replies = write_feedback(connection, group, moves=moves)
+            replies = feedback_writes.write_feedback(connection, group, moves=moves)
             if also is not None:
                 also(connection, moves)
         return replies
@@ -359,7 +336,7 @@ class DecisionStore:
         with self.database.read() as connection:
             row = _by_id(connection, [decision_id]).get(decision_id)
             if row is None:
-                raise unknown_decision()
+                raise feedback_writes.unknown_decision()
             query = select(outcomes).where(outcomes.c.decision_id == decision_id)
             outcome = connection.execute(query).mappings().first()
             query = select(feedback).where(feedback.c.decision_id == decision_id)
@@ -415,9 +392,8 @@ def settle(stored: Decision | StoreError, stored_hash: str, *, request_hash: str
     """The reply to a repeated id: the stored decision, or Conflict if a different request made it."""
     if stored_hash == request_hash:
         return stored
-    return Conflict(
-        "this decision id was used for another request", field="decision_id", remedy="use a new id for a new question"
-    )
+    remedy = "use a new id for a new question"
+    return Conflict("this decision id was used for another request", field="decision_id", remedy=remedy)
 
 
 def readable(row: Row) -> Decision | StoreError:
@@ -429,7 +405,6 @@ def readable(row: Row) -> Decision | StoreError:
 
 
 def readable_outcome(row: Row) -> Outcome | StoreError:
-    """Like `readable`, for a row of `outcomes`."""
     try:
         return outcome_value(row)
     except (ValueError, TypeError, KeyError) as error:

@@ -10,25 +10,17 @@ the calls (`loop_key`). The results of calls are accepted once, in the transacti
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, delete, func, or_, select, update
 
-from ragbandit.router.storage.rows.conversion import (
-    CHAT_HASH,
-    Row,
-    body_hash,
-    canonical,
-    json_object,
-    object_or_empty,
-    of_known,
-)
-from ragbandit.router.storage.rows.outcome_rows import LATER, outcome_row, outcome_value
+from ragbandit.router.storage.rows.conversion import CHAT_HASH, Row, body_hash, object_or_empty
+from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value, with_later
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
-from ragbandit.shared.types import ArmName, Branch, Cost, Decision, DecisionId, Json, Outcome, Query, calls_of
+from ragbandit.shared.types import ArmName, Branch, Decision, DecisionId, Json, Outcome, Query, calls_of
 
 #: key in `Query.request`; its value: {"first": id of the drawn decision, "previous": id of the decision that made the
 #: calls, "turn": number of this turn, from 2}
@@ -68,11 +60,9 @@ def next_turn(
     """Find the turn to which a request with tool results belongs. Raises StoreError.
 
     Returns the next turn of the loop, or the id of the stored turn if the same request came before. Returns None if the
-    loop began too early, or if several outcomes with this key wait for results, or none. An arm is then drawn.
+    loop began before `since`, or if several outcomes with this key wait for results, or none. An arm is then drawn.
 
-    key: see `loop_key`
-    since: loops that began earlier are not continued
-    previous: id of the decision with the calls; None if the caller does not name it
+    key: see `loop_key`. previous: id of the decision with the calls; None if the caller does not name it.
     """
     calls = select(*decisions.c["id", "arm", "request"], outcomes.c.taken_by)
     calls = calls.join(outcomes, outcomes.c.decision_id == decisions.c.id)
@@ -172,17 +162,11 @@ def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, Decisi
         changed = {name: value for name, value in outcome_row(whole).items() if name in _CHANGED}
         if turn_row["trace"] is None:
             changed |= dict.fromkeys(("answer", "trace", "error", "sources"))
-        changed["cost"] = _with_later(changed["cost"], before=row["cost"], added=outcome.cost)
+        changed["cost"] = with_later(changed["cost"], before=row["cost"], added=outcome.cost)
         connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(**changed))
         if before.stop_reason == "tool_calls" and not calls_of(outcome):
             finished.append(whole)
     return finished
-
-
-def _with_later(cost: str, *, before: str, added: Cost) -> str:
-    """JSON of a cost with the part LATER. before: the stored JSON. added: the cost of the newest turn."""
-    later = of_known(Cost, json_object(before).get(LATER, {})) + added
-    return canonical({**json_object(cost), LATER: {name: value for name, value in asdict(later).items() if value}})
 
 
 def called(outcome: Outcome, *, request: str | None) -> str | None:

@@ -48,10 +48,8 @@ class LedgerBatch:
         return [entry.decision_id for entry in self.updates] + [closure.decision_id for closure in self.closed]
 
     def write(self, connection: Connection, moves: Moves, *, end: int) -> None:
-        """Write the batch. Raises Conflict; then the transaction must be rolled back. end: the ledger's last seq.
-
-        The order of the steps is the order in which all writers lock rows.
-        """
+        """Write the batch. Raises Conflict; then the transaction must be rolled back. end: the ledger's last seq."""
+        # The order of the steps is the order in which all writers lock rows.
         if self.updates and self.updates[0].seq != end + 1:
             raise Conflict(f"the ledger ends at {end}, not at {self.updates[0].seq - 1}")
         leaving = waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done)

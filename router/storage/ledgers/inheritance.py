@@ -1,8 +1,7 @@
 """Inheritance: a new ledger gets a row in `waiting` for every older decision, in short batches.
 
-    register   registers the ledger; from now on new decisions wait for it
-    insert     inserts rows for all older decisions in the order of ids, BATCH per transaction
-    again      sets the flags of rows whose outcome or feedback came in while the row was being inserted
+From its registration on, new decisions wait for the ledger. A first pass inserts rows for older decisions in the order
+of ids. On PostgreSQL a second pass sets flags of rows whose outcome or feedback came in while they were being inserted.
 
 Each batch stores its position in the ledger's row of `policies`, so a process that dies loses nothing. The learner does
 this work under the ledger's lease, and learns nothing before the work is finished. So the ledger has the same order as
@@ -208,11 +207,8 @@ def register_policy(
 ) -> None:
     """Register a ledger, so that new decisions wait for it; `inherit` adds the older ones.
 
-    Raises Conflict if the ledger was learned with another encoder, since its features would not fit.
-
-    label, algorithm, params, encoder_hash: columns of `policies`
-    now: seconds since 1970
-    encoder: JSON of `encoders.base.origin_of`; stored once for each encoder of the ledger
+    Raises Conflict if the ledger was learned with another encoder, since its features would not fit. encoder: JSON of
+    `encoders.base.origin_of`, which is stored once for each encoder of the ledger.
     """
     with database.write() as connection:
         origin = {} if encoder is None else {"encoder": encoder}
@@ -227,12 +223,9 @@ def register_policy(
             assert stored is not None
         unfit = _unfit_encoder(connection, stored["encoder_hash"], configured=encoder_hash, label=label)
         if unfit is not None:
-            raise Conflict(
-                f"the ledger {label!r} was learned with encoder {unfit[:12]}, "
-                f"the configured encoder is {encoder_hash[:12]}",
-                field="encoder",
-                remedy=OTHER_ENCODER,
-            )
+            learned = f"the ledger {label!r} was learned with encoder {unfit[:12]}"
+            message = f"{learned}, the configured encoder is {encoder_hash[:12]}"
+            raise Conflict(message, field="encoder", remedy=OTHER_ENCODER)
         changed: dict[str, Any] = row if any(stored[name] != value for name, value in kind.items()) else {}
         if stored["retired_at"] is not None:
             changed = changed | BEGUN

@@ -82,11 +82,8 @@ class Ledger:
     ) -> list[JoinedDecision | ClosedDecision]:
         """At most `limit` waiting decisions that may be learned or closed now, oldest first.
 
-        An unreadable decision is returned as a quarantined ClosedDecision.
-
-        rule: when decisions may be closed
-        now: seconds since 1970
-        after: (made_at, id) of the last decision of the previous page
+        An unreadable decision is returned as a quarantined ClosedDecision. after: (made_at, id) of the last decision of
+        the previous page.
         """
         ready: set[tuple[float, str]] = set()
         with self.database.read() as connection:
@@ -242,10 +239,8 @@ class Ledger:
         connection: Connection | None = None,
         kept: bool = False,
     ) -> list[SnapshotInfo]:
-        """The newest snapshots of this ledger, newest first.
+        """The newest snapshots of this ledger with these values (None for any), newest first.
 
-        limit: most snapshots
-        algorithm, params, encoder_hash: only snapshots with this value; None for any
         connection: transaction in which to read; None for a new one
         kept: whether to return only snapshots that are kept longer (`is_kept`)
         """
@@ -363,12 +358,8 @@ def lean_updates(
 ) -> Iterator[Update]:
     """Like `Ledger.read`, in an eighth of the time, for policies that learn only from arm, features and reward.
 
-    Updates have no feedback ids and only the drawn arm. Questions have a weight of cost and an empty text.
-
-    after, upto: read seqs in (after, upto]
-    page: rows per query
-    context: whether questions have their context and tenant
-    text: whether questions have their context, tenant and text
+    Yields seqs in (after, upto]. Updates have no feedback ids, and only the drawn arm. Questions have a weight of cost;
+    if `context` is True also their context and tenant, if `text` is True also their text.
     """
     question: tuple[str, ...] = ()
     if context or text:

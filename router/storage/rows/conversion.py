@@ -159,10 +159,7 @@ def body_hash(body: object) -> str:
 
 
 def query_hash(query: Query, *, run_by: RunBy) -> str:
-    """`body_hash` of a request: requests with the same decision id are duplicates if their hashes are equal.
-
-    The question is hashed before it was rewritten, since a second request may be rewritten differently.
-    """
+    """Hash that is equal for duplicates of a request. A rewritten question is hashed as it was before."""
     conversation = _conversation(query)
     body = {
         "arms": None if query.arms is None else list(query.arms),
@@ -214,10 +211,7 @@ def _request(query: Query) -> str | None:
 
 
 def without_messages(request: str | None, *, keep: Collection[str]) -> str | None:
-    """The column `request` without user text. The `forced` flag, the aim and the link of a failover are kept.
-
-    keep: further keys of `Query.request` to keep
-    """
+    """The column `request` with only the `forced` flag, the aim, and FAILOVER and `keep` of `Query.request`."""
     values = object_or_empty(request)
     parts = {name: values[name] for name in ("aim", "forced") if values.get(name)}
     edge = {name: value for name, value in values.get("edge", {}).items() if name in (*keep, FAILOVER)}
@@ -226,20 +220,13 @@ def without_messages(request: str | None, *, keep: Collection[str]) -> str | Non
     return canonical(parts) if parts else None
 
 
-def _object(value: Mapping[str, Any]) -> str:
-    return canonical(dict(value)) if value else "{}"
-
-
 def _list(values: Sequence[Any] | None) -> str | None:
     return None if values is None else canonical(list(values))
 
 
-_CAPS: Final = tuple(field.name for field in fields(Budget))
-
-
 def budget_caps(budget: Budget) -> dict[str, float]:
     """The caps of a budget that are set, by name."""
-    caps = {name: getattr(budget, name) for name in _CAPS}
+    caps = {name: getattr(budget, name) for name in _names(Budget)}
     return {name: cap for name, cap in caps.items() if cap is not None}
 
 
@@ -252,7 +239,7 @@ def arms_value(text: str) -> tuple[ArmName, ...]:
     return tuple(json.loads(text))
 
 
-JSON_OBJECT: Final = Form(write=_object, read=json_object)
+JSON_OBJECT: Final = Form(write=lambda value: canonical(dict(value)) if value else "{}", read=json_object)
 _LIST: Final = Form(write=_list, read=lambda text: tuple(json.loads(text)))
 
 _DECISION: Final = TableRows(
@@ -350,25 +337,14 @@ def _feedback_body(feedback: Feedback) -> dict[str, Any]:
 
 
 def update_row(update: Update, *, feedback_at: float | None, disagreement: float | None = None) -> dict[str, Any]:
-    return {
-        **_UPDATE.row(update),
-        **REWARD.row(update.reward),
-        "feedback_at": feedback_at,
-        "disagreement": disagreement,
-    }
+    row = _UPDATE.row(update) | REWARD.row(update.reward)
+    return row | {"feedback_at": feedback_at, "disagreement": disagreement}
 
 
 def update_value(row: Row, *, decision: Decision) -> Update:
-    return _UPDATE.value(
-        row,
-        query=decision.served,
-        arms=decision.arms,
-        pmf=decision.pmf,
-        scores=decision.scores,
-        reward=reward_value(row),
-        features=decision.features,
-        imported=IMPORTED in decision.facts,
-    )
+    inputs = {name: getattr(decision, name) for name in ("arms", "pmf", "scores", "features")}
+    imported = IMPORTED in decision.facts
+    return _UPDATE.value(row, query=decision.served, reward=reward_value(row), imported=imported, **inputs)
 
 
 def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
@@ -376,10 +352,7 @@ def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
 
 
 def reward_at(row: Mapping[str, Any], *, weight: float) -> float:
-    """The reward at this weight of cost. With the service's weight, decisions with prices of their own are comparable.
-
-    row: columns of `updates`, and the decision's `cost_weight`
-    """
+    """The reward as if the decision had this weight of cost. row: of `updates`, with the decision's `cost_weight`."""
     if row["cost_weight"] is None or row["preset"] in WHOLE:
         return float(row["value"])
     return float(min(max(row["quality"] - weight * row["cost"], row["minimum"]), row["maximum"]))

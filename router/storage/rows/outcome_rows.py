@@ -125,6 +125,12 @@ def own_cost(text: str) -> Cost:
     return Cost(**{name: amount - later.get(name, 0) for name, amount in asdict(whole).items()}) if later else whole
 
 
+def with_later(cost: str, *, before: str, added: Cost) -> str:
+    """JSON of a cost with the part LATER. before: the stored JSON. added: the cost of the newest turn."""
+    later = of_known(Cost, json_object(before).get(LATER, {})) + added
+    return canonical({**json_object(cost), LATER: _nonzero(later)})
+
+
 def _nonzero(cost: Cost) -> dict[str, Any]:
     """The fields that are not 0. So hashes stay the same when a release adds a field."""
     return {name: amount for name, amount in _fields(cost).items() if amount}
@@ -137,17 +143,9 @@ def storable(text: str | None) -> str | None:
 
 def outcome_body(outcome: Outcome) -> dict[str, Any]:
     """The fields that decide whether an outcome repeats the stored one."""
-    return {
-        "status": outcome.status,
-        "answer": outcome.answer,
-        "trace": trace_json(outcome.trace),
-        "cost": _nonzero(outcome.cost),
-        "steps": outcome.steps,
-        "stop_reason": outcome.stop_reason,
-        "error": outcome.error,
-        "run_by": outcome.run_by,
-        "made_by": dict(outcome.made_by),
-    }
+    unchanged = ("status", "answer", "steps", "stop_reason", "error", "run_by")
+    body = {name: getattr(outcome, name) for name in unchanged}
+    return body | {"trace": trace_json(outcome.trace), "cost": _nonzero(outcome.cost), "made_by": dict(outcome.made_by)}
 
 
 def _sources_json(sources: tuple[Source, ...]) -> str | None:

@@ -1,8 +1,6 @@
 """Fast statements: SQL as text for the statements of every request, and inserts of many rows at once.
 
 SQLAlchemy takes several times as long for such a statement as SQLite itself, so `run` calls the driver of SQLite.
-Inserts into PostgreSQL take one round trip: with all values for a few rows, and for more rows with one array per column
-(`INSERT ... SELECT FROM unnest(...)`).
 """
 
 import json
@@ -17,10 +15,7 @@ Row = RowMapping | Mapping[str, Any]
 
 
 def run(connection: Connection, statement: str, *values: Any) -> list[dict[str, Any]]:
-    """Run a statement and return its rows. `?` stands for a value, and `IN ?` for a list of texts.
-
-    A final FOR UPDATE is left out for SQLite.
-    """
+    """Run a statement and return its rows. `?` is a value, and `IN ?` a list of texts. SQLite ignores FOR UPDATE."""
     text = _adapt(statement, dialect=connection.dialect.name)
     if connection.dialect.name != "sqlite":
         result = connection.exec_driver_sql(text, values)
@@ -53,9 +48,7 @@ def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgr
 def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> list[bool]:
     """Insert the rows whose key is new. Returns for each row whether it was inserted.
 
-    If several rows have the same key, the first is inserted. The connection must be in a write transaction.
-
-    key: a column with a unique index
+    Of rows with the same key, the first is inserted. Needs a write transaction. key: a column with a unique index.
     """
     if not rows:
         return []

@@ -12,33 +12,12 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, Literal, NewType, get_args
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    RowMapping,
-    and_,
-    bindparam,
-    delete,
-    exists,
-    func,
-    insert,
-    or_,
-    select,
-    text,
-)
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, exists, func, or_, select, text
 
+from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import Row, run_many
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import (
-    closures,
-    counters,
-    decisions,
-    feedback,
-    jobs,
-    policies,
-    updates,
-    waiting,
-)
+from ragbandit.router.storage.sql.tables import closures, counters, feedback, jobs, updates, waiting
 from ragbandit.shared.types import Feedback, JoinedDecision
 
 _CALLER: Final = waiting.c.run_by == "caller"
@@ -217,19 +196,15 @@ def counting(database: Database, *, foreign_keys: bool = True) -> Iterator[tuple
         moves.write(connection, shard=database.shard)
 
 
-def kept(connection: Connection, *, label: str) -> dict[str, int]:
-    """The counters of the store and of this label, by name."""
-    return _stored(connection, label=label, prefix="")
+def kept(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:
+    """The counters of the store and of this label, by name without `prefix`."""
+    stored = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
+    return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
 
 
 def gone(connection: Connection, *, label: str) -> dict[str, int]:
     """Like `kept`, but only the counts of deleted rows."""
-    return _stored(connection, label=label, prefix=GONE)
-
-
-def _stored(connection: Connection, *, label: str, prefix: str) -> dict[str, int]:
-    stored = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
-    return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
+    return kept(connection, label=label, prefix=GONE)
 
 
 def counted(connection: Connection, *, label: str) -> dict[str, int]:
@@ -241,7 +216,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
     learned, closed = updates.c.policy == label, closures.c.policy == label
     waits = waiting.c.policy == label
     counts = {
-        "decided": count(decisions),
+        "decided": count(tables.decisions),
         "feedback": count(feedback),
         "late_feedback": count(feedback, feedback.c.late),
         "learned": count(updates, learned, updates.c.source == "explicit"),
@@ -268,7 +243,7 @@ def recount(connection: Connection) -> dict[str, tuple[int, int]]:
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("LOCK TABLE counters IN EXCLUSIVE MODE"))
     # A label may have waiting rows without being registered.
-    labels = sorted(connection.execute(select(policies.c.label).union(select(waiting.c.policy))).scalars())
+    labels = sorted(connection.execute(select(tables.policies.c.label).union(select(waiting.c.policy))).scalars())
     wrong: dict[str, tuple[int, int]] = {}
     rows: dict[tuple[str, str], int] = {}
     for label in labels or [ALL]:
@@ -278,7 +253,7 @@ def recount(connection: Connection) -> dict[str, tuple[int, int]]:
             rows[owner, name] = value
             if before[name] != value:
                 wrong[f"{owner} {name}".strip()] = (before[name], value)
-    connection.execute(delete(counters).where(counters.c.name.in_(get_args(CounterName))))
+    connection.execute(counters.delete().where(counters.c.name.in_(get_args(CounterName))))
     counts = [{"label": label, "name": name, "shard": 0, "value": value} for (label, name), value in rows.items()]
-    connection.execute(insert(counters), counts)
+    connection.execute(counters.insert(), counts)
     return wrong

@@ -248,12 +248,10 @@ def migrate(
     """Migrate the schema to `revision` and return the schema's revision. Raises StoreError; then nothing is changed.
 
     A newer schema that this release may use is left unchanged. Rows of dropped tables are first written to the folder
-    `dropped_tables`.
+    `dropped_tables`, next to a database of SQLite, or in `data_dir` (None for the working directory) for PostgreSQL.
 
     pre: whether to run only migrations after which processes of the present schema can go on. If False, all migrations
         are run, but refused while processes are connected to PostgreSQL that could not go on
-    data_dir: parent of `dropped_tables` for PostgreSQL; None for the working directory. For SQLite, it is the folder of
-        the database
     """
     file = database.url.database if database.is_sqlite else None
     exports = (Path(file).parent if file else Path(data_dir or ".")) / "dropped_tables"

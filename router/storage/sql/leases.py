@@ -12,20 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Double,
-    RowMapping,
-    Table,
-    delete,
-    exists,
-    func,
-    literal,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Double, RowMapping, Table, exists, func, literal, or_, select, update
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
@@ -74,7 +61,7 @@ class Lease:
 
     def release(self, *, holder: str) -> None:
         with self.database.write() as connection:
-            connection.execute(delete(leases).where(leases.c.name == self.name, leases.c.holder == holder))
+            connection.execute(leases.delete().where(leases.c.name == self.name, leases.c.holder == holder))
 
     def is_held(self, connection: Connection, *, holder: str) -> bool:
         """Whether `holder` holds the lease. If so, no other process can take it before this transaction ends."""
@@ -87,7 +74,7 @@ def forget(database: Database, *, prefix: str, expired_s: float) -> None:
     """Delete leases whose names begin with `prefix` and that expired at least `expired_s` seconds ago."""
     old = leases.c.expires_at < clock(database) - expired_s
     with database.write() as connection:
-        connection.execute(delete(leases).where(leases.c.name.startswith(prefix, autoescape=True), old))
+        connection.execute(leases.delete().where(leases.c.name.startswith(prefix, autoescape=True), old))
 
 
 def clock(database: Database) -> ColumnElement[float]:
@@ -126,10 +113,7 @@ class Claims:
     A process renews its claims while it runs. After its end its claims are removed: on the same host at once, since the
     kernel knows that it ended, on other hosts when they expire.
 
-    table: has the columns decision_id, tries, claimed_by and claimed_until
-    where: conditions for the rows of this queue
-    order: order in which rows are claimed
-    process: process that claims; None for this process
+    table: has the columns decision_id, tries, claimed_by and claimed_until. process: None for this process.
     """
 
     def __init__(

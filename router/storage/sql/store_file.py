@@ -69,10 +69,7 @@ class StoreFile:
         return connection
 
     def check(self, *, every_s: float = 0.0) -> None:
-        """Raises StoreError if the path leads to another file than the one opened first, or to none.
-
-        every_s: skip the check if the last one was less than this many seconds ago; 0 never skips
-        """
+        """Raises StoreError if the path leads to another file, or to none. every_s: shortest time between checks."""
         now = time.monotonic()
         if every_s and (self._identity is None or now < self._checked_at + every_s):
             return

@@ -23,6 +23,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
+from sqlalchemy.schema import SchemaItem
 
 #: newest migration of this release
 SCHEMA_REVISION = "0010"
@@ -31,6 +32,11 @@ SCHEMA_REVISION = "0010"
 OLDEST_REVISION = "0009"
 
 metadata = MetaData()
+
+
+def _table(name: str, *items: SchemaItem, comment: str, **options: Any) -> Table:
+    return Table(name, metadata, *items, comment=comment, **options)
+
 
 ID = String(64)
 LABEL = String(40)
@@ -45,9 +51,8 @@ _IN_0008: Final = {"since": "0008"}
 _IN_0009: Final = {"since": "0009"}
 
 
-policies = Table(
+policies = _table(
     "policies",
-    metadata,
     Column("label", LABEL, primary_key=True),
     Column("algorithm", String(40), nullable=False),
     Column("params", Text, nullable=False, comment="JSON object"),
@@ -64,9 +69,8 @@ policies = Table(
     comment="the ledgers: each policy's name, params and encoder, and how far it has inherited older decisions",
 )
 
-waiting = Table(
+waiting = _table(
     "waiting",
-    metadata,
     Column("decision_id", ID, primary_key=True),
     Column("policy", LABEL, primary_key=True),
     Column("decided_at", Double, nullable=False),
@@ -79,9 +83,8 @@ waiting = Table(
     comment="decisions that a ledger has not learned or closed yet; the row is deleted when it does",
 )
 
-updates = Table(
+updates = _table(
     "updates",
-    metadata,
     Column("policy", LABEL, primary_key=True),
     Column("seq", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ... of this policy, without a gap"),
     Column("decision_id", ID, nullable=False),
@@ -110,9 +113,8 @@ updates = Table(
     comment="the ledger: what each policy learned, in order and without a gap; never updated",
 )
 
-closures = Table(
+closures = _table(
     "closures",
-    metadata,
     Column("policy", LABEL, primary_key=True),
     Column("decision_id", ID, primary_key=True),
     Column("state", String(16), nullable=False, comment="closed or quarantined"),
@@ -122,9 +124,8 @@ closures = Table(
     comment="decisions that a ledger closed without learning from them, and why",
 )
 
-snapshots = Table(
+snapshots = _table(
     "snapshots",
-    metadata,
     Column("version", String(128), primary_key=True),
     Column("policy", LABEL, nullable=False),
     Column("algorithm", String(40), nullable=False),
@@ -140,9 +141,8 @@ snapshots = Table(
 )
 
 
-jobs = Table(
+jobs = _table(
     "jobs",
-    metadata,
     Column("kind", String(16), primary_key=True, comment="judge, check or label (by a person)"),
     Column("decision_id", ID, primary_key=True),
     Column("made_at", Double, nullable=False, comment="when its outcome came in"),
@@ -158,9 +158,8 @@ jobs = Table(
     comment="decisions that wait for the judge, for the check of reward.check, or for a label",
 )
 
-judge_days = Table(
+judge_days = _table(
     "judge_days",
-    metadata,
     Column("day", String(10), primary_key=True, comment="UTC"),
     Column("shard", Integer, primary_key=True, autoincrement=False, comment="0: counted by judges; summed when read"),
     Column("begun", LONG, nullable=False, comment="judgements that began"),
@@ -176,9 +175,8 @@ judge_days = Table(
     comment="work and cost of the judge by day",
 )
 
-quarantines = Table(
+quarantines = _table(
     "quarantines",
-    metadata,
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("source", Text, nullable=False, comment="key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"),
     Column("since", Double, comment="earliest feedback; NULL: no bound"),
@@ -193,9 +191,8 @@ quarantines = Table(
 )
 
 
-api_keys = Table(
+api_keys = _table(
     "api_keys",
-    metadata,
     Column("public_id", String(16), primary_key=True),
     Column("secret_sha256", String(64), nullable=False, comment="sha256 of the secret part, hex digits"),
     Column("name", String(64), nullable=False),
@@ -211,9 +208,8 @@ api_keys = Table(
     comment="keys of callers; of their secrets only the sha256",
 )
 
-audit_log = Table(
+audit_log = _table(
     "audit_log",
-    metadata,
     Column("number", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ..."),
     Column("made_at", Double, nullable=False),
     Column("actor", String(128), nullable=False, comment="key:PUBLIC_ID, or cli:USER@HOST"),
@@ -225,18 +221,16 @@ audit_log = Table(
     comment="who changed what; append-only, with a hash chain over all rows",
 )
 
-service_secrets = Table(
+service_secrets = _table(
     "service_secrets",
-    metadata,
     Column("name", String(32), primary_key=True, comment="draws: secret from which seeds of draws are computed"),
     Column("value", String(64), nullable=False, comment="hex digits"),
     Column("made_at", Double, nullable=False),
     comment="secrets that the service made for itself",
 )
 
-leases = Table(
+leases = _table(
     "leases",
-    metadata,
     Column("name", String(64), primary_key=True),
     Column("holder", String(128), nullable=False),
     Column("expires_at", Double, nullable=False),
@@ -244,9 +238,8 @@ leases = Table(
 )
 
 
-policy_versions = Table(
+policy_versions = _table(
     "policy_versions",
-    metadata,
     Column("name", LABEL, primary_key=True),
     Column("base", LABEL, nullable=False, comment="policy.label of the configuration that it is a version of"),
     Column("label", LABEL, nullable=False, comment="label of the version's own ledger"),
@@ -264,9 +257,8 @@ policy_versions = Table(
     comment="versions of a policy that roll out by evidence",
 )
 
-policy_verdicts = Table(
+policy_verdicts = _table(
     "policy_verdicts",
-    metadata,
     Column("number", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ..."),
     Column("version", LABEL, nullable=False),
     Column("state", String(16), nullable=False),
@@ -280,9 +272,8 @@ policy_verdicts = Table(
     comment="result of each evaluation of a version's evidence",
 )
 
-policy_control = Table(
+policy_control = _table(
     "policy_control",
-    metadata,
     Column("base", LABEL, primary_key=True, comment="policy.label of the configuration"),
     Column("revision", LONG, nullable=False, comment="number of changes of versions and of the switch"),
     Column("killed", String(16), comment="arm or champion; NULL: versions decide"),
@@ -298,9 +289,8 @@ def _partial_index(name: str, *columns: Column[Any], where: ColumnElement[bool],
     Index(name, *columns, sqlite_where=where, postgresql_where=where, **options)
 
 
-decisions = Table(
+decisions = _table(
     "decisions",
-    metadata,
     Column("id", ID, primary_key=True),
     Column("tenant", String(64), nullable=False),
     Column("text", Text, nullable=False, comment="the question"),
@@ -336,9 +326,8 @@ _partial_index(
     "decisions_session", *decisions.c["session", "tenant", "made_at"], where=decisions.c.session.is_not(None)
 )
 
-answer_queue = Table(
+answer_queue = _table(
     "answer_queue",
-    metadata,
     Column("decision_id", ID, primary_key=True),
     Column("tenant", String(64), nullable=False),
     Column("turn", LONG, nullable=False, comment="the lowest is next"),
@@ -354,9 +343,8 @@ _partial_index("answer_queue_next", *answer_queue.c["turn", "queued_at"], where=
 _partial_index("answer_queue_claimed", answer_queue.c.claimed_by, where=answer_queue.c.claimed_by.is_not(None))
 Index("answer_queue_tenant", answer_queue.c.tenant, answer_queue.c.turn)
 
-outcomes = Table(
+outcomes = _table(
     "outcomes",
-    metadata,
     Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
     Column("body_hash", String(43), nullable=False, comment="sha256 of the reported outcome"),
     Column("status", String(16), nullable=False, comment="answered, failed, budget or cancelled"),
@@ -379,17 +367,15 @@ outcomes = Table(
 
 _partial_index("outcomes_call", outcomes.c.call, where=outcomes.c.call.is_not(None), info=_IN_0008)
 
-cancellations = Table(
+cancellations = _table(
     "cancellations",
-    metadata,
     Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
     Column("asked_at", Double, nullable=False),
     comment="decisions that callers asked to cancel",
 )
 
-feedback = Table(
+feedback = _table(
     "feedback",
-    metadata,
     Column("id", ID, primary_key=True),
     Column("decision_id", ID, ForeignKey("decisions.id"), nullable=False),
     Column("body_hash", String(43), nullable=False),
@@ -407,9 +393,8 @@ feedback = Table(
     comment="labels, ratings, rewards and events, as they came in",
 )
 
-counters = Table(
+counters = _table(
     "counters",
-    metadata,
     Column("label", LABEL, primary_key=True, comment="ledger; empty: the store; spent:HASH: a tenant or key"),
     Column("name", String(24), primary_key=True, comment="name of the count; of spending the day, as 2026-11-22"),
     Column("shard", Integer, primary_key=True, autoincrement=False, comment="summed when read"),
@@ -417,9 +402,8 @@ counters = Table(
     comment="counts that change with the rows, so that readers need not count rows",
 )
 
-arm_hours = Table(
+arm_hours = _table(
     "arm_hours",
-    metadata,
     Column("policy", LABEL, primary_key=True),
     Column("hour", Integer, primary_key=True, autoincrement=False, comment="hours since the epoch, UTC"),
     Column("arm", String(64), primary_key=True),
@@ -427,9 +411,8 @@ arm_hours = Table(
     comment="activity and rewards of each arm in each hour",
 )
 
-reading_positions = Table(
+reading_positions = _table(
     "reading_positions",
-    metadata,
     Column("reader", String(128), primary_key=True, comment="arm_hours:LABEL, ..."),
     Column("position", Text, nullable=False, comment="JSON object: the last rows that were read"),
     Column("moved_at", Double, nullable=False),

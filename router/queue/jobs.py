@@ -62,7 +62,6 @@ class Listener:
         self._outage = outage
         self._stop = threading.Event()
         self._subscribed = False
-        #: when the thread last began to wait for a notification (time.monotonic)
         self._turn_at = time.monotonic()
         self._routine = Routine("listen to notifications", self._receive, every_s=PAUSE_S).start()
 

@@ -43,7 +43,6 @@ class ProcessCard:
     threads: Mapping[_Queue, int] = field(default_factory=dict)
     busy: Mapping[_Queue, int] = field(default_factory=dict)
     version: str
-    #: package -> version; includes "python"
     packages: Mapping[str, str]
     #: name of the retriever and the first digits of its index's hash; empty if there is no retriever
     retriever: str = ""

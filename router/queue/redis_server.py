@@ -134,10 +134,7 @@ PAUSE_S = 2.0
 
 
 class Outage(StoreOutage):
-    """Whether this process can reach Redis, for all connections together. Thread-safe.
-
-    expected: whether Redis is configured or ran at the start. If not, its absence is logged as DEBUG, not as WARNING
-    """
+    """Whether this process can reach Redis. expected: if False, outages before the first reply are logged as DEBUG."""
 
     def __init__(self, *, expected: bool = True) -> None:
         super().__init__(action="redis", failing="", restored="Redis is reachable again", log="ragbandit.jobs")

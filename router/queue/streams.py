@@ -1,10 +1,8 @@
 """Streams: pieces of answers, sent through Redis from workers to readers while the arm still runs.
 
 Ids of entries are <attempt>-<number>. The attempt is the number of the run, since a second run begins if a worker dies.
-Numbers have no gaps, so a reader notices a missed entry.
-
-One thread of a worker process writes the entries of all its runs. Writing never delays a run or makes it fail: if Redis
-cannot be reached, the stream ends, and readers get the whole answer from the outcome in the database.
+Numbers have no gaps, so a reader notices a missed entry. Writing neither delays a run nor makes it fail: if Redis cannot
+be reached, the stream ends, and readers get the whole answer from the outcome in the database.
 """
 
 import json
@@ -66,13 +64,7 @@ StreamEvent = TextPiece | DeltaPiece | StatusNote
 class AnswerWriter:
     """Passes the pieces of one run to the writing thread, as the run's `AnswerReader`. Made by `StreamWriter.open`."""
 
-    def __init__(
-        self,
-        decision_id: DecisionId,
-        *,
-        take: "Callable[[AnswerWriter, bytes, str], None]",
-        linked: DecisionId | None = None,
-    ) -> None:
+    def __init__(self, decision_id: DecisionId, *, pieces: SimpleQueue[Any], linked: DecisionId | None = None) -> None:
         self.decision_id = decision_id
         #: the decision that answers instead of a failed one; None without a failover
         self.linked = linked
@@ -83,20 +75,26 @@ class AnswerWriter:
         #: whether writing has failed, which ends the stream
         self.broken = False
         self.written = 0
-        self._take = take
+        self._pieces = pieces
 
     @property
     def reading(self) -> bool:
         return self.attempt > 0 and not self.broken
 
     def note(self, text: str) -> None:
-        self._take(self, NOTE, text)
+        self._put(NOTE, text)
 
     async def text(self, piece: str) -> None:
-        self._take(self, TEXT, piece)
+        self._put(TEXT, piece)
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
-        self._take(self, DELTA, json.dumps(delta))
+        self._put(DELTA, json.dumps(delta))
+
+    def _put(self, kind: bytes, text: str) -> None:
+        if self.reading:
+            self.has_content = self.has_content or kind != NOTE
+            # `storable`, since readers compare the pieces with the stored outcome
+            self._pieces.put((self, kind, storable(text) or ""))
 
 
 class StreamWriter:
@@ -108,12 +106,12 @@ class StreamWriter:
         self._open: dict[DecisionId, AnswerWriter] = {}
         self._lock = threading.Lock()
         #: (run, field, text) of pieces, in order; None ends the thread
-        self._taken: SimpleQueue[tuple[AnswerWriter, bytes, str] | None] = SimpleQueue()
+        self._pieces: SimpleQueue[tuple[AnswerWriter, bytes, str] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def open(self, decision_id: DecisionId, *, linked: DecisionId | None = None) -> AnswerWriter:
         """Begin the stream of a run; call `end` after it. linked: the decision that runs instead of `decision_id`."""
-        writer = self._open[decision_id] = AnswerWriter(decision_id, take=self._take, linked=linked)
+        writer = self._open[decision_id] = AnswerWriter(decision_id, pieces=self._pieces, linked=linked)
         if not self._outage.paused:
             with suppress(QueueError), reaching(self._outage):
                 if self._client.exists(wanted_key(decision_id)):
@@ -146,22 +144,16 @@ class StreamWriter:
 
     def close(self) -> None:
         """Write the remaining pieces, and wait at most 2 s for it."""
-        self._taken.put(None)
+        self._pieces.put(None)
         if self._thread is not None:
             self._thread.join(2)
-
-    def _take(self, writer: AnswerWriter, kind: bytes, text: str) -> None:
-        if writer.reading:
-            writer.has_content = writer.has_content or kind != NOTE
-            # `storable`, since readers compare the pieces with the stored outcome
-            self._taken.put((writer, kind, storable(text) or ""))
 
     def _run(self) -> None:
         ends = False
         while not ends:
-            pieces = [self._taken.get()]
-            while not self._taken.empty():
-                pieces.append(self._taken.get())
+            pieces = [self._pieces.get()]
+            while not self._pieces.empty():
+                pieces.append(self._pieces.get())
             ends = None in pieces
             batches: dict[AnswerWriter, list[tuple[bytes, str]]] = {}
             for writer, kind, text in filter(None, pieces):
@@ -233,7 +225,6 @@ class ReadStream:
         self.lost = False
 
     def attach(self, wake: Callable[[], None]) -> None:
-        """Call `wake` for every new entry from now on, and once immediately."""
         self._wake = wake
         wake()
 
@@ -309,8 +300,7 @@ class StreamReader:
     def subscribe(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> ReadStream | None:
         """Read the stream of an answer from its beginning; call `leave` after use. Blocks until Redis replies.
 
-        Returns None if there are too many streams or Redis cannot be reached. wake: called for every new entry, in the
-        reading thread.
+        Returns None if there are too many streams or no Redis. wake: called in the reading thread for every new entry.
         """
         if self._outage.paused or len(self._streams) >= MAX_STREAMS:
             return None

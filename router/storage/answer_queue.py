@@ -46,10 +46,7 @@ def enqueue(
     in_front: bool = False,
     claims: Mapping[DecisionId, str] = MappingProxyType({}),
 ) -> None:
-    """Insert new decisions into the queue, in the transaction that stores them.
-
-    in_front: whether they come before all others. claims: decision id -> key of the process that runs it at once
-    """
+    """Insert decisions, in the transaction that stores them. claims: decision id -> key of the process that runs it."""
     claimed_until = now_of(connection) + CLAIM_S if claims else None
     by_tenant: dict[str, list[Decision]] = {}
     for decision in decisions:

@@ -1,11 +1,9 @@
 """Erasure: blanks texts of decisions, and keeps everything that was learned.
 
 It blanks the question, its context, the answer, the trace, error messages, labels, raters, a judge's reasons, ids of
-other systems, texts in the policy's facts, and on request the features. Probabilities, arms, rewards, costs, ratings
-and the order of the ledger stay. A waiting decision is closed, so it is neither learned nor answered.
-
-An entry in the audit log is written first. To complete an interrupted erasure, repeat it. An erased decision has
-`types.ERASED` in its facts, so that `verify` can distinguish it from a damaged one. The judge does not see it.
+other systems, texts in the policy's facts, and on request the features. A waiting decision is closed, so it is neither
+learned nor answered. To complete an interrupted erasure, repeat it. An erased decision has `types.ERASED` in its facts,
+so that `verify` can distinguish it from a damaged one.
 """
 
 import json
@@ -32,7 +30,6 @@ from ragbandit.shared.types import ERASED, IMPORTED, Json
 
 #: decisions per transaction
 BATCH: Final = 500
-_REASON: Final = "erased before it was learned"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +168,7 @@ def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, 
     waits = take_out(connection, waiting.c.decision_id.in_(by_id), moves=moves)
     if not waits:
         return 0
-    common = {"state": "closed", "field": None, "reason": _REASON, "made_at": now}
+    common = {"state": "closed", "field": None, "reason": "erased before it was learned", "made_at": now}
     closed = [{"policy": row["policy"], "decision_id": row["decision_id"], **common} for row in waits]
     connection.execute(closures.insert(), closed)
     moves.closures(closed)

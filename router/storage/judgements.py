@@ -67,10 +67,8 @@ class ScoreJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgeState:
-    """Number of decisions that wait for the judge, and the judge's counts of the day (UTC)."""
-
     waiting: int = 0
-    #: column of `judge_days` -> value
+    #: column of `judge_days` -> value of this UTC day
     today: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -164,8 +162,7 @@ class ScoreQueue:
     def put_back(self, job: ScoreJob, *, due_at: float, spent: Spent = Spent(), pause_s: float = 0.0) -> None:
         """Put a job back without counting the try, since its decision has not caused the failure.
 
-        A try without cost does not count as a judgement of the day. pause_s: further pause after `due_at`; it grows
-        with each failure of a server. 0 if no server failed.
+        pause_s: further pause after `due_at`, which grows with each failure of a server; 0 if no server failed
         """
         failures = job.failures + (1 if pause_s else 0)
         counts = {"failed": failures - job.failures, "begun": _began(spent), **asdict(spent)}

@@ -1,8 +1,7 @@
 """Policy versions: their rows, the verdicts on them, and the kill switch that every router reads.
 
 A change names the revision on which it is based, so the second of two concurrent changes gets a Conflict. Each change
-adds an entry to the audit log, and increments `policy_control.revision`, so that routers notice the change. Versions
-are evaluated in `router/rollouts`.
+adds an entry to the audit log, and increments `policy_control.revision`, so that routers notice the change.
 """
 
 from collections.abc import Mapping
@@ -99,10 +98,7 @@ def change_version(
     reason: str,
     facts: Mapping[str, Json] | None = None,
 ) -> PolicyVersion:
-    """Change the version. Raises Conflict if its row has changed since `seen` was read.
-
-    action, facts: for the audit log, as "policy.promote" and its evidence. state, weight, former, reason: new values.
-    """
+    """Change the version. Raises Conflict if its row has changed since `seen`. action, facts: for the audit log."""
     changed = replace(
         seen,
         state=state,

@@ -55,8 +55,6 @@ def hour_of(seconds: float) -> int:
 
 
 class Deltas(dict[Key, dict[str, Any]]):
-    """Amounts to add to rows of `arm_hours`."""
-
     def add(self, key: Key, **amounts: Any) -> None:
         """Add amounts, named like fields of ArmTotals, to a row."""
         row = self.setdefault(key, {})
@@ -187,10 +185,7 @@ def _count_update(row: Mapping[str, Any], *, label: str, weight: float, deltas: 
 
 
 def minutes_of(connection: Connection, *, policy: str, since: int, weight: float, limit: int) -> list[ArmHour]:
-    """Like `hours_of`, but by minute: `since` and `ArmHour.hour` are minutes since the epoch.
-
-    Returns [] if there are `limit` decisions or more, or `limit` outcomes or more.
-    """
+    """Like `hours_of`, but with minutes since the epoch. Returns [] for `limit` or more decisions or outcomes."""
     deltas, began = Deltas(), 60.0 * since
     for table in _COUNTED:
         page = _page(connection, table, after=(began, ""), until=math.inf, limit=limit)

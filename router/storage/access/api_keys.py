@@ -106,7 +106,6 @@ class ApiKey:
     public_id: str
     name: str
     role: Role
-    #: restrictions in addition to the role, see SCOPES
     scopes: Mapping[str, Json]
     #: tenant whose decisions the key may see and judge; None for all tenants
     tenant: str | None
@@ -146,7 +145,6 @@ class NewKey:
 class KeysInForce:
     #: public id -> key, without keys that are revoked, or expired more than a day ago
     keys: Mapping[str, ApiKey]
-    #: public id -> sha256 of the secret
     hashes: Mapping[str, str] = field(repr=False)
     #: whether any key is not revoked; it may have expired
     unrevoked: bool
@@ -197,8 +195,7 @@ class KeyStore:
     def rotate(self, public_id: str, *, grace_s: float, actor: str, now: float) -> NewKey:
         """Make a successor with the same rights; the old key stays valid for `grace_s` seconds.
 
-        The successor of a key with an expiry has the same lifetime, counted from now. Raises NotFound, and InvalidInput
-        if the key is revoked, expired or already rotated.
+        If the key expires, the successor has its lifetime. Raises NotFound, or InvalidInput if the key is not active.
         """
         with self.database.write() as connection:
             former = _locked_key(connection, public_id)

@@ -45,7 +45,6 @@ class AuditEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditFault:
-    #: number of the entry with the fault
     number: int
     reason: str
 

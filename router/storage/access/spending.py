@@ -1,8 +1,7 @@
 """Dollars spent by tenants and API keys per day (UTC): on answers, on rewriting questions, on the judge.
 
-Every sum is a row of `counters`, changed in the transaction that writes the outcome. So it is exact at once, and does
-not depend on Redis or on erased rows. The row's name is the day. Its label is a hash, since the name of a tenant may be
-longer than a label.
+Every sum is a row of `counters`, changed in the transaction that writes the outcome, so it is exact at once. The row's
+name is the day. Its label is a hash, since the name of a tenant may be longer than a label.
 """
 
 import hashlib

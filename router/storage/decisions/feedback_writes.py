@@ -26,7 +26,7 @@ def is_foreign(outcome: Outcome, run_by: Mapping[str, str]) -> bool:
 def outcome_reply(
     outcome: Outcome, body_hash: str, *, run_by: Mapping[str, str], hashes: Mapping[str, str]
 ) -> Literal[False] | RagBanditError:
-    """The reply to an outcome that was not inserted: False if it is a duplicate or a worker's second run, or an error.
+    """The reply to an outcome that was not inserted: False for a duplicate or a worker's second run, else an error.
 
     run_by: decision id -> "worker" or "caller". hashes: decision id -> body hash of the stored outcome.
     """
@@ -58,13 +58,9 @@ class _Item:
     is_new: bool = False
 
     @property
-    def can_be_learned(self) -> bool:
-        return self.feedback.value is not None
-
-    @property
     def needs_outcome(self) -> bool:
         """Whether the caller has to report the outcome before this feedback can be learned."""
-        if self.waiting_row is None or not self.can_be_learned or self.feedback.kind == "reward":
+        if self.waiting_row is None or self.feedback.value is None or self.feedback.kind == "reward":
             return False
         return bool(self.waiting_row["run_by"] == "caller" and not self.waiting_row["has_outcome"])
 
@@ -113,7 +109,7 @@ def write_feedback(
 def _flag(
     connection: Connection, new: Sequence[_Item], *, open_rows: Mapping[tuple[str, str], Row], moves: Moves
 ) -> None:
-    usable = [item.feedback for item in new if item.can_be_learned]
+    usable = [item.feedback for item in new if item.feedback.value is not None]
     rewarded = {item.decision_id for item in usable if item.kind == "reward"}
     unrewarded = {item.decision_id for item in usable} - rewarded
     with_reward = [row for (key, _), row in open_rows.items() if key in rewarded]

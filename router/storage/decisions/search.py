@@ -64,13 +64,11 @@ class SearchPage:
     next: PageEnd | None
 
 
-#: state of a decision in the ledger Search.label
 _STATE: Final[ColumnElement[str]] = case(
     (updates.c.source == "explicit", "learned"),
     (updates.c.seq.is_not(None), "defaulted"),
     else_=func.coalesce(closures.c.state, "waiting"),
 )
-#: columns of a page, named like the fields of SearchRow
 _COLUMNS: Final = (
     *decisions.c["id", "tenant", "text", "arm", "propensity", "explored", "session", "made_at"],
     decisions.c.fault.is_not(None).label("faulty"),
@@ -130,10 +128,6 @@ def _matching(inner: Any, wanted: Search) -> Select[Any]:
     return select(*_COLUMNS).select_from(joined).where(*conditions).order_by(*order)
 
 
-#: number of newest decisions of a session that are read; if all their arms were forced, a sticky session ends
-_LOOKED_AT: Final = 4
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionTurn:
     """The newest turn of a session whose arm was not chosen by its caller."""
@@ -161,7 +155,8 @@ def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> d
     return turns
 
 
-#: query for the newest decisions of a session; a constant, since building it takes SQLAlchemy longer than to run it
+# A constant, since SQLAlchemy takes longer to build this query than the database to answer it. If the arms of the four
+# newest decisions of a session were all forced, a sticky session ends.
 _NEWEST: Final = (
     select(
         decisions.c.id,
@@ -173,7 +168,7 @@ _NEWEST: Final = (
     )
     .where(decisions.c.session == bindparam("session"), decisions.c.tenant == bindparam("tenant"))
     .order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
-    .limit(_LOOKED_AT)
+    .limit(4)
 )
 
 

@@ -77,9 +77,6 @@ class DecisionRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerTask:
-    """What a worker has to know of a decision before it answers."""
-
-    #: StoreError if the row cannot be read
     decision: Decision | StoreError
     answered: bool
     #: whether a caller asked to cancel the decision
@@ -93,7 +90,6 @@ _DECISIONS_OF_OUTCOMES: Final = (
 )
 #: LIKE patterns for `facts`, which is JSON with sorted keys
 _ASKED, _IS_ERASED = f'%"{LABEL_QUEUE}":{{"asked":true,%', f'%"{ERASED}":%'
-KeptText = Literal["full", "none"]
 #: columns of an outcome that are NULL if texts are not stored; repeated outcomes are recognised by body_hash
 _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
 
@@ -113,7 +109,7 @@ class DecisionStore:
         database: Database,
         *,
         label: PolicyLabel,
-        text: KeptText = "full",
+        text: Literal["full", "none"] = "full",
         context: frozenset[str] = frozenset(),
         judge: JudgeSample | None = None,
         check: bool = False,
@@ -202,10 +198,7 @@ class DecisionStore:
         return AnswerTask(decision=readable(row), answered=row["answered"], cancelled=row["cancelled"])
 
     def add_outcome(self, outcome: Outcome, *, successor: Decision | None = None) -> bool:
-        """Like `add_outcomes`, for one outcome. Raises NotFound or Conflict.
-
-        successor: the decision that answers instead of a failed one; stored and queued in front if the outcome is new
-        """
+        """Like `add_outcomes`, for one outcome. Raises NotFound or Conflict."""
         (result,) = self.add_outcomes([outcome], successor=successor)
         if isinstance(result, RagBanditError):
             raise result
@@ -218,7 +211,9 @@ class DecisionStore:
 
         If a worker ran an arm twice, its second outcome gets False, and the first one stays. The error is NotFound if
         the decision is unknown. It is Conflict if a caller reports a second, different outcome, or an outcome of a
-        decision that our workers run. successor: see `add_outcome`.
+        decision that our workers run.
+
+        successor: the decision that answers instead of a failed one; stored and queued in front if the outcome is new
         """
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":

@@ -4,9 +4,8 @@ A tool loop is one drawn decision and any number of turns. Each turn has its own
 its own id. The arm of a turn is not drawn, so policies learn nothing from turns. The cost of a turn is added to the
 outcome of the drawn decision, which also gets the newest answer. Feedback on a turn counts for the drawn decision.
 
-A turn finds the outcome with the calls by a hash of the caller, of all messages before the calls, and of the ids of
-the calls (`loop_key`). The results of calls are accepted once, in the transaction that stores the turn
-(`outcomes.taken_by`). So the turns of a loop form a chain, and are numbered in its order.
+A turn finds the outcome with the calls by its `loop_key`. The results of calls are accepted once, in the transaction
+that stores the turn (`outcomes.taken_by`), so the turns of a loop form a chain.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -140,10 +139,7 @@ def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionI
 
 
 def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, DecisionId]]) -> list[Outcome]:
-    """Add the outcomes of turns to those of the drawn decisions. Returns the outcomes of loops that have ended.
-
-    turns: (outcome, its row, id of the drawn decision); the row has no texts if texts are not stored
-    """
+    """Add the outcomes of turns to those of the drawn decisions, given by id. Returns outcomes of loops that ended."""
     finished = []
     for outcome, turn_row, first in sorted(turns, key=lambda turn: turn[2]):  # in the order of `take_results`
         query = select(outcomes).where(outcomes.c.decision_id == first).with_for_update()
@@ -160,7 +156,7 @@ def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, Decisi
             steps=before.steps + outcome.steps,
         )
         changed = {name: value for name, value in outcome_row(whole).items() if name in _CHANGED}
-        if turn_row["trace"] is None:
+        if turn_row["trace"] is None:  # texts are not stored
             changed |= dict.fromkeys(("answer", "trace", "error", "sources"))
         changed["cost"] = with_later(changed["cost"], before=row["cost"], added=outcome.cost)
         connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(**changed))

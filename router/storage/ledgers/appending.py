@@ -18,8 +18,6 @@ from ragbandit.shared.types import ClosedDecision, Feedback, FeedbackId, JoinedD
 
 @dataclass(kw_only=True, slots=True)
 class LedgerBatch:
-    """Updates and closures of one ledger that are written together."""
-
     label: PolicyLabel
     now: float
     holder: str

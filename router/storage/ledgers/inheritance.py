@@ -103,7 +103,7 @@ def _retire(label: PolicyLabel, now: float, connection: Connection, moves: Moves
     if row["inherit_after"] is None:
         _store_transaction_number(connection, label)
     oldest = select(waiting).where(waiting.c.policy == label).order_by(waiting.c.decision_id)
-    rows = connection.execute(oldest.limit(_size(connection)).with_for_update()).mappings().all()
+    rows = connection.execute(oldest.limit(BATCH[connection.dialect.name]).with_for_update()).mappings().all()
     ids = [waiting_row["decision_id"] for waiting_row in rows]
     connection.execute(delete(waiting).where(waiting.c.policy == label, waiting.c.decision_id.in_(ids)))
     moves.waiting(rows, sign=-1)
@@ -114,13 +114,9 @@ def _retire(label: PolicyLabel, now: float, connection: Connection, moves: Moves
     return "done" if all_ended else "wait"
 
 
-def _size(connection: Connection) -> int:
-    return BATCH[connection.dialect.name]
-
-
 def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
     """Insert missing rows of the next decisions. Returns the last id, or None after the last decision."""
-    after, size = row["inherited_to"], _size(connection)
+    after, size = row["inherited_to"], BATCH[connection.dialect.name]
     last, is_full = _next(connection, select(decisions.c.id), decisions.c.id, after=after, limit=SCANNED * size)
     missing = select(decisions.c.id).where(*_missing(row["label"], after=after, last=last))
     ids = connection.execute(missing.order_by(decisions.c.id).limit(size)).scalars().all()
@@ -136,7 +132,8 @@ def _look_again(connection: Connection, row: RowMapping, *, moves: Moves) -> str
     after = row["inherited_to"]
     of_label = waiting.c.policy == row["label"]
     ids = select(waiting.c.decision_id).where(of_label)
-    last, is_full = _next(connection, ids, waiting.c.decision_id, after=after, limit=_size(connection))
+    limit = BATCH[connection.dialect.name]
+    last, is_full = _next(connection, ids, waiting.c.decision_id, after=after, limit=limit)
     batch = of_label, waiting.c.decision_id > after, waiting.c.decision_id <= last
     incomplete = ~and_(waiting.c.has_outcome, waiting.c.has_feedback, waiting.c.has_reward)
     flag_as_stored(connection, lock_rows(connection, *batch, incomplete), moves=moves)
@@ -179,9 +176,8 @@ def _store_transaction_number(connection: Connection, label: str) -> None:
 def _older_ended(connection: Connection, number: str) -> bool:
     """Whether every transaction with a number up to this one has ended.
 
-    Every writer has a number before it reads what a step changes: PostgreSQL assigns the number at the first write, and
-    feedback requests it (`number_transaction`). If the server has not assigned `number` yet, the number was stored by
-    another server, of which this database is a restored backup.
+    Every writer has a number before it reads what a step changes: PostgreSQL assigns it at the first write, feedback
+    requests it. A number that this server has not assigned yet was stored before a backup was restored here.
     """
     if not number:
         return True

@@ -49,10 +49,9 @@ from ragbandit.shared.types import (
     Update,
 )
 
-#: Number of newest snapshots whose rows are kept, in addition to the newest one of every policy. The deep check
-#: computes the others from the ledger. Not a setting: with another number, pruned rows would look deleted.
+#: Number of newest snapshots whose rows are kept, in addition to the newest one of every algorithm, params and encoder.
+#: The deep check computes the others from the ledger. Not a setting: with another number, pruned rows look deleted.
 SNAPSHOT_ROWS = 1000
-#: most rows that one transaction prunes
 FORGOTTEN_AT_ONCE = 1000
 #: number of newest snapshots that are tried before a policy is learned again from the beginning
 TRIES = 5
@@ -82,8 +81,7 @@ class Ledger:
     ) -> list[JoinedDecision | ClosedDecision]:
         """At most `limit` waiting decisions that may be learned or closed now, oldest first.
 
-        An unreadable decision is returned as a quarantined ClosedDecision. after: (made_at, id) of the last decision of
-        the previous page.
+        An unreadable decision is returned as a ClosedDecision. after: (made_at, id) of the last decision read before.
         """
         ready: set[tuple[float, str]] = set()
         with self.database.read() as connection:
@@ -94,10 +92,8 @@ class Ledger:
     def _oldest(
         self, connection: Connection, condition: ColumnElement[bool], *, limit: int, after: tuple[float, str]
     ) -> set[tuple[float, str]]:
-        """(decided_at, id) of at least `limit` oldest rows. Rows with the same time are all returned, or none of them.
-
-        The rows are sorted by time only, like the index waiting_ready. To sort by id too, SQLite would read all rows.
-        """
+        """At least `limit` oldest (decided_at, id). Of rows with the same time, all are returned or none."""
+        # Sorted by time only, like the index waiting_ready: to sort by id too, SQLite would read all rows.
         at, key = waiting.c.decided_at, waiting.c.decision_id
         query = select(at, key).where(waiting.c.policy == self.label, condition, at >= after[0])
         query = query.where((at > after[0]) | (key > after[1])).order_by(at)
@@ -123,7 +119,7 @@ class Ledger:
         return [_read_together(by_id[key], outcome.get(key), feedback_rows[key]) for key in ids]
 
     def last_seq(self, *, connection: Connection | None = None) -> int:
-        """The last seq of the ledger; 0 if it has no updates. connection: see `latest_snapshots`."""
+        """The last seq of the ledger; 0 if it has no updates. connection: where to read; None for a new transaction."""
         query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
         with self._reading(connection) as reading:
             return int(reading.execute(query).scalar_one())
@@ -194,8 +190,7 @@ class Ledger:
         """Encoder hash of the newest decision of any ledger; None without decisions."""
         query = select(decisions.c.encoder_hash).order_by(decisions.c.made_at.desc()).limit(1)
         with self.database.read() as connection:
-            newest: str | None = connection.execute(query).scalar()
-        return newest
+            return connection.execute(query).scalar()
 
     def newest_decisions(self, *, limit: int, encoder_hash: str) -> list[Decision]:
         """Decisions with features of this encoder among the newest `limit`, oldest first, without imported ones."""
@@ -239,11 +234,7 @@ class Ledger:
         connection: Connection | None = None,
         kept: bool = False,
     ) -> list[SnapshotInfo]:
-        """The newest snapshots of this ledger with these values (None for any), newest first.
-
-        connection: transaction in which to read; None for a new one
-        kept: whether to return only snapshots that are kept longer (`is_kept`)
-        """
+        """Snapshots with these values (None for any), newest first. kept: only those for which `is_kept` is true."""
         params_sha256 = None if params is None else body_hash(dict(params))
         values = {"algorithm": algorithm, "params_sha256": params_sha256, "encoder_hash": encoder_hash}
         same = [snapshots.c[name] == value for name, value in values.items() if value is not None]
@@ -261,11 +252,7 @@ class Ledger:
         return newest + [info for info in kept if info not in newest]
 
     def prune_snapshots(self) -> list[SnapshotInfo]:
-        """Delete and return the rows of snapshots older than the newest SNAPSHOT_ROWS, at most FORGOTTEN_AT_ONCE.
-
-        The newest row of every algorithm, params and encoder stays, since the deep check needs all former policies. The
-        newest KEPT_MOST of the snapshots for which `is_kept` is true stay too.
-        """
+        """Delete and return rows of old snapshots (see SNAPSHOT_ROWS and KEPT_EVERY), at most FORGOTTEN_AT_ONCE."""
         kept = [info.version for info in self.latest_snapshots(limit=KEPT_MOST, kept=True)]
         newer = snapshots.alias()
         order = ("last_seq", "made_at", "version")
@@ -336,9 +323,8 @@ def _read_together(
     except (ValueError, TypeError, KeyError) as error:
         if field == "decision":
             field = getattr(error, "field", field)
-        return ClosedDecision(
-            decision_id=row["id"], state="quarantined", reason=f"cannot be read: {error}", field=field
-        )
+        reason = f"cannot be read: {error}"
+        return ClosedDecision(decision_id=row["id"], state="quarantined", reason=reason, field=field)
     return JoinedDecision(decision=decision, outcome=outcome, feedback=feedback)
 
 

@@ -155,10 +155,6 @@ def _sources_json(sources: tuple[Source, ...]) -> str | None:
     return canonical(values) if values else None
 
 
-def _sources_value(text: str | None) -> tuple[Source, ...]:
-    return tuple(of_known(Source, source) for source in json.loads(text or "[]"))
-
-
 _OUTCOME: Final = TableRows(
     outcomes,
     Outcome,
@@ -168,7 +164,9 @@ _OUTCOME: Final = TableRows(
     stop_reason=Form(write=lambda text: (storable(text) or "")[:64]),
     cost=Form(write=lambda cost: canonical(_nonzero(cost)), read=cost_value),
     made_by=JSON_OBJECT,
-    sources=Form(write=_sources_json, read=_sources_value),
+    sources=Form(
+        write=_sources_json, read=lambda text: tuple(of_known(Source, item) for item in json.loads(text or "[]"))
+    ),
     reply=Form(write=lambda reply: storable(canonical(dict(reply))) if reply else None, read=json_object),
 )
 
@@ -290,10 +288,8 @@ class JudgeSample:
 
 
 def drawn_for(kind: JobKind, decision_id: str, *, secret: bytes) -> float:
-    """A pseudorandom number in [0, 1) that decides whether a job is made. Callers do not know `secret`.
-
-    The number is independent of the draw of the arm, since the hashed text has a space, which no decision id has.
-    """
+    """A pseudorandom number in [0, 1) that decides whether a job is made. Callers cannot predict it."""
+    # Independent of the draw of the arm, which hashes a text without a space.
     text = f"ragbandit {kind}:{decision_id}".encode("utf-8", "surrogatepass")
     return (int.from_bytes(hmac.digest(secret, text, "sha256")[:8], "big") >> 11) * 2.0**-53
 

@@ -46,10 +46,7 @@ def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgr
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> list[bool]:
-    """Insert the rows whose key is new. Returns for each row whether it was inserted.
-
-    Of rows with the same key, the first is inserted. Needs a write transaction. key: a column with a unique index.
-    """
+    """Insert the rows whose key is new; of equal keys the first. Returns for each row whether it was inserted."""
     if not rows:
         return []
     first = {row[key]: row for row in reversed(rows)}

@@ -234,10 +234,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
 
 
 def recount(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Set the counters to the values of `counted`. Returns {"label name": (old, new)} for those that differed.
-
-    The connection must be in a write transaction. Other writers wait at their last statement until it ends.
-    """
+    """Set the counters to `counted`, in a write transaction. Returns {"label name": (old, new)} of changed counters."""
     if connection.dialect.name == "postgresql":
         # To count a large table takes longer than the usual time limit of a statement.
         connection.execute(text("SET LOCAL statement_timeout = 0"))

@@ -70,8 +70,6 @@ DDL_WAIT_S, DDL_PAUSE_S = 120.0, 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailedWrite:
-    """A write that failed because the database was unavailable."""
-
     #: time of the failure (time.monotonic)
     at: float
     reason: str
@@ -131,10 +129,7 @@ class Database:
 
     @contextmanager
     def write(self, *, foreign_keys: bool = True) -> Iterator[Connection]:
-        """A transaction that is committed at the end of the block, or rolled back by an exception.
-
-        foreign_keys: whether SQLite checks them; for a deleted row it scans every table that refers to the row's table
-        """
+        """A transaction, committed at the end of the block. foreign_keys: whether SQLite checks them (slow to delete)."""
         if self.file is not None and self.file.read_only:
             remedy = "give this user the right to write it, or copy it to a disk that can be written"
             raise StoreError(f"the database {self.file.path} cannot be written here", remedy=remedy)
@@ -301,10 +296,7 @@ def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
 
 
 def check_schema(database: Database, *, make: bool = True) -> str:
-    """Check that this release can use the schema, and return its revision. Raises StoreError with the command to run.
-
-    make: whether to create the schema in an empty SQLite file.
-    """
+    """The revision of a schema that this release can use. Raises StoreError. make: set up an empty SQLite file."""
     with database.read() as connection:
         current = revision_of(connection)
         empty = not inspect(connection).get_table_names()

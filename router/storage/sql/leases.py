@@ -3,8 +3,8 @@
 If the holder has ended, another process on the same host takes the lease at once, since the kernel knows that it ended.
 
 Times come from the database's clock: a holder whose own clock is an hour ahead would block others for an hour after its
-death. SQLite only has the clock of the host, which may have been set back. So on SQLite a lease that ends later than a
-lease taken now counts as expired, unless its holder is known to run on this host.
+death. SQLite only has the host's clock, which may have been set back. So a lease of SQLite that ends later than a lease
+taken now counts as expired, unless its holder is known to run on this host.
 """
 
 import time
@@ -20,8 +20,6 @@ from ragbandit.router.storage.sql.tables import leases
 from ragbandit.shared.child_process import ProcessIdentity, this_process
 from ragbandit.shared.types import DecisionId
 
-#: julian day of 1970-01-01
-_EPOCH_DAY = 2440587.5
 #: Time after which a claim expires unless it is renewed, seconds. With a shorter time another host would more often
 #: repeat, and pay for, the answer of a process that only stalled (docs/operations.md, Leases).
 CLAIM_S: Final = 2.5
@@ -80,7 +78,8 @@ def forget(database: Database, *, prefix: str, expired_s: float) -> None:
 def clock(database: Database) -> ColumnElement[float]:
     """Seconds since 1970 by the database's clock, at the time of the statement."""
     if database.is_sqlite:
-        return (func.julianday("now", type_=Double) - literal(_EPOCH_DAY)) * 86400.0
+        julian_1970 = literal(2440587.5)
+        return (func.julianday("now", type_=Double) - julian_1970) * 86400.0
     return func.extract("epoch", func.clock_timestamp()).cast(Double)
 
 
@@ -155,10 +154,7 @@ class Claims:
         self._set([decision_id], claimed_by=None, claimed_until=None, tries=self._table.c.tries - 1)
 
     def free_lost(self, *, held: Collection[DecisionId]) -> list[DecisionId]:
-        """Remove claims of processes that have ended. Returns the claimed decisions, which keep their turn.
-
-        held: decisions that this process works on; its claims of other decisions are removed once they have expired
-        """
+        """Remove claims of ended processes, and own expired ones except `held`. Returned decisions keep their turn."""
         table = self._table
         is_expired = table.c.claimed_until <= clock(self._database)
         query = select(table.c.claimed_by, func.min(table.c.claimed_until) <= clock(self._database))

@@ -140,7 +140,6 @@ snapshots = _table(
     comment="files of policies: a cache of the ledger",
 )
 
-
 jobs = _table(
     "jobs",
     Column("kind", String(16), primary_key=True, comment="judge, check or label (by a person)"),
@@ -190,7 +189,6 @@ quarantines = _table(
     comment="feedback that is excluded from learning; its ledger was learned again without it",
 )
 
-
 api_keys = _table(
     "api_keys",
     Column("public_id", String(16), primary_key=True),
@@ -236,7 +234,6 @@ leases = _table(
     Column("expires_at", Double, nullable=False),
     comment="tasks that one process at a time may do, and the process that does them",
 )
-
 
 policy_versions = _table(
     "policy_versions",

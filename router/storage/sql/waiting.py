@@ -39,7 +39,6 @@ def lock_waiting(connection: Connection, ids: set[str]) -> dict[tuple[str, str],
 
 
 def take_out(connection: Connection, *where: ColumnElement[bool], moves: Moves) -> Sequence[RowMapping]:
-    """Delete and return rows of `waiting`."""
     lock_rows(connection, *where)
     deleted = connection.execute(delete(waiting).where(*where).returning(waiting)).mappings().all()
     moves.waiting(deleted, sign=-1)

@@ -121,7 +121,7 @@ def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
 
 
 class RedisJobs:
-    """Jobs over Redis and RQ. Every method but `listen` and `close` may raise QueueError. expected: see Outage."""
+    """Jobs over Redis and RQ. Every method except `listen` and `close` may raise QueueError. expected: see Outage."""
 
     def __init__(self, client: "redis.Redis", *, expected: bool = True) -> None:
         self.client = client

@@ -51,7 +51,7 @@ class Notifier:
         return "; ".join(recent) or None
 
     def attempt(self, send: Callable[[], Reply], *, what: str = "notify") -> Reply | None:
-        """Call `send` and return its reply; None if Redis cannot be reached. what: verb and object for a message."""
+        """Call `send` and return its reply; None if Redis cannot be reached. what: name of the action, for `fault`."""
         if not self._jobs.outage.paused:
             try:
                 reply = send()

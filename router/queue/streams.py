@@ -1,8 +1,8 @@
 """Streams: pieces of answers, sent through Redis from workers to readers while the arm still runs.
 
 Ids of entries are <attempt>-<number>. The attempt is the number of the run, since a second run begins if a worker dies.
-Numbers have no gaps, so a reader notices a missed entry. Writing neither delays a run nor makes it fail: if Redis cannot
-be reached, the stream ends, and readers get the whole answer from the outcome in the database.
+Numbers have no gaps, so a reader notices a missed entry. Writing never delays a run or makes it fail. If Redis is not
+reachable, the stream ends, and readers get the whole answer from the outcome in the database.
 """
 
 import json

@@ -73,7 +73,7 @@ def enqueue(
 
 
 def remove(connection: Connection, ids: Collection[str], *, running: bool = True) -> None:
-    """Delete rows, in the transaction that stores the outcomes or closes the decisions. running: claimed rows too."""
+    """Delete rows, in the transaction that stores outcomes or closes decisions. running: whether claimed rows too."""
     if ids:
         overwrite_freed(connection)  # the column `chat` contains texts of users
         unclaimed = "" if running else " AND claimed_by IS NULL"

@@ -25,7 +25,7 @@ _LONGEST_PAUSE_S: Final = 3600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DayBudget:
-    """Limits of judging per UTC day; None for no limit. Calls under way may exceed those of tokens and dollars."""
+    """Limits of judging per UTC day; None for no limit. Calls under way may exceed the tokens and dollars."""
 
     judgements: int | None = None
     tokens: int | None = None

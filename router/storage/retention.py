@@ -90,7 +90,7 @@ class Retention:
         self._lease.release(holder=self.holder)
 
     def look(self, connection: Connection) -> float:
-        """Update the bounds of what may be deleted. Returns how many decisions exceed the size limit, or below 0."""
+        """Update the bounds of what may be deleted. Returns how many decisions exceed the size limit; <= 0 if none do."""
         position = position_of(connection, TRAFFIC)
         for row in connection.execute(select(*policies.c["label", "retired_at"])).all():
             ledger = Ledger(self.database, label=row.label)
@@ -155,7 +155,7 @@ class Retention:
 def _delete(
     connection: Connection, table: Table, *names: str, ids: Sequence[str], labels: Sequence[str] | None = None
 ) -> Sequence[RowMapping]:
-    """Delete the rows of these decisions, and return the columns `names`. labels: if the table's key has a label."""
+    """Delete the rows of these decisions; returns the columns `names`. labels: for tables whose key has a label."""
     statement = delete(table).where(table.c.decision_id.in_(ids))
     if labels is not None:
         statement = statement.where(table.c.policy.in_(labels))

@@ -20,7 +20,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters, service_secrets
 from ragbandit.shared.types import Outcome
 
-#: unit of the counters, which are whole numbers, in dollars
+#: dollars per unit of a counter; counters are whole numbers
 _UNIT: Final = 1e-9
 #: most dollars counted per outcome, so that wrong reports cannot overflow a 64-bit counter
 MOST_DOLLARS: Final = 10_000.0

@@ -114,7 +114,7 @@ class DecisionStore:
         judge: JudgeSample | None = None,
         check: bool = False,
     ) -> None:
-        """text: the setting log.text. judge: None if off. check: whether outcomes wait for `reward.check`.
+        """text: the setting log.text. judge: None if judging is off. check: whether outcomes wait for `reward.check`.
 
         context: keys of a question's context that are stored even if texts are not
         """
@@ -175,7 +175,7 @@ class DecisionStore:
             answer_queue.enqueue(connection, for_workers, in_front=in_front, claims=claims)
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
-        """Id -> (the stored decision, or StoreError for an unreadable row; hash of its request). No unknown ids."""
+        """Id -> (stored decision, or StoreError for an unreadable row; hash of its request), without unknown ids."""
         with self.database.read() as connection:
             return _stored_decisions(connection, ids)
 

@@ -176,8 +176,8 @@ def _store_transaction_number(connection: Connection, label: str) -> None:
 def _older_ended(connection: Connection, number: str) -> bool:
     """Whether every transaction with a number up to this one has ended.
 
-    Every writer has a number before it reads what a step changes: PostgreSQL assigns it at the first write, feedback
-    requests it. A number that this server has not assigned yet was stored before a backup was restored here.
+    Every writer has a number before it reads what a step changes. PostgreSQL assigns it at the first write; feedback
+    requests it. If this server has not assigned `number` yet, it was stored before a backup was restored here.
     """
     if not number:
         return True

@@ -136,7 +136,7 @@ class Ledger:
 
     @contextmanager
     def writing(self, *, holder: str) -> Iterator[tuple[Connection, Moves, int]]:
-        """A transaction under the lease: (connection, changes of counters, last seq). Raises Conflict without lease."""
+        """Yields (connection, changes of counters, last seq) in a transaction. Raises Conflict if the lease is lost."""
         with counting(self.database) as (connection, moves):
             if not self._lease.is_held(connection, holder=holder):
                 raise Conflict("the lease of this ledger is not held any more")
@@ -319,7 +319,7 @@ def _read_together(
         feedback = tuple(map(feedback_value, feedback_rows))
         for item in feedback:
             if item.value is not None and not isinstance(item.value, tuple if item.kind == "label" else int | float):
-                raise ValueError(f"{item.value!r} is no {item.kind}")
+                raise ValueError(f"{item.value!r} is not a {item.kind}")
     except (ValueError, TypeError, KeyError) as error:
         if field == "decision":
             field = getattr(error, "field", field)
@@ -344,8 +344,8 @@ def lean_updates(
 ) -> Iterator[Update]:
     """Like `Ledger.read`, in an eighth of the time, for policies that learn only from arm, features and reward.
 
-    Yields seqs in (after, upto]. Updates have no feedback ids, and only the drawn arm. Questions have a weight of cost;
-    if `context` is True also their context and tenant, if `text` is True also their text.
+    Yields seqs in (after, upto]. Updates have no feedback ids, and only the drawn arm. Questions have a weight of cost.
+    If `context` is True, they also have context and tenant. If `text` is True, they also have context, tenant and text.
     """
     question: tuple[str, ...] = ()
     if context or text:

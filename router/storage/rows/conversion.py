@@ -122,7 +122,7 @@ def features_value(raw: bytes | None) -> Features | None:
     if len(raw) % 2 == 0:
         return np.frombuffer(raw, dtype=_FULL).astype(np.float32)
     if bytes(raw[:1]) != _HALF_MARK:  # `raw` may be a bytearray or memoryview
-        raise ValueError("these bytes are no features")
+        raise ValueError("these bytes are not features")
     return np.frombuffer(memoryview(raw)[1:], dtype=_HALF).astype(np.float32)
 
 
@@ -139,7 +139,7 @@ def json_object(text: str | None) -> dict[str, Any]:
     """The JSON object of a column; {} for NULL. Raises ValueError for anything else."""
     value = {} if text is None or text == "{}" else json.loads(text)
     if not isinstance(value, dict):
-        raise ValueError(f"is a {type(value).__name__}, no object")
+        raise ValueError(f"is a {type(value).__name__}, not an object")
     return value
 
 
@@ -159,7 +159,7 @@ def body_hash(body: object) -> str:
 
 
 def query_hash(query: Query, *, run_by: RunBy) -> str:
-    """Hash that is equal for duplicates of a request. A rewritten question is hashed as it was before."""
+    """Hash that is equal for duplicates of a request. Questions are hashed as they were before they were rewritten."""
     conversation = _conversation(query)
     body = {
         "arms": None if query.arms is None else list(query.arms),
@@ -211,7 +211,7 @@ def _request(query: Query) -> str | None:
 
 
 def without_messages(request: str | None, *, keep: Collection[str]) -> str | None:
-    """The column `request` with only the `forced` flag, the aim, and FAILOVER and `keep` of `Query.request`."""
+    """Drop texts of users from the column `request`. The `forced` flag, the aim, FAILOVER and the keys `keep` stay."""
     values = object_or_empty(request)
     parts = {name: values[name] for name in ("aim", "forced") if values.get(name)}
     edge = {name: value for name, value in values.get("edge", {}).items() if name in (*keep, FAILOVER)}
@@ -323,7 +323,7 @@ def feedback_row(feedback: Feedback) -> dict[str, Any]:
 
 
 def _feedback_body(feedback: Feedback) -> dict[str, Any]:
-    """The fields in which repeated feedback must be equal; not the API key, since a client may rotate its key."""
+    """The fields in which repeated feedback must be equal. API keys may differ, since clients rotate them."""
     body = {
         "decision_id": feedback.decision_id,
         "kind": feedback.kind,

@@ -281,7 +281,7 @@ class JudgeSample:
 
     share: float
     max_waiting: int
-    #: number of decisions, learned or waiting for the judge, up to which all outcomes are judged
+    #: all outcomes are judged until this number of decisions has been learned or waits for the judge
     first: int = 0
     #: secret of the store, for `drawn_for`
     secret: bytes = b""

@@ -140,7 +140,7 @@ class Moves:
         self._moved: Counter[tuple[str, str]] = Counter()
 
     def add(self, name: CounterName | Day, count: int = 1, *, label: str = ALL) -> None:
-        """Add `count`, which may be negative, to a counter. label: a ledger, or for a Day `Spender.label`."""
+        """Add `count`, which may be negative, to a counter. label: of a ledger, or for a Day the label of a Spender."""
         self._moved[label, self._prefix + name] += count
 
     def updates(self, rows: Iterable[Row]) -> None:
@@ -197,7 +197,7 @@ def counting(database: Database, *, foreign_keys: bool = True) -> Iterator[tuple
 
 
 def kept(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:
-    """The counters of the store and of this label, by name without `prefix`."""
+    """The counters of the store and of this label whose names begin with `prefix`, by the rest of the name."""
     stored = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
     return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
 

@@ -129,7 +129,7 @@ class Database:
 
     @contextmanager
     def write(self, *, foreign_keys: bool = True) -> Iterator[Connection]:
-        """A transaction, committed at the end of the block. foreign_keys: whether SQLite checks them (slow to delete)."""
+        """A transaction, committed at the end of the block. foreign_keys: if False, SQLite does not check them."""
         if self.file is not None and self.file.read_only:
             remedy = "give this user the right to write it, or copy it to a disk that can be written"
             raise StoreError(f"the database {self.file.path} cannot be written here", remedy=remedy)
@@ -296,7 +296,7 @@ def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
 
 
 def check_schema(database: Database, *, make: bool = True) -> str:
-    """The revision of a schema that this release can use. Raises StoreError. make: set up an empty SQLite file."""
+    """Returns the schema's revision. Raises StoreError if this release cannot use it. make: set up an empty SQLite."""
     with database.read() as connection:
         current = revision_of(connection)
         empty = not inspect(connection).get_table_names()

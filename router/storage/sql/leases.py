@@ -154,7 +154,7 @@ class Claims:
         self._set([decision_id], claimed_by=None, claimed_until=None, tries=self._table.c.tries - 1)
 
     def free_lost(self, *, held: Collection[DecisionId]) -> list[DecisionId]:
-        """Remove claims of ended processes, and own expired ones except `held`. Returned decisions keep their turn."""
+        """Remove claims of ended processes, and expired ones of this process except `held`. Returns their decisions."""
         table = self._table
         is_expired = table.c.claimed_until <= clock(self._database)
         query = select(table.c.claimed_by, func.min(table.c.claimed_until) <= clock(self._database))

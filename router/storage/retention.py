@@ -90,7 +90,7 @@ class Retention:
         self._lease.release(holder=self.holder)
 
     def look(self, connection: Connection) -> float:
-        """Update the bounds of what may be deleted. Returns how many decisions exceed the size limit; <= 0 if none do."""
+        """Update the bounds of what may be deleted. Returns how many decisions exceed the size limit; <= 0 for none."""
         position = position_of(connection, TRAFFIC)
         for row in connection.execute(select(*policies.c["label", "retired_at"])).all():
             ledger = Ledger(self.database, label=row.label)

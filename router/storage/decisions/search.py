@@ -25,7 +25,7 @@ PageEnd = tuple[float, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
-    """Filters of a search; a filter that is None matches all decisions."""
+    """Filters of a search. None matches all decisions."""
 
     #: ledger to which `state`, `reward` and `seq` refer
     label: PolicyLabel

@@ -92,7 +92,7 @@ class Ledger:
     def _oldest(
         self, connection: Connection, condition: ColumnElement[bool], *, limit: int, after: tuple[float, str]
     ) -> set[tuple[float, str]]:
-        """At least `limit` oldest (decided_at, id). Of rows with the same time, all are returned or none."""
+        """(decided_at, id) of the oldest rows, at least `limit`. Rows with the same time are returned together."""
         # Sorted by time only, like the index waiting_ready: to sort by id too, SQLite would read all rows.
         at, key = waiting.c.decided_at, waiting.c.decision_id
         query = select(at, key).where(waiting.c.policy == self.label, condition, at >= after[0])

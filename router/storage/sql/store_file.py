@@ -37,7 +37,7 @@ class StoreFile:
         self._immutable = False
 
     def make(self) -> None:
-        """Create a missing file that only its owner can read. SQLite gives its other files the same mode."""
+        """Create a missing file, readable only by its owner. SQLite creates its other files with the same mode."""
         try:
             private_folder(self.path.parent)
             with contextlib.suppress(FileExistsError):

@@ -1,1 +1,0 @@
-"""Redis: the job queue, notifications, streams of answers, the list of processes, the private server."""

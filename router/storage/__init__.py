@@ -1,1 +1,0 @@
-"""Storage: the database, with its tables, decisions, ledgers, queues and access rights."""

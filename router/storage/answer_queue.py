@@ -3,9 +3,9 @@
 The transaction that stores a decision inserts its row; the one that stores its outcome, or closes it, deletes the row.
 So no decision is lost or answered twice. Worker processes claim the row with the lowest turn (leases.Claims).
 
-Tenants take turns, by start-time fair queueing with one unit per decision (Goyal, Vin and Cheng 1997): a new decision
-gets the later of the turn after its tenant's last one and the next turn. So a tenant with a thousand decisions delays
-the first decision of another tenant by one. Every step reads a few rows of an index, however many rows wait.
+Tenants take turns, by start-time fair queueing with one unit per decision (Goyal, Vin and Cheng 1997): the turn of a
+new decision is the next turn, or the turn after its tenant's last one if that is later. So a tenant with a thousand
+decisions delays the first decision of another tenant by one. Every step reads a few rows of an index.
 """
 
 import json
@@ -28,7 +28,7 @@ _WAITS: Final = answer_queue.c.claimed_by.is_(None)
 _ORDER: Final = answer_queue.c.turn, answer_queue.c.queued_at
 #: turn of decisions that were moved to the front; ignored when turns are assigned
 _FRONT: Final = 0
-#: upcoming: the next turn, or the last claimed one if none waits. last: the last turn of a tenant
+#: upcoming: lowest waiting turn, or highest claimed turn if none waits, or 1. last: highest turn of a tenant, or 0
 _TURNS: Final = f"""
     SELECT coalesce(
         (SELECT turn FROM answer_queue WHERE claimed_by IS NULL AND turn > {_FRONT} ORDER BY turn LIMIT 1),
@@ -46,10 +46,7 @@ def enqueue(
     in_front: bool = False,
     claims: Mapping[DecisionId, str] = MappingProxyType({}),
 ) -> None:
-    """Insert new decisions into the queue, in the transaction that stores them.
-
-    in_front: whether they are next. claims: decision id -> key of the process that runs the decision at once.
-    """
+    """Insert decisions, in the transaction that stores them. claims: decision id -> key of the process that runs it."""
     claimed_until = now_of(connection) + CLAIM_S if claims else None
     by_tenant: dict[str, list[Decision]] = {}
     for decision in decisions:
@@ -76,25 +73,22 @@ def enqueue(
 
 
 def remove(connection: Connection, ids: Collection[str], *, running: bool = True) -> None:
-    """Delete rows, in the transaction that stores the outcomes or closes the decisions.
-
-    running: whether to delete claimed rows too.
-    """
+    """Delete rows, in the transaction that stores outcomes or closes decisions. running: whether claimed rows too."""
     if ids:
-        overwrite_freed(connection)  # the column `chat` has texts of users
+        overwrite_freed(connection)  # the column `chat` contains texts of users
         unclaimed = "" if running else " AND claimed_by IS NULL"
         run(connection, f"DELETE FROM answer_queue WHERE decision_id IN ?{unclaimed}", sorted(ids))  # noqa: S608 # text of ours
 
 
 def move_to_front(connection: Connection, decision_id: str) -> bool:
-    """Let this decision be claimed next. Returns whether it is in the queue, waiting or claimed."""
+    """Let this decision be claimed next. Returns whether the queue has it, waiting or claimed."""
     turn = case((_WAITS, _FRONT), else_=answer_queue.c.turn)
     moved = update(answer_queue).where(answer_queue.c.decision_id == decision_id).values(turn=turn)
     return bool(connection.execute(moved).rowcount)
 
 
 def waiting_ids(database: Database, *, limit: int) -> list[DecisionId]:
-    """At most `limit` decisions that no process has claimed, in their order."""
+    """Decisions that no process has claimed, in the order of their turns."""
     first = select(answer_queue.c.decision_id).where(_WAITS).order_by(*_ORDER)
     with database.read() as connection:
         return list(connection.execute(first.limit(limit)).scalars())
@@ -102,10 +96,8 @@ def waiting_ids(database: Database, *, limit: int) -> list[DecisionId]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimedDecision:
-    """A decision that this process has claimed to run."""
-
     decision_id: DecisionId
-    #: number of earlier runs, all without an outcome
+    #: number of earlier runs, which all ended without an outcome
     tries: int
     #: the drawn arm; None if an older release queued the decision
     arm: ArmName | None
@@ -114,8 +106,6 @@ class ClaimedDecision:
 
 
 class AnswerQueue(Claims):
-    """The answer queue of a worker process."""
-
     def __init__(self, database: Database, *, process: ProcessIdentity | None = None) -> None:
         super().__init__(database, answer_queue, order=_ORDER, process=process)
 
@@ -127,12 +117,9 @@ class AnswerQueue(Claims):
         within: Collection[ArmName] | None = None,
         only: DecisionId | None = None,
     ) -> ClaimedDecision | None:
-        """Claim the next decision that meets all conditions, and count a try. Returns None if none waits.
+        """Claim the next decision that meets all conditions, and count a try. Returns None if no decision does.
 
-        tries: only decisions with fewer tries
-        without: no decisions of these arms
-        within: only decisions of these arms
-        only: only this decision
+        tries: only decisions with fewer tries. without, within: only decisions without, or with, one of these arms.
         """
         where: list[ColumnElement[bool]] = []
         if tries is not None:

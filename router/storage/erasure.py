@@ -1,11 +1,9 @@
-"""Erasure: texts of decisions are blanked; everything learned stays.
+"""Erasure: blanks texts of decisions, and keeps everything that was learned.
 
-Blanked are the question, its context, the answer, the trace, error messages, labels, raters, a judge's reasons, ids of
-other systems, and texts in the policy's facts; on request also the features. Probabilities, arms, rewards, costs,
-ratings and the order of the ledger stay. A waiting decision is closed: it is neither learned nor answered.
-
-An entry in the audit log is written first. To complete an interrupted erasure, repeat it. An erased decision has
-`types.ERASED` in its facts, so that `verify` can distinguish it from a damaged one. The judge does not see it.
+It blanks the question, its context, the answer, the trace, error messages, labels, raters, a judge's reasons, ids of
+other systems, texts in the policy's facts, and on request the features. A waiting decision is closed, so it is neither
+learned nor answered. To complete an interrupted erasure, repeat it. An erased decision has `types.ERASED` in its facts,
+so that `verify` can distinguish it from a damaged one.
 """
 
 import json
@@ -14,38 +12,17 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    RowMapping,
-    Table,
-    and_,
-    bindparam,
-    case,
-    false,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, bindparam, case, false, func, or_, select
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, first_of
 from ragbandit.router.storage.rows.conversion import Row, canonical, object_or_empty, without_messages
 from ragbandit.router.storage.rows.outcome_rows import JobKind, drop_jobs
+from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
-from ragbandit.router.storage.sql.tables import (
-    answer_queue,
-    cancellations,
-    closures,
-    decisions,
-    feedback,
-    outcomes,
-    waiting,
-)
+from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, waiting
 from ragbandit.router.storage.sql.waiting import take_out
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.failures import SUCCESSOR
@@ -53,12 +30,11 @@ from ragbandit.shared.types import ERASED, IMPORTED, Json
 
 #: decisions per transaction
 BATCH: Final = 500
-_REASON: Final = "erased before it was learned"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """The decisions to erase: those that meet all given conditions. Raises InvalidInput without any."""
+    """Conditions that an erased decision must meet; None for no condition. Raises InvalidInput if all are None."""
 
     decision: str | None = None
     tenant: str | None = None
@@ -77,7 +53,7 @@ class Selection:
             json_id = json.dumps(self.decision)
             made_by = select(outcomes.c.made_by).where(outcomes.c.decision_id == decisions.c.id).scalar_subquery()
             marks = [(made_by, f'"{SUCCESSOR}":{json_id}'), (decisions.c.request, f'"first":{json_id},"left":')]
-            # `replace`, since in LIKE _ matches any character, and SQLite ignores case.
+            # `replace` instead of LIKE, in which _ matches any character, and SQLite ignores case.
             same = [func.replace(column, mark, "") != column for column, mark in marks]
             conditions.append(or_(decisions.c.id == self.decision, *same))
         if self.tenant is not None:
@@ -101,7 +77,7 @@ class Selection:
         return or_(ids, func.replace(decisions.c.request, turn, "") != decisions.c.request)
 
     def _later_turns(self, connection: Connection) -> Sequence[str]:
-        """Ids of turns that are not selected themselves, but an earlier part of their loop is."""
+        """Ids of turns that are not selected themselves, but follow a selected decision in its tool loop."""
         next_id, has_next = outcomes.c.taken_by, outcomes.c.taken_by.is_not(None)
         selected = select(next_id.label("id")).join(decisions, decisions.c.id == outcomes.c.decision_id)
         turns = selected.where(self.own_rows(), has_next).cte(recursive=True)
@@ -112,7 +88,7 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Erased:
-    """Numbers of decisions that an erasure has blanked, or would blank."""
+    """How many decisions an erasure has blanked, or would blank."""
 
     decisions: int
     #: number of these decisions that still waited in a ledger
@@ -120,7 +96,7 @@ class Erased:
 
 
 def erasable(database: Database, selection: Selection) -> Erased:
-    """The numbers that `erase` would return now; nothing is changed."""
+    """What `erase` would return now. Nothing is changed."""
     is_selected = selection.rows(database)
     waits = select(waiting.c.decision_id).distinct().join(decisions, decisions.c.id == waiting.c.decision_id)
     subquery = waits.where(is_selected).subquery()
@@ -141,9 +117,7 @@ def erase(
 ) -> Erased:
     """Blank the selected decisions; only one process at a time may call this. Raises StoreError.
 
-    features: whether to blank the features too. Policies cannot learn these updates again then; snapshots stay valid
-    actor: for the audit log
-    now: seconds since 1970
+    features: whether to blank features too. Policies then cannot learn these updates again, but snapshots stay valid
     progress: called after every batch with the number of decisions blanked so far
     """
     with database.write() as connection:
@@ -156,7 +130,7 @@ def erase(
         done = Erased(decisions=done.decisions + erased, waiting=done.waiting + waited)
         progress(done.decisions)
     if database.is_sqlite:
-        # The WAL contains the texts until it is written to the file, which waits for open readers.
+        # The WAL contains the texts until a checkpoint, which waits for open readers.
         with closing(database.engine.raw_connection()) as raw, closing(raw.cursor()) as cursor:
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return done
@@ -165,7 +139,7 @@ def erase(
 def _erase_batch(
     database: Database, is_selected: ColumnElement[bool], *, is_one: bool, after: str, features: bool, now: float
 ) -> tuple[str, int, int] | None:
-    """Returns (last id read, number of erased decisions, number of these that waited); None after the last batch."""
+    """Returns (last id read, number erased, number of these that waited); None after the last batch."""
     with counting(database) as (connection, moves):
         overwrite_freed(connection)
         window = select(decisions.c.id).where(decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
@@ -176,7 +150,7 @@ def _erase_batch(
             return None
         columns = decisions.c["id", "policy", "run_by", "facts", "fault", "request"]
         chosen = select(*columns).where(decisions.c.id > after, decisions.c.id <= ids[-1], is_selected)
-        # key_share lets others insert rows that refer to a decision: they have locked its row of `waiting` before.
+        # With key_share others can insert rows that refer to a decision; they have locked its row of `waiting` before.
         locked = chosen.order_by(decisions.c.id).with_for_update(key_share=True)
         rows = connection.execute(locked).mappings().all()
         waited = 0
@@ -189,57 +163,57 @@ def _erase_batch(
 
 
 def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, now: float) -> int:
-    """Close waiting decisions in all ledgers, and cancel unanswered ones. Returns the number of waiting decisions."""
+    """Close decisions that wait in a ledger, and cancel unanswered ones. Returns how many waited."""
     by_id = {row["id"]: row for row in rows}
     waits = take_out(connection, waiting.c.decision_id.in_(by_id), moves=moves)
     if not waits:
         return 0
-    common = {"state": "closed", "field": None, "reason": _REASON, "made_at": now}
+    common = {"state": "closed", "field": None, "reason": "erased before it was learned", "made_at": now}
     closed = [{"policy": row["policy"], "decision_id": row["decision_id"], **common} for row in waits]
-    connection.execute(insert(closures), closed)
+    connection.execute(closures.insert(), closed)
     moves.closures(closed)
     unanswered = {row["decision_id"] for row in waits if row["run_by"] == "worker" and not row["has_outcome"]}
     cancelled = [{"decision_id": key, "asked_at": now} for key in sorted(unanswered)]
-    insert_new(connection, cancellations, cancelled, key="decision_id")
+    insert_new(connection, tables.cancellations, cancelled, key="decision_id")
     of_deciding_ledger = [row["decision_id"] for row in waits if by_id[row["decision_id"]]["policy"] == row["policy"]]
-    late = update(feedback).where(feedback.c.decision_id.in_(of_deciding_ledger), ~feedback.c.late).values(late=True)
+    late = feedback.update().where(feedback.c.decision_id.in_(of_deciding_ledger), ~feedback.c.late).values(late=True)
     moves.add("late_feedback", connection.execute(late).rowcount)
     return len({row["decision_id"] for row in waits})
 
 
 def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:
     ids = [row["id"] for row in rows]
-    connection.execute(update(answer_queue).where(answer_queue.c.decision_id.in_(ids)).values(chat=None))
+    queued = tables.answer_queue.update().where(tables.answer_queue.c.decision_id.in_(ids))
+    connection.execute(queued.values(chat=None))
     _overwrite(connection, decisions, {row["id"]: _blank_decision(row, features=features) for row in rows})
     texts = dict.fromkeys(("answer", "trace", "sources", "reply", "call"))
-    blank = update(outcomes).where(outcomes.c.decision_id.in_(ids))
+    blank = outcomes.update().where(outcomes.c.decision_id.in_(ids))
     connection.execute(blank.values(**texts, error=case((outcomes.c.error.is_not(None), ERASED))))
     of_decisions = feedback.c.decision_id.in_(ids)
     is_label = and_(feedback.c.kind == "label", feedback.c.value != "null")
     value = case((is_label, "[]"), else_=feedback.c.value)
     rater = case((feedback.c.rater.is_not(None), ERASED))
-    connection.execute(update(feedback).where(of_decisions).values(value=value, rater=rater))
-    # A judge's scores stay, its reasons are removed.
+    connection.execute(feedback.update().where(of_decisions).values(value=value, rater=rater))
+    # The scores of a judge stay, but its reasons are removed.
     query = select(feedback.c.id, feedback.c.facts).where(of_decisions, feedback.c.facts.is_not(None))
     facts = {row.id: canonical(_without_texts(object_or_empty(row.facts))) for row in connection.execute(query)}
     _overwrite(connection, feedback, {key: {"facts": text} for key, text in facts.items()})
-    reasons = update(closures).where(closures.c.decision_id.in_(ids), closures.c.state == "quarantined")
+    reasons = closures.update().where(closures.c.decision_id.in_(ids), closures.c.state == "quarantined")
     connection.execute(reasons.values(reason=ERASED))
 
 
 def _overwrite(connection: Connection, table: Table, changes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Update rows. changes: id -> new values; all rows change the same columns."""
+    """Update rows by id. changes: id -> column -> new value, with the same columns for all ids."""
     names = next(iter(changes.values()), {})
     if names:
         new = {name: bindparam(f"new_{name}", type_=table.c[name].type) for name in names}
         rows = []
         for key, values in changes.items():
             rows.append({"of": key, **{f"new_{name}": value for name, value in values.items()}})
-        connection.execute(update(table).where(table.c.id == bindparam("of")).values(new), rows)
+        connection.execute(table.update().where(table.c.id == bindparam("of")).values(new), rows)
 
 
 def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
-    """The columns of a row of `decisions` that change."""
     facts = object_or_empty(row["facts"])
     no_features = features or facts.get(ERASED) == "texts and features"
     kept = _without_texts(facts) | {ERASED: "texts and features" if no_features else "texts"}
@@ -254,7 +228,7 @@ def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
 
 
 def _without_texts(value: Any) -> Any:
-    """JSON without its texts, which a model may have written."""
+    """Parsed JSON without its texts, which a model may have written."""
     if isinstance(value, dict):
         return {name: _without_texts(item) for name, item in value.items() if not isinstance(item, str)}
     if isinstance(value, list):

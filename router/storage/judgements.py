@@ -1,8 +1,4 @@
-"""Judgements: the queue of decisions that wait for a score of the judge or of a check, and the judge's costs.
-
-A judge claims a decision before it works on it. Claims expire, so a killed judge only costs a try. A score, its cost
-and the end of the wait are written in one transaction.
-"""
+"""The queue of decisions that wait for a score of the judge or of a check, and the judge's costs."""
 
 import json
 from collections.abc import Mapping
@@ -24,13 +20,12 @@ from ragbandit.shared.types import DecisionId, Feedback, Receipt
 
 #: jobs that one transaction deletes
 _BATCH: Final = 500
-#: longest pause between two tries, seconds
 _LONGEST_PAUSE_S: Final = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DayBudget:
-    """Caps on a day (UTC) of judging; None is no cap. Tokens and dollars may be exceeded by the calls under way."""
+    """Limits of judging per UTC day; None for no limit. Calls under way may exceed the tokens and dollars."""
 
     judgements: int | None = None
     tokens: int | None = None
@@ -39,7 +34,7 @@ class DayBudget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
-    """The cost of one try, by the columns of `judge_days`."""
+    """The cost of one try. The fields are columns of `judge_days`."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -51,7 +46,7 @@ class Spent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refused:
-    """A decision that is not judged: it waited too long, was tried too often, or the day's budget is spent."""
+    """A decision that is not judged, because it waited too long, was tried too often, or the day's budget is spent."""
 
     decision_id: DecisionId
     why: Literal["expired", "given_up", "budget"]
@@ -59,14 +54,12 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoreJob:
-    """A decision that this process has claimed."""
-
     decision_id: DecisionId
     #: number of this try, from 1
     attempt: int
-    #: number of earlier tries that a failing server ended
+    #: number of earlier tries that failed because the judge's server failed
     failures: int
-    #: share of decisions that were judged when this decision was drawn
+    #: share of decisions that were sampled for the judge at the time of this one
     share: float
     #: time of the claim; costs count for the day of this time
     claimed_at: float
@@ -74,18 +67,15 @@ class ScoreJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgeState:
-    """Number of decisions that wait for the judge, and the judge's counts of the day (UTC)."""
-
     waiting: int = 0
-    #: column of `judge_days` -> value
+    #: column of `judge_days` -> value of this UTC day
     today: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ScoreQueue:
-    """The queue of the judge or of a check. Times are seconds since 1970. Every method raises StoreError.
+    """The queue of the judge or of a check. Times are seconds since 1970. Every method may raise StoreError.
 
     attempts, expire_s: number of tries, and seconds of waiting, after which a decision is given up
-    budget, process: caps of the judge, and process that claims; None: no caps, this process
     """
 
     def __init__(
@@ -106,7 +96,7 @@ class ScoreQueue:
         self._budget = budget or DayBudget()
 
     def claim(self, *, now: float) -> ScoreJob | Refused | None:
-        """Claim the decision that is due longest. Returns Refused if it must not be judged, None if none is due."""
+        """Claim the decision that is due longest. Returns Refused if it must not be judged, None if there is none."""
         if not self.claims.wait(jobs.c.due_at <= now):
             return None
         with counting(self.database) as (connection, moves):
@@ -137,10 +127,10 @@ class ScoreQueue:
         return any(cap is not None and used[name] >= cap for name, cap in asdict(self._budget).items())
 
     def keep(self, job: ScoreJob, *, feedback: Feedback, spent: Spent) -> Receipt | None:
-        """Store a score and its cost, and delete the job. Returns None if the score is not new.
+        """Store a score and its cost, and delete the job. Returns None if the score is not stored.
 
-        A score that another judge has stored stays. If the decision does not wait any more, since it was erased or
-        waited too long, only the cost is stored. A score without cost does not count as a judgement of the day.
+        The score is not stored if another judge has stored one, or if the decision does not wait any more, because it
+        was erased or waited too long. A score without cost does not count as a judgement of the day.
         """
 
         def end(connection: Connection, moves: Moves) -> None:
@@ -160,7 +150,7 @@ class ScoreQueue:
         return reply if isinstance(reply, Receipt) and not reply.duplicate else None
 
     def fail(self, job: ScoreJob, *, spent: Spent, now: float, pause_s: float) -> Literal["given_up", "later"]:
-        """Record a try that failed because of its decision; it is tried again later unless it was the last try."""
+        """Record a try that failed because of its decision, which is tried again later unless this was the last try."""
         with counting(self.database) as (connection, moves):
             self._count(connection, {"failed": 1, **asdict(spent)}, now=job.claimed_at)
             if job.attempt >= self._attempts:
@@ -172,11 +162,7 @@ class ScoreQueue:
     def put_back(self, job: ScoreJob, *, due_at: float, spent: Spent = Spent(), pause_s: float = 0.0) -> None:
         """Put a job back without counting the try, since its decision has not caused the failure.
 
-        A try without cost does not count as a judgement of the day.
-
-        due_at: earliest time of the next try
-        spent: cost of this try
-        pause_s: further pause after the first failure of the server; grows with each failure; 0: no server failed
+        pause_s: further pause after `due_at`, which grows with each failure of a server; 0 if no server failed
         """
         failures = job.failures + (1 if pause_s else 0)
         counts = {"failed": failures - job.failures, "begun": _began(spent), **asdict(spent)}
@@ -187,13 +173,13 @@ class ScoreQueue:
             self._change(connection, job, tries=job.attempt - 1, facts=facts, due_at=due_at)
 
     def withhold(self, job: ScoreJob, *, suspicious: bool = False) -> None:
-        """Delete a job without a score; it does not count as a judgement of the day."""
+        """Delete a job without a score, and do not count it as a judgement of the day."""
         with counting(self.database) as (connection, moves):
             self._count(connection, {"begun": -1, "suspicious": int(suspicious)}, now=job.claimed_at)
             drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves)
 
     def new_budget(self, *, now: float) -> None:
-        """Let decisions that wait for the next day be due now, since the budget may have been raised."""
+        """Let decisions that were put off to the next day be due now, since the budget may have been raised."""
         with counting(self.database) as (connection, _):
             self._count(connection, now=now)
             waits = update(jobs).where(jobs.c.kind == self.kind, jobs.c.due_at == next_day(now))
@@ -202,7 +188,7 @@ class ScoreQueue:
     def _count(
         self, connection: Connection, counts: Mapping[str, float] | None = None, *, now: float
     ) -> Mapping[str, Any]:
-        """Add to the judge's counts of a day and lock their row; checks have no counts."""
+        """Add to the judge's counts of a day, and lock their row. Does nothing for checks, which have no counts."""
         return cast("Mapping[str, Any]", move_day(connection, counts, now=now)) if self.kind == "judge" else {}
 
     def _drop(
@@ -223,7 +209,7 @@ class _NotWaitingError(Exception):
 
 
 def _began(spent: Spent) -> int:
-    """Correction of the day's judgements: a try without cost does not count."""
+    """Correction of the day's number of judgements: -1 if the try had no cost, since it then does not count."""
     return 0 if any(asdict(spent).values()) else -1
 
 
@@ -232,14 +218,14 @@ def _pause(pause_s: float, tries: int) -> float:
 
 
 def expire(database: Database, *, kind: JobKind, before: float, now: float) -> int:
-    """Delete a batch of jobs whose outcomes came before `before`. Returns their number."""
+    """Delete a batch of jobs whose outcomes came before `before`. Returns the number deleted."""
     with database.read() as connection:
         if not waiting_jobs(connection, kind=kind):
             return 0
     old = select(jobs.c.decision_id).where(jobs.c.kind == kind, jobs.c.made_at <= before).limit(_BATCH)
     with counting(database) as (connection, moves):
         if kind == "judge":
-            move_day(connection, now=now)  # locks the row first, as judges do
+            move_day(connection, now=now)  # locks the day's row first, as judges do
         dropped = drop_jobs(connection, connection.execute(old).scalars(), kind=kind, moves=moves)
         if kind == "judge":
             move_day(connection, {"expired": len(dropped)}, now=now)

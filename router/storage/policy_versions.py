@@ -1,8 +1,7 @@
 """Policy versions: their rows, the verdicts on them, and the kill switch that every router reads.
 
-A change names the revision that it is based on, so the second of two concurrent changes gets a Conflict. Each change
-adds an entry to the audit log, and raises `policy_control.revision`, so that routers notice it. Versions are evaluated
-in `router/rollouts`.
+A change names the revision on which it is based, so the second of two concurrent changes gets a Conflict. Each change
+adds an entry to the audit log, and increments `policy_control.revision`, so that routers notice the change.
 """
 
 from collections.abc import Mapping
@@ -27,7 +26,6 @@ from ragbandit.shared.types import (
     VersionState,
 )
 
-#: number of newest verdicts that are kept per version
 VERDICTS_KEPT: Final = 1000
 
 _LOOK: Final = "the first look at its evidence, by a worker that learns"
@@ -47,34 +45,31 @@ _VERDICTS: Final = TableRows(policy_verdicts, PolicyVerdict, facts=JSON_OBJECT)
 
 
 def control_of(connection: Connection, *, base: PolicyLabel) -> PolicyControl:
-    """The kill switch and the revision of all versions; revision 0 without versions. Reads one row by its key."""
+    """The kill switch, and the number of changes of all versions: 0 if there are none. Reads one row by its key."""
     rows = run(connection, _CONTROL, base)
     return _CONTROLS.value(rows[0]) if rows else PolicyControl(revision=0)
 
 
 def versions_of(connection: Connection, *, base: PolicyLabel) -> list[PolicyVersion]:
-    """All versions of this configuration, oldest first."""
+    """The configuration's versions, oldest first."""
     query = select(policy_versions).where(policy_versions.c.base == base)
     rows = connection.execute(query.order_by(policy_versions.c.made_at, policy_versions.c.name)).mappings()
     return [_VERSIONS.value(row) for row in rows]
 
 
 def version_named(connection: Connection, name: str, *, base: PolicyLabel) -> PolicyVersion:
-    """The version with this name. Raises NotFound."""
+    """Raises NotFound if the configuration has no such version."""
     row = connection.execute(select(policy_versions).where(policy_versions.c.name == name)).mappings().first()
     if row is None or row["base"] != base:
-        raise NotFound(
-            f"no version of {base!r} is named {name!r}",
-            field="name",
-            remedy="see: ragbandit policy show, or GET /v1/policies",
-        )
+        remedy = "see: ragbandit policy show, or GET /v1/policies"
+        raise NotFound(f"no version of {base!r} is named {name!r}", field="name", remedy=remedy)
     return _VERSIONS.value(row)
 
 
 def add_version(connection: Connection, version: PolicyVersion) -> PolicyVersion:
     """Add a version in the caller's write transaction. Raises Conflict if the name is taken.
 
-    With the first version, the configuration itself is added as champion; its name is the base.
+    The first version of a configuration also adds the configuration itself, as champion with the base as its name.
     """
     base, actor = version.base, version.made_by
     now = version.made_at
@@ -103,13 +98,7 @@ def change_version(
     reason: str,
     facts: Mapping[str, Json] | None = None,
 ) -> PolicyVersion:
-    """Change the version. Raises Conflict if its row is not the one that was seen.
-
-    seen: the version before the change
-    action: name for the audit log, as "policy.promote"
-    state, weight, former, reason: new values
-    facts: evidence for the audit log
-    """
+    """Change the version. Raises Conflict if its row has changed since `seen`. action, facts: for the audit log."""
     changed = replace(
         seen,
         state=state,
@@ -123,11 +112,9 @@ def change_version(
     done = connection.execute(update(policy_versions).where(*_same(seen)).values(**_VERSIONS.row(changed)))
     if done.rowcount != 1:
         current = version_named(connection, seen.name, base=seen.base)
-        raise Conflict(
-            f"the version {seen.name!r} was changed meanwhile: it is {current.state} now",
-            field="state",
-            remedy="look at it again, then decide: ragbandit policy show " + seen.name,
-        )
+        message = f"the version {seen.name!r} was changed meanwhile: it is {current.state} now"
+        remedy = f"look at it again, then decide: ragbandit policy show {seen.name}"
+        raise Conflict(message, field="state", remedy=remedy)
     changes = {"from": [seen.state, seen.weight], "to": [state, weight], "reason": reason, **(facts or {})}
     record(connection, actor=actor, action=action, target=f"policy:{seen.name}", facts=changes, now=now)
     _bump(connection, base=seen.base, actor=actor, now=now)
@@ -145,7 +132,7 @@ def add_verdict(
     facts: Mapping[str, Json],
     now: float,
 ) -> PolicyVerdict:
-    """Store a verdict and what the version waits for. No audit entry: its state and weight stay."""
+    """Store a verdict, and what the version waits for. State and weight stay, so the audit log gets no entry."""
     number = connection.execute(select(func.max(policy_verdicts.c.number))).scalar() or 0
     verdict = PolicyVerdict(
         number=number + 1,
@@ -169,7 +156,6 @@ def add_verdict(
 
 
 def verdicts_of(connection: Connection, name: str, *, limit: int = 100) -> list[PolicyVerdict]:
-    """The newest verdicts on a version, newest first."""
     query = select(policy_verdicts).where(policy_verdicts.c.version == name)
     rows = connection.execute(query.order_by(policy_verdicts.c.number.desc()).limit(limit)).mappings()
     return [_VERDICTS.value(row) for row in rows]
@@ -205,5 +191,5 @@ def _bump(
 
 
 def _same(seen: PolicyVersion) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Condition for the row of a version, unless it was changed since."""
+    """Condition for the row of a version, if the row has not changed since `seen` was read."""
     return policy_versions.c.name == seen.name, policy_versions.c.revision == seen.revision

@@ -23,9 +23,9 @@ from ragbandit.router.storage.totals import TRAFFIC, position_of, rewards_reader
 
 #: target duration of a transaction, seconds; other writers of SQLite wait for it
 AIM_S: Final = 0.02
-#: least and most decisions per transaction
+#: smallest and largest number of decisions per transaction
 FEWEST, MOST = 32, 500
-#: duration of a step and of its lease, seconds
+#: duration of `step`, and of the lease unless it is renewed, seconds
 STEP_S, LEASE_S = 2.0, 60.0
 #: Queries for the bytes in use. PostgreSQL keeps the pages of deleted rows, so the share of empty pages is estimated
 #: from 2,000 pages of `decisions`, and subtracted from all tables.
@@ -59,14 +59,14 @@ class Retention:
         self._gb = math.inf if gb is None else gb
         self._lease = Lease(database=database, name="retention")
         self._batch = FEWEST
-        #: (made_at, id) of the last decision that was read
+        #: (made_at, id) of the decision that was read last
         self._after = (-math.inf, "")
-        #: bounds of what may be deleted: times of decisions and of outcomes, and label -> last seq
+        #: upper bounds of what may be deleted: times of decisions, times of outcomes, and label -> seq of updates
         self._made_before, self._ended_before = -math.inf, -math.inf
         self._last_seqs: dict[str, int] = {}
 
     def step(self) -> float | None:
-        """Delete decisions for STEP_S. Returns 0 to go on, or None if nothing is due or another process does it."""
+        """Delete decisions for STEP_S. Returns 0 if more may be due; None if not, or if another process deletes."""
         if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
             return None
         with self.database.read() as connection:
@@ -87,11 +87,10 @@ class Retention:
         return 0.0
 
     def release(self) -> None:
-        """Release the lease."""
         self._lease.release(holder=self.holder)
 
     def look(self, connection: Connection) -> float:
-        """Update the bounds of what may be deleted. Returns how many decisions exceed the size limit, if any do."""
+        """Update the bounds of what may be deleted. Returns how many decisions exceed the size limit; <= 0 for none."""
         position = position_of(connection, TRAFFIC)
         for row in connection.execute(select(*policies.c["label", "retired_at"])).all():
             ledger = Ledger(self.database, label=row.label)
@@ -100,7 +99,7 @@ class Retention:
             if row.retired_at is None:
                 ends.append(int(position_of(connection, rewards_reader(row.label)).get("seq", 0)))
             self._last_seqs[row.label] = min(*ends, ledger.last_seq(connection=connection) - 1)
-        # The totals compare each finished hour with its rows once.
+        # Decisions of hours that the totals have not compared with their rows yet are still needed.
         self._made_before = min(position.get("decisions", [-math.inf])[0], 3600.0 * position.get("checked", 0))
         self._ended_before = position.get("outcomes", [-math.inf])[0]
         stored = kept(connection, label=ALL)["decided"] - gone(connection, label=ALL)["decided"]
@@ -109,13 +108,13 @@ class Retention:
     def leave(
         self, connection: Connection, before: float, *, limit: int, moves: Moves
     ) -> tuple[tuple[float, str] | None, int]:
-        """Read the next `limit` decisions made before a time, and delete those that are not needed.
+        """Read the next `limit` decisions made before the time `before`, and delete those that are not needed.
 
-        Decisions locked by another transaction are skipped. While a ledger inherits decisions, none is deleted. Returns
-        ((made_at, id) of the last decision that was read or None, number of deleted decisions).
+        Decisions locked by another transaction are skipped. While a ledger inherits decisions, none is read. Returns
+        ((made_at, id) of the last decision that was read, or None; number of deleted decisions).
         """
         order = decisions.c.made_at, decisions.c.id
-        # The first condition lets the database use the index, which has no ids.
+        # Because of the first condition the database uses the index, which has no ids.
         span = order[0] >= self._after[0], order[0] < before, tuple_(*order) > tuple_(*self._after)
         query = select(*order).where(*span, ~exists().where(policies.c.inheriting.is_not(None)))
         rows = connection.execute(query.order_by(*order).limit(limit).with_for_update(skip_locked=True)).all()
@@ -156,7 +155,7 @@ class Retention:
 def _delete(
     connection: Connection, table: Table, *names: str, ids: Sequence[str], labels: Sequence[str] | None = None
 ) -> Sequence[RowMapping]:
-    """Delete the rows of these decisions and return the named columns. labels: for tables whose key begins with one."""
+    """Delete the rows of these decisions; returns the columns `names`. labels: for tables whose key has a label."""
     statement = delete(table).where(table.c.decision_id.in_(ids))
     if labels is not None:
         statement = statement.where(table.c.policy.in_(labels))
@@ -164,5 +163,4 @@ def _delete(
 
 
 def size_of(connection: Connection) -> float:
-    """Bytes of the store in use."""
     return float(connection.execute(text(_SIZE[connection.dialect.name])).scalar() or 0)

@@ -11,14 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, Table, delete, func, select, tuple_
 
 from ragbandit.router.storage.access.spending import forget_spending
-from ragbandit.router.storage.rows.conversion import (
-    arms_value,
-    canonical,
-    json_object,
-    of_known,
-    reward_at,
-    scores_value,
-)
+from ragbandit.router.storage.rows.conversion import arms_value, canonical, of_known, reward_at, scores_value
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
@@ -37,11 +30,10 @@ from ragbandit.shared.types import (
     SampleStage,
 )
 
-#: `hour` of rows that sum up all hours
+#: value of `hour` in rows that sum up all hours
 EVER: Final = -1
-#: number of hours that are kept
+#: number of hours whose totals are kept
 KEPT: Final = 400 * 24
-#: most keys per statement
 _KEYS: Final = 500
 
 #: (policy, hour, arm)
@@ -51,8 +43,6 @@ _KEY: Final = tuple_(arm_hours.c.policy, arm_hours.c.hour, arm_hours.c.arm)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmHour:
-    """Totals of an arm under a policy in an hour."""
-
     policy: PolicyLabel
     #: hours since the epoch, UTC
     hour: int
@@ -61,13 +51,10 @@ class ArmHour:
 
 
 def hour_of(seconds: float) -> int:
-    """Hours since the epoch."""
     return int(seconds // 3600)
 
 
 class Deltas(dict[Key, dict[str, Any]]):
-    """Amounts to add to rows of `arm_hours`."""
-
     def add(self, key: Key, **amounts: Any) -> None:
         """Add amounts, named like fields of ArmTotals, to a row."""
         row = self.setdefault(key, {})
@@ -80,7 +67,6 @@ class Deltas(dict[Key, dict[str, Any]]):
                 row[name] += amount
 
     def add_duration(self, key: Key, seconds: float) -> None:
-        """Add the duration of an outcome."""
         at = bisect_left(LATENCY_EDGES, seconds)
         latency = [int(number == at) for number in range(len(LATENCY_EDGES) + 1)]
         self.add(key, seconds=seconds, fastest=seconds, slowest=seconds, latency=latency)
@@ -111,14 +97,12 @@ def summed(
 
 
 def totals_ever(connection: Connection, *, policy: str) -> dict[ArmName, ArmTotals]:
-    """Arm -> totals of all time under a policy."""
     query = select(arm_hours).where(arm_hours.c.policy == policy, arm_hours.c.hour == EVER).order_by(arm_hours.c.arm)
     return {ArmName(row.arm): totals_value(row.totals) for row in connection.execute(query)}
 
 
 def totals_value(text: str) -> ArmTotals:
-    """The totals of a column."""
-    values = json_object(text)
+    values = json.loads(text)
     if "latency" in values:
         values["latency"] = tuple(values["latency"])
     return of_known(ArmTotals, values)
@@ -150,7 +134,7 @@ _MERGE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 
 def add_excess(deltas: Deltas, decision: Mapping[str, Any], *, policy: str, hour: int, stage: SampleStage) -> None:
-    """Add how often each arm was drawn less how often it was expected; skips draws without choice or with bad JSON."""
+    """Add the draws of each arm minus their expected number. Draws without a choice and invalid JSON are skipped."""
     try:
         arms, pmf = arms_value(decision["arms"]), scores_value(decision["pmf"]) or ()
         chances = {arm: float(p) for arm, p in zip(arms, pmf, strict=True) if 0.0 < p < 1.0}
@@ -172,7 +156,7 @@ def _updates_of(label: str) -> Select[Any]:
 
 
 def rewards_reader(label: str) -> str:
-    """Name of the reader of a ledger."""
+    """The ledger's key in `reading_positions`."""
     return f"arm_hours:{label}"
 
 
@@ -201,7 +185,7 @@ def _count_update(row: Mapping[str, Any], *, label: str, weight: float, deltas: 
 
 
 def minutes_of(connection: Connection, *, policy: str, since: int, weight: float, limit: int) -> list[ArmHour]:
-    """Totals like those of `hours_of`, but by minute from `since` on (`hour` is a minute); [] from `limit` rows on."""
+    """Like `hours_of`, but with minutes since the epoch. Returns [] for `limit` or more decisions or outcomes."""
     deltas, began = Deltas(), 60.0 * since
     for table in _COUNTED:
         page = _page(connection, table, after=(began, ""), until=math.inf, limit=limit)
@@ -224,15 +208,14 @@ def _minutes_as_hours(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, **{name: 60.0 * row[name] for name in ("made_at", "decided_at") if name in row}}
 
 
-#: name of the reader of decisions and outcomes
+#: key in `reading_positions` for decisions and outcomes
 TRAFFIC: Final = "arm_hours"
-#: age at which a row is counted, seconds
+#: smallest age of rows that are counted, seconds
 SETTLED_S: Final = 20.0
 #: time after the end of an hour at which its totals are compared with its rows, seconds
 RECHECKED_S: Final = 900.0
-#: columns of a decision that `add_excess` needs
 _DRAW: Final = ("arm", "arms", "pmf")
-#: result column -> JSON fragment of `request` that sets it
+#: result column -> JSON fragment; the column is true if `request` contains the fragment
 _MARKS: Final = {"was_forced": '"forced":true', "was_named": f'"{NAMED_ID}":true'}
 #: table -> (its key, totals whose sum is the number of its rows)
 _COUNTED: Final = {decisions: ("id", ("decided",)), outcomes: ("decision_id", ("answered", "failed", "cancelled"))}
@@ -246,9 +229,9 @@ def next_traffic(
 ) -> tuple[dict[str, Any], Deltas, bool]:
     """Read the next `limit` decisions and outcomes after `seen`. Returns the same as `next_rewards`.
 
-    If finished hours are due for a recheck, this call does nothing else. A recheck compares the rows of an hour with
-    its stored totals, so these must have been stored by earlier calls. Only the first two due hours are rechecked. More
-    than two are due only if the reader was stopped. It has then read the later hours when they were complete.
+    If finished hours are due for a recheck, the call only rechecks them. A recheck compares the rows of an hour with
+    its stored totals, so earlier calls must have stored the totals. Only the first two due hours are rechecked. More
+    than two hours are due only if the reader was stopped; it has then read the later ones when they were complete.
     """
     position: dict[str, Any] = {"checked": hour_of(now), **seen}
     deltas, first = Deltas(), position["checked"]
@@ -319,7 +302,7 @@ def _count_outcome(key: tuple[str, int, str], row: Mapping[str, Any], deltas: De
 
 
 def _recheck(connection: Connection, hour: int, *, deltas: Deltas, limit: int) -> None:
-    """Compare the totals of a finished hour with its rows, and add what is missing."""
+    """Compare the totals of a finished hour with its rows, and add the missing amounts."""
     since, until = 3600.0 * hour, 3600.0 * (hour + 1)
     query = select(arm_hours).where(arm_hours.c.policy.in_(select(policies.c.label)), arm_hours.c.hour == hour)
     rows = connection.execute(query)
@@ -347,26 +330,21 @@ def _missing(totals: Mapping[str, Any], *, stored: Mapping[str, Any]) -> dict[st
     return missing | {name: totals[name] for name in ("fastest", "slowest") if name in totals}
 
 
-#: most rows of a table that one step reads
 PAGE_ROWS: Final = 2000
-#: duration of the lease unless it is renewed, seconds
 LEASE_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far the totals are."""
-
-    #: time of the last decision that was counted; None if none was
+    #: time of the last decision that was counted; None if no decision was
     decided_to: float | None
-    #: seconds by which the totals are behind the newest decision; 0 if all are counted
+    #: seconds by which the totals are behind the newest decision; 0 if all decisions are counted
     behind_s: float
-    #: updates of this ledger that are not counted yet
     updates_behind: int
 
 
 class Extender:
-    """Extends the totals of a store. holder: name of this process in the lease. weight: the setting reward.weight."""
+    """Adds new rows to the totals. holder: name of this process in the lease. weight: the setting reward.weight."""
 
     def __init__(
         self, database: Database, *, holder: str, weight: float, clock: Callable[[], float] = time.time
@@ -378,7 +356,7 @@ class Extender:
         self._forgot_at = -1
 
     def extend(self, *, seconds: float = 5.0) -> bool:
-        """Count new rows for at most `seconds`. Returns True if this process has to go on. Raises StoreError."""
+        """Count new rows for at most `seconds`. Returns True if rows remain for this process. Raises StoreError."""
         if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
             return False
         give_up = time.monotonic() + seconds
@@ -391,7 +369,6 @@ class Extender:
         return bool(unfinished)
 
     def release(self) -> None:
-        """Release the lease."""
         self._lease.release(holder=self.holder)
 
     def _step(self, label: str) -> bool:
@@ -438,7 +415,7 @@ def position_of(connection: Connection, reader: str) -> dict[str, Any]:
 
 
 def progress_of(connection: Connection, *, label: str, newest: float | None, last_seq: int) -> Progress:
-    """How far the totals are. newest: time of the newest decision. last_seq: last update of the ledger."""
+    """How far the totals are behind. newest: time of the newest decision. last_seq: the ledger's last seq."""
     position = position_of(connection, TRAFFIC).get("decisions")
     decided_to = None if position is None or position[0] < 0 else float(position[0])
     reached = decided_to

@@ -1,1 +1,0 @@
-"""Access: API keys, spending, and the audit log."""

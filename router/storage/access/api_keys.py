@@ -48,16 +48,16 @@ def _range(value: Json) -> bool:
 
 #: scope -> (function that accepts valid values, description of valid values)
 SCOPES: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
-    # the only arms that its questions may get
+    # the only arms that questions of the key may get
     "arms": (_names, "a list of names of arms"),
-    # whether it may choose the arm of a question; default: yes unless the key or its tenant has a budget
+    # whether the key may choose the arm of a question; default: yes, unless the key or its tenant has a budget
     "forced": (_flag, "true or false"),
-    # default cost weight of its questions; overrides the tenant's
+    # default cost weight of the key's questions; overrides the tenant's
     "cost_weight": (
         lambda value: _weight(value) or (isinstance(value, str) and 0 < len(value) <= 32),
         "a number from 0 on, or a name of the setting `cost_weights`",
     ),
-    # cost weights that its questions may have; overrides the tenant's
+    # cost weights that the key's questions may have; overrides the tenant's
     "cost_weights": (_range, "[least, largest], two numbers from 0 on"),
     # rate limit; overrides server.rate_limits
     "rate": (lambda value: isinstance(value, str) and bool(_RATE.fullmatch(value)), 'a rate, for example "600/minute"'),
@@ -83,19 +83,19 @@ def check_scopes(scopes: Mapping[str, Json]) -> None:
 
 
 def is_known(scopes: Mapping[str, Json]) -> bool:
-    """Whether this release supports all scopes; a key of a newer release may have restrictions unknown here."""
+    """Whether this release supports all scopes. A key that a newer release made may have unknown restrictions."""
     return all(name in SCOPES and SCOPES[name][0](value) for name, value in scopes.items())
 
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-#: most keys that are neither revoked nor expired for a day; every process holds them in memory
+#: most keys that are neither revoked nor have been expired for a day; every process holds them in memory
 MAX_KEYS: Final = 10_000
 _DIGITS: Final = string.digits + string.ascii_letters
 _PUBLIC, _SECRET = 10, 43  # 43 digits of base 62 hold 256 bits
 _KEY: Final = re.compile(rf"rb_([0-9A-Za-z]{{{_PUBLIC}}})_([0-9A-Za-z]{{{_SECRET}}})")
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: time after the expiry of a key in which requests with it get the error "expired", seconds
+#: time for which requests with an expired key get the error "expired", seconds
 _REMEMBERED_S: Final = 86_400.0
 #: hash that a secret is compared with if its public id is unknown
 _NOBODY: Final = hashlib.sha256(b"nobody has this secret").hexdigest()
@@ -103,30 +103,26 @@ _NOBODY: Final = hashlib.sha256(b"nobody has this secret").hexdigest()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ApiKey:
-    """Description of a key, without its secret."""
-
     public_id: str
     name: str
     role: Role
-    #: restrictions in addition to the role; JSON values
     scopes: Mapping[str, Json]
-    #: tenant whose decisions it may see and judge; None for all tenants
+    #: tenant whose decisions the key may see and judge; None for all tenants
     tenant: str | None
     made_at: float
     made_by: str
     expires_at: float | None
     revoked_at: float | None = None
-    #: time of the last use, written at most once a minute; None if it was never used
+    #: time of the last use, written at most once a minute; None if the key was never used
     last_used_at: float | None = None
-    #: public id of its successor after a rotation
+    #: public id of the successor; None before a rotation
     replaced_by: str | None = None
 
     def expired(self, now: float) -> bool:
-        """Whether the key has expired."""
         return self.expires_at is not None and self.expires_at <= now
 
     def state(self, now: float) -> str:
-        """One of "active", "expiring" (rotated, but still in its grace period), "expired" and "revoked"."""
+        """One of "active", "expiring" (rotated, and still in its grace period), "expired" and "revoked"."""
         if self.revoked_at is not None:
             return "revoked"
         if self.expired(now):
@@ -147,22 +143,16 @@ class NewKey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeysInForce:
-    """The usable keys of a store at one moment."""
-
-    #: public id -> key, without keys that were revoked or expired more than a day ago
+    #: public id -> key, without keys that are revoked, or expired more than a day ago
     keys: Mapping[str, ApiKey]
-    #: public id -> sha256 of the secret
     hashes: Mapping[str, str] = field(repr=False)
-    #: whether a key exists that is not revoked; it may have expired
+    #: whether any key is not revoked; it may have expired
     unrevoked: bool
-    #: whether a key was ever made
+    #: whether any key was ever made
     ever: bool
 
     def find(self, text: str) -> ApiKey | None:
-        """The key with this text, which may have expired; None if the text or the secret is wrong.
-
-        The secret is compared in constant time, whether the public id is known or not.
-        """
+        """The key, which may have expired; None if the text is wrong. Takes constant time, even for unknown ids."""
         match = _KEY.fullmatch(text)
         public_id, secret = ("", "") if match is None else match.groups()
         same = hmac.compare_digest(_sha256(secret), self.hashes.get(public_id, _NOBODY))
@@ -186,16 +176,7 @@ class KeyStore:
         scopes: Mapping[str, Json] | None = None,
         expires_at: float | None = None,
     ) -> NewKey:
-        """Make a key. Raises InvalidInput.
-
-        name: for people; 1 to 64 printable characters
-        role: one of ROLES
-        now: seconds since 1970
-        actor: for the audit log
-        tenant: tenant of the key; None for all tenants
-        scopes: see SCOPES
-        expires_at: seconds since 1970; None: never
-        """
+        """Make a key. Raises InvalidInput. role: one of ROLES. tenant: None for all. expires_at: None for never."""
         check_scopes(scopes or {})
         values: dict[str, Any] = {"name": name, "role": role, "tenant": tenant, "expires_at": expires_at}
         _check(**values, now=now)
@@ -214,8 +195,7 @@ class KeyStore:
     def rotate(self, public_id: str, *, grace_s: float, actor: str, now: float) -> NewKey:
         """Make a successor with the same rights; the old key stays valid for `grace_s` seconds.
 
-        The successor of a key with an expiry has the same lifetime, counted from now. Raises NotFound, and InvalidInput
-        if the key is revoked, expired or already rotated.
+        If the key expires, the successor has its lifetime. Raises NotFound, or InvalidInput if the key is not active.
         """
         with self.database.write() as connection:
             former = _locked_key(connection, public_id)
@@ -234,7 +214,7 @@ class KeyStore:
         return new
 
     def revoke(self, public_id: str, *, actor: str, now: float) -> ApiKey:
-        """Revoke a key; services refuse it within a second. A revoked key keeps its time. Raises NotFound."""
+        """Revoke a key, which services refuse within a second. Raises NotFound. A revoked key is left unchanged."""
         with self.database.write() as connection:
             former = _locked_key(connection, public_id)
             if former.revoked_at is not None:
@@ -244,7 +224,6 @@ class KeyStore:
         return replace(former, revoked_at=now)
 
     def in_force(self, *, now: float) -> KeysInForce:
-        """The keys that requests may use now."""
         query = select(api_keys).where(*_usable(now)).limit(2 * MAX_KEYS)
         any_key = select(api_keys.c.public_id).limit(1)
         any_unrevoked = any_key.where(api_keys.c.revoked_at.is_(None))

@@ -1,9 +1,8 @@
 """Audit log: actions of people and processes, each recorded in the transaction of the action.
 
-Rows are never changed or deleted; triggers of SQLite and PostgreSQL refuse UPDATE and DELETE. Every row contains a
-sha256 of itself and the previous row, so changed, removed and inserted rows are detected. A user with write access
-could still rewrite the whole chain or remove its end. To detect that, store the last number and sha256 printed by
-`ragbandit audit` elsewhere, and pass them to the next check.
+Triggers refuse UPDATE and DELETE. Every row contains a sha256 of itself and the previous row, so changed, removed and
+inserted rows are detected. A user with write access could still rewrite the whole chain or remove its end. To detect
+that, store the last number and sha256 printed by `ragbandit audit` elsewhere, and pass them to the next check.
 """
 
 import hashlib
@@ -20,48 +19,38 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import audit_log
 from ragbandit.shared.types import Json
 
-#: columns in the order in which they are hashed
+#: columns whose values are hashed, in this order
 _HASHED: Final = ("number", "made_at", "actor", "action", "target", "tenant", "facts")
-#: action of the entry with the updates that an earlier release archived: {"spans": {label: [[first, last]]}}
+#: action of the entry about updates that an earlier release archived; its facts: {"spans": {label: [[first, last]]}}
 ARCHIVED: Final = "store.archived"
-#: rows per query
 _BLOCK: Final = 1000
 _MAX: Final = {"actor": 128, "action": 64, "target": 128, "tenant": 64}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditEntry:
-    """One row of the audit log."""
-
-    #: 1, 2, 3, ...
     number: int
-    #: seconds since 1970
     made_at: float
     #: "key:PUBLIC_ID", "cli:USER@HOST" or "process:NAME@HOST"
     actor: str
-    #: name of the action, as "key.create"
     action: str
-    #: object of the action
+    #: object of the action, for example "key:PUBLIC_ID"
     target: str
-    #: tenant of the object; None if it belongs to the whole service
+    #: tenant of the object; None if the object belongs to the whole service
     tenant: str | None
     facts: Mapping[str, Json]
-    #: hash of the previous entry's hash and this entry, hex digits
+    #: hash of the previous entry's sha256 and this entry, hex digits
     sha256: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditFault:
-    """A fault of the log, with the number of the entry."""
-
     number: int
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditVerdict:
-    """Result of a check of the whole log."""
-
     entries: int
     #: number of the last entry; 0 if the log is empty
     last_number: int
@@ -81,15 +70,9 @@ def record(
     facts: Mapping[str, Json] | None = None,
     now: float | None = None,
 ) -> int:
-    """Add an entry in the transaction of the action. Returns its number.
+    """Add an entry in the caller's write transaction. Returns its number.
 
-    Long texts are cut. On PostgreSQL other writers of entries wait until the transaction ends.
-
-    connection: the caller's write transaction
-    actor: "key:PUBLIC_ID" or "cli:USER@HOST"
-    action, target, tenant: see AuditEntry
-    facts: JSON values without secrets
-    now: seconds since 1970; None: the present time
+    Long texts are cut. On PostgreSQL other writers of entries wait until the transaction ends. facts: without secrets.
     """
     if connection.dialect.name != "sqlite":  # SQLite has one write transaction at a time anyway
         connection.execute(text("LOCK TABLE audit_log IN SHARE ROW EXCLUSIVE MODE"))
@@ -109,7 +92,6 @@ def last_of(connection: Connection) -> tuple[int, str]:
 
 
 def last_entry(connection: Connection, *, action: str, target: str) -> AuditEntry | None:
-    """The newest entry of this action on this target; None without one."""
     is_wanted = audit_log.c.action == action[: _MAX["action"]], audit_log.c.target == target[: _MAX["target"]]
     query = select(audit_log).where(*is_wanted).order_by(audit_log.c.number.desc()).limit(1)
     row = connection.execute(query).mappings().first()
@@ -117,16 +99,12 @@ def last_entry(connection: Connection, *, action: str, target: str) -> AuditEntr
 
 
 def entries(database: Database, *, after: int = 0) -> Iterator[AuditEntry]:
-    """Yield the entries with a number above `after`, in order."""
     for row in _rows(database, after=after):
         yield _entry(row)
 
 
 def check_entries(database: Database, *, known: tuple[int, str] | None = None) -> AuditVerdict:
-    """Check the chain from its first entry to its last.
-
-    known: number and sha256 of an entry that were stored elsewhere; the log must contain this entry
-    """
+    """Check the whole chain. known: number and sha256 of an entry, stored elsewhere, that the log must contain."""
     last = (0, "")
     fault = None
     has_known = known is None

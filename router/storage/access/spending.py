@@ -1,8 +1,7 @@
 """Dollars spent by tenants and API keys per day (UTC): on answers, on rewriting questions, on the judge.
 
-Every sum is a row of `counters`, changed in the transaction that writes the outcome, so it is exact at once, and does
-not depend on Redis or on erased rows. The row's label is a hash, since tenants' names may be longer than labels; its
-name is the day.
+Every sum is a row of `counters`, changed in the transaction that writes the outcome, so it is exact at once. The row's
+name is the day. Its label is a hash, since the name of a tenant may be longer than a label.
 """
 
 import hashlib
@@ -21,11 +20,10 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters, service_secrets
 from ragbandit.shared.types import Outcome
 
-#: unit of the counters, which are whole numbers: a billionth of a dollar
+#: dollars per unit of a counter; counters are whole numbers
 _UNIT: Final = 1e-9
 #: most dollars counted per outcome, so that wrong reports cannot overflow a 64-bit counter
 MOST_DOLLARS: Final = 10_000.0
-#: number of days that are stored
 KEPT_DAYS: Final = 400
 _PREFIX: Final = "spent:"
 
@@ -39,12 +37,10 @@ class Spender:
 
     @property
     def label(self) -> str:
-        """Label of its counters."""
         return _PREFIX + hashlib.blake2b(f"{self.kind}\0{self.name}".encode(), digest_size=16).hexdigest()
 
 
 def spenders_of(tenant: str, *, key: str | None) -> list[Spender]:
-    """The spenders of a question: the tenant, and the key if there is one."""
     if key is None:
         return [Spender("tenant", tenant)]
     return [Spender("tenant", tenant), Spender("key", key)]
@@ -59,7 +55,7 @@ class Spent:
 
 
 def count_spending(moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[str, Row]) -> None:
-    """Count the cost of new outcomes. rows: decision id -> row with `tenant` and `api_key` of the decision."""
+    """Count the cost of new outcomes. rows: decision id -> its row, with the columns `tenant` and `api_key`."""
     for outcome in outcomes:
         row = rows[outcome.decision_id]
         spenders = spenders_of(row["tenant"], key=row["api_key"])
@@ -98,7 +94,6 @@ def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) ->
 
 
 def forget_spending(connection: Connection, *, now: float) -> None:
-    """Delete days older than KEPT_DAYS."""
     oldest = day_of((datetime.fromtimestamp(now, UTC) - timedelta(days=KEPT_DAYS)).timestamp())
     is_spending = counters.c.label >= _PREFIX, counters.c.label < _PREFIX[:-1] + ";"
     connection.execute(delete(counters).where(*is_spending, counters.c.name < oldest))
@@ -110,22 +105,19 @@ DRAWS: Final = "draws"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Secret:
-    """A secret of the store."""
-
     value: bytes
-    #: seconds since 1970
     made_at: float
 
 
 def known_secret(database: Database, *, name: str) -> Secret | None:
-    """The secret of this name; None if no process has needed it yet."""
+    """The store's secret with this name; None if no process has needed it yet."""
     with database.read() as connection:
         row = connection.execute(select(service_secrets).where(service_secrets.c.name == name)).first()
     return None if row is None else Secret(value=bytes.fromhex(row.value), made_at=row.made_at)
 
 
 def shared_secret(database: Database, *, name: str, now: float) -> bytes:
-    """The secret of this name, 32 random bytes; made if it does not exist."""
+    """The store's secret with this name, 32 random bytes; a missing secret is made."""
     secret = known_secret(database, name=name)
     if secret is None:
         with database.write() as connection:

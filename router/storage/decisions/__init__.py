@@ -1,1 +1,0 @@
-"""Decisions: writes, reads and searches of decisions with their outcomes and feedback."""

@@ -1,8 +1,4 @@
-"""Feedback writes: a group of feedback is stored, and the waiting decisions and counters are updated.
-
-All functions use the transaction of `DecisionStore.add_feedback`. Rows are locked in a fixed order: `waiting` by id,
-feedback by id, counters last.
-"""
+"""Stores a group of feedback. Rows are locked in a fixed order: `waiting` by id, `feedback` by id, counters last."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,68 +19,53 @@ from ragbandit.shared.types import Feedback, Outcome, Receipt
 
 
 def is_foreign(outcome: Outcome, run_by: Mapping[str, str]) -> bool:
-    """Whether a caller reports on a decision that our workers run. run_by: decision id -> "worker" or "caller"."""
+    """Whether a caller reports an outcome of a decision that our workers run. run_by: see `outcome_reply`."""
     return outcome.run_by == "caller" and run_by[outcome.decision_id] == "worker"
 
 
 def outcome_reply(
     outcome: Outcome, body_hash: str, *, run_by: Mapping[str, str], hashes: Mapping[str, str]
 ) -> Literal[False] | RagBanditError:
-    """The reply to an outcome that was not inserted: False if it is a duplicate or a worker's second run, or an error.
+    """The reply to an outcome that was not inserted: False for a duplicate or a worker's second run, else an error.
 
-    run_by: decision id -> who runs the decision. hashes: decision id -> body hash of the stored outcome.
+    run_by: decision id -> "worker" or "caller". hashes: decision id -> body hash of the stored outcome.
     """
     if outcome.decision_id not in run_by:
         return unknown_decision()
     if hashes.get(outcome.decision_id) == body_hash:
         return False
     if is_foreign(outcome, run_by):
-        return Conflict(
-            "our workers run this decision and report its outcome",
-            field="decision_id",
-            remedy="wait for it (GET /v1/decisions/{id}, or POST /v1/answer again), or cancel it; report outcomes of "
-            "decisions that /v1/route made",
-        )
+        wait = "wait for it (GET /v1/decisions/{id}, or POST /v1/answer again), or cancel it"
+        remedy = f"{wait}; report outcomes of decisions that /v1/route made"
+        return Conflict("our workers run this decision and report its outcome", field="decision_id", remedy=remedy)
     if outcome.run_by == "worker":
         return False
-    return Conflict(
-        "this decision has another outcome already",
-        field="decision_id",
-        remedy="the first outcome stays; route the question again to run it again",
-    )
+    remedy = "the first outcome stays; route the question again to run it again"
+    return Conflict("this decision has another outcome already", field="decision_id", remedy=remedy)
 
 
 def unknown_decision() -> NotFound:
-    """The error for an unknown decision id."""
-    return NotFound(
-        "no decision has this id", field="decision_id", remedy="use the decision id that route or answer returned"
-    )
+    remedy = "use the decision id that route or answer returned"
+    return NotFound("no decision has this id", field="decision_id", remedy=remedy)
 
 
 @dataclass(kw_only=True, slots=True)
 class _Item:
-    """One feedback of the group with its row."""
-
     feedback: Feedback
     row: dict[str, Any]
-    #: waiting row of its decision; None if the decision is closed, so the feedback is late
+    #: the decision's row of `waiting` in the ledger that decided; None if the decision is closed there
     waiting_row: Row | None
-    #: whether this transaction inserted the row
     is_new: bool = False
-
-    @property
-    def can_be_learned(self) -> bool:
-        return self.feedback.value is not None
 
     @property
     def needs_outcome(self) -> bool:
         """Whether the caller has to report the outcome before this feedback can be learned."""
-        if self.waiting_row is None or not self.can_be_learned or self.feedback.kind == "reward":
+        if self.waiting_row is None or self.feedback.value is None or self.feedback.kind == "reward":
             return False
         return bool(self.waiting_row["run_by"] == "caller" and not self.waiting_row["has_outcome"])
 
     def reply(self, stored: Row | None) -> Receipt | RagBanditError:
-        """The receipt, or an error. stored: the stored row with this id; None if there is none."""
+        """stored: the row with the feedback's id; None if the decision is unknown, so that the row was not inserted"""
         if stored is None:
             return unknown_decision()
         if stored["body_hash"] != self.row["body_hash"]:
@@ -98,7 +79,7 @@ class _Item:
 def write_feedback(
     connection: Connection, group: Sequence[Feedback], *, moves: Moves
 ) -> list[Receipt | RagBanditError]:
-    """Insert the group and update the rows that depend on it. Returns a receipt or an error for each item."""
+    """Insert the feedback, in the transaction of `DecisionStore.add_feedback`. Returns a reply for each item."""
     number_transaction(connection)
     firsts = firsts_of(connection, {item.decision_id for item in group})
     group = [replace(item, decision_id=firsts.get(item.decision_id, item.decision_id)) for item in group]
@@ -128,8 +109,7 @@ def write_feedback(
 def _flag(
     connection: Connection, new: Sequence[_Item], *, open_rows: Mapping[tuple[str, str], Row], moves: Moves
 ) -> None:
-    """Set has_feedback and has_reward of the waiting rows, in all ledgers."""
-    usable = [item.feedback for item in new if item.can_be_learned]
+    usable = [item.feedback for item in new if item.feedback.value is not None]
     rewarded = {item.decision_id for item in usable if item.kind == "reward"}
     unrewarded = {item.decision_id for item in usable} - rewarded
     with_reward = [row for (key, _), row in open_rows.items() if key in rewarded]

@@ -8,14 +8,13 @@ from sqlalchemy import Connection, Select, exists, func, select
 from ragbandit.router.storage.rows.outcome_rows import DAY_S
 from ragbandit.router.storage.sql.tables import decisions, feedback, jobs
 
-#: largest count that is reported
 MOST_COUNTED: Final = 10_000
-#: most feedback rows that are read for it: ids chosen by callers may sort after the ids of today
+#: most feedback rows read to count the labels of today; ids chosen by callers may sort after today's ids
 MOST_READ: Final = 50_000
 
 
 def ids_to_label(connection: Connection, *, tenant: str | None, limit: int, skip: int) -> Sequence[str]:
-    """Ids of the decisions to label, newest first. tenant: None takes one of each tenant in turn."""
+    """Ids of decisions to label, newest first. If tenant is None, all tenants take turns."""
     newest = jobs.c.made_at.desc(), jobs.c.decision_id
     turn = func.row_number().over(partition_by=decisions.c.tenant, order_by=newest)
     query = _awaiting_label(tenant).order_by(turn, *newest).offset(skip).limit(limit)
@@ -23,10 +22,7 @@ def ids_to_label(connection: Connection, *, tenant: str | None, limit: int, skip
 
 
 def label_counts(connection: Connection, *, tenant: str | None, now: float) -> tuple[int, int]:
-    """(answers that wait for a label, labels given today (UTC)), each at most MOST_COUNTED. tenant: None for all.
-
-    At most MOST_READ feedback rows are read.
-    """
+    """(answers that wait for a label, labels given today in UTC), each at most MOST_COUNTED. tenant: None for all."""
     midnight = now - now % DAY_S
     first_id = f"{int(1000 * midnight):012x}"  # a UUIDv7 begins with its time: today's are a range of the primary key
     columns = feedback.c.decision_id, feedback.c.source, feedback.c.received_at
@@ -43,7 +39,7 @@ def label_counts(connection: Connection, *, tenant: str | None, now: float) -> t
 
 
 def _awaiting_label(tenant: str | None) -> Select[Any]:
-    """Answers that a user has rated are left out, so that ratings and labels together represent all questions."""
+    """Query for ids. Answers that users have rated are left out, so that ratings and labels represent all questions."""
     query = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
     query = query.where(jobs.c.kind == "label", decisions.c.text != "")
     if tenant is not None:

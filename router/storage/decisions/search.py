@@ -1,7 +1,6 @@
 """Search of decisions, newest first, in pages. Each page begins at a key, and reads a limited number of rows.
 
-Time and session have an index. Arm, state and tenant have none, so a search by them reads at most LOOKED_AT rows per
-page: a page may be short or empty although a next page exists.
+Arm, state and tenant have no index. So a page filtered by them may be short or empty although a next page exists.
 """
 
 import json
@@ -16,19 +15,19 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
 from ragbandit.shared.types import KILLED, STICKY, ArmName, DecisionId, DecisionState, Json, OutcomeStatus, PolicyLabel
 
-#: most decisions that a page reads if it is filtered by a column without an index
+#: most decisions that are read for a page if a filter has no index
 LOOKED_AT: Final = 5_000
 #: most decisions on a page
 MOST_ROWS: Final = 200
-#: (made_at, id) of the last decision of a page; the next page has older decisions
+#: (made_at, id) of the last decision of a page; the next page begins after it
 PageEnd = tuple[float, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
-    """Filters of a search; None matches everything."""
+    """Filters of a search. None matches all decisions."""
 
-    #: ledger whose state of a decision is returned and filtered by
+    #: ledger to which `state`, `reward` and `seq` refer
     label: PolicyLabel
     tenant: str | None = None
     session: str | None = None
@@ -41,42 +40,35 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchRow:
-    """One decision of a page."""
-
     id: str
     tenant: str
     text: str
     arm: ArmName
     propensity: float
     explored: bool
-    #: whether the fallback decided, since the policy failed
+    #: whether the policy failed, so that the fallback decided
     faulty: bool
     session: str | None
     made_at: float
-    #: None without an outcome
     status: OutcomeStatus | None
     state: DecisionState
-    #: None if the decision was not learned; so is seq
+    #: reward and seq are None if the decision was not learned
     reward: float | None
     seq: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchPage:
-    """One page of a search."""
-
     decisions: tuple[SearchRow, ...]
-    #: where the next page begins; None on the last page
+    #: key after which the next page begins; None on the last page
     next: PageEnd | None
 
 
-#: state of a decision in the ledger of the search
 _STATE: Final[ColumnElement[str]] = case(
     (updates.c.source == "explicit", "learned"),
     (updates.c.seq.is_not(None), "defaulted"),
     else_=func.coalesce(closures.c.state, "waiting"),
 )
-#: columns of a page, named like the fields of SearchRow
 _COLUMNS: Final = (
     *decisions.c["id", "tenant", "text", "arm", "propensity", "explored", "session", "made_at"],
     decisions.c.fault.is_not(None).label("faulty"),
@@ -88,12 +80,12 @@ _COLUMNS: Final = (
 
 
 def search(database: Database, wanted: Search, *, after: PageEnd | None = None, limit: int = 50) -> SearchPage:
-    """A page of decisions, newest first. Raises StoreError."""
+    """A page of decisions. Raises StoreError. after: `next` of the previous page; None for the first page."""
     limit = min(limit, MOST_ROWS)
     unindexed = [wanted.tenant, wanted.arm, wanted.state]
     looked_at = limit + 1 if unindexed == [None, None, None] else LOOKED_AT
     inner = _newest(wanted, after=after).limit(looked_at).subquery()
-    # This row exists only if the limit on rows ended the search.
+    # This row exists only if `looked_at` rows were read, so that older ones may match too.
     last = select(inner).order_by(inner.c.made_at.desc(), inner.c.id.desc()).offset(looked_at - 1).limit(1)
     with database.read() as connection:
         rows = connection.execute(_matching(inner, wanted).limit(limit + 1)).mappings().all()
@@ -116,7 +108,7 @@ def _newest(wanted: Search, *, after: PageEnd | None) -> Select[Any]:
     if wanted.until is not None:
         conditions.append(made_at < wanted.until)
     if after is not None:
-        conditions.append(made_at <= after[0])  # lets the database use the index
+        conditions.append(made_at <= after[0])  # so that the database uses the index
         conditions.append(tuple_(decisions.c.made_at, decisions.c.id) < tuple_(*after))
     order = made_at.desc(), decisions.c.id.desc()
     return select(decisions.c.made_at, decisions.c.id).where(*conditions).order_by(*order)
@@ -136,10 +128,6 @@ def _matching(inner: Any, wanted: Search) -> Select[Any]:
     return select(*_COLUMNS).select_from(joined).where(*conditions).order_by(*order)
 
 
-#: most decisions of a session that are read; a longer row of forced ones ends a sticky session
-_LOOKED_AT: Final = 4
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionTurn:
     """The newest turn of a session whose arm was not chosen by its caller."""
@@ -156,7 +144,7 @@ class SessionTurn:
 
 
 def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], SessionTurn]:
-    """(session, tenant) -> newest turn; sessions without one are left out. Raises StoreError."""
+    """(session, tenant) -> newest turn. Sessions without such a turn are left out. Raises StoreError."""
     turns: dict[tuple[str, str], SessionTurn] = {}
     with database.read() as connection:
         for session, tenant in sorted(sessions):
@@ -167,7 +155,8 @@ def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> d
     return turns
 
 
-#: newest decisions of a session; a constant, since SQLAlchemy builds statements slower than databases answer this one
+# A constant, since SQLAlchemy takes longer to build this query than the database to answer it. If the arms of the four
+# newest decisions of a session were all forced, a sticky session ends.
 _NEWEST: Final = (
     select(
         decisions.c.id,
@@ -179,12 +168,12 @@ _NEWEST: Final = (
     )
     .where(decisions.c.session == bindparam("session"), decisions.c.tenant == bindparam("tenant"))
     .order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
-    .limit(_LOOKED_AT)
+    .limit(4)
 )
 
 
 def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
-    """The first row whose arm neither caller nor kill switch chose; unreadable rows are skipped."""
+    """The first row whose arm was chosen neither by the caller nor by the kill switch. Unreadable rows are skipped."""
     for row in newest_first:
         try:
             facts = json.loads(row["facts"])
@@ -200,7 +189,7 @@ def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
 
 
 def traces_of(database: Database, ids: Iterable[str]) -> dict[str, Mapping[str, Json]]:
-    """Decision id -> facts that the edge recorded, such as the trace context, if there are any. Raises StoreError."""
+    """Decision id -> `Query.request`, which has the trace context; decisions without it may be left out."""
     query = select(decisions.c.id, decisions.c.request)
     query = query.where(decisions.c.id.in_(list(ids)), decisions.c.request.is_not(None))
     with database.read() as connection:

@@ -17,21 +17,8 @@ from sqlalchemy import Connection, RowMapping, Table, exists, or_, select
 
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.access.spending import DRAWS, count_spending, shared_secret
-from ragbandit.router.storage.decisions.feedback_writes import (
-    is_foreign,
-    outcome_reply,
-    unknown_decision,
-    write_feedback,
-)
+from ragbandit.router.storage.decisions import feedback_writes, tool_turns
 from ragbandit.router.storage.decisions.label_queue import ids_to_label
-from ragbandit.router.storage.decisions.tool_turns import (
-    CONVERSATION,
-    TOOL_TURN,
-    add_turns,
-    called,
-    first_of,
-    take_results,
-)
 from ragbandit.router.storage.rows.conversion import (
     LINKED,
     Row,
@@ -74,16 +61,14 @@ from ragbandit.shared.types import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionRecord:
-    """All that is stored about one decision."""
-
     decision: Decision
     outcome: Outcome | None
-    #: in the order received
+    #: oldest first
     feedback: tuple[Feedback, ...]
     #: ids of feedback that came after the decision was closed
     late: frozenset[str]
     state: DecisionState
-    #: the reward and its seq in the ledger; None unless the decision was learned or defaulted
+    #: the reward, and its seq in the ledger; both None unless the decision was learned or defaulted
     reward: Reward | None
     learned_seq: int | None
     #: why the decision was closed or quarantined, or what the caller has to send before it can be learned
@@ -92,53 +77,46 @@ class DecisionRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerTask:
-    """A decision that a worker has taken from the answer queue."""
-
-    #: StoreError if the row cannot be read
     decision: Decision | StoreError
     answered: bool
     #: whether a caller asked to cancel the decision
     cancelled: bool
 
 
-#: columns of a decision that are needed to store its outcome. asked: the label queue wants a label for it
+#: query for the columns of decisions that are needed to store their outcomes; asked: whether a label is wanted
 _DECISIONS_OF_OUTCOMES: Final = (
     "SELECT id, run_by, tenant, api_key, request, facts LIKE ? AS asked, facts LIKE ? AS is_erased"
     " FROM decisions WHERE id IN ?"
 )
 #: LIKE patterns for `facts`, which is JSON with sorted keys
 _ASKED, _IS_ERASED = f'%"{LABEL_QUEUE}":{{"asked":true,%', f'%"{ERASED}":%'
-#: values of the setting log.text
-KeptText = Literal["full", "none"]
-#: columns of an outcome that are NULL if no texts are kept; repeated outcomes are recognised by body_hash
+#: columns of an outcome that are NULL if texts are not stored; repeated outcomes are recognised by body_hash
 _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
 
 
 def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
-    """Columns of a decision if no texts are kept. context: keys that policies learn from, which are kept."""
+    """Columns of a decision if texts are not stored. context: keys of the context that are still stored."""
     values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
-    request = without_messages(row["request"], keep=(TOOL_TURN, CONVERSATION, NAMED_ID))
+    request = without_messages(row["request"], keep=(tool_turns.TOOL_TURN, tool_turns.CONVERSATION, NAMED_ID))
     return {"text": "", "context": canonical(values), "request": request}
 
 
 class DecisionStore:
-    """Reads and writes decisions, outcomes and feedback. One per process; safe to use from several threads."""
+    """Reads and writes decisions, outcomes and feedback. Thread-safe."""
 
     def __init__(
         self,
         database: Database,
         *,
         label: PolicyLabel,
-        text: KeptText = "full",
+        text: Literal["full", "none"] = "full",
         context: frozenset[str] = frozenset(),
         judge: JudgeSample | None = None,
         check: bool = False,
     ) -> None:
-        """label: ledger of the decisions made here. text: the setting log.text.
+        """text: the setting log.text. judge: None if judging is off. check: whether outcomes wait for `reward.check`.
 
         context: keys of a question's context that are stored even if texts are not
-        judge: the share of outcomes that wait for the judge; None if judging is off
-        check: whether outcomes wait for the check of `reward.check`
         """
         self.database, self.label = database, label
         self.text, self.context = text, context
@@ -146,7 +124,7 @@ class DecisionStore:
 
     @cached_property
     def secret(self) -> bytes:
-        """The secret from which the seeds of draws are computed. Raises StoreError."""
+        """The secret from which seeds of draws are computed. Raises StoreError."""
         return shared_secret(self.database, name=DRAWS, now=time.time())
 
     def add_decisions(
@@ -155,15 +133,13 @@ class DecisionStore:
         """Commit the decisions. Returns for each the decision, or an error; every returned decision is durable.
 
         A repeated id gets its stored decision, or Conflict if the request differs. A tool turn gets Conflict if another
-        decision has taken its results.
-
-        claims: decision -> key of the process that runs it at once; the same transaction claims the decision
+        decision has taken its results. claims: decision id -> key of the process that runs the decision at once.
         """
         rows = [self._row(decision) for decision in group]
         with counting(self.database) as (connection, moves):
             is_new = insert_new(connection, decisions, rows, key="id")
             new = list(compress(group, is_new))
-            refused = take_results(connection, new)
+            refused = tool_turns.take_results(connection, new)
             accepted = [decision for decision in new if decision.id not in refused]
             self._begin(connection, accepted, moves=moves, claims=claims)
             repeated = [row["id"] for row, inserted in zip(rows, is_new, strict=True) if not inserted]
@@ -188,7 +164,7 @@ class DecisionStore:
         in_front: bool = False,
         claims: Mapping[DecisionId, str] = MappingProxyType({}),
     ) -> None:
-        """Let new decisions wait in all ledgers, and for workers. in_front, claims: see `answer_queue.enqueue`."""
+        """Let new decisions wait in ledgers and in the answer queue. in_front, claims: see `answer_queue.enqueue`."""
         moves.add("decided", len(new))
         if new:
             labels = labels_in_use(connection, label=self.label)
@@ -199,18 +175,17 @@ class DecisionStore:
             answer_queue.enqueue(connection, for_workers, in_front=in_front, claims=claims)
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
-        """The stored decisions with these ids and the hashes of their requests; StoreError for an unreadable row."""
+        """Id -> (stored decision, or StoreError for an unreadable row; hash of its request), without unknown ids."""
         with self.database.read() as connection:
             return _stored_decisions(connection, ids)
 
     def tenants_by_id(self, ids: Iterable[str]) -> dict[str, str]:
-        """Decision id -> tenant; unknown ids are left out."""
         with self.database.read() as connection:
             rows = run(connection, "SELECT id, tenant FROM decisions WHERE id IN ?", list(ids))
         return {row["id"]: row["tenant"] for row in rows}
 
     def answer_task(self, decision_id: DecisionId) -> AnswerTask | None:
-        """Read with one query what a worker needs before it answers; None for an unknown id."""
+        """Returns None for an unknown id."""
         query = select(
             decisions,
             exists().where(outcomes.c.decision_id == decisions.c.id).label("answered"),
@@ -223,11 +198,7 @@ class DecisionStore:
         return AnswerTask(decision=readable(row), answered=row["answered"], cancelled=row["cancelled"])
 
     def add_outcome(self, outcome: Outcome, *, successor: Decision | None = None) -> bool:
-        """`add_outcomes` for one outcome. Raises NotFound or Conflict.
-
-        successor: the decision that answers instead of a failed one. If the outcome is new, the same transaction
-        stores the successor and puts it at the front of the answer queue.
-        """
+        """Like `add_outcomes`, for one outcome. Raises NotFound or Conflict."""
         (result,) = self.add_outcomes([outcome], successor=successor)
         if isinstance(result, RagBanditError):
             raise result
@@ -238,10 +209,11 @@ class DecisionStore:
     ) -> list[bool | RagBanditError]:
         """Store the outcomes, durable on return. Returns for each True if it is new, False if not, or an error.
 
-        If a worker ran an arm twice, its second outcome gets False, and the first one stays. NotFound: the decision is
-        unknown. Conflict: a caller reports a second, different outcome, or reports on a decision that our workers run.
+        If a worker ran an arm twice, its second outcome gets False, and the first one stays. The error is NotFound if
+        the decision is unknown. It is Conflict if a caller reports a second, different outcome, or an outcome of a
+        decision that our workers run.
 
-        successor: see `add_outcome`
+        successor: the decision that answers instead of a failed one; stored and queued in front if the outcome is new
         """
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":
@@ -253,10 +225,10 @@ class DecisionStore:
             run_by = {key: row["run_by"] for key, row in decided.items()}
             accepted = []
             for outcome, row in zip(group, rows, strict=True):
-                if outcome.decision_id in decided and not is_foreign(outcome, run_by):
+                if outcome.decision_id in decided and not feedback_writes.is_foreign(outcome, run_by):
                     decision = decided[outcome.decision_id]
                     blank = _NO_OUTCOME_TEXTS if decision["is_erased"] else {}
-                    call = called(outcome, request=decision["request"])
+                    call = tool_turns.called(outcome, request=decision["request"])
                     accepted.append((outcome, {**row, **blank, "call": call}))
             is_new = insert_new(connection, outcomes, [row for _, row in accepted], key="decision_id")
             inserted = list(compress(accepted, is_new))
@@ -273,7 +245,7 @@ class DecisionStore:
                 hashes |= {row.decision_id: row.body_hash for row in connection.execute(query)}
         return [
             outcome is new.get(outcome.decision_id)
-            or outcome_reply(outcome, row["body_hash"], run_by=run_by, hashes=hashes)
+            or feedback_writes.outcome_reply(outcome, row["body_hash"], run_by=run_by, hashes=hashes)
             for outcome, row in zip(group, rows, strict=True)
         ]
 
@@ -286,20 +258,20 @@ class DecisionStore:
         sample: JudgeSample | None,
         moves: Moves,
     ) -> None:
-        """Change the rows that depend on new outcomes: flags, queues, spending, and the first decisions of turns."""
+        """Change the rows that depend on new outcomes: flags, queues, spending, and outcomes with later tool turns."""
         ids = [outcome.decision_id for outcome, _ in inserted]
         flag_waiting(connection, lock_waiting(connection, {*ids}).values(), moves=moves, has_outcome=True)
         answer_queue.remove(connection, [key for key in ids if decided[key]["run_by"] == "worker"])
         count_spending(moves, (outcome for outcome, _ in inserted), rows=decided)
         drawn, turns = [], []
         for outcome, row in inserted:
-            first = first_of(decided[outcome.decision_id]["request"])
+            first = tool_turns.first_of(decided[outcome.decision_id]["request"])
             if first is None:
                 drawn.append(outcome)
             else:
                 turns.append((outcome, row, first))
         scored = [outcome for outcome in drawn if LINKED not in (decided[outcome.decision_id]["request"] or "")]
-        scored += add_turns(connection, turns)
+        scored += tool_turns.add_turns(connection, turns)
         if sample is not None:
             shard = self.database.shard
             sample_outcomes(connection, scored, label=self.label, sample=sample, moves=moves, shard=shard)
@@ -315,13 +287,13 @@ class DecisionStore:
             return bool(connection.execute(query).scalar() == outcome_row(outcome)["body_hash"])
 
     def with_outcome(self, ids: Iterable[str]) -> list[str]:
-        """The ids of decisions that have an outcome."""
+        """Those of `ids` whose decisions have an outcome."""
         query = select(outcomes.c.decision_id).where(outcomes.c.decision_id.in_(list(ids)))
         with self.database.read() as connection:
             return list(connection.execute(query).scalars())
 
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome | StoreError]:
-        """The stored outcomes by decision id; StoreError for an unreadable row."""
+        """Decision id -> stored outcome, or StoreError for an unreadable row."""
         with self.database.read() as connection:
             rows = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
             return {row["decision_id"]: readable_outcome(row) for row in rows}
@@ -331,18 +303,16 @@ class DecisionStore:
     ) -> list[Receipt | RagBanditError]:
         """Store the feedback, durable on return. Returns for each a Receipt, NotFound or Conflict.
 
-        Feedback is late if its decision was already closed by the ledger that made it.
-
-        also: makes further changes in the transaction; if it raises, nothing is stored
+        also: makes further changes in the same transaction; if it raises, nothing is stored
         """
         with counting(self.database) as (connection, moves):
-            replies = write_feedback(connection, group, moves=moves)
+            replies = feedback_writes.write_feedback(connection, group, moves=moves)
             if also is not None:
                 also(connection, moves)
         return replies
 
     def imported_feedback(self, group: Sequence[Feedback]) -> list[Feedback]:
-        """Feedback imported earlier for the group's decisions, or stored under its ids, in the order received."""
+        """Stored feedback on the group's decisions that was imported or has an id of the group; oldest first."""
         imported = [feedback.c.id.like(like) for like in ("import-%", "%~%")]
         from_files = or_(*imported, feedback.c.rater.like("import:%"), feedback.c.id.in_([item.id for item in group]))
         query = select(feedback).where(feedback.c.decision_id.in_({item.decision_id for item in group}), from_files)
@@ -357,11 +327,11 @@ class DecisionStore:
         return [self.record(DecisionId(key)) for key in ids]
 
     def record(self, decision_id: DecisionId) -> DecisionRecord:
-        """Everything stored about a decision. Raises NotFound, or StoreError if one of its rows cannot be read."""
+        """Raises NotFound, or StoreError if a row of the decision cannot be read."""
         with self.database.read() as connection:
             row = _by_id(connection, [decision_id]).get(decision_id)
             if row is None:
-                raise unknown_decision()
+                raise feedback_writes.unknown_decision()
             query = select(outcomes).where(outcomes.c.decision_id == decision_id)
             outcome = connection.execute(query).mappings().first()
             query = select(feedback).where(feedback.c.decision_id == decision_id)
@@ -417,13 +387,12 @@ def settle(stored: Decision | StoreError, stored_hash: str, *, request_hash: str
     """The reply to a repeated id: the stored decision, or Conflict if a different request made it."""
     if stored_hash == request_hash:
         return stored
-    return Conflict(
-        "this decision id was used for another request", field="decision_id", remedy="use a new id for a new question"
-    )
+    remedy = "use a new id for a new question"
+    return Conflict("this decision id was used for another request", field="decision_id", remedy=remedy)
 
 
 def readable(row: Row) -> Decision | StoreError:
-    """The decision of a row. Returns StoreError if the row is damaged, so that other rows can still be read."""
+    """The decision of a row. StoreError is returned, not raised, so that other rows can still be read."""
     try:
         return decision_value(row)
     except (ValueError, TypeError, KeyError) as error:
@@ -431,7 +400,6 @@ def readable(row: Row) -> Decision | StoreError:
 
 
 def readable_outcome(row: Row) -> Outcome | StoreError:
-    """The outcome of a row, or StoreError if the row is damaged."""
     try:
         return outcome_value(row)
     except (ValueError, TypeError, KeyError) as error:

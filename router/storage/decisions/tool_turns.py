@@ -1,43 +1,34 @@
 """Tool turns: requests that bring the results of tool calls to the arm that made the calls.
 
-A loop of tools is one drawn decision and any number of turns. Each turn has its own rows in `decisions` and `outcomes`,
-and its own id. The arm of a turn is not drawn, so policies learn nothing from turns. The cost of a turn is added to the
+A tool loop is one drawn decision and any number of turns. Each turn has its own rows in `decisions` and `outcomes`, and
+its own id. The arm of a turn is not drawn, so policies learn nothing from turns. The cost of a turn is added to the
 outcome of the drawn decision, which also gets the newest answer. Feedback on a turn counts for the drawn decision.
 
-A turn finds the outcome with the calls by a hash of the caller, of all messages before the calls, and of the ids of
-the calls (`loop_key`). The results of calls are accepted once, in the transaction that stores the turn
-(`outcomes.taken_by`). So the turns of a loop form a chain, and are numbered in its order.
+A turn finds the outcome with the calls by its `loop_key`. The results of calls are accepted once, in the transaction
+that stores the turn (`outcomes.taken_by`), so the turns of a loop form a chain.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, delete, func, or_, select, update
 
-from ragbandit.router.storage.rows.conversion import (
-    CHAT_HASH,
-    Row,
-    body_hash,
-    canonical,
-    json_object,
-    object_or_empty,
-    of_known,
-)
-from ragbandit.router.storage.rows.outcome_rows import LATER, outcome_row, outcome_value
+from ragbandit.router.storage.rows.conversion import CHAT_HASH, Row, body_hash, object_or_empty
+from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value, with_later
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
-from ragbandit.shared.types import ArmName, Branch, Cost, Decision, DecisionId, Json, Outcome, Query, calls_of
+from ragbandit.shared.types import ArmName, Branch, Decision, DecisionId, Json, Outcome, Query, calls_of
 
-#: key in a query's `request`: {"first": id of the drawn decision, "previous": id of the decision that made the calls,
-#: "turn": number of this turn, from 2}
+#: key in `Query.request`; its value: {"first": id of the drawn decision, "previous": id of the decision that made the
+#: calls, "turn": number of this turn, from 2}
 TOOL_TURN: Final = "tool_turn"
-#: key in a query's `request`: hash of the caller and of all messages
+#: key in `Query.request`: hash of the caller and of all messages
 CONVERSATION: Final = "conversation_hash"
-#: field of the error if another request has already brought the results
+#: `field` of the error raised if another request has already brought the results
 RESULTS: Final = "tool_call_id"
-#: most outcomes with the same key that are read, newest first
+#: number of newest outcomes with the same key that are read
 _MOST_ALIKE: Final = 64
 #: columns of the drawn decision's outcome that a later turn changes
 _CHANGED: Final = ("status", "answer", "trace", "cost", "steps", "stop_reason", "error", "sources")
@@ -45,19 +36,17 @@ _CHANGED: Final = ("status", "answer", "trace", "cost", "steps", "stop_reason", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolTurn:
-    """The next turn of a loop of tools."""
-
     arm: ArmName
     #: number of the turn; the drawn decision is 1
     number: int
-    #: value for TOOL_TURN in the query's `request`
+    #: value for TOOL_TURN in `Query.request`
     facts: Mapping[str, Json]
 
 
 def loop_key(conversation: object, calls: Sequence[str]) -> str | None:
-    """The key by which results find the outcome with these calls; None if call ids are empty or repeated.
+    """The key by which results find the outcome with these calls; None if an id of a call is empty or repeated.
 
-    conversation: hash of the caller and of the messages before the calls; None in decisions of older releases.
+    conversation: hash of the caller and of the messages before the calls; None in decisions of older releases
     """
     if not isinstance(conversation, str) or len({*calls}) < max(1, len(calls)) or not all(map(str.strip, calls)):
         return None
@@ -67,15 +56,12 @@ def loop_key(conversation: object, calls: Sequence[str]) -> str | None:
 def next_turn(
     database: Database, key: str, *, query: Query, since: float, previous: Json = None
 ) -> ToolTurn | DecisionId | None:
-    """Find the turn that a request with tool results belongs to.
+    """Find the turn to which a request with tool results belongs. Raises StoreError.
 
-    Returns the next turn of the loop, or the id of the stored turn if the same request came before. Returns None,
-    so that the request is a new draw, if the loop began too early, or if not exactly one outcome with this key waits
-    for results and no stored turn has the same chat. Raises StoreError.
+    Returns the next turn of the loop, or the id of the stored turn if the same request came before. Returns None if the
+    loop began before `since`, or if several outcomes with this key wait for results, or none. An arm is then drawn.
 
-    key: see `loop_key`
-    since: loops that began earlier are not continued
-    previous: id of the decision with the calls, if the caller names it
+    key: see `loop_key`. previous: id of the decision with the calls; None if the caller does not name it.
     """
     calls = select(*decisions.c["id", "arm", "request"], outcomes.c.taken_by)
     calls = calls.join(outcomes, outcomes.c.decision_id == decisions.c.id)
@@ -97,7 +83,7 @@ def next_turn(
 
 
 def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> DecisionId | None:
-    """The turn with the same chat as `query`. A failed turn may be repeated under another id."""
+    """The stored turn with the same chat as `query`. A failed turn only counts if it has the same id."""
     rows = select(decisions.c.id, decisions.c.request).where(decisions.c.id.in_(turns), decisions.c.text != "")
     rows = rows.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id)
     failed = func.coalesce(outcomes.c.status, "") == "failed"
@@ -109,7 +95,7 @@ def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> 
 
 
 def take_results(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
-    """Mark the calls whose results new turns bring. Returns errors by id of turns that came too late; deletes these."""
+    """Mark the calls whose results new turns bring. Turns that came too late are deleted; returns their errors."""
     turns = {decision.id: decision.query.request.get(TOOL_TURN) for decision in new}
     # A fixed order prevents deadlocks between writers.
     ordered = sorted((str(turn["previous"]), key) for key, turn in turns.items() if isinstance(turn, Mapping))
@@ -125,13 +111,13 @@ def take_results(connection: Connection, new: Iterable[Decision]) -> dict[Decisi
 
 
 def edge_of(request: str | None) -> Mapping[str, Any]:
-    """The facts that the edge recorded about a request. request: the column `decisions.request`."""
+    """`Query.request` of a stored decision; {} if it is unreadable. request: the column `decisions.request`."""
     edge = object_or_empty(request).get("edge")
     return edge if isinstance(edge, Mapping) else {}
 
 
 def _turn_of(request: str | None) -> Mapping[str, Any] | None:
-    """The facts of a turn; None if the decision was drawn."""
+    """The value of TOOL_TURN; None if the decision was drawn."""
     if request is None or f'"{TOOL_TURN}"' not in request:
         return None
     turn: Mapping[str, Any] | None = edge_of(request).get(TOOL_TURN)
@@ -139,7 +125,7 @@ def _turn_of(request: str | None) -> Mapping[str, Any] | None:
 
 
 def first_of(request: str | None) -> DecisionId | None:
-    """Id of the drawn decision of a turn's loop; None if this decision is no turn. request: its column."""
+    """Id of the drawn decision of a turn's loop; None for a drawn decision. request: the turn's `decisions.request`."""
     turn = _turn_of(request)
     return None if turn is None else DecisionId(turn["first"])
 
@@ -153,10 +139,7 @@ def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionI
 
 
 def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, DecisionId]]) -> list[Outcome]:
-    """Add the outcomes of turns to the outcomes of the drawn decisions. Returns the outcomes of loops that ended.
-
-    turns: (outcome, its row, which has no texts if none are stored, id of the drawn decision)
-    """
+    """Add the outcomes of turns to those of the drawn decisions, given by id. Returns outcomes of loops that ended."""
     finished = []
     for outcome, turn_row, first in sorted(turns, key=lambda turn: turn[2]):  # in the order of `take_results`
         query = select(outcomes).where(outcomes.c.decision_id == first).with_for_update()
@@ -173,22 +156,16 @@ def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, Decisi
             steps=before.steps + outcome.steps,
         )
         changed = {name: value for name, value in outcome_row(whole).items() if name in _CHANGED}
-        if turn_row["trace"] is None:
+        if turn_row["trace"] is None:  # texts are not stored
             changed |= dict.fromkeys(("answer", "trace", "error", "sources"))
-        changed["cost"] = _with_later(changed["cost"], before=row["cost"], added=outcome.cost)
+        changed["cost"] = with_later(changed["cost"], before=row["cost"], added=outcome.cost)
         connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(**changed))
         if before.stop_reason == "tool_calls" and not calls_of(outcome):
             finished.append(whole)
     return finished
 
 
-def _with_later(cost: str, *, before: str, added: Cost) -> str:
-    """JSON of a cost with the part that later turns added. before: the stored JSON."""
-    later = of_known(Cost, json_object(before).get(LATER, {})) + added
-    return canonical({**json_object(cost), LATER: {name: value for name, value in asdict(later).items() if value}})
-
-
 def called(outcome: Outcome, *, request: str | None) -> str | None:
-    """`loop_key` of an outcome, for its column `call`; None without calls. request: the column of its decision."""
+    """`loop_key` of an outcome, for the column `call`; None without calls. request: the decision's `request`."""
     calls = calls_of(outcome)
     return loop_key(edge_of(request).get(CONVERSATION), calls) if calls else None

@@ -1,1 +1,0 @@
-"""Ledgers: registration, inheritance of older decisions, and updates in order."""

@@ -18,13 +18,10 @@ from ragbandit.shared.types import ClosedDecision, Feedback, FeedbackId, JoinedD
 
 @dataclass(kw_only=True, slots=True)
 class LedgerBatch:
-    """Updates and closures of one ledger that are written together."""
-
     label: PolicyLabel
     now: float
-    #: process that appends and holds the lease
     holder: str
-    #: learned decisions, and their rows of `updates`
+    #: the learned decisions; `rows` has a row of the table `updates` for each
     updates: list[Update] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     #: feedback that came in time, used or not; other feedback of the decisions is late
@@ -46,14 +43,11 @@ class LedgerBatch:
 
     @property
     def done(self) -> list[str]:
-        """Ids of the learned and closed decisions."""
         return [entry.decision_id for entry in self.updates] + [closure.decision_id for closure in self.closed]
 
     def write(self, connection: Connection, moves: Moves, *, end: int) -> None:
-        """Write the batch. end: the last seq of the ledger. Raises Conflict; then the transaction must be rolled back.
-
-        The order of the steps is the order in which all writers lock rows.
-        """
+        """Write the batch. Raises Conflict; then the transaction must be rolled back. end: the ledger's last seq."""
+        # The order of the steps is the order in which all writers lock rows.
         if self.updates and self.updates[0].seq != end + 1:
             raise Conflict(f"the ledger ends at {end}, not at {self.updates[0].seq - 1}")
         leaving = waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done)

@@ -1,12 +1,11 @@
 """Inheritance: a new ledger gets a row in `waiting` for every older decision, in short batches.
 
-    register   the ledger is registered: from now on new decisions wait for it
-    insert     a pass over all older decisions, in the order of ids, BATCH per transaction
-    again      a second pass: sets flags for outcomes and feedback that came in while a row was being inserted
+From its registration on, new decisions wait for the ledger. A first pass inserts rows for older decisions in the order
+of ids. On PostgreSQL a second pass sets flags of rows whose outcome or feedback came in while they were being inserted.
 
-The position is stored in the ledger's row of `policies` with each batch, so a process that dies loses nothing. The
-learner does this work under the ledger's lease, and learns nothing before it is finished. So the ledger has the same
-order as if every decision had waited from the start.
+Each batch stores its position in the ledger's row of `policies`, so a process that dies loses nothing. The learner does
+this work under the ledger's lease, and learns nothing before the work is finished. So the ledger has the same order as
+if every decision had waited from the start.
 
 Nothing is locked. On PostgreSQL a transaction that is open while a step is committed may not see the step, so the next
 step waits until all such transactions have ended (`_older_ended`). SQLite has one writer at a time.
@@ -31,11 +30,11 @@ from ragbandit.router.storage.sql.waiting import add_stored, flag_as_stored, loc
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import PolicyLabel
 
-#: decisions per transaction, which takes a few milliseconds; other writers wait for it meanwhile
+#: number of decisions per transaction; other writers wait while it runs, for a few milliseconds
 BATCH: Final[Mapping[str, int]] = {"sqlite": 100, "postgresql": 300}
-#: most decisions that one transaction scans for missing ones, as a multiple of BATCH
+#: most decisions that one transaction scans for decisions without a row, as a multiple of BATCH
 SCANNED: Final = 50
-#: least pause after a batch, and further pause while other transactions have to end, seconds
+#: shortest pause after a batch, and further pause while other transactions have to end, seconds
 REST_S, WAIT_S = 0.002, 0.02
 
 #: result of a call: one batch was processed, other transactions have to end first, or nothing is left to do
@@ -46,7 +45,7 @@ BEGUN: Final[dict[str, Any]] = {"inheriting": "insert", "inherited_to": "", "inh
 
 
 def _batch(ledger: Ledger, work: Callable[[Connection, Moves], Step], *, holder: str) -> Step:
-    """One step in a transaction, then a pause as long as the step, so that other writers of SQLite get their turn."""
+    """Do one step in a transaction, then pause as long as the step took, so that other writers of SQLite get a turn."""
     with ledger.writing(holder=holder) as (connection, moves, _):
         began = time.monotonic()
         step = work(connection, moves)
@@ -55,7 +54,6 @@ def _batch(ledger: Ledger, work: Callable[[Connection, Moves], Step], *, holder:
 
 
 def is_inheriting(ledger: Ledger) -> bool:
-    """Whether the ledger still lacks older decisions."""
     row = ledger.registered()
     return row is not None and row["inheriting"] is not None
 
@@ -75,7 +73,7 @@ def _inherit(label: PolicyLabel, connection: Connection, moves: Moves) -> Step:
         return "wait"
     if row["inheriting"] == "insert":
         last = _insert_batch(connection, row, moves=moves)
-        # On SQLite no writer can miss a row that is being inserted.
+        # On SQLite every writer sees the inserted rows, so a second pass is not needed.
         following = "again" if connection.dialect.name == "postgresql" else None
     else:
         last, following = _look_again(connection, row, moves=moves), None
@@ -105,7 +103,7 @@ def _retire(label: PolicyLabel, now: float, connection: Connection, moves: Moves
     if row["inherit_after"] is None:
         _store_transaction_number(connection, label)
     oldest = select(waiting).where(waiting.c.policy == label).order_by(waiting.c.decision_id)
-    rows = connection.execute(oldest.limit(_size(connection)).with_for_update()).mappings().all()
+    rows = connection.execute(oldest.limit(BATCH[connection.dialect.name]).with_for_update()).mappings().all()
     ids = [waiting_row["decision_id"] for waiting_row in rows]
     connection.execute(delete(waiting).where(waiting.c.policy == label, waiting.c.decision_id.in_(ids)))
     moves.waiting(rows, sign=-1)
@@ -116,13 +114,9 @@ def _retire(label: PolicyLabel, now: float, connection: Connection, moves: Moves
     return "done" if all_ended else "wait"
 
 
-def _size(connection: Connection) -> int:
-    return BATCH[connection.dialect.name]
-
-
 def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
     """Insert missing rows of the next decisions. Returns the last id, or None after the last decision."""
-    after, size = row["inherited_to"], _size(connection)
+    after, size = row["inherited_to"], BATCH[connection.dialect.name]
     last, is_full = _next(connection, select(decisions.c.id), decisions.c.id, after=after, limit=SCANNED * size)
     missing = select(decisions.c.id).where(*_missing(row["label"], after=after, last=last))
     ids = connection.execute(missing.order_by(decisions.c.id).limit(size)).scalars().all()
@@ -138,7 +132,8 @@ def _look_again(connection: Connection, row: RowMapping, *, moves: Moves) -> str
     after = row["inherited_to"]
     of_label = waiting.c.policy == row["label"]
     ids = select(waiting.c.decision_id).where(of_label)
-    last, is_full = _next(connection, ids, waiting.c.decision_id, after=after, limit=_size(connection))
+    limit = BATCH[connection.dialect.name]
+    last, is_full = _next(connection, ids, waiting.c.decision_id, after=after, limit=limit)
     batch = of_label, waiting.c.decision_id > after, waiting.c.decision_id <= last
     incomplete = ~and_(waiting.c.has_outcome, waiting.c.has_feedback, waiting.c.has_reward)
     flag_as_stored(connection, lock_rows(connection, *batch, incomplete), moves=moves)
@@ -148,8 +143,8 @@ def _look_again(connection: Connection, row: RowMapping, *, moves: Moves) -> str
 def _next(connection: Connection, query: Select[Any], key: Any, *, after: str, limit: int) -> tuple[str, bool]:
     """Returns (last id of the next batch, whether the batch is full).
 
-    A batch that is not full is the last one. Rows committed later were begun when the previous step was visible, so
-    they need no pass; waiting for an empty batch could go on for ever, since new ids keep coming.
+    A batch that is not full is the last one. To wait for an empty batch could take for ever, since new ids keep coming.
+    Rows committed later need no pass: their transactions began when the previous step was visible.
     """
     ids = connection.execute(query.where(key > after).order_by(key).limit(limit)).scalars().all()
     return ids[-1] if ids else after, len(ids) == limit
@@ -171,7 +166,7 @@ def _missing(label: str, *, after: str, last: str) -> list[ColumnElement[bool]]:
 
 
 def _store_transaction_number(connection: Connection, label: str) -> None:
-    """Store this transaction's number; transactions that have not seen the previous step have lower numbers."""
+    """Store this transaction's number: transactions that have not seen the previous step have lower numbers."""
     number = ""
     if connection.dialect.name == "postgresql":
         number = str(connection.execute(text("SELECT pg_current_xact_id()::text")).scalar_one())
@@ -181,8 +176,8 @@ def _store_transaction_number(connection: Connection, label: str) -> None:
 def _older_ended(connection: Connection, number: str) -> bool:
     """Whether every transaction with a number up to this one has ended.
 
-    Writers have a number before they read what a step changes: PostgreSQL assigns it at the first write, and feedback
-    requests it. A number that the server has not assigned yet comes from the server of a restored backup.
+    Every writer has a number before it reads what a step changes. PostgreSQL assigns it at the first write; feedback
+    requests it. If this server has not assigned `number` yet, it was stored before a backup was restored here.
     """
     if not number:
         return True
@@ -208,11 +203,8 @@ def register_policy(
 ) -> None:
     """Register a ledger, so that new decisions wait for it; `inherit` adds the older ones.
 
-    Raises Conflict if the ledger was learned with another encoder, since its features would not fit.
-
-    label, algorithm, params, encoder_hash: columns of `policies`
-    now: seconds since 1970
-    encoder: JSON of `encoders.base.origin_of`; stored once for each encoder of the ledger
+    Raises Conflict if the ledger was learned with another encoder, since its features would not fit. encoder: JSON of
+    `encoders.base.origin_of`, which is stored once for each encoder of the ledger.
     """
     with database.write() as connection:
         origin = {} if encoder is None else {"encoder": encoder}
@@ -227,12 +219,9 @@ def register_policy(
             assert stored is not None
         unfit = _unfit_encoder(connection, stored["encoder_hash"], configured=encoder_hash, label=label)
         if unfit is not None:
-            raise Conflict(
-                f"the ledger {label!r} was learned with encoder {unfit[:12]}, "
-                f"the configured encoder is {encoder_hash[:12]}",
-                field="encoder",
-                remedy=OTHER_ENCODER,
-            )
+            learned = f"the ledger {label!r} was learned with encoder {unfit[:12]}"
+            message = f"{learned}, the configured encoder is {encoder_hash[:12]}"
+            raise Conflict(message, field="encoder", remedy=OTHER_ENCODER)
         changed: dict[str, Any] = row if any(stored[name] != value for name, value in kind.items()) else {}
         if stored["retired_at"] is not None:
             changed = changed | BEGUN
@@ -245,7 +234,7 @@ def register_policy(
 
 
 def origin_in(database: Database, *, label: PolicyLabel) -> dict[str, Any] | None:
-    """`policies.encoder` of this ledger, or of the newest ledger that has it if this one has none; None without any."""
+    """`policies.encoder` of this ledger, else of the newest ledger that has the column; None if no ledger has it."""
     query = select(policies.c.encoder).where(policies.c.encoder.is_not(None))
     query = query.order_by((policies.c.label == label).desc(), policies.c.made_at.desc())
     with database.read() as connection:
@@ -268,7 +257,7 @@ def _record(connection: Connection, action: str, row: dict[str, Any]) -> None:
 
 
 def _unfit_encoder(connection: Connection, stored: str, *, configured: str, label: PolicyLabel) -> str | None:
-    """The encoder with which this ledger was learned if it differs from the configured one; None if it fits."""
+    """The encoder with which this ledger was learned, if it is not the configured encoder; else None."""
     if stored or not configured:
         return stored if configured not in ("", stored) else None
     # So far a policy without features learned; its decisions may have features of any encoder.

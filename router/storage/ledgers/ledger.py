@@ -1,7 +1,7 @@
-"""Ledger: the learner's reads and writes of decisions that are ready, updates, snapshots and the lease.
+"""The learner's reads and writes: decisions that are ready, updates, snapshots and the lease of its ledger.
 
-The ledger is append-only and has no gaps. An append is refused as a whole if it does not continue at the ledger's end,
-because another learner has appended in between.
+The ledger is append-only and has no gaps. If an append does not continue at the ledger's end, because another learner
+has appended meanwhile, all of it is refused.
 """
 
 import json
@@ -49,10 +49,9 @@ from ragbandit.shared.types import (
     Update,
 )
 
-#: Number of newest snapshots whose rows are kept, in addition to the newest one of every policy. The deep check
-#: computes the others from the ledger. Not a setting: with another number, pruned rows would look deleted.
+#: Number of newest snapshots whose rows are kept, in addition to the newest one of every algorithm, params and encoder.
+#: The deep check computes the others from the ledger. Not a setting: with another number, pruned rows look deleted.
 SNAPSHOT_ROWS = 1000
-#: most rows that one transaction prunes
 FORGOTTEN_AT_ONCE = 1000
 #: number of newest snapshots that are tried before a policy is learned again from the beginning
 TRIES = 5
@@ -62,7 +61,7 @@ KEPT_MOST = 4
 
 #: seconds between two attempts to take a lease
 LOOK_S = 0.1
-#: number of newest updates in which an arm must occur, or it counts as new
+#: an arm counts as new if it does not occur in this number of newest updates
 COUNTED = 10_000
 
 
@@ -72,8 +71,6 @@ def is_kept(last_seq: int) -> bool:
 
 
 class Ledger:
-    """The ledger with this label, as the learner reads and writes it."""
-
     def __init__(self, database: Database, *, label: PolicyLabel) -> None:
         self.database = database
         self.label = label
@@ -84,11 +81,7 @@ class Ledger:
     ) -> list[JoinedDecision | ClosedDecision]:
         """At most `limit` waiting decisions that may be learned or closed now, oldest first.
 
-        An unreadable decision is returned as a quarantined ClosedDecision.
-
-        rule: when decisions may be closed
-        now: seconds since 1970
-        after: (made_at, id) of the last decision of the previous page
+        An unreadable decision is returned as a ClosedDecision. after: (made_at, id) of the last decision read before.
         """
         ready: set[tuple[float, str]] = set()
         with self.database.read() as connection:
@@ -99,10 +92,8 @@ class Ledger:
     def _oldest(
         self, connection: Connection, condition: ColumnElement[bool], *, limit: int, after: tuple[float, str]
     ) -> set[tuple[float, str]]:
-        """(decided_at, id) of `limit` or more oldest rows; rows of the same time are either all returned, or none.
-
-        The rows are sorted by time only, like the index waiting_ready. To sort by id too, SQLite would read all rows.
-        """
+        """(decided_at, id) of the oldest rows, at least `limit`. Rows with the same time are returned together."""
+        # Sorted by time only, like the index waiting_ready: to sort by id too, SQLite would read all rows.
         at, key = waiting.c.decided_at, waiting.c.decision_id
         query = select(at, key).where(waiting.c.policy == self.label, condition, at >= after[0])
         query = query.where((at > after[0]) | (key > after[1])).order_by(at)
@@ -128,7 +119,7 @@ class Ledger:
         return [_read_together(by_id[key], outcome.get(key), feedback_rows[key]) for key in ids]
 
     def last_seq(self, *, connection: Connection | None = None) -> int:
-        """The last seq of the ledger; 0 if it is empty. connection: see `latest_snapshots`."""
+        """The last seq of the ledger; 0 if it has no updates. connection: where to read; None for a new transaction."""
         query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
         with self._reading(connection) as reading:
             return int(reading.execute(query).scalar_one())
@@ -145,7 +136,7 @@ class Ledger:
 
     @contextmanager
     def writing(self, *, holder: str) -> Iterator[tuple[Connection, Moves, int]]:
-        """A transaction under the lease: (connection, changes of counters, last seq). Raises Conflict without lease."""
+        """Yields (connection, changes of counters, last seq) in a transaction. Raises Conflict if the lease is lost."""
         with counting(self.database) as (connection, moves):
             if not self._lease.is_held(connection, holder=holder):
                 raise Conflict("the lease of this ledger is not held any more")
@@ -164,10 +155,10 @@ class Ledger:
     def read_with_decisions(
         self, *, after: int, upto: int | None = None, page: int = 1000
     ) -> Iterator[tuple[Update, Decision]]:
-        """`read`, with the decision of each update. Raises StoreError at an unreadable decision.
+        """Like `read`, with the decision of each update. Raises StoreError at an unreadable decision.
 
-        A decision has no features if another encoder than the ledger's made them: it had no text left when an earlier
-        release computed the features again. page: rows per query.
+        Features that another encoder than the ledger's made are left out. Decisions have such features if their text
+        was gone when an earlier release computed all features again. page: rows per query.
         """
         encoder_hash = self.encoder_hash()
         for row, decision_row in rows_of_ledger(self.database, label=self.label, after=after, upto=upto, page=page):
@@ -179,7 +170,7 @@ class Ledger:
             yield update_value(row, decision=decision), decision
 
     def learned_lately(self) -> dict[ArmName, int]:
-        """Arm -> number of its updates among the newest COUNTED of the ledger."""
+        """Arm -> number of its updates among the ledger's newest COUNTED updates."""
         with self.database.read() as connection:
             after = self.last_seq(connection=connection) - COUNTED
             counts = select(updates.c.arm, func.count()).where(updates.c.policy == self.label, updates.c.seq > after)
@@ -199,11 +190,10 @@ class Ledger:
         """Encoder hash of the newest decision of any ledger; None without decisions."""
         query = select(decisions.c.encoder_hash).order_by(decisions.c.made_at.desc()).limit(1)
         with self.database.read() as connection:
-            newest: str | None = connection.execute(query).scalar()
-        return newest
+            return connection.execute(query).scalar()
 
     def newest_decisions(self, *, limit: int, encoder_hash: str) -> list[Decision]:
-        """Decisions with features of this encoder among the newest `limit`, oldest first; no imported ones."""
+        """Decisions with features of this encoder among the newest `limit`, oldest first, without imported ones."""
         query = select(decisions).order_by(decisions.c.made_at.desc()).limit(limit)
         with self.database.read() as connection:
             rows = connection.execute(query).mappings().all()
@@ -212,7 +202,7 @@ class Ledger:
         return [decision for decision in encoded if IMPORTED not in decision.facts]
 
     def newest_outcomes(self, *, limit: int) -> list[tuple[Decision, Outcome]]:
-        """The newest `limit` outcomes with their decisions, newest first; no unreadable or imported ones."""
+        """The newest `limit` outcomes with their decisions, newest first, without unreadable and imported ones."""
         newest = select(outcomes.c.decision_id).order_by(outcomes.c.made_at.desc()).limit(limit)
         with self.database.read() as connection:
             joined = self._joined(connection, list(connection.execute(newest).scalars()))
@@ -220,17 +210,17 @@ class Ledger:
         return [(item.decision, item.outcome) for item in read if item.outcome is not None]
 
     def note(self, **texts: str | None) -> None:
-        """Set JSON columns of the ledger's row of `policies`: `diagnosis`, `frontier`."""
+        """Set the columns `diagnosis` or `frontier` of the ledger's row of `policies`; texts are JSON."""
         with self.database.write() as connection:
             connection.execute(update(policies).where(policies.c.label == self.label).values(**texts))
 
     def frontier(self) -> str | None:
-        """The column `frontier`, JSON."""
+        """The ledger's cost-quality frontier as JSON; None if none is stored."""
         with self.database.read() as connection:
             return connection.execute(select(policies.c.frontier).where(policies.c.label == self.label)).scalar()
 
     def add_snapshot(self, info: SnapshotInfo) -> None:
-        """Insert a snapshot's row, if it does not exist; the same ledger gives the same snapshot."""
+        """Insert a snapshot's row, unless it exists."""
         with self.database.write() as connection:
             insert_new(connection, snapshots, [snapshot_row(info)], key="version")
 
@@ -244,13 +234,7 @@ class Ledger:
         connection: Connection | None = None,
         kept: bool = False,
     ) -> list[SnapshotInfo]:
-        """The newest snapshots of this ledger, newest first.
-
-        limit: most snapshots
-        algorithm, params, encoder_hash: only snapshots with this value; None for any
-        connection: a transaction to read in; None opens one
-        kept: only snapshots that are kept longer (`is_kept`)
-        """
+        """Snapshots with these values (None for any), newest first. kept: only those for which `is_kept` is true."""
         params_sha256 = None if params is None else body_hash(dict(params))
         values = {"algorithm": algorithm, "params_sha256": params_sha256, "encoder_hash": encoder_hash}
         same = [snapshots.c[name] == value for name, value in values.items() if value is not None]
@@ -268,11 +252,7 @@ class Ledger:
         return newest + [info for info in kept if info not in newest]
 
     def prune_snapshots(self) -> list[SnapshotInfo]:
-        """Delete and return rows beyond the SNAPSHOT_ROWS newest, at most FORGOTTEN_AT_ONCE.
-
-        The newest row of every algorithm, params and encoder stays, since the deep check needs all former policies. The
-        newest KEPT_MOST snapshots that are kept longer stay too.
-        """
+        """Delete and return rows of old snapshots (see SNAPSHOT_ROWS and KEPT_EVERY), at most FORGOTTEN_AT_ONCE."""
         kept = [info.version for info in self.latest_snapshots(limit=KEPT_MOST, kept=True)]
         newer = snapshots.alias()
         order = ("last_seq", "made_at", "version")
@@ -289,7 +269,7 @@ class Ledger:
         return forgotten
 
     def feedback_times(self, *, after: int, upto: int) -> list[float]:
-        """Times at which the last feedback of each update in (after, upto] came in, to measure the lag."""
+        """Times at which the last feedback of each update with a seq in (after, upto] came in."""
         with self.database.read() as connection:
             times = select(updates.c.feedback_at).where(updates.c.policy == self.label, updates.c.seq > after)
             times = times.where(updates.c.seq <= upto, updates.c.feedback_at.is_not(None))
@@ -305,7 +285,6 @@ class Ledger:
         return True
 
     def release(self, *, holder: str) -> None:
-        """Release the lease if `holder` holds it."""
         self._lease.release(holder=holder)
 
 
@@ -330,7 +309,7 @@ def rows_of_ledger(
 def _read_together(
     row: RowMapping, outcome_row: RowMapping | None, feedback_rows: Sequence[RowMapping]
 ) -> JoinedDecision | ClosedDecision:
-    """The values of these rows; if one is unreadable, a quarantined ClosedDecision that names the field."""
+    """Convert a decision's rows. If one is unreadable, returns a quarantined ClosedDecision that names the field."""
     field = "decision"
     try:
         decision = decision_value(row)
@@ -340,13 +319,12 @@ def _read_together(
         feedback = tuple(map(feedback_value, feedback_rows))
         for item in feedback:
             if item.value is not None and not isinstance(item.value, tuple if item.kind == "label" else int | float):
-                raise ValueError(f"{item.value!r} is no {item.kind}")
+                raise ValueError(f"{item.value!r} is not a {item.kind}")
     except (ValueError, TypeError, KeyError) as error:
         if field == "decision":
             field = getattr(error, "field", field)
-        return ClosedDecision(
-            decision_id=row["id"], state="quarantined", reason=f"cannot be read: {error}", field=field
-        )
+        reason = f"cannot be read: {error}"
+        return ClosedDecision(decision_id=row["id"], state="quarantined", reason=reason, field=field)
     return JoinedDecision(decision=decision, outcome=outcome, feedback=feedback)
 
 
@@ -357,21 +335,17 @@ _COLUMNS: Final = _PLAIN + REWARD.names
 #: whether the decision was imported; quotes inside JSON strings are escaped, so this matches only the key
 _IMPORTED = decisions.c.facts.contains(f'"{IMPORTED}":', autoescape=True)
 _NO_QUESTION = Query(text="")
-#: number of columns that are always read: _COLUMNS, features, whether imported, the decision's weight of cost
+#: number of columns that are always read: _COLUMNS, features, _IMPORTED and cost_weight
 _LEARNED = len(_COLUMNS) + 3
 
 
 def lean_updates(
     ledger: Ledger, *, after: int, upto: int | None = None, page: int = 4000, context: bool = False, text: bool = False
 ) -> Iterator[Update]:
-    """`Ledger.read` for a policy that learns from arm, features and reward only: an eighth of the work.
+    """Like `Ledger.read`, in an eighth of the time, for policies that learn only from arm, features and reward.
 
-    Updates have no feedback ids and only the drawn arm. Questions have a weight of cost and an empty text.
-
-    after, upto: read seqs in (after, upto]
-    page: rows per query
-    context: whether questions have their context and tenant
-    text: whether questions have their context, tenant and text
+    Yields seqs in (after, upto]. Updates have no feedback ids, and only the drawn arm. Questions have a weight of cost.
+    If `context` is True, they also have context and tenant. If `text` is True, they also have context, tenant and text.
     """
     question: tuple[str, ...] = ()
     if context or text:

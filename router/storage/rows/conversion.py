@@ -1,4 +1,4 @@
-"""Conversion of values to rows and back. Columns are plain values, JSON (with exact float64 numbers), or bytes."""
+"""Conversion of values to rows and back. Columns are plain values, JSON (which keeps float64 exact), or bytes."""
 
 import hashlib
 import json
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-#: key in a query's `request`: hash of the whole chat request
+#: key in `Query.request`: hash of the whole chat request
 CHAT_HASH: Final = "chat_hash"
-#: Substring of the column `request` of a decision that answers instead of a failed one. Quotes inside JSON strings are
-#: escaped, so no text contains it.
+#: Substring of the column `request` of decisions that answer instead of a failed one, and of no others: quotes inside
+#: JSON strings are escaped.
 LINKED: Final = f'"{FAILOVER}":{{"arm":'
 
 Row = RowMapping | Mapping[str, Any]
@@ -47,14 +47,12 @@ Value = TypeVar("Value", bound="DataclassInstance")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """Functions that convert a field to its column and back."""
-
     write: Callable[[Any], Any]
     read: Callable[[Any], Any] = lambda value: value
 
 
 def of_known(kind: type[Value], values: Mapping[str, Any]) -> Value:
-    """A dataclass from the known fields of `values`; fields written by a newer release are ignored."""
+    """Make a dataclass from `values`. Unknown names, which a newer release has written, are ignored."""
     return kind(**{name: values[name] for name in _names(kind) if name in values})
 
 
@@ -82,18 +80,17 @@ class TableRows(Generic[Value]):
         self.names = tuple(field.name for field in fields(kind) if field.name in {*table.columns.keys()} - {*without})
 
     def row(self, value: Value) -> dict[str, Any]:
-        """The columns of a value."""
         columns = {name: getattr(value, name) for name in self.names}
         for name, form in self._forms.items():
             columns[name] = form.write(columns[name])
         return columns
 
     def value(self, row: Row, **others: Any) -> Value:
-        """The value of a row. others: fields that are not converted here. Raises UnreadableFieldError."""
+        """The value of a row. others: fields of `without`, already converted. Raises UnreadableFieldError."""
         return self.read([row[name] for name in self.names], **others)
 
     def read(self, values: Sequence[Any], **others: Any) -> Value:
-        """The value of these columns, in the order of `names`. Raises UnreadableFieldError."""
+        """Like `value`, from columns in the order of `names`."""
         columns = dict(zip(self.names, values, strict=True))
         for name, form in self._forms.items():
             try:
@@ -119,13 +116,13 @@ def features_bytes(features: Features | None) -> bytes | None:
 
 
 def features_value(raw: bytes | None) -> Features | None:
-    """The float32 vector, shape (d,), of `features_bytes`. Raises ValueError for other bytes."""
+    """The inverse of `features_bytes`: a float32 vector, shape (d,). Raises ValueError for other bytes."""
     if raw is None:
         return None
     if len(raw) % 2 == 0:
         return np.frombuffer(raw, dtype=_FULL).astype(np.float32)
-    if bytes(raw[:1]) != _HALF_MARK:  # a database driver may give bytes, bytearray or memoryview
-        raise ValueError("these bytes are no features")
+    if bytes(raw[:1]) != _HALF_MARK:  # `raw` may be a bytearray or memoryview
+        raise ValueError("these bytes are not features")
     return np.frombuffer(memoryview(raw)[1:], dtype=_HALF).astype(np.float32)
 
 
@@ -142,7 +139,7 @@ def json_object(text: str | None) -> dict[str, Any]:
     """The JSON object of a column; {} for NULL. Raises ValueError for anything else."""
     value = {} if text is None or text == "{}" else json.loads(text)
     if not isinstance(value, dict):
-        raise ValueError(f"is a {type(value).__name__}, no object")
+        raise ValueError(f"is a {type(value).__name__}, not an object")
     return value
 
 
@@ -155,17 +152,14 @@ def object_or_empty(text: str | None) -> dict[str, Any]:
 
 
 def body_hash(body: object) -> str:
-    """sha256 of the canonical JSON, 43 digits of base64; shows whether a repeated id is a duplicate or a conflict."""
-    # Python callers may send lone surrogates: these must be hashed here, since later checks give a better error.
+    """sha256 of the canonical JSON, 43 digits of base64; distinguishes duplicates of an id from conflicts."""
+    # Lone surrogates from Python callers are accepted here, since later checks raise a better error for them.
     digest = hashlib.sha256(canonical(body).encode("utf-8", "surrogatepass")).digest()
     return b2a_base64(digest, newline=False).rstrip(b"=").decode()
 
 
 def query_hash(query: Query, *, run_by: RunBy) -> str:
-    """`body_hash` of a request: requests with the same decision id are duplicates if their hashes are equal.
-
-    "text" is the question before it was rewritten, since a second request may be rewritten differently.
-    """
+    """Hash that is equal for duplicates of a request. Questions are hashed as they were before they were rewritten."""
     conversation = _conversation(query)
     body = {
         "arms": None if query.arms is None else list(query.arms),
@@ -179,7 +173,7 @@ def query_hash(query: Query, *, run_by: RunBy) -> str:
 
 
 def _conversation(query: Query) -> dict[str, Any]:
-    """Fields of a query that only conversations, forced arms and prices have; {} for a plain question."""
+    """Values that only queries with a conversation, a forced arm or a price have; {} for a plain question."""
     if not (
         (query.session or query.messages or query.asked is not None or query.forced or query.sticky_turns)
         or query.aim
@@ -201,12 +195,11 @@ def _conversation(query: Query) -> dict[str, Any]:
 
 
 def price_text(weight: float | str | None) -> str | None:
-    """The column `price`: the caller's weight of cost, a name or a number as text."""
+    """The column `price`: the caller's weight of cost, a name or a number, as text."""
     return weight if weight is None or isinstance(weight, str) else repr(float(weight))
 
 
 def price_value(text: str | None) -> float | str | None:
-    """The caller's weight of cost, from the column `price`."""
     return None if text is None else number_or_name(text)
 
 
@@ -218,10 +211,7 @@ def _request(query: Query) -> str | None:
 
 
 def without_messages(request: str | None, *, keep: Collection[str]) -> str | None:
-    """The `request` column without user text. The `forced` flag, the aim and the link of a failover are kept.
-
-    keep: keys of the edge's facts that are also kept
-    """
+    """Drop texts of users from the column `request`. The `forced` flag, the aim, FAILOVER and the keys `keep` stay."""
     values = object_or_empty(request)
     parts = {name: values[name] for name in ("aim", "forced") if values.get(name)}
     edge = {name: value for name, value in values.get("edge", {}).items() if name in (*keep, FAILOVER)}
@@ -230,36 +220,26 @@ def without_messages(request: str | None, *, keep: Collection[str]) -> str | Non
     return canonical(parts) if parts else None
 
 
-def _object(value: Mapping[str, Any]) -> str:
-    return canonical(dict(value)) if value else "{}"
-
-
 def _list(values: Sequence[Any] | None) -> str | None:
     return None if values is None else canonical(list(values))
 
 
-_CAPS: Final = tuple(field.name for field in fields(Budget))
-
-
 def budget_caps(budget: Budget) -> dict[str, float]:
     """The caps of a budget that are set, by name."""
-    caps = {name: getattr(budget, name) for name in _CAPS}
+    caps = {name: getattr(budget, name) for name in _names(Budget)}
     return {name: cap for name, cap in caps.items() if cap is not None}
 
 
 def scores_value(text: str | None) -> tuple[float, ...] | None:
-    """The numbers of the column `scores` or `pmf`."""
     return None if text is None else tuple(json.loads(text))
 
 
 @lru_cache(maxsize=256)
 def arms_value(text: str) -> tuple[ArmName, ...]:
-    """The names of the column `arms`."""
     return tuple(json.loads(text))
 
 
-#: conversion of a JSON object
-JSON_OBJECT: Final = Form(write=_object, read=json_object)
+JSON_OBJECT: Final = Form(write=lambda value: canonical(dict(value)) if value else "{}", read=json_object)
 _LIST: Final = Form(write=_list, read=lambda text: tuple(json.loads(text)))
 
 _DECISION: Final = TableRows(
@@ -272,7 +252,7 @@ _DECISION: Final = TableRows(
     facts=JSON_OBJECT,
     features=Form(write=features_bytes, read=features_value),
 )
-#: fields of a query with the same name as their column
+#: fields of Query whose columns have the same names
 _QUERY: Final = TableRows(
     decisions,
     Query,
@@ -298,23 +278,21 @@ _NAMES_OR_NULL: Final = Form(
     read=lambda text: () if text is None else tuple(json.loads(text)),
 )
 _UPDATE: Final = TableRows(updates, Update, feedback_ids=_LIST, restarts=_NAMES_OR_NULL)
-#: the columns of `updates` that are the reward
+#: columns of `updates` that are fields of Reward
 REWARD: Final = TableRows(
     updates,
     Reward,
-    # Many rows have the same prices.
+    # Cached, since many rows have the same prices.
     terms=Form(write=JSON_OBJECT.write, read=lru_cache(maxsize=64)(json.loads)),
     surrogates=_OBJECT_OR_NULL,
 )
 _SNAPSHOT: Final = TableRows(snapshots, SnapshotInfo, params=JSON_OBJECT)
-#: conversion of a row of `feedback`, `updates` and `snapshots`
 feedback_value = _FEEDBACK.value
 reward_value = REWARD.value
 snapshot_value = _SNAPSHOT.value
 
 
 def decision_row(decision: Decision) -> dict[str, Any]:
-    """A row of `decisions`."""
     query = decision.query
     converted = {"allowed": _list(query.arms), "request": _request(query), "price": price_text(query.cost_weight)}
     row = {**_QUERY.row(query), **converted, **_DECISION.row(decision)}
@@ -340,12 +318,12 @@ def decision_value(row: Row) -> Decision:
 
 
 def feedback_row(feedback: Feedback) -> dict[str, Any]:
-    """A row of `feedback`, with late = False."""
+    """A row of `feedback`. `late` is False, and set by the caller."""
     return _FEEDBACK.row(feedback) | {"body_hash": body_hash(_feedback_body(feedback)), "late": False}
 
 
 def _feedback_body(feedback: Feedback) -> dict[str, Any]:
-    """The fields in which repeated feedback must be equal. The API key may have been rotated between two tries."""
+    """The fields in which repeated feedback must be equal. API keys may differ, since clients rotate them."""
     body = {
         "decision_id": feedback.decision_id,
         "kind": feedback.kind,
@@ -359,39 +337,22 @@ def _feedback_body(feedback: Feedback) -> dict[str, Any]:
 
 
 def update_row(update: Update, *, feedback_at: float | None, disagreement: float | None = None) -> dict[str, Any]:
-    """A row of `updates`; the policy's inputs are stored in `decisions`."""
-    return {
-        **_UPDATE.row(update),
-        **REWARD.row(update.reward),
-        "feedback_at": feedback_at,
-        "disagreement": disagreement,
-    }
+    row = _UPDATE.row(update) | REWARD.row(update.reward)
+    return row | {"feedback_at": feedback_at, "disagreement": disagreement}
 
 
 def update_value(row: Row, *, decision: Decision) -> Update:
-    """The update of a row of `updates` and its decision."""
-    return _UPDATE.value(
-        row,
-        query=decision.served,
-        arms=decision.arms,
-        pmf=decision.pmf,
-        scores=decision.scores,
-        reward=reward_value(row),
-        features=decision.features,
-        imported=IMPORTED in decision.facts,
-    )
+    inputs = {name: getattr(decision, name) for name in ("arms", "pmf", "scores", "features")}
+    imported = IMPORTED in decision.facts
+    return _UPDATE.value(row, query=decision.served, reward=reward_value(row), imported=imported, **inputs)
 
 
 def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
-    """A row of `snapshots`."""
     return _SNAPSHOT.row(info) | {"params_sha256": body_hash(dict(info.params))}
 
 
 def reward_at(row: Mapping[str, Any], *, weight: float) -> float:
-    """The reward of a row at the service's weight of cost, so that decisions with their own prices can be compared.
-
-    row: columns of `updates`, and `cost_weight` of the decision
-    """
+    """The reward as if the decision had this weight of cost. row: of `updates`, with the decision's `cost_weight`."""
     if row["cost_weight"] is None or row["preset"] in WHOLE:
         return float(row["value"])
     return float(min(max(row["quality"] - weight * row["cost"], row["minimum"]), row["maximum"]))

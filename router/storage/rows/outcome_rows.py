@@ -1,8 +1,8 @@
-"""Rows of `outcomes`, with compressed traces, and of `jobs`: decisions that wait for the judge, a check or a label.
+"""Rows of `outcomes`, and of `jobs`: decisions that wait for the judge, a check or a label.
 
-The transaction that stores an outcome inserts its jobs. The transaction that stores a score, or gives it up, deletes
-the job. Judges and checks claim jobs (leases.Claims), so a process that dies only costs a try. Rows of `jobs` are
-locked after those of `waiting`.
+The transaction that stores an outcome inserts its jobs. The transaction that stores a score, or gives up, deletes the
+job. Judges and checks claim jobs (leases.Claims), so a process that dies only costs a try. Rows of `waiting` are locked
+before rows of `jobs`.
 """
 
 import hmac
@@ -60,7 +60,7 @@ _MOST: Final = 64 * 1024 * 1024
 
 
 def packed(text: str, *, answer: str) -> bytes:
-    """Compress the JSON of a trace. answer: answer of the same row, which most traces contain."""
+    """Compress the JSON of a trace. answer: the row's answer, which most traces contain too."""
     writer = zlib.compressobj(level=6, wbits=-15, zdict=_DICTIONARY + answer.encode())
     return _MARK + writer.compress(text.encode()) + writer.flush()
 
@@ -89,18 +89,18 @@ _EVENTS: dict[str, type[Round | Retrieved | Generated | Branch | CallFailed]] = 
 
 
 def trace_json(trace: tuple[TraceEvent, ...]) -> list[dict[str, Any]]:
-    """The events as JSON objects with a `type`."""
+    """Each event as a JSON object with the key "type"."""
     names = {kind: name for name, kind in _EVENTS.items()}
     return [{"type": names[type(event)], **_fields(event)} for event in trace]
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass without nested dataclasses, ten times as fast as `asdict`."""
+    """Like `asdict`, ten times as fast, for dataclasses that contain no others."""
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
-    """The inverse of `trace_json`; an unknown event of a newer release becomes a branch `unknown_event`."""
+    """The inverse of `trace_json`. An event of a type that only a newer release has becomes a Branch."""
     trace: list[TraceEvent] = []
     for event in events:
         kind = _EVENTS.get(event["type"])
@@ -111,44 +111,41 @@ def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
     return tuple(trace)
 
 
-#: key in the JSON of a cost: the part that later turns added
+#: key in the JSON of a cost: part of the cost that later turns of the tool loop added
 LATER: Final = "later"
 
 
 def cost_value(text: str) -> Cost:
-    """The cost of a column."""
     return of_known(Cost, json_object(text))
 
 
 def own_cost(text: str) -> Cost:
-    """The cost without the part of later turns of a tool loop, which have their own outcomes."""
+    """The cost without the part of later turns of the tool loop, which have their own outcomes."""
     whole, later = cost_value(text), json_object(text).get(LATER)
     return Cost(**{name: amount - later.get(name, 0) for name, amount in asdict(whole).items()}) if later else whole
 
 
+def with_later(cost: str, *, before: str, added: Cost) -> str:
+    """JSON of a cost with the part LATER. before: the stored JSON. added: the cost of the newest turn."""
+    later = of_known(Cost, json_object(before).get(LATER, {})) + added
+    return canonical({**json_object(cost), LATER: _nonzero(later)})
+
+
 def _nonzero(cost: Cost) -> dict[str, Any]:
-    """The fields that are not 0, so that hashes stay the same when the type gets new fields."""
+    """The fields that are not 0. So hashes stay the same when a release adds a field."""
     return {name: amount for name, amount in _fields(cost).items() if amount}
 
 
 def storable(text: str | None) -> str | None:
-    """Replace NUL and lone surrogates, which databases refuse and models may write."""
+    """Replace NUL and lone surrogates, which models may write and databases refuse."""
     return None if text is None else text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def outcome_body(outcome: Outcome) -> dict[str, Any]:
-    """Body of an outcome; two outcomes of a decision are the same if their bodies are equal."""
-    return {
-        "status": outcome.status,
-        "answer": outcome.answer,
-        "trace": trace_json(outcome.trace),
-        "cost": _nonzero(outcome.cost),
-        "steps": outcome.steps,
-        "stop_reason": outcome.stop_reason,
-        "error": outcome.error,
-        "run_by": outcome.run_by,
-        "made_by": dict(outcome.made_by),
-    }
+    """The fields that decide whether an outcome repeats the stored one."""
+    unchanged = ("status", "answer", "steps", "stop_reason", "error", "run_by")
+    body = {name: getattr(outcome, name) for name in unchanged}
+    return body | {"trace": trace_json(outcome.trace), "cost": _nonzero(outcome.cost), "made_by": dict(outcome.made_by)}
 
 
 def _sources_json(sources: tuple[Source, ...]) -> str | None:
@@ -156,10 +153,6 @@ def _sources_json(sources: tuple[Source, ...]) -> str | None:
     for value in values:
         value.update({name: storable(text) for name, text in value.items() if isinstance(text, str)})
     return canonical(values) if values else None
-
-
-def _sources_value(text: str | None) -> tuple[Source, ...]:
-    return tuple(of_known(Source, source) for source in json.loads(text or "[]"))
 
 
 _OUTCOME: Final = TableRows(
@@ -171,7 +164,9 @@ _OUTCOME: Final = TableRows(
     stop_reason=Form(write=lambda text: (storable(text) or "")[:64]),
     cost=Form(write=lambda cost: canonical(_nonzero(cost)), read=cost_value),
     made_by=JSON_OBJECT,
-    sources=Form(write=_sources_json, read=_sources_value),
+    sources=Form(
+        write=_sources_json, read=lambda text: tuple(of_known(Source, item) for item in json.loads(text or "[]"))
+    ),
     reply=Form(write=lambda reply: storable(canonical(dict(reply))) if reply else None, read=json_object),
 )
 
@@ -181,7 +176,7 @@ REPORTED: Final = [null().label(c.name) if c.name in ("trace", "sources", "reply
 
 
 def outcome_row(outcome: Outcome) -> dict[str, Any]:
-    """A row of `outcomes`. The hash leaves out the sources, since a corpus may change between two tries."""
+    """A row of `outcomes`. Its hash leaves out the sources, since the corpus may change before a repetition."""
     row, body = _OUTCOME.row(outcome), outcome_body(outcome)
     trace = packed(storable(canonical(body["trace"])) or "", answer=row["answer"] or "")
     return row | {"body_hash": body_hash(body), "trace": trace}
@@ -196,16 +191,14 @@ def outcome_value(row: Row) -> Outcome:
 JobKind = Literal["judge", "check", "label"]
 _DUE: Final[Mapping[JobKind, CounterName]] = {"judge": "judge_due", "check": "check_due", "label": "label_due"}
 
-#: most answers that wait for a check; further ones are not checked
+#: most answers that wait for a check; further answers are not checked
 MAX_CHECKS: Final = 10_000
-#: most tries to check an answer
 CHECK_ATTEMPTS: Final = 3
-#: longest wait for a check, seconds
 CHECK_EXPIRE_S: Final = 2 * 86400.0
 #: most answers that wait for a person's label, and their longest wait, seconds
 MAX_LABELS: Final = 10_000
 LABEL_EXPIRE_S: Final = 7 * 86400.0
-#: stop reasons of failures that the arm has not caused
+#: stop reasons of failures that are not caused by the arm
 _NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
 #: condition on `updates` and `decisions`: the decision was labelled because its label was most useful, not at random
 CHOSEN_FOR_USE: Final = and_(
@@ -214,7 +207,7 @@ CHOSEN_FOR_USE: Final = and_(
 
 
 def is_judgeable(outcome: Outcome) -> bool:
-    """Whether there is an answer to judge, or a failure of the arm. Callers may report outcomes without answers."""
+    """Whether the outcome has an answer, or is a failure of the arm. Callers may report outcomes without answers."""
     if calls_of(outcome):
         return False  # the answer comes after the tool calls
     if outcome.answer is not None and outcome.answer.strip():
@@ -268,7 +261,6 @@ def drop_jobs(connection: Connection, ids: Iterable[str], *, kind: JobKind, move
 
 
 def waiting_jobs(connection: Connection, *, kind: JobKind) -> int:
-    """Number of waiting jobs, from the counters."""
     return _counter(connection, label=ALL, name=_DUE[kind])
 
 
@@ -278,7 +270,6 @@ def _counter(connection: Connection, *, label: str, name: CounterName) -> int:
 
 
 DAY_S: Final = 86_400
-#: days for which counts are kept
 _KEPT_DAYS: Final = 400
 
 _COUNTS: Final = tuple(column.name for column in judge_days.columns if column.name not in ("day", "shard"))
@@ -286,21 +277,19 @@ _COUNTS: Final = tuple(column.name for column in judge_days.columns if column.na
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgeSample:
-    """Which decisions are judged: `share` of them, while fewer than `max_waiting` wait."""
+    """Which outcomes are judged: the given share, as long as fewer than `max_waiting` wait."""
 
     share: float
     max_waiting: int
-    #: all outcomes are judged until this many decisions are learned or wait for the judge
+    #: all outcomes are judged until this number of decisions has been learned or waits for the judge
     first: int = 0
-    #: secret of the store
+    #: secret of the store, for `drawn_for`
     secret: bytes = b""
 
 
 def drawn_for(kind: JobKind, decision_id: str, *, secret: bytes) -> float:
-    """A pseudorandom number in [0, 1) that decides whether a job is made; no caller can predict it.
-
-    It is independent of the draw of the arm: the hashed text contains a space, which no decision id has.
-    """
+    """A pseudorandom number in [0, 1) that decides whether a job is made. Callers cannot predict it."""
+    # Independent of the draw of the arm, which hashes a text without a space.
     text = f"ragbandit {kind}:{decision_id}".encode("utf-8", "surrogatepass")
     return (int.from_bytes(hmac.digest(secret, text, "sha256")[:8], "big") >> 11) * 2.0**-53
 
@@ -308,7 +297,7 @@ def drawn_for(kind: JobKind, decision_id: str, *, secret: bytes) -> float:
 def sample_outcomes(
     connection: Connection, group: Iterable[Outcome], *, label: str, sample: JudgeSample, moves: Moves, shard: int
 ) -> None:
-    """Draw the share `sample` of new outcomes, and let them wait for the judge if there is room."""
+    """Let the sampled share of new outcomes wait for the judge, if there is room."""
     share = sample.share
     if sample.first:
         learned = _counter(connection, label=label, name="learned")
@@ -323,7 +312,7 @@ def sample_outcomes(
 def move_day(
     connection: Connection, counts: Mapping[str, float] | None = None, *, now: float, shard: int = 0
 ) -> RowMapping:
-    """Add to the counts of the day of `now`. Returns the new row, which stays locked until the transaction ends."""
+    """Add to the judge's counts on the day of `now`. Returns the day's row, locked until the transaction ends."""
     counts = counts or {}
     day = day_of(now)
     values = {"day": day, "shard": shard, **dict.fromkeys(_COUNTS, 0), **counts}
@@ -337,17 +326,16 @@ def move_day(
 
 
 def today(connection: Connection, *, now: float) -> dict[str, Any]:
-    """The counts of the day of `now`, over all processes."""
+    """The judge's counts on the day of `now`, summed over all processes."""
     sums = [func.coalesce(func.sum(judge_days.c[name]), 0).label(name) for name in _COUNTS]
     row = connection.execute(select(*sums).where(judge_days.c.day == day_of(now))).mappings().one()
     return {name: float(row[name]) if name == "dollars" else int(row[name]) for name in _COUNTS}
 
 
 def day_of(now: float) -> str:
-    """The UTC day of a time, as "2026-11-21"."""
+    """The UTC day, for example "2026-11-21"."""
     return datetime.fromtimestamp(now, UTC).date().isoformat()
 
 
 def next_day(now: float) -> float:
-    """The time at which the next UTC day begins."""
     return (now // DAY_S + 1) * DAY_S

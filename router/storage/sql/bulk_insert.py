@@ -1,10 +1,6 @@
 """Fast statements: SQL as text for the statements of every request, and inserts of many rows at once.
 
 SQLAlchemy takes several times as long for such a statement as SQLite itself, so `run` calls the driver of SQLite.
-
-Inserts into SQLite use `executemany`. Inserts into PostgreSQL use one statement with all values for a few rows, and one
-array per column for more rows: `INSERT ... SELECT FROM unnest(...)`. That takes one round trip. (COPY into a temporary
-table would save 5 of about 80 us per decision, but many databases do not allow temporary tables.)
 """
 
 import json
@@ -19,7 +15,7 @@ Row = RowMapping | Mapping[str, Any]
 
 
 def run(connection: Connection, statement: str, *values: Any) -> list[dict[str, Any]]:
-    """Run a statement and return its rows. `?` is a value, `IN ?` a list of texts; SQLite ignores FOR UPDATE."""
+    """Run a statement and return its rows. `?` is a value, and `IN ?` a list of texts. SQLite ignores FOR UPDATE."""
     text = _adapt(statement, dialect=connection.dialect.name)
     if connection.dialect.name != "sqlite":
         result = connection.exec_driver_sql(text, values)
@@ -50,12 +46,7 @@ def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgr
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> list[bool]:
-    """Insert the rows whose key is new. Returns for each row whether it was inserted.
-
-    If several rows have the same key, the first is inserted. The connection must be in a write transaction.
-
-    key: a column with a unique index
-    """
+    """Insert the rows whose key is new; of equal keys the first. Returns for each row whether it was inserted."""
     if not rows:
         return []
     first = {row[key]: row for row in reversed(rows)}
@@ -91,7 +82,7 @@ def _names(table: Table, row: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(column.name for column in table.columns if column.name in row)
 
 
-#: most rows that PostgreSQL gets as values: for one row, arrays would add a fifth to the time of the write
+#: most rows that PostgreSQL gets as values instead of arrays; for one row, arrays take a fifth longer
 _FEW: Final = 4
 
 
@@ -104,8 +95,8 @@ def _insert(table: Table, rows: Sequence[Row]) -> tuple[str, tuple[Any, ...]]:
     return statement, tuple([row[name] for row in rows for name in names])
 
 
-#: (type of a column, type of its array in PostgreSQL, cast of its values). The casts are needed since the driver
-#: refuses mixed types. Text has no length, since a cast to VARCHAR(n) would cut longer values.
+#: (type of a column, type of its array in PostgreSQL, function that converts its values). Values are converted since
+#: the driver refuses mixed types. Texts become `text`, since a cast to VARCHAR(n) would cut longer ones.
 _ARRAYS: Final[tuple[tuple[type[types.TypeEngine[Any]], str, Callable[[Any], Any] | None], ...]] = (
     (types.String, "text", None),
     (types.Float, "float8", float),

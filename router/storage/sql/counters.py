@@ -1,10 +1,8 @@
-"""Counters: numbers of rows by state, changed in the transactions that change the rows; and when decisions may close.
+"""Counters of rows by state, and the rule that decides when a decision may be closed.
 
-Counters are exact, and the time to read them does not depend on the number of rows. `counted` counts the rows
-themselves, so that `verify` can compare.
-
-On PostgreSQL every counter has SHARDS rows. Each process changes one row per counter, so that routers do not wait for
-each other. A transaction changes its counters last and in the order of their keys, which prevents deadlocks.
+A counter changes in the transaction that changes the rows, so it is exact. `counted` counts the rows themselves, for
+`verify`. On PostgreSQL every counter has SHARDS rows, and a process changes only one of them, so that routers do not
+wait for each other. A transaction changes its counters last and in the order of their keys, which prevents deadlocks.
 """
 
 from collections import Counter
@@ -14,33 +12,12 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, Literal, NewType, get_args
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    RowMapping,
-    and_,
-    bindparam,
-    delete,
-    exists,
-    func,
-    insert,
-    or_,
-    select,
-    text,
-)
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, exists, func, or_, select, text
 
+from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import Row, run_many
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import (
-    closures,
-    counters,
-    decisions,
-    feedback,
-    jobs,
-    policies,
-    updates,
-    waiting,
-)
+from ragbandit.router.storage.sql.tables import closures, counters, feedback, jobs, updates, waiting
 from ragbandit.shared.types import Feedback, JoinedDecision
 
 _CALLER: Final = waiting.c.run_by == "caller"
@@ -53,7 +30,6 @@ MISSING_OUTCOME: Final = and_(_CALLER, waiting.c.has_feedback, ~waiting.c.has_ou
 
 
 def is_missing_outcome(row: RowMapping | Mapping[str, Any]) -> bool:
-    """Whether MISSING_OUTCOME holds for a row of `waiting`."""
     return bool(row["run_by"] == "caller" and row["has_feedback"] and not (row["has_outcome"] or row["has_reward"]))
 
 
@@ -64,10 +40,8 @@ class ClosingRule:
     wait_s: float
     expire_s: float
 
-    # ------------------------------------------------------------------------------ as conditions on rows of `waiting`
-
     def complete_ranges(self, *, now: float) -> list[ColumnElement[bool]]:
-        """Conditions for rows that may be closed before they expire; each is a range of an index of `waiting`.
+        """Conditions on `waiting` for rows that may be closed before they expire; each is a range of an index.
 
         A decision that its caller runs needs no outcome if a raw reward came in time, or no feedback came in wait_s.
         """
@@ -84,10 +58,8 @@ class ClosingRule:
         return [and_(waiting.c.decided_at <= now - self.wait_s, or_(ended, needs_no_outcome))]
 
     def expired_rows(self, *, now: float) -> ColumnElement[bool]:
-        """Condition for rows that are closed in any case."""
+        """Condition on `waiting` for rows that are closed even if their outcome or feedback is missing."""
         return waiting.c.decided_at <= now - self.wait_s - self.expire_s
-
-    # ------------------------------------------------------------------------------ as tests of one decision
 
     def usable(self, joined: JoinedDecision) -> tuple[Feedback, ...]:
         """The feedback that can be learned now, in the order received; with wait_s = 0 only the first one."""
@@ -100,11 +72,10 @@ class ClosingRule:
         return tuple(item for item in usable if item.received_at <= joined.decision.made_at + self.wait_s)
 
     def is_expired(self, joined: JoinedDecision, *, now: float) -> bool:
-        """Whether the decision is closed in any case."""
+        """Whether the decision is closed even if its outcome or feedback is missing."""
         return joined.decision.made_at <= now - self.wait_s - self.expire_s
 
     def is_closable(self, joined: JoinedDecision, *, now: float) -> bool:
-        """Whether the decision may be learned or closed now."""
         if self.is_expired(joined, now=now):
             return True
         if self.wait_s == 0:
@@ -134,9 +105,9 @@ CounterName = Literal[
 ]
 #: names of counters of the whole store; the others are kept per label
 _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "check_due", "label_due")
-#: least difference in quality at which the raters of a decision disagree
+#: smallest difference in quality between two raters of a decision that counts as a disagreement
 DISAGREE: Final = 0.5
-#: name of a counter of dollars, such as "2026-11-22"; it holds a sum, and is never recounted
+#: name of a counter of dollars spent on a day, such as "2026-11-22"; `recount` leaves it unchanged
 Day = NewType("Day", str)
 #: label of counters of the whole store
 ALL: Final = ""
@@ -157,7 +128,7 @@ _KEPT: Final = (
     .where(or_(counters.c.label == ALL, counters.c.label == bindparam("label")))
     .group_by(counters.c.name)
 )
-#: prefix of counters of rows that left the store; counts of all time include these rows
+#: prefix of the names of counters of deleted rows; counts of all time include deleted rows
 GONE: Final = "gone:"
 
 
@@ -169,18 +140,16 @@ class Moves:
         self._moved: Counter[tuple[str, str]] = Counter()
 
     def add(self, name: CounterName | Day, count: int = 1, *, label: str = ALL) -> None:
-        """Add `count`, which may be negative, to a counter. label: of a ledger, or for a Day of a spender."""
+        """Add `count`, which may be negative, to a counter. label: of a ledger, or for a Day the label of a Spender."""
         self._moved[label, self._prefix + name] += count
 
     def updates(self, rows: Iterable[Row]) -> None:
-        """Count new rows of `updates`."""
         for row in rows:
             self.add("learned" if row["source"] == "explicit" else "defaulted", label=row["policy"])
             if row["disagreement"] is not None and row["disagreement"] >= DISAGREE:
                 self.add("disagreements", label=row["policy"])
 
     def closures(self, rows: Iterable[Row]) -> None:
-        """Count new rows of `closures`."""
         for row in rows:
             self.add("quarantined" if row["state"] == "quarantined" else "closed", label=row["policy"])
 
@@ -220,26 +189,22 @@ class Moves:
 
 @contextmanager
 def counting(database: Database, *, foreign_keys: bool = True) -> Iterator[tuple[Connection, Moves]]:
-    """A write transaction, and changes of the counters that are written at the end of the block."""
+    """A write transaction, and an empty Moves whose changes are written at the end of the block."""
     with database.write(foreign_keys=foreign_keys) as connection:
         moves = Moves()
         yield connection, moves
         moves.write(connection, shard=database.shard)
 
 
-def kept(connection: Connection, *, label: str) -> dict[str, int]:
-    """The counters of the store and of this label, by name."""
-    return _stored(connection, label=label, prefix="")
+def kept(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:
+    """The counters of the store and of this label whose names begin with `prefix`, by the rest of the name."""
+    stored = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
+    return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
 
 
 def gone(connection: Connection, *, label: str) -> dict[str, int]:
-    """The part of `kept` that counts rows that left the store."""
-    return _stored(connection, label=label, prefix=GONE)
-
-
-def _stored(connection: Connection, *, label: str, prefix: str) -> dict[str, int]:
-    stored = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
-    return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
+    """Like `kept`, but only the counts of deleted rows."""
+    return kept(connection, label=label, prefix=GONE)
 
 
 def counted(connection: Connection, *, label: str) -> dict[str, int]:
@@ -251,7 +216,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
     learned, closed = updates.c.policy == label, closures.c.policy == label
     waits = waiting.c.policy == label
     counts = {
-        "decided": count(decisions),
+        "decided": count(tables.decisions),
         "feedback": count(feedback),
         "late_feedback": count(feedback, feedback.c.late),
         "learned": count(updates, learned, updates.c.source == "explicit"),
@@ -269,16 +234,13 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
 
 
 def recount(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Set the counters to the values of `counted`. Returns {"label name": (old, new)} for those that differed.
-
-    The connection must be in a write transaction. Other writers wait at their last statement until it ends.
-    """
+    """Set the counters to `counted`, in a write transaction. Returns {"label name": (old, new)} of changed counters."""
     if connection.dialect.name == "postgresql":
         # To count a large table takes longer than the usual time limit of a statement.
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("LOCK TABLE counters IN EXCLUSIVE MODE"))
     # A label may have waiting rows without being registered.
-    labels = sorted(connection.execute(select(policies.c.label).union(select(waiting.c.policy))).scalars())
+    labels = sorted(connection.execute(select(tables.policies.c.label).union(select(waiting.c.policy))).scalars())
     wrong: dict[str, tuple[int, int]] = {}
     rows: dict[tuple[str, str], int] = {}
     for label in labels or [ALL]:
@@ -288,7 +250,7 @@ def recount(connection: Connection) -> dict[str, tuple[int, int]]:
             rows[owner, name] = value
             if before[name] != value:
                 wrong[f"{owner} {name}".strip()] = (before[name], value)
-    connection.execute(delete(counters).where(counters.c.name.in_(get_args(CounterName))))
+    connection.execute(counters.delete().where(counters.c.name.in_(get_args(CounterName))))
     counts = [{"label": label, "name": name, "shard": 0, "value": value} for (label, name), value in rows.items()]
-    connection.execute(insert(counters), counts)
+    connection.execute(counters.insert(), counts)
     return wrong

@@ -1,12 +1,12 @@
-"""Database: connections and transactions of SQLite and PostgreSQL, and the migrations of the schema.
+"""Connections and transactions of SQLite and PostgreSQL, and the migrations of the schema.
 
 SQLite runs in WAL mode with synchronous=FULL, so a commit survives a power loss. Writers begin with BEGIN IMMEDIATE, so
 they queue instead of failing. PostgreSQL runs in read committed. Driver errors are raised as StoreError.
 
-Schema window: several releases may use one database while hosts are upgraded one by one. Each migration declares in
-`oldest_code` the oldest schema whose code can go on after it. The database stores the largest of these values in
-`code_from`; a release reads it if the schema is newer than its own. Sessions of PostgreSQL have their code's schema in
-their names, so a migration is refused while code is connected that could not go on after it.
+Several releases may use one database while hosts are upgraded one by one. Each migration declares in `oldest_code` the
+oldest schema whose code can go on after it. The largest of these values is stored in `alembic_version.code_from`, and a
+release reads it if the schema is newer than its own. The name of a PostgreSQL session contains the schema of its code,
+so that a migration is refused while processes are connected that could not go on after it.
 """
 
 import secrets
@@ -28,27 +28,24 @@ from ragbandit.router.storage.sql.store_file import LOOK_S, StoreFile, is_damage
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
 from ragbandit.shared.errors import BEFORE_1_0, RESTORE, StoreError, missing_package
 
-#: where Alembic finds the migrations
 SCRIPTS: Final = "ragbandit:migrations"
-#: prefix of our sessions' names in pg_stat_activity; the schema of the code follows
+#: prefix of the name of a PostgreSQL session (`application_name`); the schema of the session's code follows
 SESSION: Final = "ragbandit schema "
-#: errors of a database that cannot write; other errors are caused by the row
+#: errors raised if the database cannot write; other errors are caused by the written row
 _UNAVAILABLE: Final = OperationalError, InternalError, PoolTimeout, sqlite3.OperationalError, sqlite3.InternalError
-#: error codes of PostgreSQL: lock timeout, deadlock
-_GAVE_WAY: Final = frozenset({"55P03", "40P01"})
-#: Longest wait of a migration for a lock, as a share of PostgreSQL's deadlock_timeout. So in a deadlock the migration
-#: gives way, never a request.
+#: Longest wait of a migration for a lock, as a share of PostgreSQL's deadlock_timeout. It is below 1, so that in a
+#: deadlock the migration gives up, never a request.
 _BEFORE_DEADLOCK: Final = 0.6
-#: key of the advisory lock of migrations
+#: key of the advisory lock that lets one migration run at a time
 _ONE_AT_A_TIME: Final = int.from_bytes(b"ragbandi")
 #: longest wait of a writer for another writer, seconds
 LOCK_WAIT_S = 30.0
-#: rows per counter on PostgreSQL; processes that share a row wait for each other's commits
+#: rows per counter on PostgreSQL; processes that change the same row wait for each other's commits
 SHARDS = 16
-#: Pause between two tries of a writer of SQLite, seconds. SQLite's own pause grows to 100 ms: a writer may never find
-#: the database free if another process writes often.
+#: Pause between two tries of a writer of SQLite, seconds. SQLite's own pause grows to 100 ms, so a writer might never
+#: find the database free while another process writes often.
 LOCK_RETRY_S = 0.002
-#: parameters of libpq, overridden by DATABASE_URL; a dead connection is closed within 10 s
+#: parameters of libpq, which close a dead connection within 10 s; DATABASE_URL overrides them
 POSTGRES_OPTIONS = {
     "connect_timeout": 5,
     "tcp_user_timeout": 5000,
@@ -67,15 +64,13 @@ SESSION_OPTIONS = {
     "tcp_keepalives_interval": 3,
     "tcp_keepalives_count": 3,
 }
-#: how long a migration waits for tables that others use, and pause between two tries, seconds
+#: time for which a migration tries again if other transactions use its tables, and pause between tries, seconds
 DDL_WAIT_S, DDL_PAUSE_S = 120.0, 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailedWrite:
-    """A write that failed because the database was unavailable."""
-
-    #: time.monotonic()
+    #: time of the failure (time.monotonic)
     at: float
     reason: str
 
@@ -91,7 +86,7 @@ class Database:
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         #: shard of `counters` that this process changes; random, since all containers may have the same process id
         self.shard = 0 if self.is_sqlite else secrets.randbelow(SHARDS)
-        #: None for PostgreSQL, a database in memory, and a "file:" URI
+        #: None for PostgreSQL, for SQLite in memory, and for a "file:" URI
         self.file: StoreFile | None = None
         options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 8, "max_overflow": 8, "pool_timeout": 30}
         if self.is_sqlite:
@@ -108,7 +103,7 @@ class Database:
             raise missing_package(error.name or parsed.drivername, extra="postgres", field="database_url") from error
         self._reader = self.engine
         self._writer = self.engine.execution_options(ragbandit_write="ON")
-        if self.is_sqlite:  # its read transactions always see one state
+        if self.is_sqlite:  # a read transaction of SQLite always sees one state
             if self.file is not None:
                 connect = self.file.connect
                 event.listen(self.engine, "do_connect", lambda _dialect, _record, _args, options: connect(options))
@@ -134,10 +129,7 @@ class Database:
 
     @contextmanager
     def write(self, *, foreign_keys: bool = True) -> Iterator[Connection]:
-        """A transaction that is committed at the end of the block, or rolled back by an exception.
-
-        foreign_keys: whether SQLite checks them; for a deleted row it scans every table that refers to the row's table
-        """
+        """A transaction, committed at the end of the block. foreign_keys: if False, SQLite does not check them."""
         if self.file is not None and self.file.read_only:
             remedy = "give this user the right to write it, or copy it to a disk that can be written"
             raise StoreError(f"the database {self.file.path} cannot be written here", remedy=remedy)
@@ -171,12 +163,10 @@ class Database:
                 raise DBAPIError("VACUUM INTO", None, error) from error
 
     def check_file(self, *, every_s: float = 0.0) -> None:
-        """`StoreFile.check` of the file of SQLite, if there is one."""
         if self.file is not None:
             self.file.check(every_s=every_s)
 
     def close(self) -> None:
-        """Close all connections."""
         self.engine.dispose()
 
     @contextmanager
@@ -212,11 +202,11 @@ def _connect_postgres(_dialect: Dialect, _record: object, _args: object, paramet
 def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) -> None:
     connection.isolation_level = None  # BEGIN is sent by _begin_sqlite
     if file is None or not file.read_only:
-        # SQLite's own wait is skipped when several connections switch one new file to WAL
+        # SQLite itself does not wait if several connections switch a new file to WAL at the same time.
         _wait_for_lock(connection, "PRAGMA journal_mode=WAL", last_try=connection.execute)
     connection.execute("PRAGMA synchronous=FULL")
     if file is not None:
-        file.check()  # the path may belong to another file by now
+        file.check()  # the path may lead to another file by now
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -253,11 +243,10 @@ def migrate(
     """Migrate the schema to `revision` and return the schema's revision. Raises StoreError; then nothing is changed.
 
     A newer schema that this release may use is left unchanged. Rows of dropped tables are first written to the folder
-    `dropped_tables`.
+    `dropped_tables`, next to a database of SQLite, or in `data_dir` (None for the working directory) for PostgreSQL.
 
-    pre: run only migrations that processes of the present schema can go on with. False: run all migrations, but
-        refuse if processes are connected to PostgreSQL that could not go on
-    data_dir: parent of `dropped_tables` for PostgreSQL; None for the working directory. SQLite: the folder of the file
+    pre: whether to run only migrations after which processes of the present schema can go on. If False, all migrations
+        are run, but refused while processes are connected to PostgreSQL that could not go on
     """
     file = database.url.database if database.is_sqlite else None
     exports = (Path(file).parent if file else Path(data_dir or ".")) / "dropped_tables"
@@ -269,7 +258,7 @@ def migrate(
         except StoreError as error:
             if time.monotonic() > give_up or not _gave_way(error):
                 raise
-        time.sleep(DDL_PAUSE_S)  # lets others that wait for the same tables go first
+        time.sleep(DDL_PAUSE_S)  # other transactions that wait for the same tables go first
 
 
 def _migrate(connection: Connection, *, revision: str, pre: bool, exports: Path) -> str:
@@ -307,10 +296,7 @@ def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
 
 
 def check_schema(database: Database, *, make: bool = True) -> str:
-    """Check that this release can use the schema, and return its revision. Raises StoreError with the command to run.
-
-    make: whether to create the schema in an empty SQLite file.
-    """
+    """Returns the schema's revision. Raises StoreError if this release cannot use it. make: set up an empty SQLite."""
     with database.read() as connection:
         current = revision_of(connection)
         empty = not inspect(connection).get_table_names()
@@ -352,7 +338,7 @@ def revision_of(connection: Connection) -> str | None:
 
 @cache
 def steps() -> dict[str, str]:
-    """Revision -> the oldest schema whose code can go on after this migration; oldest revision first."""
+    """Revision of each migration -> oldest schema whose code can go on after it; oldest revision first."""
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 
@@ -367,7 +353,7 @@ def _pending(current: str | None) -> dict[str, str]:
 
 
 def _last_safe(current: str, *, needed: str) -> str:
-    """The newest migration that code of the schema `current` can go on after. Raises StoreError if below `needed`."""
+    """The newest revision up to which code of the schema `current` can go on. Raises StoreError if below `needed`."""
     pending = _pending(current)
     breaks = next((revision for revision, oldest in pending.items() if oldest > current), None)
     last = max((revision for revision in pending if breaks is None or revision < breaks), default=current)
@@ -405,7 +391,7 @@ def _may_use(connection: Connection) -> bool:
 
 
 def _give_way_first(connection: Connection) -> None:
-    """Let this transaction of PostgreSQL give up on a lock earlier than requests do, and wait for other migrations."""
+    """Let this transaction of PostgreSQL give up a lock sooner than requests do. Waits for other migrations to end."""
     # Changing a large table takes longer than the usual time limit of a statement.
     connection.execute(text("SET LOCAL statement_timeout = 0"))
     setting = text("SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'")
@@ -415,6 +401,6 @@ def _give_way_first(connection: Connection) -> None:
 
 
 def _gave_way(error: StoreError) -> bool:
-    """Whether a migration failed because others use its tables, so that it can be tried again."""
+    """Whether a migration failed because other transactions use its tables, so that it can be tried again."""
     cause: Any = error.__cause__
-    return getattr(getattr(cause, "orig", None), "sqlstate", None) in _GAVE_WAY
+    return getattr(getattr(cause, "orig", None), "sqlstate", None) in ("55P03", "40P01")  # lock timeout, deadlock

@@ -2,9 +2,9 @@
 
 If the holder has ended, another process on the same host takes the lease at once, since the kernel knows that it ended.
 
-Times come from the database's clock. With the holder's clock, a holder whose clock is an hour ahead would block others
-for an hour after its death. SQLite only has the clock of the host, which may have been ahead. So on SQLite a lease that
-ends later than one taken now counts as expired, unless its holder is known to run on this host.
+Times come from the database's clock: a holder whose own clock is an hour ahead would block others for an hour after its
+death. SQLite only has the host's clock, which may have been set back. So a lease of SQLite that ends later than a lease
+taken now counts as expired, unless its holder is known to run on this host.
 """
 
 import time
@@ -12,20 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Double,
-    RowMapping,
-    Table,
-    delete,
-    exists,
-    func,
-    literal,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Double, RowMapping, Table, exists, func, literal, or_, select, update
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
@@ -33,19 +20,13 @@ from ragbandit.router.storage.sql.tables import leases
 from ragbandit.shared.child_process import ProcessIdentity, this_process
 from ragbandit.shared.types import DecisionId
 
-#: julian day of 1970-01-01
-_EPOCH_DAY = 2440587.5
 #: Time after which a claim expires unless it is renewed, seconds. With a shorter time another host would more often
 #: repeat, and pay for, the answer of a process that only stalled (docs/operations.md, Leases).
 CLAIM_S: Final = 2.5
-#: most leases that are listed
-_LISTED: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    """A lease with a name."""
-
     database: Database
     name: str
 
@@ -64,7 +45,7 @@ class Lease:
         return self._take(holder=holder, lease_s=lease_s)
 
     def held(self) -> "HeldLease | None":
-        """The holder and the time left; None if nobody has taken the lease."""
+        """The lease's holder and time left, even if it has expired; None if no process has taken it."""
         return next(iter(held_leases(self.database, leases.c.name == self.name)), None)
 
     def _take(self, *, holder: str, lease_s: float) -> bool:
@@ -77,9 +58,8 @@ class Lease:
             return connection.execute(upsert.returning(leases.c.name)).first() is not None
 
     def release(self, *, holder: str) -> None:
-        """Release the lease if `holder` holds it."""
         with self.database.write() as connection:
-            connection.execute(delete(leases).where(leases.c.name == self.name, leases.c.holder == holder))
+            connection.execute(leases.delete().where(leases.c.name == self.name, leases.c.holder == holder))
 
     def is_held(self, connection: Connection, *, holder: str) -> bool:
         """Whether `holder` holds the lease. If so, no other process can take it before this transaction ends."""
@@ -92,13 +72,14 @@ def forget(database: Database, *, prefix: str, expired_s: float) -> None:
     """Delete leases whose names begin with `prefix` and that expired at least `expired_s` seconds ago."""
     old = leases.c.expires_at < clock(database) - expired_s
     with database.write() as connection:
-        connection.execute(delete(leases).where(leases.c.name.startswith(prefix, autoescape=True), old))
+        connection.execute(leases.delete().where(leases.c.name.startswith(prefix, autoescape=True), old))
 
 
 def clock(database: Database) -> ColumnElement[float]:
     """Seconds since 1970 by the database's clock, at the time of the statement."""
     if database.is_sqlite:
-        return (func.julianday("now", type_=Double) - literal(_EPOCH_DAY)) * 86400.0
+        julian_1970 = literal(2440587.5)
+        return (func.julianday("now", type_=Double) - julian_1970) * 86400.0
     return func.extract("epoch", func.clock_timestamp()).cast(Double)
 
 
@@ -111,8 +92,6 @@ def now_of(connection: Connection) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldLease:
-    """A lease with its holder."""
-
     name: str
     holder: str
     #: seconds until the lease expires, by the database's clock; negative if it has expired
@@ -120,9 +99,9 @@ class HeldLease:
 
 
 def held_leases(database: Database, *where: ColumnElement[bool]) -> list[HeldLease]:
-    """At most _LISTED leases by name, expired ones included. where: conditions on `leases`."""
+    """The first 100 leases by name, expired ones included. where: conditions on `leases`."""
     left_s = (leases.c.expires_at - clock(database)).label("left_s")
-    query = select(leases.c.name, leases.c.holder, left_s).where(*where).order_by(leases.c.name).limit(_LISTED)
+    query = select(leases.c.name, leases.c.holder, left_s).where(*where).order_by(leases.c.name).limit(100)
     with database.read() as connection:
         return [HeldLease(**row) for row in connection.execute(query).mappings()]
 
@@ -133,10 +112,7 @@ class Claims:
     A process renews its claims while it runs. After its end its claims are removed: on the same host at once, since the
     kernel knows that it ended, on other hosts when they expire.
 
-    table: has the columns decision_id, tries, claimed_by and claimed_until
-    where: conditions for the rows of this queue
-    order: order in which rows are claimed
-    process: process that claims; None for this process
+    table: has the columns decision_id, tries, claimed_by and claimed_until. process: None for this process.
     """
 
     def __init__(
@@ -169,19 +145,16 @@ class Claims:
         return (self._table.c.claimed_by.is_(None), *self._where, *where)
 
     def renew(self, ids: Sequence[DecisionId]) -> None:
-        """Renew the claims of decisions that this process works on; must be repeated well within CLAIM_S."""
+        """Renew the claims of decisions that this process works on; call it much more often than every CLAIM_S."""
         if ids:
             self._set(ids, claimed_until=clock(self._database) + CLAIM_S)
 
     def give_back(self, decision_id: DecisionId) -> None:
-        """Let another process claim the decision; its turn stays, and this try does not count."""
+        """Let another process claim the decision. The decision keeps its turn, and this try does not count."""
         self._set([decision_id], claimed_by=None, claimed_until=None, tries=self._table.c.tries - 1)
 
     def free_lost(self, *, held: Collection[DecisionId]) -> list[DecisionId]:
-        """Remove claims of processes that have ended. Returns the decisions, which keep their turn.
-
-        held: decisions that this process works on; its other claims are removed when they have expired.
-        """
+        """Remove claims of ended processes, and expired ones of this process except `held`. Returns their decisions."""
         table = self._table
         is_expired = table.c.claimed_until <= clock(self._database)
         query = select(table.c.claimed_by, func.min(table.c.claimed_until) <= clock(self._database))

@@ -1,7 +1,7 @@
-"""The file of a SQLite database: creates and opens it, and checks that it is still in its place.
+"""Creates and opens the file of a SQLite database, and checks that the file is still in its place.
 
-SQLite goes on with an open file that was moved or deleted, and everything written to it would be lost. So the process
-remembers the file that it opened first, and stops if the path belongs to another file, or to none.
+SQLite goes on with an open file that was moved or deleted, and everything written to the file would be lost. So the
+process remembers the file that it opened first, and stops if the path leads to another file, or to none.
 """
 
 import contextlib
@@ -29,8 +29,6 @@ def is_damaged(error: object) -> bool:
 
 
 class StoreFile:
-    """The file. read_only: whether this process may only read it."""
-
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path, self.read_only = path.absolute(), read_only
         #: device and inode of the file that was opened first
@@ -39,7 +37,7 @@ class StoreFile:
         self._immutable = False
 
     def make(self) -> None:
-        """Create a missing file, readable by its owner only; SQLite gives its further files the same mode."""
+        """Create a missing file, readable only by its owner. SQLite creates its other files with the same mode."""
         try:
             private_folder(self.path.parent)
             with contextlib.suppress(FileExistsError):
@@ -71,10 +69,7 @@ class StoreFile:
         return connection
 
     def check(self, *, every_s: float = 0.0) -> None:
-        """Raises StoreError if the path belongs to another file than the one opened first, or to none.
-
-        every_s: skip the check if the last one was less than this many seconds ago; 0 never skips.
-        """
+        """Raises StoreError if the path leads to another file, or to none. every_s: shortest time between checks."""
         now = time.monotonic()
         if every_s and (self._identity is None or now < self._checked_at + every_s):
             return

@@ -1,9 +1,8 @@
-"""The schema of the database. `migrations/` creates its tables; the store reads and writes them.
+"""The schema of the database. `migrations/` creates its tables.
 
-Rows of `updates` do not change after they are written. Of `feedback` only `late` changes; erasure blanks what users
-wrote in `decisions` and `feedback`. `waiting` has a row for every decision that a ledger has not finished. The
-transaction that writes the decision's update (learned, defaulted) or closure (closed, quarantined) deletes the row, so
-a decision is in exactly one of these places (promise 7).
+`updates` is append-only. In `feedback` only the column `late` changes. Erasure blanks texts of users in `decisions` and
+`feedback`. A decision that a ledger has not finished has a row in `waiting`. The transaction that inserts the
+decision's row in `updates` or `closures` deletes this row, so a decision is in exactly one of the three tables.
 """
 
 from typing import Any, Final
@@ -24,6 +23,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
+from sqlalchemy.schema import SchemaItem
 
 #: newest migration of this release
 SCHEMA_REVISION = "0010"
@@ -33,12 +33,17 @@ OLDEST_REVISION = "0009"
 
 metadata = MetaData()
 
+
+def _table(name: str, *items: SchemaItem, comment: str, **options: Any) -> Table:
+    return Table(name, metadata, *items, comment=comment, **options)
+
+
 ID = String(64)
 LABEL = String(40)
 #: 64-bit integer; a plain INTEGER on SQLite, where all integers have 64 bits
 LONG = BigInteger().with_variant(Integer, "sqlite")
 
-#: `info` of columns, indexes and tables: the migration that adds them
+#: values of `info` for columns, indexes and tables that were added later: the revision of the migration
 _IN_0002: Final = {"since": "0002"}
 _IN_0003: Final = {"since": "0003"}
 _IN_0004: Final = {"since": "0004"}
@@ -46,11 +51,8 @@ _IN_0008: Final = {"since": "0008"}
 _IN_0009: Final = {"since": "0009"}
 
 
-# The ledger of each policy: waiting, learned and closed decisions, and snapshots.
-
-policies = Table(
+policies = _table(
     "policies",
-    metadata,
     Column("label", LABEL, primary_key=True),
     Column("algorithm", String(40), nullable=False),
     Column("params", Text, nullable=False, comment="JSON object"),
@@ -67,9 +69,8 @@ policies = Table(
     comment="the ledgers: each policy's name, params and encoder, and how far it has inherited older decisions",
 )
 
-waiting = Table(
+waiting = _table(
     "waiting",
-    metadata,
     Column("decision_id", ID, primary_key=True),
     Column("policy", LABEL, primary_key=True),
     Column("decided_at", Double, nullable=False),
@@ -82,9 +83,8 @@ waiting = Table(
     comment="decisions that a ledger has not learned or closed yet; the row is deleted when it does",
 )
 
-updates = Table(
+updates = _table(
     "updates",
-    metadata,
     Column("policy", LABEL, primary_key=True),
     Column("seq", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ... of this policy, without a gap"),
     Column("decision_id", ID, nullable=False),
@@ -113,9 +113,8 @@ updates = Table(
     comment="the ledger: what each policy learned, in order and without a gap; never updated",
 )
 
-closures = Table(
+closures = _table(
     "closures",
-    metadata,
     Column("policy", LABEL, primary_key=True),
     Column("decision_id", ID, primary_key=True),
     Column("state", String(16), nullable=False, comment="closed or quarantined"),
@@ -125,9 +124,8 @@ closures = Table(
     comment="decisions that a ledger closed without learning from them, and why",
 )
 
-snapshots = Table(
+snapshots = _table(
     "snapshots",
-    metadata,
     Column("version", String(128), primary_key=True),
     Column("policy", LABEL, nullable=False),
     Column("algorithm", String(40), nullable=False),
@@ -142,10 +140,8 @@ snapshots = Table(
     comment="files of policies: a cache of the ledger",
 )
 
-
-jobs = Table(
+jobs = _table(
     "jobs",
-    metadata,
     Column("kind", String(16), primary_key=True, comment="judge, check or label (by a person)"),
     Column("decision_id", ID, primary_key=True),
     Column("made_at", Double, nullable=False, comment="when its outcome came in"),
@@ -161,9 +157,8 @@ jobs = Table(
     comment="decisions that wait for the judge, for the check of reward.check, or for a label",
 )
 
-judge_days = Table(
+judge_days = _table(
     "judge_days",
-    metadata,
     Column("day", String(10), primary_key=True, comment="UTC"),
     Column("shard", Integer, primary_key=True, autoincrement=False, comment="0: counted by judges; summed when read"),
     Column("begun", LONG, nullable=False, comment="judgements that began"),
@@ -179,9 +174,8 @@ judge_days = Table(
     comment="work and cost of the judge by day",
 )
 
-quarantines = Table(
+quarantines = _table(
     "quarantines",
-    metadata,
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("source", Text, nullable=False, comment="key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"),
     Column("since", Double, comment="earliest feedback; NULL: no bound"),
@@ -195,12 +189,8 @@ quarantines = Table(
     comment="feedback that is excluded from learning; its ledger was learned again without it",
 )
 
-
-# Access rights, the audit log, and the secrets and leases of the service.
-
-api_keys = Table(
+api_keys = _table(
     "api_keys",
-    metadata,
     Column("public_id", String(16), primary_key=True),
     Column("secret_sha256", String(64), nullable=False, comment="sha256 of the secret part, hex digits"),
     Column("name", String(64), nullable=False),
@@ -216,9 +206,8 @@ api_keys = Table(
     comment="keys of callers; of their secrets only the sha256",
 )
 
-audit_log = Table(
+audit_log = _table(
     "audit_log",
-    metadata,
     Column("number", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ..."),
     Column("made_at", Double, nullable=False),
     Column("actor", String(128), nullable=False, comment="key:PUBLIC_ID, or cli:USER@HOST"),
@@ -230,28 +219,24 @@ audit_log = Table(
     comment="who changed what; append-only, with a hash chain over all rows",
 )
 
-service_secrets = Table(
+service_secrets = _table(
     "service_secrets",
-    metadata,
     Column("name", String(32), primary_key=True, comment="draws: secret from which seeds of draws are computed"),
     Column("value", String(64), nullable=False, comment="hex digits"),
     Column("made_at", Double, nullable=False),
     comment="secrets that the service made for itself",
 )
 
-leases = Table(
+leases = _table(
     "leases",
-    metadata,
     Column("name", String(64), primary_key=True),
     Column("holder", String(128), nullable=False),
     Column("expires_at", Double, nullable=False),
     comment="tasks that one process at a time may do, and the process that does them",
 )
 
-
-policy_versions = Table(
+policy_versions = _table(
     "policy_versions",
-    metadata,
     Column("name", LABEL, primary_key=True),
     Column("base", LABEL, nullable=False, comment="policy.label of the configuration that it is a version of"),
     Column("label", LABEL, nullable=False, comment="label of the version's own ledger"),
@@ -269,9 +254,8 @@ policy_versions = Table(
     comment="versions of a policy that roll out by evidence",
 )
 
-policy_verdicts = Table(
+policy_verdicts = _table(
     "policy_verdicts",
-    metadata,
     Column("number", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ..."),
     Column("version", LABEL, nullable=False),
     Column("state", String(16), nullable=False),
@@ -285,9 +269,8 @@ policy_verdicts = Table(
     comment="result of each evaluation of a version's evidence",
 )
 
-policy_control = Table(
+policy_control = _table(
     "policy_control",
-    metadata,
     Column("base", LABEL, primary_key=True, comment="policy.label of the configuration"),
     Column("revision", LONG, nullable=False, comment="number of changes of versions and of the switch"),
     Column("killed", String(16), comment="arm or champion; NULL: versions decide"),
@@ -299,16 +282,12 @@ policy_control = Table(
 )
 
 
-# Decisions with their outcomes, feedback and cancellations.
-
-
 def _partial_index(name: str, *columns: Column[Any], where: ColumnElement[bool], **options: Any) -> None:
     Index(name, *columns, sqlite_where=where, postgresql_where=where, **options)
 
 
-decisions = Table(
+decisions = _table(
     "decisions",
-    metadata,
     Column("id", ID, primary_key=True),
     Column("tenant", String(64), nullable=False),
     Column("text", Text, nullable=False, comment="the question"),
@@ -344,9 +323,8 @@ _partial_index(
     "decisions_session", *decisions.c["session", "tenant", "made_at"], where=decisions.c.session.is_not(None)
 )
 
-answer_queue = Table(
+answer_queue = _table(
     "answer_queue",
-    metadata,
     Column("decision_id", ID, primary_key=True),
     Column("tenant", String(64), nullable=False),
     Column("turn", LONG, nullable=False, comment="the lowest is next"),
@@ -362,9 +340,8 @@ _partial_index("answer_queue_next", *answer_queue.c["turn", "queued_at"], where=
 _partial_index("answer_queue_claimed", answer_queue.c.claimed_by, where=answer_queue.c.claimed_by.is_not(None))
 Index("answer_queue_tenant", answer_queue.c.tenant, answer_queue.c.turn)
 
-outcomes = Table(
+outcomes = _table(
     "outcomes",
-    metadata,
     Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
     Column("body_hash", String(43), nullable=False, comment="sha256 of the reported outcome"),
     Column("status", String(16), nullable=False, comment="answered, failed, budget or cancelled"),
@@ -387,17 +364,15 @@ outcomes = Table(
 
 _partial_index("outcomes_call", outcomes.c.call, where=outcomes.c.call.is_not(None), info=_IN_0008)
 
-cancellations = Table(
+cancellations = _table(
     "cancellations",
-    metadata,
     Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
     Column("asked_at", Double, nullable=False),
     comment="decisions that callers asked to cancel",
 )
 
-feedback = Table(
+feedback = _table(
     "feedback",
-    metadata,
     Column("id", ID, primary_key=True),
     Column("decision_id", ID, ForeignKey("decisions.id"), nullable=False),
     Column("body_hash", String(43), nullable=False),
@@ -415,9 +390,8 @@ feedback = Table(
     comment="labels, ratings, rewards and events, as they came in",
 )
 
-counters = Table(
+counters = _table(
     "counters",
-    metadata,
     Column("label", LABEL, primary_key=True, comment="ledger; empty: the store; spent:HASH: a tenant or key"),
     Column("name", String(24), primary_key=True, comment="name of the count; of spending the day, as 2026-11-22"),
     Column("shard", Integer, primary_key=True, autoincrement=False, comment="summed when read"),
@@ -425,9 +399,8 @@ counters = Table(
     comment="counts that change with the rows, so that readers need not count rows",
 )
 
-arm_hours = Table(
+arm_hours = _table(
     "arm_hours",
-    metadata,
     Column("policy", LABEL, primary_key=True),
     Column("hour", Integer, primary_key=True, autoincrement=False, comment="hours since the epoch, UTC"),
     Column("arm", String(64), primary_key=True),
@@ -435,9 +408,8 @@ arm_hours = Table(
     comment="activity and rewards of each arm in each hour",
 )
 
-reading_positions = Table(
+reading_positions = _table(
     "reading_positions",
-    metadata,
     Column("reader", String(128), primary_key=True, comment="arm_hours:LABEL, ..."),
     Column("position", Text, nullable=False, comment="JSON object: the last rows that were read"),
     Column("moved_at", Double, nullable=False),

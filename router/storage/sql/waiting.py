@@ -1,4 +1,4 @@
-"""Rows of `waiting`: decisions that a ledger has not closed, with flags for their outcome, feedback and reward."""
+"""Reads and writes rows of `waiting`: decisions that a ledger has not closed, with three flags each."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -15,10 +15,9 @@ _LOCKED: Final = (
     f"SELECT {', '.join(waiting.columns.keys())} FROM waiting WHERE decision_id IN ?"  # noqa: S608 # names of ours
     " ORDER BY decision_id, policy FOR UPDATE"
 )
-#: decisions per transaction of `flag_again`
 _BATCH: Final = 200
 _HAS_FEEDBACK: Final = exists().where(feedback.c.decision_id == decisions.c.id)
-#: flag -> condition on a decision, from the stored rows; the learner clears flags of feedback that it cannot use
+#: flag -> condition on `decisions` under which it is set; the learner clears flags of feedback that it cannot use
 _STORED: Final = {
     "has_outcome": exists().where(outcomes.c.decision_id == decisions.c.id),
     "has_feedback": _HAS_FEEDBACK.where(feedback.c.value != "null"),
@@ -33,14 +32,13 @@ def lock_rows(connection: Connection, *where: ColumnElement[bool]) -> list[RowMa
 
 
 def lock_waiting(connection: Connection, ids: set[str]) -> dict[tuple[str, str], Row]:
-    """Lock the rows of these decisions. Returns them by (decision id, label)."""
+    """Lock the rows of `waiting` of these decisions. Returns (decision id, label) -> row."""
     if not ids:
         return {}
     return {(row["decision_id"], row["policy"]): row for row in run(connection, _LOCKED, sorted(ids))}
 
 
 def take_out(connection: Connection, *where: ColumnElement[bool], moves: Moves) -> Sequence[RowMapping]:
-    """Delete and return rows of `waiting`."""
     lock_rows(connection, *where)
     deleted = connection.execute(delete(waiting).where(*where).returning(waiting)).mappings().all()
     moves.waiting(deleted, sign=-1)
@@ -48,7 +46,7 @@ def take_out(connection: Connection, *where: ColumnElement[bool], moves: Moves) 
 
 
 def flag_waiting(connection: Connection, rows: Iterable[Row], *, moves: Moves, **flags: bool) -> None:
-    """Set flags of these locked rows of `waiting`, and of no others: inheritance sets those of rows that it inserts."""
+    """Set flags of these locked rows of `waiting`. Rows inserted later get their flags from inheritance."""
     by_label: dict[str, list[Row]] = {}
     for row in rows:
         by_label.setdefault(row["policy"], []).append(row)
@@ -61,7 +59,7 @@ def flag_waiting(connection: Connection, rows: Iterable[Row], *, moves: Moves, *
 
 
 def flag_as_stored(connection: Connection, rows: Iterable[RowMapping], *, moves: Moves) -> None:
-    """Set the flags of these locked rows of one label from the stored outcomes and feedback."""
+    """Set the flags of these locked rows, all of one label, from the stored outcomes and feedback."""
     before = {row["decision_id"]: row for row in rows}
     query = select(decisions.c.id, *(flag.label(name) for name, flag in _STORED.items()))
     for row in connection.execute(query.where(decisions.c.id.in_(before))).mappings():
@@ -85,15 +83,13 @@ def flag_again(database: Database, *, label: str) -> int:
         after, count = rows[-1]["decision_id"], count + len(rows)
 
 
-def add_stored(connection: Connection, *where: ColumnElement[bool], label: str, moves: Moves) -> set[str]:
-    """Insert missing waiting rows of stored decisions. Returns their ids. where: conditions on `decisions`."""
+def add_stored(connection: Connection, *where: ColumnElement[bool], label: str, moves: Moves) -> None:
+    """Insert missing waiting rows of stored decisions. where: conditions on `decisions`."""
     columns: dict[str, Any] = {"policy": literal(label), "decision_id": decisions.c.id}
     columns |= {"decided_at": decisions.c.made_at, "run_by": decisions.c.run_by, **_STORED}
     stored = select(*columns.values()).select_from(decisions).where(*where)
     insert = insert_into(connection, waiting).from_select(list(columns), stored)
-    rows = connection.execute(insert.on_conflict_do_nothing().returning(waiting)).mappings().all()
-    moves.waiting(rows)
-    return {row["decision_id"] for row in rows}
+    moves.waiting(connection.execute(insert.on_conflict_do_nothing().returning(waiting)).mappings().all())
 
 
 def reset_feedback_flags(connection: Connection, read: Mapping[str, int], *, label: str, moves: Moves) -> None:
@@ -111,13 +107,12 @@ def reset_feedback_flags(connection: Connection, read: Mapping[str, int], *, lab
 
 
 def waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
-    """The row of `waiting` of a new decision."""
     columns = {"decision_id": decision.id, "decided_at": decision.made_at, "run_by": decision.run_by}
     return {"policy": label, **columns, **dict.fromkeys(_STORED, False)}
 
 
 def labels_in_use(connection: Connection, *, label: str) -> set[str]:
-    """The ledgers that a new decision waits for: this one and all registered ones, without the retired ones.
+    """The ledgers for which a new decision waits: this one and all registered ones, without the retired ones.
 
     Call this after the decision was inserted: a ledger that is registered meanwhile waits for older transactions.
     """
@@ -126,6 +121,6 @@ def labels_in_use(connection: Connection, *, label: str) -> set[str]:
 
 
 def number_transaction(connection: Connection) -> None:
-    """Let PostgreSQL assign this transaction's number now instead of at its first write; see `inheritance`."""
+    """Let PostgreSQL number this transaction now instead of at its first write; see `inheritance._older_ended`."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_current_xact_id()")

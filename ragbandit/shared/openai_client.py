@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import ssl
 import threading
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -80,10 +81,8 @@ class ModelServer:
 
     def _new_session(self) -> "aiohttp.ClientSession":
         import aiohttp
-        import httpx
 
-        # httpx brings its own certificates; container images often have none.
-        certificates = httpx.create_ssl_context() if self.url.startswith("https:") else True
+        certificates = _certificates() if self.url.startswith("https:") else True
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, ssl=certificates),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -91,6 +90,14 @@ class ModelServer:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_s, sock_read=self._read_s),
             trust_env=True,
         )
+
+
+def _certificates() -> ssl.SSLContext:
+    """Authorities of $SSL_CERT_FILE or $SSL_CERT_DIR, else of certifi, since container images often have none."""
+    import certifi
+
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
 
 
 class RefusedRequest(Exception):

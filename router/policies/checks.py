@@ -1,7 +1,4 @@
-"""Checks that the arms in a policy's params, and the arms of a trained classifier, are configured.
-
-`serve`, `simulate` and `replay` use these checks, because a mistyped arm would silently change the policy's behaviour.
-"""
+"""Checks that a policy fits the configured arms, because a mistyped arm would silently change its decisions."""
 
 import difflib
 import logging
@@ -18,7 +15,7 @@ log = logging.getLogger("ragbandit.policies")
 
 
 def check_policy(settings: Settings) -> None:
-    """Raise ConfigError for a policy that cannot decide: unknown, with wrong params, for other arms, or untrained."""
+    """Raise ConfigError if the configured policy cannot decide: unknown, wrong params, unknown arms, or not trained."""
     check_fallback(settings)
     check_incumbent(settings)
     _check_holdback(settings)
@@ -36,7 +33,7 @@ def check_policy(settings: Settings) -> None:
 
 
 def _check_texts(policy: Policy, *, settings: Settings) -> None:
-    """Without stored texts, raise ConfigError for policies that learn from texts and arms that workers run."""
+    """Raise ConfigError if texts are not stored, but the policy learns from texts or workers run arms."""
     if settings.log.text == "full":
         return
     if "text" in policy.needs:
@@ -59,12 +56,11 @@ def _check_texts(policy: Policy, *, settings: Settings) -> None:
 
 
 def check_fallback(settings: Settings) -> None:
-    """Raise ConfigError if the fallback is not a configured arm."""
     _check_arm(settings.policy.fallback, field="policy.fallback", settings=settings)
 
 
 def check_incumbent(settings: Settings) -> None:
-    """Raise ConfigError if the incumbent is not a configured arm, or if the policy has its own incumbent."""
+    """Raise ConfigError if the incumbent is not configured, or if the policy's own params name an incumbent."""
     _check_arm(settings.policy.incumbent, field="policy.incumbent", settings=settings)
     if settings.policy.incumbent is not None and settings.policy.name == CONSERVATIVE:
         message = f"the policy {CONSERVATIVE} has an incumbent of its own"
@@ -73,7 +69,6 @@ def check_incumbent(settings: Settings) -> None:
 
 
 def _check_holdback(settings: Settings) -> None:
-    """Raise ConfigError if the holdback's arm is not configured, or differs from the incumbent."""
     holdback, incumbent = settings.policy.holdback, settings.policy.incumbent
     if holdback is None:
         return
@@ -93,15 +88,15 @@ def _check_arm(arm: str | None, *, field: str, settings: Settings) -> None:
     raise ConfigError(
         f"{arm!r} is not among the arms {sorted(settings.arms)}",
         field=field,
-        # Either of the two names may be the mistyped one.
+        # The typing error may be in either of the two names.
         remedy=f"is it the arm {similar[0]!r}? Correct one of the two" if similar else "name one, or leave it out",
     )
 
 
 def check_arms(policy: Policy, *, arms: Sequence[str], where: str, trains: bool = False) -> None:
-    """Raise ConfigError, field "<where>.<param>", if the policy names an unknown arm, or is not trained for all arms.
+    """Raise ConfigError if the policy names an arm that is not in `arms`, or is not trained for all of them.
 
-    where: prefix of the fields in errors. trains: whether an untrained policy will be trained before it decides.
+    where: the path of the params, for messages. trains: whether an untrained policy will be trained before it decides.
     """
     for name, arm in policy.arms_named.items():
         if arm not in arms:
@@ -114,7 +109,7 @@ def check_arms(policy: Policy, *, arms: Sequence[str], where: str, trains: bool 
 
 
 def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
-    """Yields the policy and all policies that it wraps, each with the prefix of its params."""
+    """Yields the policy and all policies that it wraps, each with the path of its params."""
     yield policy, where
     inner = getattr(policy, "inner", None)
     if inner is not None:
@@ -122,7 +117,7 @@ def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
 
 
 def _check_training(policy: TableClassifier, *, arms: Sequence[str], field: str) -> None:
-    """Raise ConfigError if the classifier is not trained for all arms. Its table may have further arms."""
+    """Raise ConfigError if the classifier is not trained for all `arms`. It may be trained for further arms."""
     retrain = f"ragbandit policy train --policy {policy.algorithm} --table T.jsonl --out FOLDER"
     if policy.params.get("trained") is None:
         setting = f"set {field}: FOLDER" if field.startswith(WHERE) else f"give --param {field}=FOLDER"

@@ -56,7 +56,7 @@ def language_of(text: str) -> str | None:
 _CUT: Final = 3.0
 #: number of first values that enter the moments without clipping
 _YOUNG: Final = 20
-#: later values are clipped at this distance from the mean, in standard deviations, before they enter the moments
+#: after `_YOUNG` values, a value enters the moments clipped at this distance from the mean, in standard deviations
 _FAR: Final = 8.0
 
 

@@ -68,7 +68,7 @@ def _f1(prediction: list[str], gold: list[str]) -> float:
 
 
 def containment(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
-    """1.0 if the words of a gold answer are consecutive words of the prediction, else 0.0. "no" does not match "north"."""
+    """1.0 if a gold answer's words are consecutive in the prediction, else 0.0; "no" does not match "north"."""
     text = f" {' '.join(words(prediction))} "
     return float(any(f" {' '.join(answer)} " in text for answer in map(words, gold) if answer))
 

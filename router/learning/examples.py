@@ -113,7 +113,6 @@ def _judged_reward(
     learning: LearningSettings,
     factors: Mapping[str, float],
 ) -> Reward:
-    """The reward by the most trusted raters; scores of other sources become `surrogates`. Raises InvalidInput."""
     judged_by, used = judgements.judged_by, judgements.used
     weight = getattr(learning.weights, judged_by)
     used_factors = [factors.get(item.id, 1.0) for item in used]
@@ -176,7 +175,6 @@ def made_update(
 
 
 def policy_of(settings: Settings) -> Policy:
-    """Make the configured policy, with the context schema, and restrained if there is an incumbent."""
     configured = settings.policy
     params = with_settings(
         configured.name,
@@ -197,7 +195,6 @@ def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = No
 
 
 def is_erased_for(policy: Policy, decision: Decision) -> bool:
-    """Whether data of the decision that this policy needs was erased."""
     erased = decision.facts.get(ERASED)
     features_gone = erased == "texts and features" and "features" in policy.needs
     reads = "text" in policy.needs or bool(schema_of(policy))

@@ -78,11 +78,9 @@ class Learner:
         self.screening = Screening(ledger, settings=settings)
         self._arms = ArmChanges(ledger)
         self._encoder_hash = ""
-        #: number of the ledger's decisions, including those that were not learned
         self._decided = 0
         #: number of features in the ledger's first update; None without updates
         self._width: int | None = None
-        #: when the lease must be renewed, monotonic seconds
         self._renew_at = -math.inf
         self._lock = threading.Lock()
 
@@ -95,7 +93,6 @@ class Learner:
         return self._policy
 
     def catch_up(self) -> None:
-        """Load the newest usable snapshot, and apply the later updates."""
         untrained = self._check_routers()
         self._policy, self.last_seq = untrained, 0
         end = self.ledger.last_seq()
@@ -125,7 +122,6 @@ class Learner:
         self._apply_new_updates()
 
     def _check_routers(self) -> Policy:
-        """A new instance of the routers' policy. Raises NotReady if there are no routers, or their policy differs."""
         registered = self.ledger.registered()
         if registered is None:
             raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
@@ -169,9 +165,9 @@ class Learner:
                 if self._policy is None:
                     self.catch_up()
                 else:
-                    self._check_routers()  # the routers may have been restarted with another policy
+                    self._check_routers()
                     self._arms.refresh()
-                    self._apply_new_updates()  # another learner may have had the lease meanwhile
+                    self._apply_new_updates()
                 total, give_up = 0, time.monotonic() + DRAIN_S
                 if not self._inherit(give_up):
                     return 1
@@ -195,7 +191,6 @@ class Learner:
             return total
 
     def _inherit(self, give_up: float) -> bool:
-        """Let a new label inherit the store's earlier decisions. Returns False if some remain when the time is over."""
         while inherit(self.ledger, holder=self.holder) != "done":
             if time.monotonic() >= give_up or not self._acquire():
                 return False
@@ -211,7 +206,6 @@ class Learner:
         return is_held
 
     def _step(self) -> int:
-        """Learn one batch, and publish the policy. Returns the number of closed decisions."""
         now = self.clock()
         if not self._acquire():
             return 0
@@ -226,7 +220,6 @@ class Learner:
         return len(batch)
 
     def _next_batch(self, now: float) -> LedgerBatch:
-        """The ledger's changes for the next decisions that are ready; empty if none is ready."""
         learning, after = self.settings.learning, (-1.0, "")
         batch = LedgerBatch(label=self.ledger.label, now=now, holder=self.holder)
         while not batch:
@@ -259,7 +252,6 @@ class Learner:
         return True
 
     def _join(self, page: Sequence[JoinedDecision | ClosedDecision], *, batch: LedgerBatch) -> None:
-        """Add each decision of a page to the batch: as update, as closure, or not at all if it must wait."""
         self._decided = self.ledger.decided()
         self.screening.look_up([joined for joined in page if isinstance(joined, JoinedDecision)])
         for joined in page:
@@ -314,7 +306,6 @@ class Learner:
 _NUMBERED: Final = re.compile(r"^(.*)_q([0-9]+)$")
 #: longest wait for another learner of the new ledger, seconds
 _PATIENCE_S: Final = 60.0
-#: feedback rows per query
 _PAGE: Final = 5000
 
 
@@ -399,7 +390,6 @@ def relearn(
 
 
 def _begin(connection: Connection, quarantine: Quarantine) -> Quarantine:
-    """Store the exclusion for the new ledger, together with the exclusions of the old ledger."""
     for earlier in in_force(connection, new_label=quarantine.label):
         add_quarantine(connection, replace(earlier, label=quarantine.label, new_label=quarantine.new_label))
     stored = add_quarantine(connection, quarantine)
@@ -428,7 +418,6 @@ def _next_label(ledger: Ledger) -> str:
 
 
 def _learn_all(ledger: Ledger, *, settings: Settings, progress: Callable[[int], None]) -> None:
-    """Learn everything that is ready into this ledger."""
     policy = settings.policy.model_copy(update={"label": str(ledger.label)})
     files = SnapshotFiles(settings.snapshot_root)
     learner = Learner(ledger, files=files, settings=settings.model_copy(update={"policy": policy}))

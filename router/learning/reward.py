@@ -99,12 +99,10 @@ class Rules:
     extract: bool = False
     #: True: if the prediction begins with "[" or ends with "]", only its text before the first comma counts
     first_item: bool = False
-    #: True: the package ftfy repairs broken Unicode and curly quotes first
     repaired: bool = False
     words: Words = squad_words
 
     def judged(self, prediction: str, *, gold: Sequence[str]) -> Mapping[str, float]:
-        """The three metrics of a prediction. Raises ConfigError if the package ftfy is needed and missing."""
         golds = gold if self.aliases else gold[:1]
         if self.repaired:
             prediction, *golds = map(required_module("ftfy", extra="families").fix_text, [prediction, *golds])
@@ -173,7 +171,6 @@ FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
 
 
 def rules_of(family: str) -> Rules | PairRules:
-    """The rules of a family. Raises InvalidInput for an unknown family."""
     if family not in FAMILIES:
         message = f"{family!r} is unknown"
         raise InvalidInput(message, field="family", remedy=known_choices(sorted(FAMILIES), given=family))
@@ -236,7 +233,6 @@ def cost_of_terms(steps: float, cost: Cost, *, terms: Mapping[str, float]) -> fl
 
 
 def aggregate(values: Sequence[float], *, how: Aggregate) -> float:
-    """Combine at least one value, in the order received."""
     match how:
         case "first":
             return values[0]

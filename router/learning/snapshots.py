@@ -31,7 +31,6 @@ from ragbandit.shared.types import ArmName, PolicyLabel, SnapshotInfo
 
 #: version of the JSON file's format; files of other versions are refused
 FORMAT = 1
-#: fields of the JSON file that are also columns in the database
 _DESCRIBED: Final = ("policy", "algorithm", "params", "last_seq", "encoder_hash")
 _REMAKE = "delete the snapshots folder: the learner makes it again from the ledger"
 
@@ -56,7 +55,6 @@ def pack(
 
 
 def _info(described: Mapping[str, Any], **fields: Any) -> SnapshotInfo:
-    """A snapshot's row. described: content of the JSON file. fields: version, sha256 and made_at."""
     return SnapshotInfo(**{name: described[name] for name in _DESCRIBED}, **fields)
 
 
@@ -159,9 +157,7 @@ log = logging.getLogger("ragbandit.learner")
 #: shortest pause after a snapshot, as multiple of the time that writing it took. A fine-tuned model has hundreds of
 #: megabytes, and learning and serving need most of the machine
 _PAUSE: Final = 4.0
-#: as `_PAUSE`, while a backlog is learned
 _PAUSE_IN_BACKLOG: Final = 25.0
-#: longest pause after a snapshot, seconds
 _LONGEST_S: Final = 20.0
 #: number of snapshots after which old rows are pruned again
 FORGET_EVERY = 100
@@ -180,13 +176,9 @@ class Publisher:
         self.ledger, self.files = ledger, files
         self.settings = settings
         self.announce, self.clock = announce, clock
-        #: when the last snapshot was complete, monotonic seconds
         self._written_at = -math.inf
-        #: time that writing the last snapshot took, seconds
         self._took_s = 0.0
-        #: when the frontier is computed again, monotonic seconds
         self._frontier_due = -math.inf
-        #: number of snapshots that this object has written
         self._count = 0
         self._is_undiagnosed = False
         #: (version, last update, fingerprint of the files) of the newest snapshot that this object has written or
@@ -256,14 +248,12 @@ class Publisher:
         return True
 
     def _prune_files(self, info: SnapshotInfo, *, older: Sequence[SnapshotInfo], maker: Mapping[str, Any]) -> None:
-        """Delete the files of old snapshots. maker: algorithm, params and encoder_hash of the policy."""
         old = [item for item in older[self.settings.learning.snapshots_kept - 1 :] if not is_kept(item.last_seq)]
         if is_kept(info.last_seq):
             old += self.ledger.latest_snapshots(limit=KEPT_MOST + 1, kept=True, **maker)[KEPT_MOST:]
         self.files.prune([item.version for item in old])
 
     def _forget_rows(self, newest: SnapshotInfo) -> None:
-        """Delete the rows of old snapshots, after the first snapshot and then after every FORGET_EVERY snapshots."""
         self._count += 1
         if self._count % FORGET_EVERY != 1:
             return

@@ -34,17 +34,13 @@ DAY_S: Final = 86_400.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quarantine:
-    """The exclusion of a source from a new ledger. Times are seconds since 1970."""
-
     number: int
     source: str
     #: feedback received at this time or later is excluded; None: no lower bound
     since: float | None
     #: feedback received before this time is excluded; None: no upper bound
     until: float | None
-    #: the ledger that learned from the source
     label: str
-    #: the ledger that is learned without the source
     new_label: str
     reason: str
     actor: str
@@ -149,8 +145,6 @@ SUPERSEDES: Final = "~"
 
 
 class KeyDirectory:
-    """The API keys of a store, including rotated and revoked ones."""
-
     def __init__(self, keys: Iterable[ApiKey] = ()) -> None:
         self._keys: Mapping[str, ApiKey] = {key.public_id: key for key in keys}
         self._names: dict[str, set[str]] = {}
@@ -179,7 +173,6 @@ class KeyDirectory:
 
 
 def matches(name: str, sources: Collection[str]) -> bool:
-    """Whether a name in the settings matches one of these full source names."""
     full_name = f"rater:{name}" if name.startswith("import:") else name
     if full_name.endswith("*"):
         return any(source.startswith(full_name[:-1]) for source in sources)
@@ -244,11 +237,8 @@ def _rater_and_kind(item: Feedback) -> tuple[str, ...]:
 
 
 class Judgements(NamedTuple):
-    """The judgements of a decision that are in force."""
-
     #: rater class -> its judgements, the most trusted class first; classes without judgements are missing
     by_class: Mapping[JudgedBy, tuple[Feedback, ...]]
-    #: the most trusted class with judgements
     judged_by: JudgedBy
     #: judgements of the class `judged_by`, which make the reward; code checks are left out if there are others
     used: tuple[Feedback, ...]
@@ -278,8 +268,6 @@ def judgements_of(feedback: Sequence[Feedback], *, outcome: Outcome | None, meas
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Screened:
-    """A decision with only the feedback that may be learned."""
-
     joined: JoinedDecision
     #: feedback that must not be learned: excluded, beyond a rater's cap, of weight 0, replaced, or retracted
     left_out: tuple[Feedback, ...] = ()
@@ -293,8 +281,6 @@ class Screened:
 
 
 class Screening:
-    """Selects the feedback that a ledger may learn from."""
-
     def __init__(self, ledger: Ledger, *, settings: Settings) -> None:
         self.ledger, self.settings = ledger, settings
         self._keys = KeyDirectory()

@@ -30,18 +30,14 @@ _INCOMPLETE: Final = select(policies.c.label).where(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Status:
-    """Counters of a ledger, and how far its learner is behind."""
-
     counters: Counters
     last_seq: int
     snapshot: str | None
     snapshot_last_seq: int
-    #: number of updates after the newest snapshot
     behind: int
     #: how long, in seconds, one of the next decisions has been ready to be learned, the longest time; 0 if none is
     #: ready
     lag_s: float
-    #: decisions that workers must still answer
     unanswered: int
     #: decisions of arms run by callers that have feedback, but no outcome yet
     missing_outcome: int
@@ -49,7 +45,6 @@ class Status:
     backlog: int = 0
     #: seconds until the backlog is learned, at the speed of the newest updates; None if there is no backlog or no speed
     caught_up_s: float | None = None
-    #: None if the policy was not diagnosed
     learning: Diagnosis | None = None
     #: work of the judge for all ledgers of the store
     judge: JudgeState = field(default_factory=JudgeState)
@@ -105,7 +100,6 @@ def _learned_next(rule: ClosingRule) -> Select[Any]:
 
 
 def _backlog(connection: Connection, *, rule: ClosingRule, label: str, now: float) -> tuple[int, float | None]:
-    """Returns (number of decisions ready to be learned, seconds until they are learned, None if unknown)."""
     rated = waiting.c.policy == label, waiting.c.has_feedback
     ranges = rule.complete_ranges(now=now)
     counts = [select(func.count()).select_from(waiting).where(*rated, condition) for condition in ranges]
@@ -123,7 +117,7 @@ def _backlog(connection: Connection, *, rule: ClosingRule, label: str, now: floa
 def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float) -> Status:
     """Read a ledger's status. serving: a policy like the routers'; None for an imported ledger without a policy."""
     maker: dict[str, Any] = {} if serving is None else {"algorithm": serving.algorithm, "params": serving.params}
-    with ledger.database.read() as connection:  # a single transaction, so that all numbers fit together
+    with ledger.database.read() as connection:
         last_seq = ledger.last_seq(connection=connection)
         snapshots = ledger.latest_snapshots(limit=1, **maker, connection=connection)
         newest = snapshots[0] if snapshots else None

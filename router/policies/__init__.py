@@ -34,7 +34,6 @@ POLICIES: dict[str, str] = {
     "vw": "ragbandit.router.policies.kinds.vw:VowpalWabbit",
 }
 
-#: removed policy -> its replacement
 _REMOVED: Final[Mapping[str, str]] = {
     "budget": "an aim of the question, or a dollar budget (docs/price.md)",
     "lints": "mba",
@@ -51,7 +50,6 @@ MAX_NAME: Final = 40
 
 
 def known_policies() -> tuple[str, ...]:
-    """Names of the built-in policies and of the policies in installed packages, sorted."""
     return tuple(sorted({*POLICIES, *installed(GROUP)}))
 
 

@@ -41,9 +41,7 @@ from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix,
 
 #: squared prediction error of a virtual first row, so that the first few rows do not decide between the models
 _FIRST_SQUARE: Final = 0.25
-#: rows with a larger absolute feature are refused
 _MOST_FEATURE: Final = 250.0
-#: rows with a larger absolute number are refused, so that a product of four such numbers is finite
 _MOST_NUMBER: Final = 1e70
 #: total weight of an arm's earlier rows after a restart
 RESTART_ROWS: Final = 3.0
@@ -102,7 +100,6 @@ class AveragedHeads:
         self._arms: dict[ArmName, _Arm] = {}
         #: model -> sum of its squared prediction errors, in which old rows have less weight
         self._losses = dict.fromkeys(models, 0.0)
-        #: total weight of all rows, in which old rows have less weight
         self._rows = 0.0
         #: cache of `weights`; None after a row was learned
         self._shares: dict[str, float] | None = None
@@ -144,7 +141,6 @@ class AveragedHeads:
         return np.concatenate([features, context.astype(np.float32), products.astype(np.float32)])
 
     def weights(self) -> dict[str, float]:
-        """Model -> its weight in the prediction. The weights sum to 1."""
         if self._shares is None:
             best = min(self._losses.values())
             scale = 2.0 * (_FIRST_SQUARE + best) / (1.0 + self._rows)
@@ -184,7 +180,6 @@ class AveragedHeads:
         return Means(quality=quality, cost=cost, value=quality - weight * cost), samples.T
 
     def _designs(self, joined: Features) -> dict[str, Vector]:
-        """Model -> its design row z, see the module."""
         question = joined.size - self.columns.size - self._sketched
         whole = np.empty(joined.size + 1)
         whole[0] = 1.0
@@ -242,8 +237,6 @@ class AveragedHeads:
             if name == best:
                 self.missed, self.residual = error + row.target[0] - scale.quality(row.target[0]), residual
         if update.query.cost_weight is None or self._is_borrowed or is_first:
-            # `weight` comes from the last row whose question had no weight of its own; before such a row, from the last
-            # row.
             self.weight, self._is_borrowed = float(weight), update.query.cost_weight is not None
         self._rows = fade * self._rows + rows
         self._shares, self._length = None, features.size
@@ -276,7 +269,6 @@ class AveragedHeads:
                 model.fade(arm, share=share)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """Arrays are named "model/array"."""
         arrays, facts = counted_state(self.seen)
         models = {}
         for name, model in self._models.items():

@@ -22,7 +22,6 @@ from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix,
 
 PolicyNeed = Literal["features", "text"]
 Arrays = dict[str, npt.NDArray[np.generic]]
-#: JSON values of a policy's saved state
 Facts = Mapping[str, Any]
 #: largest sample weight of an update
 MOST_ROWS: Final = 1e6
@@ -40,7 +39,6 @@ class Restraint:
     allowance: float
     #: total reward that the policy may still lose against the incumbent; negative if it has lost more than was allowed
     slack: float
-    #: why `allowance` limits the policy now, for the log
     reason: str
 
 
@@ -306,7 +304,6 @@ def restored_counts(facts: Facts) -> dict[ArmName, int]:
     return {ArmName(arm): n for arm, n in seen.items()}
 
 
-#: path of the policy's params in the configuration, for messages
 WHERE: Final = "policy.params"
 
 # Types of params. Larger or smaller values may overflow or underflow. Integers must fit into 32 bits, as in torch.
@@ -348,8 +345,6 @@ def read_params(kind: type[ParamsType], *, given: Mapping[str, Json]) -> ParamsT
 
 
 class HasParams:
-    """Base of policies with a params dataclass."""
-
     _params: PolicyParams
 
     def __init__(self, params: PolicyParams) -> None:
@@ -385,11 +380,8 @@ class CountingPolicy(HasParams):
 
 
 class PerQuestionPolicy(CountingPolicy, ABC):
-    """A counting policy that computes the output for one question at a time."""
-
     @abstractmethod
-    def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-        """The output for one question. features: shape (d,)."""
+    def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput: ...
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]

@@ -32,11 +32,8 @@ _BETS: Final = ((0, 0.1), (0, 0.4), (1, 0.1), (1, 0.4), (2, 0.2), (3, 0.2))
 _LEAST, _MOST = -2.0, 4.0
 #: larger absolute prediction errors are clipped, so that one extreme row does not hide the following rows
 _MOST_RESIDUAL: Final = 10.0
-#: larger absolute values of u are clipped
 _MOST_PREDICTED: Final = 1.5
-#: lower limit of the factor by which a row multiplies a wealth
 _LEAST_FACTOR: Final = 0.02
-#: upper limit of a wealth, far above every threshold N
 _MOST_WEALTH: Final = 1e15
 #: number of an arm's first rows that the means m leave out, and number of rows in m before bets start
 _YOUNG, _WARM_UP = 50, 50
@@ -80,7 +77,6 @@ class _ArmTest:
         return math.fsum(self.wealth) / len(_BETS)
 
     def _numbers(self, residual: float, *, predicted: float) -> list[float]:
-        """The four numbers x of a row."""
         r = residual / math.sqrt(max(self.variance, _LEAST_VARIANCE))
         u = 0.0 if self.spread == 0.0 else (predicted - self.predicted) / math.sqrt(self.spread)
         limit = _MOST / _MOST_PREDICTED

@@ -60,7 +60,6 @@ def check_fallback(settings: Settings) -> None:
 
 
 def check_incumbent(settings: Settings) -> None:
-    """Raise ConfigError if the incumbent is not configured, or if the policy's own params name an incumbent."""
     _check_arm(settings.policy.incumbent, field="policy.incumbent", settings=settings)
     if settings.policy.incumbent is not None and settings.policy.name == CONSERVATIVE:
         message = f"the policy {CONSERVATIVE} has an incumbent of its own"
@@ -88,7 +87,6 @@ def _check_arm(arm: str | None, *, field: str, settings: Settings) -> None:
     raise ConfigError(
         f"{arm!r} is not among the arms {sorted(settings.arms)}",
         field=field,
-        # The typing error may be in either of the two names.
         remedy=f"is it the arm {similar[0]!r}? Correct one of the two" if similar else "name one, or leave it out",
     )
 
@@ -109,7 +107,6 @@ def check_arms(policy: Policy, *, arms: Sequence[str], where: str, trains: bool 
 
 
 def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
-    """Yields the policy and all policies that it wraps, each with the path of its params."""
     yield policy, where
     inner = getattr(policy, "inner", None)
     if inner is not None:
@@ -117,7 +114,6 @@ def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
 
 
 def _check_training(policy: TableClassifier, *, arms: Sequence[str], field: str) -> None:
-    """Raise ConfigError if the classifier is not trained for all `arms`. It may be trained for further arms."""
     retrain = f"ragbandit policy train --policy {policy.algorithm} --table T.jsonl --out FOLDER"
     if policy.params.get("trained") is None:
         setting = f"set {field}: FOLDER" if field.startswith(WHERE) else f"give --param {field}=FOLDER"

@@ -16,8 +16,6 @@ Label = TypeVar("Label", bound=Hashable)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelShares(Generic[Label]):
-    """A row of the matrix: the questions with one label."""
-
     #: None for questions without a label
     label: Label | None
     questions: int

@@ -80,7 +80,6 @@ class ContextColumns:
         return columns
 
     def learn(self, query: Query) -> None:
-        """Add the question's numeric context to the moments."""
         for key, declared in self.schema.items():
             if declared.type in ("number", "question_length"):
                 value = value_of(query, key=key, declared=declared)
@@ -158,7 +157,6 @@ def _add_hashed(columns: Vector, *, key: str, text: str) -> None:
     columns[(number >> 1) % len(columns)] += 1.0 if number & 1 else -1.0
 
 
-#: number of columns of a sketch
 SKETCHED: Final = 128
 
 

@@ -36,11 +36,7 @@ class Holdback:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawn:
-    """The drawn arm of a question, and the pmf that it was drawn from."""
-
-    #: position of the drawn arm among the offered arms
     index: int
-    #: probability of each offered arm in the draw
     pmf: tuple[float, ...]
     #: lower limit of the probabilities in `pmf`
     floor: float
@@ -173,7 +169,6 @@ def draw(
     if raised:
         facts[COLD_START_FLOOR] = dict(raised)
     if fault is not None and incumbent is not None and incumbent in arms:
-        # The policy failed, so the risk of other arms is unknown.
         reason = "the policy failed"
         facts[INCUMBENT] = {"arm": incumbent, "share": 0.0, "slack": None, "reason": reason, "floor": floor}
         pmf, floor = tuple(float(arm == incumbent) for arm in arms), 0.0
@@ -196,13 +191,11 @@ def cold_start_floors(
 
 
 def raised_floors(facts: Mapping[str, Json]) -> Mapping[ArmName, float] | None:
-    """The cold-start floors in a stored decision's facts; None if there are none."""
     floors = facts.get(COLD_START_FLOOR)
     return floors if isinstance(floors, dict) else None
 
 
 def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
-    """The holdback in a stored decision's facts; None if there is none."""
     row = facts.get(HOLDBACK)
     if not isinstance(row, Mapping):
         return None
@@ -218,7 +211,6 @@ def is_explored(pmf: Sequence[float], drawn: int) -> bool:
 def with_untried(
     facts: Mapping[str, Json], *, arms: Sequence[ArmName], seen: Mapping[ArmName, int]
 ) -> Mapping[str, Json]:
-    """Add the arms without learned rows to the facts, if there are such arms."""
     untried: list[Json] = [arm for arm in arms if not seen.get(arm)]
     return {**facts, UNTRIED: untried} if untried else facts
 
@@ -244,8 +236,6 @@ def outputs_of(
 
 @dataclass(kw_only=True, slots=True)
 class Offer:
-    """A question with its id, and the arms that may be drawn for it."""
-
     query: Query
     run_by: RunBy
     arms: tuple[ArmName, ...] = ()
@@ -310,7 +300,6 @@ def drawn_by_arms(
     settings: Settings,
     seen: Mapping[ArmName, int],
 ) -> list[Drawn]:
-    """Draw an arm for each question with the floors, fallback, incumbent and holdback of the settings."""
     policy, holdback = settings.policy, settings.policy.holdback
     share, outcomes = policy.cold_start_floor, policy.cold_start_outcomes
     raised = {offered: cold_start_floors(seen, arms=offered, share=share, outcomes=outcomes) for offered in set(arms)}

@@ -50,7 +50,6 @@ TOLERANCE: Final = 1e-6
 _WIDEST: Final = 0.7
 #: arms whose sampled rewards differ by less tie, so that rounding does not decide
 _TIE: Final = 1e-7
-#: prior mean of each arm's quality
 _QUALITY: Final = 0.5
 #: model -> its prior weight up to a common factor. It is small for "product", so that a useless context does not harm
 #: the first questions
@@ -65,7 +64,6 @@ _QUESTION_WITH_FACTS: Final = 0.01
 class RidgeParams(PolicyParams):
     #: prior precision of the features' weights; larger values trust features less
     ridge: Positive = 10.0
-    #: prior precision of the intercept
     bias_ridge: Positive = 1.0
     #: number of posterior samples, which come in pairs
     points: Annotated[int, Field(ge=8, le=256, multiple_of=2)] = 64
@@ -108,8 +106,7 @@ class RidgePolicy(AveragedHeads, HasParams, ABC):
         super().__init__(read_schema(params.context), models=heads, memory=memory, quality=quality)
 
     @abstractmethod
-    def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
-        """The output for one question. features: a row of `joined`. weight: weight of cost."""
+    def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput: ...
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
@@ -138,8 +135,6 @@ class MbaParams(RidgeParams):
 
 
 class MbaRag(RidgePolicy):
-    """Draws each arm with the share of posterior samples in which it is the best."""
-
     algorithm: ClassVar[str] = "mba"
     takes_facts: ClassVar[bool] = True
     #: other defaults if the policy is restrained to an incumbent (docs/mba.md)
@@ -154,7 +149,6 @@ class MbaRag(RidgePolicy):
         super().__init__(settings, models=models, facts=facts, memory=settings.memory, quality=_QUALITY)
         self.explore, self.epsilon_min = settings.explore, settings.epsilon_min
         self._changes = ChangeTest(alarm=settings.alarm)
-        #: arm -> number of changes that were detected
         self.alarms: dict[ArmName, int] = {}
 
     def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
@@ -166,7 +160,6 @@ class MbaRag(RidgePolicy):
         return PolicyOutput(pmf=pmf, scores=tuple(means.value.tolist()), deviations=deviations, facts=facts)
 
     def learn(self, update: Update) -> None:
-        """Learn a row in the heads, and in its arm's change test, which may restart the arm. Raises PolicyFault."""
         super().learn(update)
         arm, predicted = update.arm, update.reward.value - self.missed
         if self.counted > 0.0 and self._changes.learn(arm, self.residual, predicted=predicted, rows=self.counted):

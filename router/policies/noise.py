@@ -12,7 +12,6 @@ from ragbandit.shared.types import Vector
 #: prior variance of quality, with the weight of one row: the largest variance of values in [0, 1]. Cost has no prior
 #: variance, because its unit is unknown
 _FIRST_QUALITY: Final = 0.25
-#: a row reduces the weight of older rows by at most this share
 _MOST_LOST: Final = 0.5
 #: lower limit of the standard deviation of a prediction, in units of reward
 LEAST_NOISE: Final = 1e-6
@@ -30,7 +29,7 @@ class Noise:
         quality, mixed, cost = self.scatter
         rows = 1.0 + self.rows
         variance = (_FIRST_QUALITY + quality) / rows - 2.0 * weight * (mixed / rows) + weight * weight * (cost / rows)
-        return math.sqrt(max(variance, 0.0))  # it may be slightly negative by rounding
+        return math.sqrt(max(variance, 0.0))
 
     def learn(self, errors: Vector, *, weight: float, rows: float, spread: float) -> tuple[float, float]:
         """Learn a row's prediction errors, (2,). Returns the reward's error (in reward, in standard deviations).

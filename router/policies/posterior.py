@@ -65,9 +65,7 @@ class Row:
     arm: ArmName
     #: quality and cost, each minus the arm's prior mean
     target: tuple[float, float]
-    #: weight of cost
     weight: float
-    #: weight of the row, > 0
     rows: float
     #: source of the quality: TRUSTED for ratings, else a source of scores
     source: str = TRUSTED
@@ -82,7 +80,6 @@ class _Sums:
     noise: Matrix
 
     def scaled(self, scale: Scale) -> "_Sums":
-        """The sums after calibrating the source's scores."""
         moment = self.moment.copy()
         moment[0] = (moment[0] - scale.offset * self.gram[0]) / scale.slope
         return _Sums(scale.share * self.gram, scale.share * moment, math.sqrt(scale.share) * self.noise)
@@ -92,9 +89,7 @@ class _Sums:
 class _Arm:
     #: source of the quality -> sums over its rows
     sums: dict[str, _Sums] = field(default_factory=dict)
-    #: number of rows, including the newest rows
     number: int = 0
-    #: total weight of the rows since old rows were faded last
     unfaded: float = 0.0
 
     def fade(self, share: float) -> None:
@@ -114,7 +109,6 @@ class _Newest:
     number: int
     z: Vector
     target: tuple[float, float]
-    #: weight of the row
     rows: float
     #: random sign of the row in each pair of samples, (pairs,)
     signs: Vector
@@ -134,7 +128,6 @@ class _Part:
     newest: list[_Newest] = field(default_factory=list)
 
     def slice_of(self, arm: ArmName, *, size: int) -> slice:
-        """Position of an arm's weights among the weights of this part."""
         index = self.arms.index(arm)
         return slice(index * size, (index + 1) * size)
 
@@ -198,7 +191,6 @@ class Heads:
         return means[:, order], noise * drawn[:, order]
 
     def learn(self, z: Vector, row: Row) -> tuple[float, float]:
-        """Learn a row with the design row z. Returns the prediction error (in reward, in standard deviations)."""
         if row.arm not in self._arms:
             self._size = z.size
             self._assign_places({**self._arms, row.arm: _Arm()})
@@ -233,7 +225,6 @@ class Heads:
             self._solve(self._parts[arm])
 
     def _add(self, part: _Part, row: _Newest) -> tuple[Vector, float]:
-        """Add a row to the posterior. Returns (prediction errors of quality and cost, z^T A^-1 z before the row)."""
         place = part.slice_of(row.arm, size=row.z.size)
         gain = part.gain(row.z, place=place)
         spread = float(gain[place] @ row.z)
@@ -250,7 +241,6 @@ class Heads:
         return errors, spread
 
     def _move_to_sums(self, part: _Part) -> None:
-        """Add the newest rows to the sums. The posterior does not change."""
         for arm, source in sorted({(row.arm, row.source) for row in part.newest}):
             newest = [row for row in part.newest if (row.arm, row.source) == (arm, source)]
             z, rows = np.array([row.z for row in newest]), np.array([row.rows for row in newest])
@@ -265,7 +255,6 @@ class Heads:
         part.newest = []
 
     def _assign_places(self, rows: Mapping[ArmName, _Arm]) -> None:
-        """Assign places to these arms. A part keeps its posterior if it has the same arms as before."""
         size, old_parts = self._size, self._parts
         old_mean, old_drawn = self._mean, self._drawn
         self._arms, self._parts = {arm: rows[arm] for arm in sorted(rows)}, {}
@@ -306,7 +295,6 @@ class Heads:
         self._drawn.reshape(self.pairs, -1)[:, part.place] = drawn @ part.covariance
 
     def _kernel(self, left: Sequence[ArmName], right: Sequence[ArmName]) -> Matrix:
-        """The prior covariance C of these arms, (left, right)."""
         return np.array([[self._covariance(a, b) for b in right] for a in left])
 
     def _covariance(self, a: ArmName, b: ArmName) -> float:
@@ -317,15 +305,12 @@ class Heads:
         return COMMON + PART * shared + OWN * (a == b)
 
     def _variances(self, size: int) -> Vector:
-        """v, (p,), see the module."""
         return RIDGE / np.array([self.bias_ridge] + [self.ridge] * (size - 1))
 
     def _prior_values(self, arms: Sequence[ArmName], *, z: Vector) -> Matrix:
-        """Prior samples of the arms' values at z, (samples, arms)."""
         return np.array([self._prior_samples(arm, size=z.size) @ z for arm in arms]).T
 
     def _prior_samples(self, arm: ArmName, *, size: int) -> Matrix:
-        """Prior samples of an arm's weights, (samples, p)."""
         if self.facts is None:
             return _samples_apart(arm, self.pairs, size) * np.sqrt(self._variances(size) / RIDGE)
         parts = tuple(f"{key}={value!r}" for key, value in self.facts.get(arm, {}).items())

@@ -48,8 +48,6 @@ PLAIN: Final = Scale()
 
 @dataclass(slots=True)
 class Surrogate:
-    """The calibration of one source of scores, and the sums that it is fitted on."""
-
     #: arm -> (number of answers with rating and score, sum of ratings, sum of scores)
     arms: dict[ArmName, Vector] = field(default_factory=dict)
     #: sums of the products of (rating, score) over all arms
@@ -74,7 +72,6 @@ class Surrogate:
         return True
 
     def _fitted(self) -> Scale:
-        """Fit the scale. Its share is 0 unless rating and score are positively correlated."""
         usual = min(self.mass / self.alone, 1.0) if self.alone else 1.0
         if usual <= 0.0:
             return PLAIN

@@ -97,14 +97,12 @@ def _champion_part(decision: Decision) -> Decision:
 
 
 def _canary_of(decision: Decision) -> Mapping[str, Any] | None:
-    """Facts about the canary that had a share of the pmf; None if no canary had."""
     canary = decision.facts.get(CANDIDATE)
     if not isinstance(canary, Mapping) or canary.get("state") != "canary" or canary.get("pmf") is None:
         return None
     return canary
 
 
-#: fields of Verdict that count mismatches
 Counter = Literal["counter_mismatches", "damages", "deep_mismatches", "ledger_mismatches", "propensity_mismatches"]
 
 #: most notes of a Verdict; all mismatches are counted
@@ -120,12 +118,10 @@ class Verdict:
     made_elsewhere: int = 0
     #: decisions whose seed depends only on the id, although the store had a secret
     seeded_by_id: int = 0
-    #: decisions whose seed, arm, propensity or pmf is wrong
     propensity_mismatches: int = 0
     updates: int = 0
     #: gaps in the numbers of updates, and updates that contradict their decision or their own parts
     ledger_mismatches: int = 0
-    #: updates that the policy refuses to learn
     refused: int = 0
     replay_sha256: str = ""
     live_sha256: str = ""
@@ -145,7 +141,6 @@ class Verdict:
     not_relearnable: int = 0
     #: updates that cannot be checked, because `retention` or an earlier release's archive removed their rows
     archived: int = 0
-    #: counters that differ from the counts in the tables
     counter_mismatches: int = 0
     #: damaged places in the SQLite file; after damages nothing else is checked
     damages: int = 0
@@ -165,7 +160,6 @@ class Verdict:
         self.note(text)
 
     def note(self, text: str) -> None:
-        """Add a note, unless there are already MOST_NAMED notes."""
         if len(self.notes) < MOST_NAMED:
             self.notes.append(text)
 
@@ -174,7 +168,6 @@ PAGE: Final = 500
 #: largest accepted difference between a logged and a recomputed probability, since releases and processors add in
 #: different orders. The draw itself is checked exactly, with the logged pmf
 PMF_ROUNDING: Final = 1e-9
-#: upper limit of the accepted difference for a policy with a tolerance
 _MAX_ROUNDING: Final = 1e-6
 #: params that are recorded only if they are set
 _OPTIONAL: Final = frozenset({PARAM, FACTS})
@@ -257,7 +250,6 @@ class DeepCheck:
         return int(matched[1]) if matched is not None and int(matched[1]) <= self.pruned_to else None
 
     def _decisions(self, version: str) -> Iterator[Decision]:
-        """The version's decisions, except imported ones."""
         made = pages(self.ledger, *self._made_by(version))
         return (decision for decision in made if IMPORTED not in decision.facts)
 
@@ -304,12 +296,10 @@ class DeepCheck:
             self._compare(policy, version=version)
 
     def _first_erased(self, policy: Policy) -> int | None:
-        """The first update that this policy cannot learn again, because its data was erased; else None."""
         pairs = self.ledger.read_with_decisions(after=0)
         return next((update.seq for update, decision in pairs if is_erased_for(policy, decision)), None)
 
     def _compare(self, policy: Policy, *, version: str) -> None:
-        """Compare the policy with its version, and its pmfs with the logged ones."""
         info = self.snapshots.get(version)
         if info is None:
             checked = (self._pmf_fault(decision, policy=policy) for decision in self._decisions(version))
@@ -411,7 +401,6 @@ def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
 
 
 def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
-    """Repeat the draw of a decision with this policy, from the same arms and with the same floor."""
     output: PolicyOutput | Exception
     try:
         output = pmf_of_one(policy, decision.served, features=decision.features, arms=decision.arms)

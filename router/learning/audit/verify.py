@@ -116,7 +116,6 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdi
 
 
 def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: Verdict) -> None:
-    """Check the updates, learn the live policy again, and compare it with its snapshot."""
     end, policy = _relearned(ledger, files=files, live=live, verdict=verdict)
     if end is None:
         return
@@ -190,7 +189,6 @@ def _relearned(
 
 
 def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
-    """Error texts if an update contradicts its decision or its own parts."""
     if update.arm != decision.arm:
         yield f"arm {update.arm}, the decision drew {decision.arm}"
     if update.propensity != decision.propensity:
@@ -238,7 +236,7 @@ def _check_draw(decision: Decision, *, secret: Secret | None, verdict: Verdict) 
         verdict.made_elsewhere += 1
         return
     if secret is not None and decision.made_at >= secret.made_at and decision.seed == seed_of(decision.id):
-        verdict.seeded_by_id += 1  # made by an earlier release that ran at the same time
+        verdict.seeded_by_id += 1
     fault = seed_fault(decision, secret=None if secret is None else secret.value) or draw_fault(decision)
     if fault:
         verdict.fail("propensity_mismatches", f"decision {decision.id}: {fault}")

@@ -31,7 +31,6 @@ log = logging.getLogger("ragbandit.learner")
 
 #: parts of `made_by` that define a version. The index and the budget are not among them, because they change often
 _PARTS: Final = ("arm", "params", "templates", "generator")
-#: number of versions that are remembered per arm, the newest ones
 _VERSIONS: Final = 8
 _ACTION: Final = "arm.change"
 _KIND: Final = "arm:"
@@ -65,7 +64,6 @@ def declare_change(
 
 
 def changes_after(connection: Connection, number: int, *, label: PolicyLabel) -> list[ArmChange]:
-    """The changes declared for this ledger after entry `number` of the audit log, in order."""
     query = select(audit_log.c.number, audit_log.c.target, audit_log.c.made_at, audit_log.c.facts)
     query = query.where(audit_log.c.number > number, audit_log.c.action == _ACTION).order_by(audit_log.c.number)
     return [
@@ -83,14 +81,12 @@ class ArmChanges:
         self._waiting: list[ArmChange] = []
         #: number of the last applied change in the audit log
         self._number = 0
-        #: arm -> time of its last applied change
         self._declared: dict[ArmName, float] = {}
         #: arm -> its versions, the newest last: (hash of _PARTS, time of the first learned decision)
         self._versions: dict[ArmName, list[tuple[str, float]]] = {}
         self._stored = ""
 
     def refresh(self) -> None:
-        """Read the ledger's stored state, and the changes that were declared later."""
         row = self.ledger.registered()
         state = json.loads((row and row["arms"]) or "{}")
         self._number, self._declared = state.get("number", 0), dict(state.get("declared", {}))
@@ -105,7 +101,6 @@ class ArmChanges:
         return None if state == self._stored else state
 
     def mark_saved(self) -> None:
-        """Must be called after the state was written to the ledger."""
         self._stored = self._state()
 
     def _state(self) -> str:

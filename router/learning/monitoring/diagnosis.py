@@ -58,7 +58,6 @@ _STORED_STEADY, _STEADY = '"state":"decided"', '"state":"steady"'
 WORTH: Final = 0.005
 #: smallest difference between rewards that the labels must show
 RESOLUTION: Final = 0.02
-#: number of questions that learning may take
 PATIENCE: Final = 10_000.0
 _WEEK_S: Final = 7 * 86_400.0
 #: larger forecasts are rounded to an order of magnitude
@@ -67,14 +66,12 @@ _EXACT: Final = 10_000
 KNOWN: Final = 10.0
 #: share of labelled decisions below which the diagnosis recommends more labels
 FEW: Final = 0.1
-#: number of newest decisions that a diagnosis uses
 LATEST: Final = 100
 #: number of newest decisions without a label that makes the state "starved"
 STARVED: Final = 500
 #: number of rows after its alarm for which an arm is in the state "drifting"
 _DRIFT_ROWS: Final = 100
 
-#: what to do about a state; {arm} stands for the arm
 REMEDIES: Final[Mapping[LearningState, str]] = {
     "steady": "nothing to do",
     "learning": "nothing to do: it learns {arm} from the labels that come",
@@ -100,13 +97,10 @@ class ArmDiagnosis:
 class Diagnosis:
     state: LearningState
     arms: Mapping[ArmName, ArmDiagnosis] = field(default_factory=dict)
-    #: number of judged answers that were learned, by arm; empty in diagnoses of earlier releases
     judged: Mapping[ArmName, int] = field(default_factory=dict)
-    #: None if the policy has no incumbent
     incumbent: ArmName | None = None
     #: reward that may still be lost against the incumbent; None if the policy has no incumbent
     slack: float | None = None
-    #: number of decisions since the last learned one
     unlabelled: int = 0
     #: share of all decisions that were learned; None in diagnoses of earlier releases
     labelled: float | None = None
@@ -117,7 +111,6 @@ class Diagnosis:
 
     @property
     def sentence(self) -> str:
-        """The reason for the state, with numbers."""
         match self.state:
             case "starved":
                 return f"no label came with the newest {self.unlabelled:,} decisions"
@@ -173,7 +166,6 @@ class Traffic:
     """The newest decisions of a ledger, oldest first."""
 
     decisions: Sequence[Decision]
-    #: share of all decisions that were learned
     labelled: float
     #: cost weight of the outputs; None: the weight of the last learned row
     weight: float | None = None
@@ -240,7 +232,7 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
     queries = [replace(decision.query, cost_weight=weight) for decision in newest]
     outputs = outputs_of(policy, queries, features=features, arms=[decision.arms for decision in newest])
     valid = [output for output in outputs if isinstance(output, PolicyOutput)]
-    if len(valid) < len(outputs):  # the policy breaks its contract, which the facts of its decisions report
+    if len(valid) < len(outputs):
         return None
     labelled = min(ledger.last_seq() / max(ledger.decided(), 1), 1.0)
     traffic = Traffic(decisions=newest, labelled=labelled, weight=weight)
@@ -356,7 +348,6 @@ def frontier_of(policy: Policy, decisions: Sequence[Decision], *, settings: Sett
     features, arms = np.array([decision.features for decision in chosen]), [decision.arms for decision in chosen]
 
     def estimates_at(weight: float) -> tuple[list[Any], list[Any]]:
-        """Returns (estimates, pmfs) of the questions."""
         queries = [replace(decision.query, cost_weight=weight) for decision in chosen]
         outputs = outputs_of(policy, queries, features=features, arms=arms)
         drawn = drawn_by_arms(outputs, arms=arms, seeds=[0] * len(arms), settings=settings, seen=policy.seen)
@@ -386,7 +377,6 @@ def frontier_of(policy: Policy, decisions: Sequence[Decision], *, settings: Sett
 
 
 def cost_scale(pairs: Sequence[tuple[Decision, Outcome]], *, terms: Mapping[str, float]) -> float:
-    """Observed cost of these outcomes / cost that the policy expected; 1 for fewer than LEAST outcomes."""
     expected, observed = [], []
     for decision, outcome in pairs:
         costs = decision.facts.get("cost")
@@ -414,7 +404,6 @@ def read_frontier(text: str | None) -> Frontier | None:
     return Frontier(**frontier | {name: tuple(frontier[name]) for name in ("weights", "quality", "cost")})
 
 
-#: number of newest answers that `costs_alike` compares
 NEWEST: Final = 100
 
 

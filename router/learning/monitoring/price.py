@@ -72,15 +72,12 @@ def _means(arm: ArmName, answers: Matrix) -> ArmMeans:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Price:
-    """Assessment of a cost weight by the outcomes of some arms."""
-
     weight: float
     best_fixed: ArmName
     #: the cheapest arm first, the most expensive arm last
     arms: tuple[ArmMeans, ...]
     #: None if the cheapest and the most expensive arm cost the same
     proposed: float | None
-    #: standard error of `proposed`
     error: float
     #: "worse": the most expensive arm is worse than the cheapest. "far": `weight` is far from `proposed`. None: neither
     #: is significant, or an arm has fewer than LEAST_LABELS labels
@@ -146,7 +143,6 @@ def _worth(weight: float, *, prices: Mapping[str, float]) -> str:
 
 
 def remedy(price: Price) -> str:
-    """What to do about the verdict "worse" or "far"."""
     if price.verdict == "worse":
         return f"drop {price.arms[-1].arm}, unless there are questions that it alone gets right"
     return f"{_ASK}; if nobody can say, to {number(price.proposed, 2)}. The ledger stays when you change it"
@@ -170,7 +166,6 @@ def budget_warnings(settings: "Settings") -> list[str]:
 
 
 def in_words(reward: "RewardSettings") -> list[str]:
-    """Sentences that explain the weight and the prices in the settings."""
     prices = {term: price for term, price in reward.cost.items() if price > 0.0}
     if reward.weight == 0.0 or not prices:
         reason = "reward.weight is 0" if prices else "reward.cost prices nothing"

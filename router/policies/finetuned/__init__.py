@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 #: smallest quality of a right answer; the papers have only the qualities 0 and 1
 RIGHT: Final = 0.5
-#: prefix of the names of the heads' arrays
 HEAD: Final = "head/"
 MODEL: Final = "policy.params.model"
 

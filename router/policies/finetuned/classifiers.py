@@ -90,7 +90,6 @@ class TableClassifier(PerQuestionPolicy, ABC):
         self.fitting = fitting
         #: arms of the training table, the only arms that can be chosen; () if untrained
         self.trained_arms: tuple[ArmName, ...] = ()
-        #: result of `fit`; None if untrained
         self.report: Mapping[str, Json] | None = None
         #: mean number of steps of each trained arm in the training rows
         self._costs: tuple[float, ...] = ()
@@ -109,8 +108,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
         """Returns (mean loss, differentiable; accuracy in [0, 1]). Both arguments have the shape (B, K)."""
 
     @abstractmethod
-    def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput:
-        """Choose among `arms`. outputs: one float64 per trained arm."""
+    def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput: ...
 
     @property
     def tolerance(self) -> float:
@@ -125,7 +123,6 @@ class TableClassifier(PerQuestionPolicy, ABC):
         return self._choice(self._network.outputs([query.text], arms=self.trained_arms)[0], arms=arms)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """Counts, and the sha256 of the trained folder, "" if the training was not saved."""
         arrays, facts = super().state()
         return arrays, facts if self._network is None else {**facts, "trained": self._identity or ""}
 
@@ -177,7 +174,6 @@ class TableClassifier(PerQuestionPolicy, ABC):
         return report
 
     def _confusion(self, examples: Sequence[tuple[TableRow, tuple[float, ...]]]) -> list[Json]:
-        """The confusion matrix of held-out rows. The label of a row is the cheapest right arm."""
         if not examples:
             return []
         arms = self.trained_arms
@@ -264,7 +260,6 @@ class TableClassifier(PerQuestionPolicy, ABC):
         return self._identity
 
     def _read(self, path: Path) -> None:
-        """Load a trained folder, after checking the sha256 of each file. Raises ConfigError."""
         from safetensors.numpy import load_file
 
         fault = functools.partial(ConfigError, field=_FIELD, remedy=_REMEDY)
@@ -341,7 +336,6 @@ class AdaptiveRag(TableClassifier):
         return arm
 
     def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Cross-entropy, and the share of questions whose label has the highest output."""
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, targets), (outputs.argmax(1) == targets.argmax(1)).float().mean()
@@ -385,7 +379,6 @@ class MultiLabel(TableClassifier):
         return tuple(float(row.correct[arm] >= RIGHT) if arm in row.correct else math.nan for arm in arms)
 
     def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Binary cross-entropy of the known targets, and the share of them that the outputs predict correctly."""
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         has_target = ~targets.isnan()

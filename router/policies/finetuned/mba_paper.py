@@ -41,7 +41,6 @@ TABLES: Final[Mapping[str, Mapping[str, float]]] = {
 }
 #: rows with a larger absolute reward are refused
 _MOST: Final = 1e6
-#: upper limit of `MbaPaper.tolerance`
 MOST_ROUNDING: Final = 2.0**-8
 #: number of outputs of the authors' network; their loss is the mean over all outputs
 _LOGITS: Final = 3
@@ -112,7 +111,6 @@ class MbaPaper(PerQuestionPolicy):
         return min(MOST_ROUNDING, self._reader.rounding * (1 + steps))
 
     def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-        """Epsilon-greedy on the outputs. The score of an arm without updates comes from its initial head."""
         del features
         scores = tuple(self._network.outputs([query.text], arms=arms)[0].tolist())
         epsilon = self.epsilon
@@ -165,7 +163,6 @@ class MbaPaper(PerQuestionPolicy):
         return arrays | (self._network.arrays(rows=3) if self._steps else {}), facts
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load a saved state. Raises SnapshotError for another model, or for wrong arrays."""
         if facts.get("model") != self._reader.identity:
             raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
         steps = dict(facts["steps"])

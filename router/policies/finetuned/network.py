@@ -64,14 +64,12 @@ class Reader:
         self.identity = hashlib.sha256(f"{sha256} {self.tokens.sha256}".encode()).hexdigest()
 
     def network(self, *, seed: int) -> "Network":
-        """A network that starts from this encoder. seed: seed of its new layers."""
         return Network(self, seed=seed)
 
     def tensor(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.tensor(array, device=self.device)
 
     def batch(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """Token ids and attention mask, both (B, T)."""
         rows = [torch.tensor(row, device=self.device) for row in self.tokens.batch(texts)]
         padded = functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
         ids, mask = padded(rows, padding_value=self.pad), padded([torch.ones_like(row) for row in rows])
@@ -150,7 +148,7 @@ class Network:
             norm = torch.nn.utils.get_total_norm([leaf.grad for leaf in leaves.values() if leaf.grad is not None])
             if not bool((value.detach() + norm * norm).isfinite()):
                 raise PolicyFault("the loss or a gradient is not finite, or too large: the weights have diverged")
-            optimizer.step()  # in place: the leaves are rows of `values`
+            optimizer.step()
         self.values = values
         return float(value.detach())
 
@@ -170,24 +168,20 @@ class Network:
         return torch.nn.functional.dropout(out, self.reader.dropout, training=train).float()
 
     def head(self, arm: str) -> Tensor:
-        """An arm's head with its moments, (3, d + 1). An arm without updates has its initial head."""
         if HEAD + arm in self.values:
             return self.values[HEAD + arm]
         return self._with_moments(self.reader.tensor(fresh_head(arm, width=self.reader.width, seed=self.seed)))
 
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Load `values`. Without "encoder" the encoder does not change."""
         self.values |= {name: self.reader.tensor(array) for name, array in arrays.items()}
         if "encoder" in arrays:
             self._take_encoder(self.values["encoder"])
 
     def _take_encoder(self, values: Tensor) -> None:
-        """Copy the encoder, and make the parameters of the copy views of these values."""
         self.values["encoder"], self.encoder = values, copy.deepcopy(self.reader.module)
         torch.nn.utils.vector_to_parameters(values[0], self.encoder.parameters())
 
     def arrays(self, *, rows: int) -> Arrays:
-        """Copies of the first `rows` rows of `values`."""
         return {name: value[:rows].numpy(force=True).copy() for name, value in self.values.items()}
 
     def shapes(self, arms: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -209,7 +203,6 @@ class Network:
 
 
 def dropout_seed(seed: int, *, step: int) -> int:
-    """Seed of the dropout at a step, so that a replay drops the same units."""
     return int.from_bytes(hashlib.sha256(f"{seed} {step}".encode()).digest()[:7], "big")
 
 

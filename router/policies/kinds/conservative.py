@@ -99,7 +99,6 @@ class Shortfall:
 
     @property
     def known(self) -> bool:
-        """Whether enough outcomes of the incumbent were learned to estimate its mean reward."""
         return self.rows.get(self.incumbent, 0) - self.before >= KNOWN
 
     def allowance(self, weight: float | None = None) -> float:
@@ -137,7 +136,6 @@ class Shortfall:
         return self._allowed - self._ratio * self._lost - math.sqrt(noise)
 
     def mean(self, arm: ArmName) -> float:
-        """Mean reward of an arm, including one virtual row of reward 0."""
         return self._sums.get(arm, 0.0) / (1 + self.rows.get(arm, 0))
 
     @property
@@ -174,7 +172,6 @@ class Shortfall:
         self._weight = self._rewards = self._squares = self._quality = self._cost = 0.0
 
     def _pay(self, update: Update, *, weight: float) -> None:
-        """Add the reward that a row has lost. weight: the row's cost weight."""
         reward = update.reward.value
         base = self._mean_at(weight) if self._weight > 0.0 else reward
         self._own += 1.0
@@ -203,7 +200,6 @@ class Shortfall:
 
 
 def _inner_policy(policy: str, *, params: Mapping[str, Json], context: Mapping[str, Json] | None) -> Policy:
-    """Make the inner policy. Errors in its params have fields that begin with `policy.params.params`."""
     from ragbandit.router.policies import make_policy, with_settings  # the registry imports the policies
 
     try:
@@ -214,7 +210,6 @@ def _inner_policy(policy: str, *, params: Mapping[str, Json], context: Mapping[s
         raise ConfigError(error.message, field=field, remedy=error.remedy) from error
 
 
-#: prefix of the names of the inner policy's arrays
 _INNER: Final = "inner/"
 #: optional attributes, found by `getattr`, that this policy takes from the inner policy
 _INSIDE: Final = frozenset(
@@ -227,9 +222,7 @@ CONFIDENCE: Final = 0.05
 _CREDIT: Final = 0.5
 #: number of posterior standard deviations subtracted from an arm's score
 _DOUBT: Final = 0.5
-#: exponents are limited to this value, so that exponentials are finite
 _MOST_EXPONENT: Final = 50.0
-#: rewards must be smaller in absolute value, so that sums of their squares are finite
 _MOST_REWARD: Final = 1e100
 
 
@@ -310,7 +303,6 @@ class ConservativePolicy(HasParams):
         return Restraint(arm=self.incumbent, risks=risks, allowance=allowance, slack=slack, reason=reason)
 
     def learn(self, update: Update) -> None:
-        """Learn a row in the inner policy and in the shortfall. Raises PolicyFault, and then changes nothing."""
         if not abs(update.reward.value) < _MOST_REWARD:
             raise PolicyFault(f"the reward is {update.reward.value!r}, not a number or too large to be squared")
         self.inner.learn(update)

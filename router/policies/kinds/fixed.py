@@ -51,8 +51,6 @@ class FixedParams(PolicyParams):
 
 
 class Fixed(_Shares):
-    """All probability on one arm; uniform if that arm is not offered."""
-
     algorithm: ClassVar[str] = "fixed"
 
     def __init__(self, **params: Json) -> None:
@@ -64,7 +62,6 @@ class Fixed(_Shares):
 class MixtureParams(PolicyParams):
     first: ArmParam
     second: ArmParam
-    #: probability of `second`
     share: Share = 0.5
 
     arms_named: ClassVar[tuple[str, ...]] = ("first", "second")

@@ -49,9 +49,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-#: most characters of a question that are sent to the model
 MAX_QUESTION: Final = 4000
-#: most characters of the model's reply in the log
 MAX_REPLY: Final = 200
 #: further time to wait after the deadline, in seconds, in case the event loop is slow
 _GRACE_S: Final = 2.0
@@ -71,7 +69,6 @@ _MOST_SEED: Final = 2**63 - 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LlmParams(PolicyParams):
-    #: name of the model on the server
     model: Text
     #: URL of the server, for example http://localhost:8000/v1; None for OpenAI
     base_url: Annotated[str, Field(pattern="^https?://[^#]+$")] | None = None
@@ -84,7 +81,6 @@ class LlmParams(PolicyParams):
     fallback: ArmParam = SINGLE_STEP
     #: time limit for a batch of questions, seconds. Keep it short, because callers wait
     timeout_s: Positive = 5.0
-    #: largest number of concurrent calls
     max_concurrency: Count = 8
     #: temperature of requests; None to send none
     temperature: Annotated[int | float, Field(ge=0, le=2)] | None = 0
@@ -158,7 +154,6 @@ class Llm(CountingPolicy):
         return f"{arm}: {description}" if description else arm
 
     def _ask(self, chats: Sequence[_Chat]) -> list[ChatReply]:
-        """The replies in the order of the chats. Blocks for at most timeout_s and a short grace period."""
         import openai  # noqa: F401  imported before the deadline is set: it takes a second
 
         waiting = asyncio.run_coroutine_threadsafe(self._ask_all(chats), event_loop())

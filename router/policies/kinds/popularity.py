@@ -54,12 +54,9 @@ from ragbandit.router.policies.base import (
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Features, Json, Query, Update
 
-#: version of the table's file format
 FORMAT: Final = 1
 BINS = 10
-#: most entities of a question in the log
 SHOWN = 10
-#: most characters of a question that are searched for entities
 READ = 4000
 
 # strategies/retrievers/mention_counts.py writes the file, and has the same definition of words. If you change this
@@ -78,7 +75,6 @@ class PopularityTable(BaseModel, frozen=True, strict=True):
     common: frozenset[str]
     #: number of words of the longest key
     words: Annotated[int, Field(ge=1)]
-    #: sha256 of the file
     sha256: str = ""
 
     @property
@@ -114,12 +110,10 @@ class PopularityTable(BaseModel, frozen=True, strict=True):
         return popularity
 
     def _longest(self, matches: Sequence[re.Match[str]]) -> int:
-        """Number of words of the longest key at the start of these words; 0 if no key starts there."""
         keys = [_key_word(match.group()) for match in matches]
         return next((end for end in range(len(keys), 0, -1) if " ".join(keys[:end]) in self.mentions), 0)
 
     def _is_ignored(self, key: str, *, before: str, first: bool) -> bool:
-        """Whether a word is no entity: it is common, or begins a sentence. before: text since the previous word."""
         mark = before.rstrip()[-1:]
         return key in self.common or (mark in _SENTENCE_ENDS if mark else first)
 
@@ -141,9 +135,7 @@ def _key_word(raw: str) -> str:
 class PopularityParams(PolicyParams):
     #: path of the table on every router and learner; relative paths begin at the working directory
     table: Text
-    #: the arm for entities with little popularity
     below: ArmParam = SINGLE_STEP
-    #: the arm for popular entities
     above: ArmParam = NO_RETRIEVAL
     #: smallest popularity for which `above` answers. None to learn it; at first `below` then answers all questions
     threshold: Number | None = None
@@ -175,12 +167,10 @@ class Popularity(PerQuestionPolicy):
             raise ConfigError(message, field=f"{WHERE}.below", remedy=remedy)
         self.table = read_table(settings.table)
         self._path = settings.table
-        #: number of questions in each bin, for all arms together
         self._questions = np.zeros(BINS)
         #: sums of rewards, and numbers of rows, in each bin; row 0 for `below`, row 1 for `above`
         self._sums = np.zeros((2, BINS))
         self._counts = np.zeros((2, BINS))
-        #: cache of `edge`; None after a learned row
         self._edge: int | None = None
 
     @property

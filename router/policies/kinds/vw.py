@@ -93,9 +93,7 @@ class VowpalWabbit(PerQuestionPolicy):
         self.schema = read_schema(settings.context)
         self._columns = ContextColumns(self.schema) if self.schema else None
         self.settings = settings
-        #: total weight of all updates
         self._mass = 0.0
-        #: number of features of a question; None before the first update
         self._dimension: int | None = None
         # Any, because the package's type stubs contradict numpy's.
         self._vw: Any = required_module("vowpal_wabbit_next", extra="vw", field="policy.name")
@@ -113,7 +111,6 @@ class VowpalWabbit(PerQuestionPolicy):
         ).split()
 
     def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-        """The explorer's pmf from VW's predicted costs. Scores are predicted rewards, 0 for an arm without updates."""
         assert features is not None
         # Weight 0, because VW adds up the weights of all examples, and a prediction must not change the state.
         question = self._shared(features, query=query, weight=0.0)
@@ -207,7 +204,6 @@ class VowpalWabbit(PerQuestionPolicy):
 
 
 def _squarecb(scores: Sequence[float], *, gamma: float) -> list[float]:
-    """Inverse gap weighting: 1 / (K + gamma * (best - score)). The best arms share the remaining probability."""
     best, count = max(scores), len(scores)
     pmf = [0.0 if score == best else 1.0 / (count + gamma * (best - score)) for score in scores]
     p_best = (1.0 - math.fsum(pmf)) / sum(score == best for score in scores)

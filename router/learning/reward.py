@@ -74,10 +74,7 @@ def containment(prediction: str, *, gold: Sequence[str], words: Words = answer_w
 
 
 def last_announced(text: str) -> str:
-    """The text after the last "answer is" in the first line, without a final full stop; without it the whole text.
-
-    This is Adaptive-RAG's rule, which requires some text before "answer".
-    """
+    """Adaptive-RAG's rule: the text after the last "answer is" in the first line; the whole text if there is none."""
     announced = _ANNOUNCED.match(text)
     return announced.group(1).removesuffix(".") if announced else text
 

@@ -85,9 +85,8 @@ class SnapshotFiles:
     def load(self, known: SnapshotInfo | str, *, encoder_hash: str | None = None) -> tuple[Policy, SnapshotInfo]:
         """Load a policy after checking format, sha256, encoder, shapes and finite numbers. Raises SnapshotError.
 
-        known: the row in the database, whose sha256 must match, because others may be able to write into the folder. Or
-            the name of a version, which contains only a part of the sha256, for `ragbandit replay`, which decides
-            nothing
+        known: the database's row, whose sha256 must match, since others may write into the folder. For `ragbandit
+            replay`, which decides nothing, the name of a version, which contains a part of the sha256
         encoder_hash: the required encoder; None accepts any encoder
         """
         version, sha256 = (known, None) if isinstance(known, str) else (known.version, known.sha256)
@@ -272,10 +271,7 @@ def sha256_after(policy: Policy, *, info: SnapshotInfo) -> str:
 
 
 def difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> float | None:
-    """Largest relative difference between a relearned policy and its snapshot; 0.0 if the sha256 are equal.
-
-    None if the snapshot's files were deleted. Raises SnapshotError if they cannot be read.
-    """
+    """Largest relative difference between a relearned policy and its snapshot; None if the files were deleted."""
     if sha256_after(policy, info=info) == info.sha256:
         return 0.0
     if not files.exists(info.version):
@@ -287,10 +283,9 @@ def difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> f
 def _largest_difference(a: Any, b: Any) -> float:
     """Largest relative difference between two policy states; infinity if rounding cannot explain it.
 
-    Arrays are compared row by row, so that a row of large numbers does not hide a row of small ones: the Euclidean
-    length of the difference is divided by the length of the longer row. An array with one axis is one row. The
-    difference of two floats is divided by the larger one, if this is above 1. Names, shapes, types and other values
-    must be equal.
+    A row of an array (an array with one axis is one row) differs by the Euclidean length of the difference, divided by
+    the length of the longer row. So large rows do not hide small ones. The difference of two floats is divided by the
+    larger one, if this is above 1. Names, shapes, types and other values must be equal.
     """
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return _array_difference(a, b)
@@ -326,11 +321,7 @@ def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bo
 def find_interim(
     ledger: Ledger, *, files: SnapshotFiles, settings: Settings, encoder_hash: str
 ) -> tuple[Policy, SnapshotInfo]:
-    """Find a policy that decides until the configured policy is learned. Returns (policy, its stored snapshot).
-
-    It is the newest usable policy of the ledger, or one that plays the incumbent or fallback arm. Raises StoreError,
-    and SnapshotError if files cannot be written.
-    """
+    """Find a policy that decides until the configured policy is learned. Returns (policy, its stored snapshot)."""
     incumbent = settings.policy.incumbent
     for info in ledger.snapshots_to_try():
         keeps_promise = incumbent in (None, info.params.get("incumbent"))

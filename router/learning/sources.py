@@ -115,8 +115,7 @@ def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) ->
 def raters_lately(ledger: Ledger, *, decisions: int, among: int, limit: int) -> list[dict[str, Any]]:
     """Who judged the newest `decisions` learned decisions among the newest `among` updates; at most `limit` rows.
 
-    A row has the keys source, rater, api_key, judgements (a number) and newest_at. Rows with most judgements come
-    first.
+    The keys of a row are source, rater, api_key, judgements (a number) and newest_at. Most judgements come first.
     """
     learned = select(updates.c.decision_id).where(
         updates.c.policy == ledger.label, updates.c.source == "explicit", updates.c.sample_weight > 0
@@ -182,9 +181,8 @@ def matches(name: str, sources: Collection[str]) -> bool:
 def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str, float]) -> float:
     """Factor on the weight of a feedback, >= 0. Feedback with factor 0 is stored, but not learned.
 
-    If several configured names match, the most specific kind counts (rater, then key, role, tenant), and within a kind
-    the longest name. If none matches, the factor is 1, but 0 for imported scores of a model, which no operator has
-    checked.
+    If several names match, the most specific kind counts (rater, then key, role, tenant), then the longest name. If
+    none matches, the factor is 1, but 0 for imported scores of a model, which no operator has checked.
     """
     names = [name for name in configured if matches(name, sources)]
     if names:
@@ -335,10 +333,7 @@ class Screening:
 
 
 def _capped_day(item: Feedback) -> RaterDay | None:
-    """The rater and day whose daily cap the feedback counts for; None if no cap applies.
-
-    No cap applies without a rater's name, and to feedback of the operator's own processes: judge, code checks, imports.
-    """
+    """The rater and day whose cap counts a feedback; None without a rater, or for the operator's own feedback."""
     if item.rater is None:
         return None
     if item.api_key is None and (item.source in ("judge", "code") or item.rater.startswith(IMPORTED_RATER)):

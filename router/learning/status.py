@@ -53,10 +53,7 @@ class Status:
 
 
 def check_registered(ledger: Ledger) -> None:
-    """Raise NotFound, with the existing labels, if neither a router nor an import has opened the ledger.
-
-    Only decisions of such ledgers are counted.
-    """
+    """Raise NotFound, with the existing labels, if neither a router nor an import has opened the ledger."""
     with ledger.database.read() as connection:
         labels = sorted(connection.execute(select(policies.c.label)).scalars())
     if ledger.label not in labels:

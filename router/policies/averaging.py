@@ -154,10 +154,9 @@ class AveragedHeads:
         return self._shares
 
     def sampled(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[Means, Matrix]:
-        """Returns (posterior means for one question, deviations of the posterior samples from `Means.value`).
+        """Returns (posterior means, deviations of the posterior samples from `Means.value`) for one question.
 
-        features: a row of `joined`. weight: weight of cost. The deviations have the shape (arms, samples), in units of
-            reward.
+        features: a row of `joined`. The deviations have the shape (arms, samples), in units of reward.
         """
         designs, (quality, cost) = self._designs(features), self._prior_means(arms)
         self.weights()

@@ -120,19 +120,13 @@ class Policy(Protocol):
         ...
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load a saved state into a new policy. Call the function `restored` instead, which first checks the arrays.
-
-        Raises SnapshotError for wrong shapes. `restored` converts other exceptions to SnapshotError.
-        """
+        """Load a saved state into a new policy. Call `restored` instead, which checks the arrays first."""
         ...
 
 
 @runtime_checkable
 class TableTrained(Protocol):
-    """A policy that `fit` trains before it gets traffic, on tables with the outcome of every arm.
-
-    Its param `trained` names the folder of the finished training.
-    """
+    """A policy that `fit` trains before it gets traffic, on tables with the outcome of every arm."""
 
     def fit(
         self, rows: Sequence[TableRow], *, progress: Callable[[int, int], None] | None = None
@@ -147,8 +141,8 @@ class TableTrained(Protocol):
 def is_lean(policy: Policy) -> bool:
     """Whether `learn` needs no texts, pmfs, offered arms, scores and ids of updates (attribute `lean`).
 
-    Reading a ledger without these columns takes much less time. A policy with a context schema still gets tenant and
-    context, and the text if the schema needs it.
+    Reading a ledger without them takes much less time. If the policy has a context schema, it still gets what that
+    needs.
     """
     return bool(getattr(policy, "lean", False))
 
@@ -191,10 +185,7 @@ def policy_age(policy: Policy, arm: ArmName) -> float:
 
 
 def restart(policy: Policy, arm: ArmName) -> None:
-    """Reduce the weight of everything learned about an arm that has changed, by the policy's method `restart`.
-
-    A policy without this method adapts to the changed arm only by learning new rows.
-    """
+    """Reduce the weight of everything learned about a changed arm, if the policy has the method `restart`."""
     restart_arm: Callable[[ArmName], None] | None = getattr(policy, "restart", None)
     if restart_arm is not None:
         restart_arm(arm)
@@ -227,13 +218,11 @@ def heads_of(reward: Reward, *, weight: float, usual: float = math.inf) -> tuple
     """Returns (quality, cost, weight of cost) of a reward, for a policy that learns quality and cost separately.
 
     If the caller sent a reward that already includes the cost, quality is reward + weight * cost. A cost that is larger
-    than the bounds of the reward can express is reduced, so that one answer that cost a million does not outweigh all
+    than the bounds of the reward can express is reduced, so that one answer that cost a million does not outweigh
     others.
 
     weight: cost weight at the decision
-    usual: cost weight of questions without a weight of their own. If a question's weight is larger, because of a
-        budget, its cost is reduced as with this weight. Infinity if the question has no weight of its own, or if this
-        weight is 0
+    usual: if the question has its own weight: the weight of other questions, with which a larger cost is reduced
     """
     if not reward.has_parts:
         limit = (reward.maximum - reward.minimum) / weight if weight > 0.0 else math.inf
@@ -261,11 +250,7 @@ def counted_state(seen: Mapping[ArmName, int]) -> tuple[Arrays, dict[str, Json]]
 
 
 def restored(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:
-    """Load a saved state into a new policy. Raises SnapshotError, after which the policy cannot be used.
-
-    The sha256 of the state was checked before. A state that does not fit was therefore written with other params, or by
-    another release of the policy.
-    """
+    """Load a saved state into a new policy. Raises SnapshotError, after which the policy cannot be used."""
     for name, array in arrays.items():
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             raise SnapshotError(f"{name} has numbers that are not finite")
@@ -279,10 +264,7 @@ def restored(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:
 def checked_arrays(
     arrays: Arrays, *, shapes: Mapping[str, tuple[int, ...]], float32: Container[str] = frozenset()
 ) -> dict[str, npt.NDArray[Any]]:
-    """Copies of a saved state's arrays. Raises SnapshotError for unexpected names, shapes or types.
-
-    float32: names of the arrays of type float32; all others are float64
-    """
+    """Copies of a saved state's arrays: float32 if named in `float32`, else float64. Raises SnapshotError."""
     if arrays.keys() != shapes.keys():
         raise SnapshotError(f"arrays {sorted(arrays)}, expected {sorted(shapes)}")
     for name, shape in shapes.items():
@@ -333,10 +315,7 @@ ParamsType = TypeVar("ParamsType", bound=PolicyParams)
 
 
 def read_params(kind: type[ParamsType], *, given: Mapping[str, Json]) -> ParamsType:
-    """Make the params from plain values: checks every value and fills in defaults.
-
-    Raises ConfigError with the field "policy.params.<param>" for a param that is unknown, missing or out of range.
-    """
+    """Make the params from plain values. Raises ConfigError with the field "policy.params.<param>"."""
     checked = check_values(kind, given=given, where=WHERE)
     for param in fields(kind):  # type: ignore[arg-type] # every subclass is a dataclass
         if param.name not in checked and param.default is MISSING and param.default_factory is MISSING:

@@ -117,10 +117,7 @@ def fallback_arm(fallback: str | None, *, arms: Sequence[ArmName]) -> ArmName:
 def with_incumbent(
     pmf: Sequence[float], *, restraint: Restraint, floor: float, arms: Sequence[ArmName]
 ) -> tuple[tuple[float, ...], float, dict[str, Json]]:
-    """Mix in the incumbent as far as the restraint requires. Returns (pmf, floor, facts to store).
-
-    If the incumbent is not offered, pmf and floor do not change.
-    """
+    """Mix in the incumbent as far as the restraint requires. Returns (pmf, floor, facts to store)."""
     if restraint.arm not in arms:
         return tuple(pmf), floor, _incumbent_facts(restraint, share=1.0, reason="not offered", floor=floor)
     risk = math.fsum(p * r for p, r in zip(pmf, restraint.risks, strict=True))
@@ -255,10 +252,7 @@ def made_decisions(
     now: float,
     secret: bytes | None = None,
 ) -> list[Decision]:
-    """Draw an arm for each offer, and make the decisions.
-
-    seen: arm -> number of outcomes that the policy has learned. secret: see `seed_of`.
-    """
+    """Draw an arm for each offer. seen: arm -> number of learned outcomes. secret: see `seed_of`."""
     label = PolicyLabel(settings.policy.label)
     arms = [offer.arms for offer in offers]
     seeds = [seed_of(offer.query.id or "", secret=secret) for offer in offers]
@@ -331,9 +325,6 @@ def mixed(champion: Sequence[float], candidate: Sequence[float], *, weight: floa
 
 
 def mixed_floor(champion: float, candidate: float, *, weight: float, arms: int, added: int = 0) -> float:
-    """Lower limit of an arm's probability in a mixture of two pmfs, from the floors of both.
-
-    arms: number of arms. added: number of arms that the champion does not offer.
-    """
+    """Lower limit of an arm's probability in a mixture. added: number of arms that the champion does not offer."""
     champion_floor = 0.0 if added else min(champion, 1.0 / arms)
     return (1.0 - weight) * champion_floor + weight * min(candidate, 1.0 / arms)

@@ -3,12 +3,11 @@
 MBA-RAG (arXiv 2412.01572, section 3) regresses r_a = A(y, y_a) - lambda C(a) on DistilBERT's output, with squared error
 only on the drawn arm, and explores with probability 1 / ln(e) at step e. Here quality and cost have separate heads,
 each head is the exact minimiser of the ridge-regularised error over all rows, and the probability of an arm is the
-share of posterior samples in which it is the best. Deviations of the samples are multiplied by
+share of posterior samples in which it is the best (docs/mba.md). Deviations of the samples are multiplied by
 
     c(K) = min(0.7, 1 / sqrt(2 ln K)) for K offered arms,
 
-because the best of K equal arms lies about sqrt(2 ln K) deviations above the mean. The samples are fixed, so the logged
-propensity is exact. docs/mba.md has the reasons; `mba_paper` fine-tunes as published.
+because the best of K equal arms lies about sqrt(2 ln K) deviations above the mean.
 
 LinUCB (Li et al. 2010, algorithm 1, disjoint) plays argmax of mean + alpha * sqrt(x^T A^-1 x). Here the width comes
 from the posterior samples, in units of reward, and epsilon is spread evenly over the arms.
@@ -74,11 +73,7 @@ class RidgeParams(PolicyParams):
 
 
 class RidgePolicy(AveragedHeads, HasParams, ABC):
-    """Base of policies on averaged heads. Subclasses compute the pmf from the posterior.
-
-    Scores are the posterior means. The facts contain quality, cost, the weight between them, and what controls
-    exploration.
-    """
+    """Base of policies on averaged heads, whose scores are the posterior means. Subclasses compute the pmf."""
 
     algorithm: ClassVar[str]
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})

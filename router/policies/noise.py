@@ -34,8 +34,7 @@ class Noise:
     def learn(self, errors: Vector, *, weight: float, rows: float, spread: float) -> tuple[float, float]:
         """Learn a row's prediction errors, (2,). Returns the reward's error (in reward, in standard deviations).
 
-        rows: weight of the row. Below 1, its quality has 1 / rows times the variance of a whole row. spread: z^T A^-1 z
-            before the row.
+        rows: weight of the row. Below 1, its quality has 1 / rows times the usual variance. spread: z^T A^-1 z.
         """
         if rows == 0.0:
             return 0.0, 0.0

@@ -169,8 +169,7 @@ class Heads:
     def sampled(self, z: Vector, *, arms: Sequence[ArmName], weight: float, which: slice) -> tuple[Matrix, Matrix]:
         """Returns (means of quality and cost minus prior means, (2, arms); deviations of the value, (n, arms)).
 
-        z: design row. weight: weight of cost. which: the n pairs of samples to return. Deviations are in units of
-            reward.
+        z: design row. which: the n pairs of samples to return. Deviations are in units of reward.
         """
         noise, places = max(self.noise.at(weight), LEAST_NOISE), self._places
         if not places:

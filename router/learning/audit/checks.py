@@ -343,11 +343,7 @@ class DeepCheck:
         return f"decision {decision.id}: {fault}"
 
     def _check_missing(self, version: str) -> None:
-        """Count a mismatch for a version without a snapshot row, unless all its decisions were imported.
-
-        An imported decision is recognised by `made_by` of its outcome, which callers cannot write. A decision of this
-        store that was also imported into another ledger keeps its own outcome.
-        """
+        """Count a mismatch for a version without a snapshot row, unless all its decisions were imported."""
         query = select(outcomes.c.decision_id, outcomes.c.made_by)
         query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
         with self.ledger.database.read() as connection:
@@ -365,10 +361,7 @@ def _policy_key(info: SnapshotInfo) -> tuple[str, str]:
 
 
 def is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool:
-    """Whether a policy, or the policy that it wraps, was recorded by another release, whose params differ.
-
-    False for a policy that cannot be made without params.
-    """
+    """Whether a policy, or the policy that it wraps, was recorded by a release with other params."""
     inner = params.get("params")
     required: dict[str, Json] = {}
     if isinstance(inner, Mapping):

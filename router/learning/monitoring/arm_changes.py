@@ -51,10 +51,7 @@ class ArmChange:
 def declare_change(
     database: Database, arm: ArmName, *, actor: str, reason: str, now: float, label: PolicyLabel | None = None
 ) -> ArmChange:
-    """Record that an arm has changed. Every ledger restarts the arm before the first decision made after `now`.
-
-    label: the only ledger that restarts the arm; None for all ledgers
-    """
+    """Record a change, after which ledgers restart the arm. label: the only ledger that restarts it; None for all."""
     with database.write() as connection:
         details: dict[str, Json] = {"reason": reason}
         if label is not None:
@@ -171,10 +168,9 @@ class SampleRatio:
 
 
 def sample_ratio(database: Database, *, policy: str, since: float, until: float) -> SampleRatio | None:
-    """Check the rows at since <= time < until, in whole hours; None if they are even.
+    """Check the rows at since <= time < until, in whole hours; None if they are even. Raises StoreError.
 
-    Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for one `since` and any number of `until`. Raises
-    StoreError.
+    Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for one `since` and any number of `until`.
     """
     with database.read() as connection:
         hours = {"since": hour_of(since), "until": hour_of(until - SETTLED_S)}

@@ -180,10 +180,7 @@ class Traffic:
 def diagnosed(
     policy: Policy, outputs: Sequence[PolicyOutput], *, traffic: Traffic, floors: Callable[[int], float]
 ) -> Diagnosis | None:
-    """Diagnose a policy by its outputs for the newest decisions; None if the policy has no posterior.
-
-    floors: number of offered arms -> floor of each arm, before any restraint
-    """
+    """Diagnose a policy by its outputs for the newest decisions; None if the policy has no posterior."""
     noise = getattr(policy, "noise", None)
     if noise is not None and traffic.weight is not None:
         noise = policy.noise_at(traffic.weight)  # type: ignore[attr-defined]

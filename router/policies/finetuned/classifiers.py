@@ -306,10 +306,7 @@ class AdaptiveRagParams(FittingParams):
 
 
 class AdaptiveRag(TableClassifier):
-    """Predicts which arm is the cheapest right one, and draws the most probable offered arm.
-
-    The facts contain the "probability" of each offered arm. There are no scores, because probabilities are not rewards.
-    """
+    """Draws the most probable cheapest right arm. There are no scores, since probabilities are not rewards."""
 
     algorithm: ClassVar[str] = "adaptive_rag"
     least_loss: ClassVar[bool] = False
@@ -360,9 +357,7 @@ class MultiLabelParams(FittingParams):
 class MultiLabel(TableClassifier):
     """Predicts each arm's probability of being right, and chooses by it and by the arm's mean steps in the training.
 
-    "cheapest" logs the probabilities as the fact "probability". "net" logs them as "quality", with "cost" and "weight",
-    and its scores are quality - weight * cost. An arm that is not in the training table counts as wrong, and as
-    expensive as the most expensive arm.
+    An arm that is not in the training table counts as wrong, and as expensive as the most expensive arm.
     """
 
     algorithm: ClassVar[str] = "multi_label"

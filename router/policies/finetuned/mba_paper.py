@@ -103,10 +103,7 @@ class MbaPaper(PerQuestionPolicy):
 
     @property
     def tolerance(self) -> float:
-        """Rounding of one gradient times the number of steps, as relative difference of the weights.
-
-        A tolerance above MOST_ROUNDING would hide that other rows were learned.
-        """
+        """Rounding of one gradient times the number of steps. The limit ensures that other rows are noticed."""
         steps = self.updates if self.settings.floor > 0.0 else min(self.updates, self.settings.total)
         return min(MOST_ROUNDING, self._reader.rounding * (1 + steps))
 

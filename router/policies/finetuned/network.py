@@ -77,10 +77,7 @@ class Reader:
 
     @contextlib.contextmanager
     def at_work(self, dropout: int | None) -> Iterator[None]:
-        """Exclusive use of torch, with the configured threads and precision.
-
-        dropout: seed of the dropout; None to keep the state of torch's random generator
-        """
+        """Use torch alone, with the configured threads and precision. dropout: its seed; None for no new seed."""
         with _WORK, contextlib.ExitStack() as stack:
             before, threads = torch.get_num_threads(), self.reading.threads
             if threads not in (None, before):

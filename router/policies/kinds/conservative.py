@@ -6,27 +6,20 @@ until the earned surplus pays for the worst next draw. Stage-wise conservative b
 Moradipari et al. 2020) require (1 - harm) of the incumbent's reward for every single decision. This policy differs:
 
 - The incumbent is mixed into the policy's pmf (draw.py), so propensities are exact and other arms keep a probability.
-- The condition applies to each decision, because its feedback arrives after many further decisions. With the slack s,
-  the reward that may still be lost according to the ledger, and theta = ln(1 / CONFIDENCE) / s, a decision must satisfy
+- Feedback arrives after many further decisions, so each decision must satisfy, with theta = ln(1 / CONFIDENCE) / slack,
 
       E exp(theta * (loss - credit)) <= 1,      credit = half of harm * the incumbent's mean reward.
 
-  As s shrinks, theta grows, and the other arms' share of the draw approaches 0.
-- The expected loss of an arm is the incumbent's score minus the arm's score. The variance of rewards is estimated from
-  the ledger, and equal for all arms. With Gaussian rewards, E exp(theta * loss) = exp(theta * (score_incumbent -
-  score_arm) + theta^2 * variance). If the policy has a posterior, half a standard deviation of the difference is
-  subtracted from an arm's score, because an arm without rows may be worse than its prior mean. If the policy has no
-  scores, the arms' mean rewards replace them.
+  As the slack shrinks, the other arms' share of the draw approaches 0. The expected loss of an arm is the incumbent's
+  score minus its own score. With Gaussian rewards of one variance, E exp(theta * loss) = exp(theta * expected loss +
+  theta^2 * variance).
 - The slack is computed without the policy's estimates. A row of another arm loses the incumbent's mean reward minus its
   own reward. A row of the incumbent loses (reward - mean) * (1 / propensity - 1), which corrects for the selection of
   questions that the incumbent gets. If the policy's scores are wrong, the slack shrinks, and restrains the policy.
 
-This is not a proof. For a fixed theta, exp(theta * sum of (loss - credit)) would be a supermartingale, and Ville's
-inequality would bound the losses beyond the slack. But theta changes with every learned row, scores and variance are
-estimates, and the Gaussian is an approximation. In 3 of 320 measured runs the total reward fell below 1 - harm
-(docs/policy-settings.md).
-
-Only learned rewards count. If rewards may be negative, harm is a share of the absolute value of the mean reward.
+This is not a proof: for a fixed theta, Ville's inequality would bound the losses beyond the slack, but theta changes
+with every row, scores and variance are estimates, and the Gaussian is an approximation. docs/policy-settings.md has
+measured rates. If rewards may be negative, harm is a share of the absolute value of the incumbent's mean reward.
 """
 
 import math

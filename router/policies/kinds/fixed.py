@@ -68,10 +68,7 @@ class MixtureParams(PolicyParams):
 
 
 class Mixture(_Shares):
-    """`second` with probability `share`, else `first`. A router must beat this baseline at the same mean cost.
-
-    If only one of the two arms is offered, it gets all probability. If neither is offered, the pmf is uniform.
-    """
+    """`second` with probability `share`, else `first`. A router must beat this baseline at the same mean cost."""
 
     algorithm: ClassVar[str] = "mixture"
 

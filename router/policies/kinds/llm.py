@@ -112,10 +112,7 @@ def parse_choice(text: str, *, count: int) -> int | str:
 
 
 class Llm(CountingPolicy):
-    """Puts 1 - epsilon on the arm that the model chooses, and epsilon / K on each of K arms.
-
-    Raises ConfigError for wrong params, or if the package openai is missing.
-    """
+    """Puts 1 - epsilon on the arm that the model chooses, and epsilon / K on each of K arms."""
 
     algorithm: ClassVar[str] = "llm"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})

@@ -1,23 +1,19 @@
 """Adaptive Retrieval: retrieve for rarely mentioned entities (Mallen et al. 2023, arXiv 2212.10511, section 5).
 
-Language models remember popular entities. The policy looks up the question's entities in a table of popularity. The arm
-`below`, which retrieves, answers if the popularity is below a threshold, else the arm `above`, which does not. As in
-the paper, the threshold is an edge between ten bins of log popularity: the edge that would have earned most so far.
-
-Intended differences to the paper:
+The least popular entity of a question decides: the arm `below`, which retrieves, answers if its popularity is below a
+threshold, else the arm `above`, because language models remember popular entities. The threshold is an edge between
+ten bins of log popularity: the edge that would have earned most so far. Intended differences to the paper:
 
 - Popularity is the number of passages in your index that mention the entity, not its page views. `ragbandit index
   build` writes the table (`popularity.json`). You can replace it by a table with other numbers.
 - There is one threshold, not one per relation type, because the relation in a question is unknown.
 - In the paper every arm has answered each question. Here only one arm has, so an edge is judged by the arms' mean
-  rewards per bin. `epsilon` and the floor ensure that both arms are tried. Within a bin the draw does not depend on the
-  question, so these means are unbiased. A row with the sample weight w counts as w rows.
-- Rewards replace accuracy, so the cost of retrieval counts.
+  rewards per bin. Within a bin the draw does not depend on the question, so these means are unbiased.
 
 Entities are the strings in double quotes, and, from left to right, the longest keys of the table that begin at a
 capitalised word. A capitalised word that is not in the table is an entity with popularity 0, unless it begins a
-sentence or is a common word. In a question without capitals, keys may begin at any word. The least popular entity
-decides. A question without entities has popularity 0. Only the first READ characters are searched.
+sentence or is a common word. In a question without capitals, keys may begin at any word. A question without entities
+has popularity 0.
 """
 
 import functools
@@ -149,8 +145,7 @@ class Popularity(PerQuestionPolicy):
     """Puts 1 - epsilon on the arm for the question's popularity, and epsilon / K on each of K arms.
 
     If only one of the two arms is offered, it is used. If neither is offered, the pmf is uniform. The table is part of
-    the policy: a snapshot made with another table is refused. Raises ConfigError if the table is missing or has another
-    format.
+    the policy: a snapshot made with another table is refused.
     """
 
     algorithm: ClassVar[str] = "popularity"
@@ -175,10 +170,10 @@ class Popularity(PerQuestionPolicy):
 
     @property
     def edge(self) -> int:
-        """The learned threshold, as an edge between bins: `below` answers bins 0 to edge - 1, `above` the others.
+        """The learned threshold: `below` answers the bins before this edge, `above` the other bins.
 
-        It is the edge with the highest estimated reward. If edges tie, it is the highest one, which retrieves most. The
-        mean of a bin includes one virtual row with the arm's mean over all bins.
+        It is the edge with the highest estimated reward, the highest one if edges tie. The mean of a bin includes one
+        virtual row with the arm's mean over all bins.
         """
         if self._edge is None:
             self._edge = self._best_edge()

@@ -4,21 +4,16 @@ VW predicts the cost of an arm, minus the reward, from x / sqrt(d) times the arm
 qa). An update is one gradient step, invariant to importance weights (Karampatziakis and Langford 2011). The param
 cb_type chooses the cost that the step learns (Bietti et al. 2021, "A Contextual Bandit Bake-off"):
 
-- mtr: the cost of the drawn arm, weighted by 1/p. VW multiplies the step by the share of drawn arms. Here VW sees only
-  the drawn arm, so the step does not depend on the number of arms.
+- mtr: the cost of the drawn arm, weighted by 1/p. VW sees only this arm, so the step does not depend on their number.
 - ips: cost/p for the drawn arm, 0 for every other offered arm.
 - dr: the predicted cost for every offered arm, and (cost - prediction)/p more for the drawn arm.
 
 The explorers are computed here in float64 from VW's predicted costs, because VW's own explorers use float32 and do not
-return the predicted costs. Tests compare both.
+return these costs. squarecb gives 1 / (K + gamma * gap) to all but the best arm, gamma = gamma_scale * sqrt(updates)
+(Foster and Rakhlin 2020). VW raises small probabilities to epsilon/K; here epsilon/K is mixed in.
 
-- epsilon: --cb_explore_adf --epsilon.
-- squarecb: --squarecb, probability 1 / (K + gamma * gap) for all but the best arm, gamma = gamma_scale * sqrt(updates)
-  (Foster and Rakhlin 2020; an update of weight w counts as w updates). VW raises small probabilities to epsilon/K; here
-  epsilon/K is mixed in.
-
-VW learns the reward as one number, without separate quality and cost. It is not thread-safe, so every call takes a
-lock. A state contains the bytes of VW's model, which VW's command line can read.
+VW is not thread-safe, so every call takes a lock. A state contains the bytes of VW's model, which its command line can
+read.
 """
 
 import hashlib
@@ -75,11 +70,7 @@ class VwParams(PolicyParams):
 
 
 class VowpalWabbit(PerQuestionPolicy):
-    """A contextual bandit by Vowpal Wabbit. Raises ConfigError if the package is not installed.
-
-    Weights share a position if their hashes agree in `bits` bits. Arms share their weights if the hashes of their names
-    agree.
-    """
+    """A contextual bandit by Vowpal Wabbit. Raises ConfigError if the package is not installed."""
 
     algorithm: ClassVar[str] = "vw"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})

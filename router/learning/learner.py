@@ -71,8 +71,7 @@ class Learner:
         self.publisher = Publisher(ledger, files=files, settings=settings, announce=announce, clock=clock)
         self.holder = lease_holder("learn")
         self.last_seq = 0
-        #: number of updates that the policy refused to learn; they stay in the ledger, and every replay refuses them
-        #: too
+        #: number of updates that the policy refused to learn; they stay in the ledger
         self.refused = 0
         self._policy: Policy | None = None
         self.screening = Screening(ledger, settings=settings)
@@ -104,17 +103,15 @@ class Learner:
             try:
                 self._policy, _ = self.files.load(info, encoder_hash=self._encoder_hash)
             except SnapshotError as error:
-                log.warning(
-                    "a snapshot cannot be used; an older one is tried",
-                    extra={"action": "snapshot_refused", "reason": str(error)},
-                )
+                details = {"action": "snapshot_refused", "reason": str(error)}
+                log.warning("a snapshot cannot be used; an older one is tried", extra=details)
                 continue
             self.last_seq = info.last_seq
             break
         else:
             if end > 0:
-                details = {"action": "rebuild", "to": end}
-                log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=details)
+                extra = {"action": "rebuild", "to": end}
+                log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=extra)
         self._arms.refresh()
         first = next(self.ledger.read_with_decisions(after=0, page=1), None)
         if first is not None:
@@ -147,9 +144,8 @@ class Learner:
         assert self._policy is not None
         if not apply(self._policy, update):
             self.refused += 1
-            log.error(
-                "the policy refused an update and continues without it", extra={"action": "refused", "seq": update.seq}
-            )
+            details = {"action": "refused", "seq": update.seq}
+            log.error("the policy refused an update and continues without it", extra=details)
         self.last_seq = update.seq
 
     def drain(self, *, patience_s: float = 0.0) -> int:
@@ -310,7 +306,6 @@ _PAGE: Final = 5000
 
 
 def checked_source(source: str) -> str:
-    """The source, unchanged. Raises InvalidInput if its form is wrong."""
     kind, _, name = source.partition(":")
     if kind not in KINDS or not name or len(source) > 160:
         remedy = "name it key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
@@ -349,17 +344,15 @@ def relearn(
 ) -> dict[str, Json]:
     """Learn a new ledger without a source's feedback, received at since <= time < until (seconds; None: no bound).
 
-    The ledger's earlier exclusions stay in force. An interrupted call continues if it is repeated. Returns number and
-    source of the exclusion, the number of excluded feedback rows, and label, updates and snapshot of the new ledger.
-    Raises InvalidInput, and NotReady if another learner holds the new ledger. progress: called with the number of
-    decisions learned so far.
+    The ledger's earlier exclusions stay in force. An interrupted call continues if it is repeated. Returns facts about
+    the exclusion and the new ledger. Raises InvalidInput, and NotReady if another learner holds the new ledger.
+    progress: called with the number of decisions learned so far.
     """
     exclusion = ledger.label, checked_source(source), since, until
     in_place = quarantines_of(ledger.database)
     quarantine = next((q for q in in_place if (q.label, q.source, q.since, q.until) == exclusion), None)
     if quarantine is None:
         quarantine = Quarantine(
-            number=0,
             source=source,
             since=since,
             until=until,
@@ -368,7 +361,6 @@ def relearn(
             reason=reason,
             actor=actor,
             made_at=now,
-            lifted_at=None,
         )
         with ledger.database.write() as connection:
             quarantine = _begin(connection, quarantine)

@@ -13,8 +13,10 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from statistics import fmean
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.shared.failures import successor_of
@@ -89,8 +91,7 @@ class Rules:
     yes_no: bool = False
     #: F1 if the prediction or the gold answer has no words. "equal": 1 if both have none, else 0. "zero": 0
     empty: Literal["equal", "zero"] = "equal"
-    #: how accuracy searches a gold answer in the prediction: as "words", as "substring" of the normalised text, or as
-    #: substring of the "raw" lower-case text
+    #: how a gold answer is searched: by "words", as "substring" of the normalised text, or in the "raw" lower-case text
     accuracy: Literal["words", "substring", "raw"] = "substring"
     #: True: only `last_announced` of the prediction counts
     extract: bool = False
@@ -229,20 +230,13 @@ def cost_of_terms(steps: float, cost: Cost, *, terms: Mapping[str, float]) -> fl
     return math.fsum(price * (steps if term == "steps" else getattr(cost, term)) for term, price in terms.items())
 
 
+_AGGREGATES: Final[Mapping[Aggregate, Callable[[Sequence[float]], float]]] = MappingProxyType(
+    {"first": itemgetter(0), "last": itemgetter(-1), "mean": fmean, "sum": math.fsum, "min": min, "max": max}
+)
+
+
 def aggregate(values: Sequence[float], *, how: Aggregate) -> float:
-    match how:
-        case "first":
-            return values[0]
-        case "last":
-            return values[-1]
-        case "mean":
-            return math.fsum(values) / len(values)
-        case "sum":
-            return math.fsum(values)
-        case "min":
-            return min(values)
-        case "max":
-            return max(values)
+    return _AGGREGATES[how](values)
 
 
 def explicit_reward(

@@ -93,10 +93,8 @@ class SnapshotFiles:
         tensors, described = self._read(version)
         claimed, made_at = described.pop("sha256", None), described.pop("made_at", 0.0)
         if described.get("format") != FORMAT:
-            raise SnapshotError(
-                f"{version} has format {described.get('format')!r}, this version reads {FORMAT}",
-                remedy=_REMAKE,
-            )
+            message = f"{version} has format {described.get('format')!r}, this version reads {FORMAT}"
+            raise SnapshotError(message, remedy=_REMAKE)
         actual = _sha256(tensors, described)
         if actual != claimed:
             raise SnapshotError(f"{version} is damaged: its sha256 does not match", remedy="delete its two files")
@@ -109,11 +107,8 @@ class SnapshotFiles:
                 remedy="find out who wrote to the snapshots folder; the learner makes it again from the ledger",
             )
         if encoder_hash is not None and described["encoder_hash"] != encoder_hash:
-            raise SnapshotError(
-                f"{version} was made with encoder {described['encoder_hash'][:12]}, not {encoder_hash[:12]}",
-                field="encoder",
-                remedy=OTHER_ENCODER,
-            )
+            message = f"{version} was made with encoder {described['encoder_hash'][:12]}, not {encoder_hash[:12]}"
+            raise SnapshotError(message, field="encoder", remedy=OTHER_ENCODER)
         try:
             untrained = make_policy(described["algorithm"], params=described["params"])
             policy = restored(untrained, dict(load_tensors(tensors)), described["facts"])
@@ -153,8 +148,7 @@ def _names(version: str) -> tuple[str, str]:
 
 log = logging.getLogger("ragbandit.learner")
 
-#: shortest pause after a snapshot, as multiple of the time that writing it took. A fine-tuned model has hundreds of
-#: megabytes, and learning and serving need most of the machine
+#: shortest pause after a snapshot, as multiple of the time that writing it took, since other work needs the machine
 _PAUSE: Final = 4.0
 _PAUSE_IN_BACKLOG: Final = 25.0
 _LONGEST_S: Final = 20.0
@@ -180,8 +174,7 @@ class Publisher:
         self._frontier_due = -math.inf
         self._count = 0
         self._is_undiagnosed = False
-        #: (version, last update, fingerprint of the files) of the newest snapshot that this object has written or
-        #: checked
+        #: (version, last update, fingerprint of the files) of the newest snapshot that was written or checked here
         self._newest: tuple[str, int, str | None] = ("", -1, None)
 
     def _remaining_s(self, pause: float) -> float:
@@ -240,9 +233,8 @@ class Publisher:
         try:
             self.files.load(info, encoder_hash=info.encoder_hash)
         except SnapshotError as error:
-            log.warning(
-                "the newest snapshot is written again", extra={"action": "snapshot_refused", "reason": str(error)}
-            )
+            details = {"action": "snapshot_refused", "reason": str(error)}
+            log.warning("the newest snapshot is written again", extra=details)
             return False
         return True
 

@@ -34,7 +34,8 @@ DAY_S: Final = 86_400.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quarantine:
-    number: int
+    #: set by `add_quarantine`, from 1
+    number: int = 0
     source: str
     #: feedback received at this time or later is excluded; None: no lower bound
     since: float | None
@@ -46,7 +47,7 @@ class Quarantine:
     actor: str
     made_at: float
     #: None while the exclusion is in force
-    lifted_at: float | None
+    lifted_at: float | None = None
 
     def covers(self, received_at: float) -> bool:
         return (self.since is None or received_at >= self.since) and (self.until is None or received_at < self.until)
@@ -64,7 +65,6 @@ def quarantines_of(database: Database, *, new_label: str | None = None, lifted: 
 
 
 def in_force(connection: Connection, *, new_label: str | None = None, lifted: bool = False) -> list[Quarantine]:
-    """`quarantines_of` in the caller's transaction."""
     query = select(quarantines).order_by(quarantines.c.number)
     if new_label is not None:
         query = query.where(quarantines.c.new_label == new_label)
@@ -134,8 +134,7 @@ def raters_lately(ledger: Ledger, *, decisions: int, among: int, limit: int) -> 
 
 #: prefixes of source names, the most specific one first
 KINDS: Final = ("rater", "import", "key", "role", "tenant")
-#: smallest probability in the label queue, as multiple of the share of labelled decisions; a label counts as at most 1
-#: / this number of rows
+#: smallest probability in the label queue, as multiple of the share of labelled decisions
 LEAST_LABELLED: Final = 0.2
 #: prefix of the rater of feedback that was imported from another system
 IMPORTED_RATER: Final = "import:"
@@ -298,7 +297,6 @@ class Screening:
         self._beyond = first_beyond(self.ledger.database, days, cap=cap) if days and cap else {}
 
     def screened(self, joined: JoinedDecision) -> Screened:
-        """Separate the feedback that may be learned from the rest. The decision must have been looked up."""
         usable: list[Feedback] = []
         factors: dict[str, float] = {}
         for item in joined.feedback:

@@ -35,8 +35,7 @@ class Status:
     snapshot: str | None
     snapshot_last_seq: int
     behind: int
-    #: how long, in seconds, one of the next decisions has been ready to be learned, the longest time; 0 if none is
-    #: ready
+    #: longest time, in seconds, that one of the next decisions has been ready to be learned; 0 if none is ready
     lag_s: float
     unanswered: int
     #: decisions of arms run by callers that have feedback, but no outcome yet
@@ -64,7 +63,6 @@ def check_registered(ledger: Ledger) -> None:
 
 
 def counters(ledger: Ledger) -> Counters:
-    """The stored counters. `ragbandit verify` compares them with the tables."""
     with ledger.database.read() as connection:
         return _counters(connection, kept(connection, label=ledger.label), label=ledger.label)
 

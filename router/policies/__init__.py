@@ -60,8 +60,7 @@ def is_class_path(name: str) -> bool:
 def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
     """Make a policy that has not learned anything.
 
-    name: a built-in policy, an entry point of the group "ragbandit.policies" in an installed package, or a class path
-        "package.module:Class"; ledgers record this name
+    name: a built-in policy, an entry point of the group "ragbandit.policies", or a class path "package.module:Class"
 
     Raises ConfigError for an unknown name, for a class that does not follow the protocol, and for wrong params.
     """
@@ -100,8 +99,7 @@ def with_settings(
 
     schema: the setting `context`, added for classes with the attribute `takes_context`
     facts: arm -> its parts, added for classes with the attribute `takes_facts`
-    incumbent: whether the policy is restrained to an incumbent, for which a class may have other defaults
-        (`with_incumbent`)
+    incumbent: whether there is an incumbent, for which a class may have other defaults (`with_incumbent`)
 
     Raises ConfigError if the configured params contain a schema.
     """
@@ -112,23 +110,9 @@ def with_settings(
     if not schema or not getattr(kind, "takes_context", False):
         return complete
     if PARAM in params:
-        raise ConfigError(
-            "the schema of the context is a separate setting", field=f"{WHERE}.{PARAM}", remedy="move it to `context:`"
-        )
+        fault = "the schema of the context is a separate setting"
+        raise ConfigError(fault, field=f"{WHERE}.{PARAM}", remedy="move it to `context:`")
     return {**complete, PARAM: plain_schema(schema)}
-
-
-def needs_of(name: str, *, params: Mapping[str, Json]) -> frozenset[str]:
-    """Inputs that a policy needs, "features", "text" or both. If it wraps another policy, the inputs of that policy.
-
-    Raises ConfigError for an unknown policy.
-    """
-    inner = params.get("policy")
-    if isinstance(inner, str):
-        nested = params.get("params")
-        return needs_of(inner, params=nested if isinstance(nested, Mapping) else {})
-    needs: object = getattr(_class_of(name), "needs", None)
-    return needs if isinstance(needs, frozenset) else frozenset({"features", "text"})
 
 
 def _class_of(name: str) -> Any:

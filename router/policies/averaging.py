@@ -103,14 +103,13 @@ class AveragedHeads:
         self._rows = 0.0
         #: cache of `weights`; None after a row was learned
         self._shares: dict[str, float] | None = None
-        #: computed with `_shares`: the weights as an array, model -> slice of its pairs of samples, model index of each
+        #: computed with `_shares`: the weights as an array, model -> its pairs of samples, index of the model of each
         #: pair
         self._mixture: tuple[Vector, dict[str, slice], Vector] = np.ones(0), {}, np.ones(0)
         self._surrogates: dict[str, Surrogate] = {}
         #: weight that the last row had after calibration
         self.counted = 0.0
-        #: prediction error of the best model on the last row, in units of reward and in standard deviations of the
-        #: prediction
+        #: error of the best model's prediction of the last row, in units of reward and in its standard deviations
         self.missed = self.residual = 0.0
         #: number of features of a question; 0 before the first row
         self._length = 0

@@ -32,8 +32,7 @@ class Restraint:
     """How far a policy may deviate from the incumbent arm on one question."""
 
     arm: ArmName
-    #: risk of each offered arm compared with the incumbent, >= -1; it grows with the reward that the arm may lose. 0
-    #: for the incumbent
+    #: risk of each offered arm compared with the incumbent, >= -1, larger if the arm may lose more; 0 for the incumbent
     risks: tuple[float, ...]
     #: upper limit of the pmf's mean of `risks`; 0 allows only the incumbent
     allowance: float
@@ -70,22 +69,18 @@ class Policy(Protocol):
     @property
     def algorithm(self) -> str:
         """Name of the policy: a class attribute of a built-in policy. The registry sets it on a plug-in."""
-        ...
 
     @property
     def arms_named(self) -> Mapping[str, ArmName]:
         """Param -> arm, for each param that names an arm which the policy may draw. Such arms must be configured."""
-        ...
 
     @property
     def needs(self) -> frozenset[PolicyNeed]:
         """The inputs of `pmf` and `learn`: a class attribute, except of a policy that wraps another policy."""
-        ...
 
     @property
     def deterministic(self) -> bool:
         """Whether equal questions always get the same pmf. `verify --deep` skips policies without this property."""
-        ...
 
     @property
     def params(self) -> Mapping[str, Json]: ...
@@ -101,27 +96,22 @@ class Policy(Protocol):
         The output for a question must not depend on the other questions, on dropout or on random numbers. A policy that
         samples returns the probabilities of its draw.
         """
-        ...
 
     @property
     def seen(self) -> Mapping[ArmName, int]:
         """Arm -> number of learned updates. Arms without updates may be missing."""
-        ...
 
     def learn(self, update: Update) -> None:
         """Learn a ledger row with the weight `rows_of(update)`. Raises PolicyFault, and then changes nothing.
 
         A row of weight 0 is counted in `seen` and changes no pmf.
         """
-        ...
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """Everything that `restore` needs: arrays, which are stored as safetensors, and JSON values."""
-        ...
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Load a saved state into a new policy. Call `restored` instead, which checks the arrays first."""
-        ...
 
 
 @runtime_checkable
@@ -132,7 +122,6 @@ class TableTrained(Protocol):
         self, rows: Sequence[TableRow], *, progress: Callable[[int, int], None] | None = None
     ) -> Mapping[str, Json]:
         """Train on these rows. Returns facts for a report. progress: called with (finished batches, all batches)."""
-        ...
 
 
 # The following functions read optional attributes of a policy, which are not in the protocol.

@@ -25,33 +25,27 @@ def check_policy(settings: Settings) -> None:
     check_arms(policy, arms=sorted(settings.arms), where=WHERE)
     _check_texts(policy, settings=settings)
     if settings.context and not schema_of(policy):
-        log.warning(
-            "context: %s does not learn from it; mba, linucb and vw do",
-            policy.algorithm,
-            extra={"action": "context_unused"},
-        )
+        details = {"action": "context_unused"}
+        log.warning("context: %s does not learn from it; mba, linucb and vw do", policy.algorithm, extra=details)
 
 
 def _check_texts(policy: Policy, *, settings: Settings) -> None:
     """Raise ConfigError if texts are not stored, but the policy learns from texts or workers run arms."""
-    if settings.log.text == "full":
+    text = settings.log.text
+    if text == "full":
         return
     if "text" in policy.needs:
-        fault = f"{policy.algorithm} learns from questions, and log.text: {settings.log.text} does not store them"
+        fault = f"{policy.algorithm} learns from questions, and log.text: {text} does not store them"
         remedy = "set it to full, or choose a policy that needs only features"
         raise ConfigError(fault, field="log.text", remedy=remedy)
     if reads_text(schema_of(policy)):
         key = next(key for key, declared in settings.context.items() if declared.type in OF_TEXT)
-        fault = (
-            f"it is computed from the question, and with log.text: {settings.log.text} no text is stored for replays"
-        )
+        fault = f"it is computed from the question, and with log.text: {text} no text is stored for replays"
         remedy = "set log.text to full, or let callers send it under another type"
         raise ConfigError(fault, field=f"context.{key}", remedy=remedy)
     if settings.worker_arms:
         arm = sorted(settings.worker_arms)[0]
-        fault = (
-            f"workers read questions for {arm} in the database, and log.text: {settings.log.text} does not store them"
-        )
+        fault = f"workers read questions for {arm} in the database, and log.text: {text} does not store them"
         raise ConfigError(fault, field="log.text", remedy="set it to full, or set run_by: caller for every arm")
 
 
@@ -71,11 +65,10 @@ def _check_holdback(settings: Settings) -> None:
     holdback, incumbent = settings.policy.holdback, settings.policy.incumbent
     if holdback is None:
         return
-    _check_arm(holdback.arm, field="policy.holdback.arm", settings=settings)
-    if incumbent not in (None, holdback.arm):
-        message = (
-            f"{holdback.arm!r} would keep its share even if it loses reward against policy.incumbent, {incumbent!r}"
-        )
+    arm = holdback.arm
+    _check_arm(arm, field="policy.holdback.arm", settings=settings)
+    if incumbent not in (None, arm):
+        message = f"{arm!r} would keep its share even if it loses reward against policy.incumbent, {incumbent!r}"
         remedy = f"set it to {incumbent}, or remove one of the two"
         raise ConfigError(message, field="policy.holdback.arm", remedy=remedy)
 
@@ -98,9 +91,8 @@ def check_arms(policy: Policy, *, arms: Sequence[str], where: str, trains: bool 
     """
     for name, arm in policy.arms_named.items():
         if arm not in arms:
-            raise ConfigError(
-                f"{arm!r} is not among the arms", field=f"{where}.{name}", remedy=f"use one of {', '.join(arms)}"
-            )
+            remedy = f"use one of {', '.join(arms)}"
+            raise ConfigError(f"{arm!r} is not among the arms", field=f"{where}.{name}", remedy=remedy)
     for part, prefix in _with_inner(policy, where=where):
         if isinstance(part, TableClassifier) and not (trains and part.params.get("trained") is None):
             _check_training(part, arms=arms, field=f"{prefix}.trained")

@@ -16,7 +16,6 @@ Label = TypeVar("Label", bound=Hashable)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelShares(Generic[Label]):
-    #: None for questions without a label
     label: Label | None
     questions: int
     #: arm -> its mean probability for these questions
@@ -35,7 +34,6 @@ def shares_by_label(
 ) -> list[LabelShares[Label]]:
     """The matrix: a row for each label that occurs, in the order of `order`, then a row for questions without a label.
 
-    labels: the label of each question
     shares: probability of each arm for each question, (questions, arms)
     order: all labels; if it is empty, there are no rows
     seconds: seconds of each arm's answer to each question, (questions, arms)

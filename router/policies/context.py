@@ -126,6 +126,7 @@ class ContextColumns:
 
 def value_of(query: Query, *, key: str, declared: ContextKey) -> bool | float | str | tuple[str, ...] | None:
     """The question's value for a declared key; None if the value is missing or has another type."""
+    value = query.context.get(key)
     match declared.type:
         case "tenant":
             return query.tenant
@@ -133,12 +134,6 @@ def value_of(query: Query, *, key: str, declared: ContextKey) -> bool | float | 
             return language_of(query.text)
         case "question_length":
             return float(len(query.text))
-        case _:
-            return _from_caller(query.context.get(key), declared=declared)
-
-
-def _from_caller(value: object, *, declared: ContextKey) -> bool | float | str | tuple[str, ...] | None:
-    match declared.type:
         case "number":
             return float(value) if is_number(value) else None  # type: ignore[arg-type] # checked
         case "boolean":

@@ -9,21 +9,16 @@ from functools import partial
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.base import Policy, PolicyOutput, Restraint
+from ragbandit.router.policies.base import SINGLE_STEP, Policy, PolicyOutput, Restraint
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, Decision, DecisionId, FeatureRows, Features, Json, PolicyLabel, Query, RunBy
 
-#: key in a decision's facts: cold-start floors of the draw, arm -> floor
+# Keys of a decision's facts. Their values: arm -> its cold-start floor, the offered arms without learned rows, and the
+# numbers of the holdback and of the restraint, each with the floor before it.
 COLD_START_FLOOR: Final = "cold_start_floor"
-#: key in a decision's facts: offered arms for which the policy had no rows
 UNTRIED: Final = "untried"
-
-#: key in a decision's facts: holdback of the draw with arm, share, and the floor before the holdback
 HOLDBACK: Final = "holdback"
-#: key in a decision's facts: restraint of the draw with arm, share, slack, reason, and the floor before the restraint
 INCUMBENT: Final = "incumbent"
-
-_FALLBACK: Final = "single_step"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +105,7 @@ def choose(pmf: Sequence[float], *, seed: int) -> int:
 
 def fallback_arm(fallback: str | None, *, arms: Sequence[ArmName]) -> ArmName:
     """The configured fallback arm, by default single_step; the first offered arm if that arm is not offered."""
-    arm = ArmName(_FALLBACK if fallback is None else fallback)
+    arm = SINGLE_STEP if fallback is None else ArmName(fallback)
     return arm if arm in arms else arms[0]
 
 
@@ -183,7 +178,6 @@ def draw(
 def cold_start_floors(
     seen: Mapping[ArmName, int], *, arms: Sequence[ArmName], share: float, outcomes: int
 ) -> dict[ArmName, float]:
-    """Arm -> `share`, for each arm with fewer than `outcomes` learned outcomes."""
     return {arm: share for arm in arms if share > 0.0 and seen.get(arm, 0) < outcomes}
 
 
@@ -203,13 +197,6 @@ def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
 def is_explored(pmf: Sequence[float], drawn: int) -> bool:
     """Whether a draw explored: another arm was at least as probable as the drawn one."""
     return sum(p >= pmf[drawn] for p in pmf) > 1
-
-
-def with_untried(
-    facts: Mapping[str, Json], *, arms: Sequence[ArmName], seen: Mapping[ArmName, int]
-) -> Mapping[str, Json]:
-    untried: list[Json] = [arm for arm in arms if not seen.get(arm)]
-    return {**facts, UNTRIED: untried} if untried else facts
 
 
 def outputs_of(
@@ -260,6 +247,7 @@ def made_decisions(
     decisions = []
     for number, (offer, result) in enumerate(zip(offers, drawn, strict=True)):
         assert offer.query.id is not None
+        untried: list[Json] = [arm for arm in offer.arms if not seen.get(arm)]
         decisions.append(
             Decision(
                 id=DecisionId(offer.query.id),
@@ -276,7 +264,7 @@ def made_decisions(
                 floor=result.floor,
                 explored=is_explored(result.pmf, result.index),
                 fault=result.fault,
-                facts=with_untried(result.facts, arms=offer.arms, seen=seen),
+                facts={**result.facts, UNTRIED: untried} if untried else result.facts,
                 run_by=offer.run_by,
                 features=features[number],
                 made_at=now,

@@ -50,8 +50,7 @@ _WIDEST: Final = 0.7
 #: arms whose sampled rewards differ by less tie, so that rounding does not decide
 _TIE: Final = 1e-7
 _QUALITY: Final = 0.5
-#: model -> its prior weight up to a common factor. It is small for "product", so that a useless context does not harm
-#: the first questions
+#: model -> its prior weight up to a factor; small for "product", so that a useless context harms no first questions
 _MODELS: Final = {"short": 1.0, "question": 1.0}
 _MODELS_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02}
 _OPTIMIST_WITH_CONTEXT: Final = {"question": 1.0, "context": 0.1, "product": 0.02}

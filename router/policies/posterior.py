@@ -60,8 +60,6 @@ ArmFacts = Mapping[ArmName, Mapping[str, Json]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the ledger as `Heads.learn` takes it."""
-
     arm: ArmName
     #: quality and cost, each minus the arm's prior mean
     target: tuple[float, float]

@@ -25,8 +25,7 @@ SURROGATES: Final = ("judge", "event")
 TRUSTED: Final = "trusted"
 #: number of virtual answers with uncorrelated rating and score, the prior of the correlation
 _PRIOR_ROWS: Final = 4.0
-#: the scale is fitted again when the number of answers with rating and score has grown by this factor, because all
-#: heads must then be solved again
+#: the scale is fitted again when the number of answers with rating and score has grown by this factor
 _GROWTH: Final = 1.25
 
 

@@ -36,8 +36,7 @@ from ragbandit.router.storage.sql.tables import decisions, outcomes, snapshots
 from ragbandit.shared.errors import RagBanditError, SnapshotError, StoreError
 from ragbandit.shared.types import CANDIDATE, IMPORTED, SEEDED_ELSEWHERE, Decision, Json, SnapshotInfo
 
-#: largest accepted difference between a canary's logged pmf and the mixture of its parts; releases add in different
-#: orders
+#: largest accepted difference between a canary's logged pmf and the mixture of its parts, by rounding
 _ROUNDING: Final = 1e-12
 
 
@@ -165,8 +164,7 @@ class Verdict:
 
 
 PAGE: Final = 500
-#: largest accepted difference between a logged and a recomputed probability, since releases and processors add in
-#: different orders. The draw itself is checked exactly, with the logged pmf
+#: largest accepted difference between a logged and a recomputed probability, by rounding
 PMF_ROUNDING: Final = 1e-9
 _MAX_ROUNDING: Final = 1e-6
 #: params that are recorded only if they are set

@@ -71,13 +71,11 @@ def verify(
     elif any(info.encoder_hash in replaced_encoders(ledger.database) for info in newest):
         verdict.note("its features were made again, and no learner has learned the ledger again yet: nothing to replay")
     elif any(is_of_another_release(info.algorithm, params=info.params) for info in newest):
-        verdict.note(
-            "an earlier release learned it, and no learner has learned it again yet: start one; nothing to replay"
-        )
+        text = "an earlier release learned it, and no learner has learned it again yet: start one; nothing to replay"
+        verdict.note(text)
     elif ledger.last_seq() > 0:
-        verdict.fail(
-            "ledger_mismatches", "the ledger has updates, but there is no snapshot of a policy that learned them"
-        )
+        text = "the ledger has updates, but there is no snapshot of a policy that learned them"
+        verdict.fail("ledger_mismatches", text)
     else:
         verdict.note("there is no snapshot yet")
     if deep and verdict.archived:

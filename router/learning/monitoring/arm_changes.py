@@ -137,8 +137,7 @@ def _version(joined: JoinedDecision) -> str | None:
 
 #: probability of a false alarm for one start time and any number of checks
 FALSE_ALARMS: Final = 0.001
-#: smallest relative difference between arms that raises an alarm about outcomes and ratings. For draws, every
-#: difference does
+#: smallest relative difference that raises an alarm about outcomes or ratings; for draws every difference does
 MATTERS: Final = 0.1
 #: age, in seconds, below which decisions are not counted, because their outcomes and ratings may still arrive
 SETTLED_S: Final = 3600.0

@@ -16,14 +16,12 @@ the value of the best other arm), by the policy's posterior:
     drifting   the arm's rewards changed a few rows ago, so the arm is learned again
     starved    (only for all arms) no label came with the newest decisions
 
-The state of all arms is the first that applies: starved; drifting (any arm); stuck (all arms, or all but one); held
-back, learning (any arm); steady. After the value of information (Howard 1966) and knowledge gradients (Frazier et al.
-2008). Diagnoses do not influence decisions.
+After the value of information (Howard 1966) and knowledge gradients (Frazier et al. 2008). Diagnoses do not influence
+decisions.
 
 The frontier is the expected quality and cost of the newest questions at each cost weight, by the policy's estimates and
-with the probabilities of its draw at this weight. The cost is corrected by the ratio of observed to expected cost. An
-aim (a share of the best fixed arm's quality, or a mean cost) becomes the weight at which the frontier reaches it: the
-price is the dual variable of a mean constraint.
+with the probabilities of its draw at this weight. An aim (a share of the best fixed arm's quality, or a mean cost)
+becomes the weight at which the frontier reaches it: the price is the dual variable of a mean constraint.
 """
 
 import json
@@ -385,7 +383,6 @@ def cost_scale(pairs: Sequence[tuple[Decision, Outcome]], *, terms: Mapping[str,
 
 
 def frontier_text(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash: str) -> str | None:
-    """Compute the frontier of a ledger's policy. Returns JSON, or None as `frontier_of`."""
     if not serves_prices(policy):
         return None
     scale = cost_scale(ledger.newest_outcomes(limit=OUTCOMES), terms=settings.reward.cost)

@@ -108,14 +108,12 @@ def price_of(arms: Sequence[ArmMeans], *, weight: float) -> Price:
 def implied(price: Price) -> str:
     """A sentence for each costlier arm: the gain in quality at which it pays, and its actual gain."""
     cheap, *costlier = price.arms
-    parts = [_pays(arm, cheap=cheap, weight=price.weight) for arm in costlier]
+    parts = []
+    for arm in costlier:
+        needed, gain = 100.0 * price.weight * (arm.cost - cheap.cost), 100.0 * (arm.quality - cheap.quality)
+        actual = f"{abs(gain):.1f} {'more' if gain >= 0.0 else 'fewer'}"
+        parts.append(f"{arm.arm} pays if it gets {needed:.1f} more of 100 right than {cheap.arm}; it gets {actual}")
     return "; ".join(parts) or f"{cheap.arm} has nothing to be compared with"
-
-
-def _pays(arm: ArmMeans, *, cheap: ArmMeans, weight: float) -> str:
-    needed, gain = 100.0 * weight * (arm.cost - cheap.cost), 100.0 * (arm.quality - cheap.quality)
-    actual = f"{abs(gain):.1f} {'more' if gain >= 0.0 else 'fewer'}"
-    return f"{arm.arm} pays if it gets {needed:.1f} more of 100 right than {cheap.arm}; it gets {actual}"
 
 
 def proposal(price: Price, *, reward: "RewardSettings") -> str:
@@ -137,7 +135,6 @@ def proposal(price: Price, *, reward: "RewardSettings") -> str:
 
 
 def _worth(weight: float, *, prices: Mapping[str, float]) -> str:
-    """What a right answer is worth at a weight > 0, in each cost term that has a price."""
     amounts = [worth(1.0 / (weight * price), term) for term, price in prices.items() if price > 0.0]
     return f"a right answer is worth {' or '.join(amounts)}"
 

@@ -314,8 +314,7 @@ class AdaptiveRag(TableClassifier):
     def __init__(self, **params: Json) -> None:
         settings = read_params(AdaptiveRagParams, given=params)
         super().__init__(settings)
-        # Labels, which `fit` compares with the table. They are not in `arms_named`, because the policy does not draw
-        # them by name.
+        # labels, which `fit` compares with the table; the policy does not draw these arms by name
         self._by_hops = {1: ("single", settings.single), 2: ("multi", settings.multi)}
 
     def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:

@@ -1,13 +1,8 @@
 """MBA-RAG as published: fine-tunes all of DistilBERT, one question per step (arXiv 2412.01572, section 3).
 
 The paper and the authors' code differ; params choose between them (docs/training.md). Intended differences to both:
-
-- The network decides without dropout. The authors' network is in training mode while it chooses arms, which adds
-  exploration with unknown propensities.
-- Arms are identified by name. A head is created at its arm's first update.
-- The loss "code" always divides by 3, the number of arms of the authors' network.
-- A row with the sample weight w has w times its loss. A row with weight 0 is not a step.
-- Rows are learned in the order of the ledger. The authors shuffle their 1,292 questions once.
+the network decides without dropout, because the authors' dropout adds exploration with unknown propensities; heads
+belong to arm names, and a head is created at its arm's first update; rows are learned in the order of the ledger.
 """
 
 import math
@@ -56,8 +51,7 @@ class MbaPaperParams(ReadingParams):
     total: Count = 1292
     #: learning rate after `total` steps
     floor: Number = 0.0
-    #: share of `total` in which the learning rate rises to its initial value; in the authors' launch scripts 0 for
-    #: "single" and 0.05 for "multi_code"
+    #: share of `total` in which the learning rate rises; in the authors' scripts 0 for "single", 0.05 for "multi_code"
     warmup: Share = 0.0
     #: "paper": (f_a - r)^2 with the output f_a and the reward r; "code": a third of it
     loss: Literal["paper", "code"] = "paper"

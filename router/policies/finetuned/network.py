@@ -49,9 +49,8 @@ class Reader:
         self.width = int(config.hidden_size)
         longest = int(getattr(config, "max_position_embeddings", 512))
         if reading.max_tokens > longest:
-            raise ConfigError(
-                f"the model reads {longest} at most", field="policy.params.max_tokens", remedy=f"give 3 to {longest}"
-            )
+            fault, remedy = f"the model reads {longest} at most", f"give 3 to {longest}"
+            raise ConfigError(fault, field="policy.params.max_tokens", remedy=remedy)
         self.tokens = TruncatingTokenizer(folder, max_tokens=reading.max_tokens, field=MODEL)
         self.pad = int(getattr(config, "pad_token_id", None) or 0)
         self.dropout = float(getattr(config, "seq_classif_dropout", 0.1))

@@ -50,7 +50,7 @@ from ragbandit.router.policies.base import (
 )
 from ragbandit.router.policies.context import read_schema
 from ragbandit.shared.errors import ConfigError, PolicyFault
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Query, Update
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
 #: first question for which the promise holds; the allowances of the earlier questions are available from the start
 FROM: Final = 100
@@ -76,8 +76,7 @@ class Shortfall:
         #: arm -> number of its rows; `_sums`: arm -> sum of its rewards
         self.rows: dict[ArmName, int] = {}
         self._sums: dict[ArmName, float] = {}
-        #: rows that were not imported: their number, their lost reward (clamped), and the faded number of rows of other
-        #: arms
+        #: number and lost reward of the rows that were not imported; faded number of other arms' rows among them
         self._own = self._lost = self._others = 0.0
         #: number of decisions per learned row, >= 1
         self._ratio = 1.0
@@ -283,10 +282,13 @@ class ConservativePolicy(HasParams):
             reason = "nothing may be lost now" if tally.known else "too few outcomes of it are learned"
             risks = tuple(float(arm != self.incumbent) for arm in arms)
             return Restraint(arm=self.incumbent, risks=risks, allowance=0.0, slack=slack, reason=reason)
+        incumbent = list(arms).index(self.incumbent)
         if output.deviations is not None:
-            values = _lower_values(values, output.deviations, incumbent=list(arms).index(self.incumbent))
+            differences = output.deviations - output.deviations[incumbent]
+            doubts = np.sqrt(np.einsum("kp,kp->k", differences, differences) / differences.shape[1]).tolist()
+            values = [value - _DOUBT * doubt for value, doubt in zip(values, doubts, strict=True)]
         theta = math.log(1.0 / CONFIDENCE) / slack
-        baseline, noise = values[list(arms).index(self.incumbent)], theta * theta * tally.variance
+        baseline, noise = values[incumbent], theta * theta * tally.variance
         risks = tuple(
             0.0 if arm == self.incumbent else _exponential(theta * (baseline - value) + noise)
             for arm, value in zip(arms, values, strict=True)
@@ -318,13 +320,6 @@ class ConservativePolicy(HasParams):
         self.shortfall.restore(shortfall, seen=restored_counts(facts))
         self.shortfall.before = facts.get("incumbent_before", 0)
         self.inner.restore(inner, facts["inner"])
-
-
-def _lower_values(values: Sequence[float], deviations: Matrix, *, incumbent: int) -> list[float]:
-    """Each arm's value minus _DOUBT posterior standard deviations of its difference to the incumbent."""
-    differences = deviations - deviations[incumbent]
-    doubts = np.sqrt(np.einsum("kp,kp->k", differences, differences) / differences.shape[1]).tolist()
-    return [value - _DOUBT * doubt for value, doubt in zip(values, doubts, strict=True)]
 
 
 def _exponential(exponent: float) -> float:

@@ -74,8 +74,7 @@ class LlmParams(PolicyParams):
     base_url: Annotated[str, Field(pattern="^https?://[^#]+$")] | None = None
     #: environment variable with the API key. The key itself must not be a param, because params are logged
     api_key_env: Text = "OPENAI_API_KEY"
-    #: arm -> its description for the model. For an arm without a description, the model gets only the name. None for
-    #: DESCRIPTIONS
+    #: arm -> its description for the model, which otherwise gets only the arm's name; None for DESCRIPTIONS
     descriptions: Mapping[str, Text] | None = None
     #: the arm that answers after a failure. If it is not offered, all arms have the same probability
     fallback: ArmParam = SINGLE_STEP

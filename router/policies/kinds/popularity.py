@@ -176,16 +176,13 @@ class Popularity(PerQuestionPolicy):
         virtual row with the arm's mean over all bins.
         """
         if self._edge is None:
-            self._edge = self._best_edge()
+            totals = self._counts.sum(axis=1)
+            overall = np.where(totals > 0, self._sums.sum(axis=1) / np.where(totals > 0, totals, 1.0), 0.0)  # (2,)
+            mean = (self._sums + overall[:, None]) / (self._counts + 1)  # (2, BINS)
+            gained = self._questions * (mean[0] - mean[1])  # by `below` instead of `above`
+            worth = [math.fsum(gained[:edge].tolist()) for edge in range(BINS + 1)]
+            self._edge = max(edge for edge in range(BINS + 1) if worth[edge] == max(worth))
         return self._edge
-
-    def _best_edge(self) -> int:
-        totals = self._counts.sum(axis=1)
-        overall = np.where(totals > 0, self._sums.sum(axis=1) / np.where(totals > 0, totals, 1.0), 0.0)  # (2,)
-        mean = (self._sums + overall[:, None]) / (self._counts + 1)  # (2, BINS)
-        gained = self._questions * (mean[0] - mean[1])  # by `below` instead of `above`
-        worth = [math.fsum(gained[:edge].tolist()) for edge in range(BINS + 1)]
-        return max(edge for edge in range(BINS + 1) if worth[edge] == max(worth))
 
     @property
     def threshold(self) -> float:

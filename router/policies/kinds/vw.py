@@ -43,8 +43,7 @@ from ragbandit.router.policies.draw import with_floor
 from ragbandit.shared.errors import PolicyFault, SnapshotError, required_module
 from ragbandit.shared.types import ArmName, Features, Json, Query, Update
 
-#: offsets of the namespaces q (question), a (arm) and c (context) in VW's hash, so that dsjson files with the same rows
-#: give the same model
+#: offsets of the namespaces q (question), a (arm) and c (context) in VW's hash, as VW computes them for dsjson files
 _QUESTION, _ARM, _CONTEXT = 0xFF8209E8, 0x3C2569B2, 0xE132D65F
 #: VW's options if there is a context: an arm has weights for the question, the context and their products
 _WITH_CONTEXT: Final = "-q qa -q ca --interactions qca --ignore_linear q --ignore_linear c"

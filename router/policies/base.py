@@ -130,8 +130,7 @@ class TableTrained(Protocol):
 def is_lean(policy: Policy) -> bool:
     """Whether `learn` needs no texts, pmfs, offered arms, scores and ids of updates (attribute `lean`).
 
-    Reading a ledger without them takes much less time. If the policy has a context schema, it still gets what that
-    needs.
+    Reading a ledger without them is much faster. A policy with a context schema still gets what the schema needs.
     """
     return bool(getattr(policy, "lean", False))
 
@@ -206,12 +205,11 @@ def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, .
 def heads_of(reward: Reward, *, weight: float, usual: float = math.inf) -> tuple[float, float, float]:
     """Returns (quality, cost, weight of cost) of a reward, for a policy that learns quality and cost separately.
 
-    If the caller sent a reward that already includes the cost, quality is reward + weight * cost. A cost that is larger
-    than the bounds of the reward can express is reduced, so that one answer that cost a million does not outweigh
-    others.
+    If the caller sent a reward that already includes the cost, quality is reward + weight * cost. A cost beyond
+    the bounds of the reward is reduced, so that one answer that cost a million does not outweigh all others.
 
     weight: cost weight at the decision
-    usual: if the question has its own weight: the weight of other questions, with which a larger cost is reduced
+    usual: if the question has its own weight, the weight of other questions; the smaller one limits the cost
     """
     if not reward.has_parts:
         limit = (reward.maximum - reward.minimum) / weight if weight > 0.0 else math.inf

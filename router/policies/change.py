@@ -41,7 +41,7 @@ _YOUNG, _WARM_UP = 50, 50
 _REFERENCE_ROWS, _VARIANCE_ROWS = 1000, 200
 #: number of virtual first rows, with variance 1, in the variance of the errors
 _PRIOR_ROWS: Final = 10
-#: lower limit of an arm's variance relative to the variance of all arms, for arms that are nearly always right
+#: lower limit of `_ArmTest.variance` in the test, reached by arms that are nearly always right
 _LEAST_VARIANCE: Final = 0.25
 
 

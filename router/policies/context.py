@@ -52,11 +52,11 @@ def language_of(text: str) -> str | None:
     return max(counts, key=lambda language: counts[language])
 
 
-#: columns of numbers are clipped at this many standard deviations
+#: numbers are clipped at this many standard deviations from their mean
 _CUT: Final = 3.0
-#: number of first values that enter the moments without clipping
+#: number of values of a key that are learned as they are; later values are clipped before they are learned
 _YOUNG: Final = 20
-#: after `_YOUNG` values, a value enters the moments clipped at this distance from the mean, in standard deviations
+#: distance from the mean, in standard deviations, at which values are clipped before they are learned
 _FAR: Final = 8.0
 
 

@@ -306,7 +306,7 @@ class AdaptiveRagParams(FittingParams):
 
 
 class AdaptiveRag(TableClassifier):
-    """Draws the most probable cheapest right arm. There are no scores, since probabilities are not rewards."""
+    """Predicts which arm is the cheapest right one, and draws the most probable offered arm."""
 
     algorithm: ClassVar[str] = "adaptive_rag"
     least_loss: ClassVar[bool] = False

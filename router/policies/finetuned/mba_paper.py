@@ -97,7 +97,7 @@ class MbaPaper(PerQuestionPolicy):
 
     @property
     def tolerance(self) -> float:
-        """Rounding of one gradient times the number of steps. The limit ensures that other rows are noticed."""
+        """Rounding error of one gradient times the number of steps. More than MOST_ROUNDING could hide a wrong row."""
         steps = self.updates if self.settings.floor > 0.0 else min(self.updates, self.settings.total)
         return min(MOST_ROUNDING, self._reader.rounding * (1 + steps))
 

@@ -76,7 +76,7 @@ class Reader:
 
     @contextlib.contextmanager
     def at_work(self, dropout: int | None) -> Iterator[None]:
-        """Use torch alone, with the configured threads and precision. dropout: its seed; None for no new seed."""
+        """Lock torch, and set threads and precision. dropout: seed of torch's generator; None to keep its state."""
         with _WORK, contextlib.ExitStack() as stack:
             before, threads = torch.get_num_threads(), self.reading.threads
             if threads not in (None, before):

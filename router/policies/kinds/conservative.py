@@ -52,7 +52,7 @@ from ragbandit.router.policies.context import read_schema
 from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
-#: first question for which the promise holds; the allowances of the earlier questions are available from the start
+#: first question at which the total reward must be 1 - harm; earlier allowances are available from the start
 FROM: Final = 100
 #: number of learned outcomes of the incumbent before other arms are tried
 KNOWN: Final = 10
@@ -82,7 +82,7 @@ class Shortfall:
         self._ratio = 1.0
         #: faded sums over the incumbent's rows, each weighted by 1 / propensity: weights, rewards, squared rewards
         self._weight = self._rewards = self._squares = 0.0
-        #: the same sums of quality and cost; the faded mean weight of cost in all rows
+        #: such sums of the incumbent's quality and cost; faded mean weight of cost in all rows
         self._quality = self._cost = self._price = 0.0
         #: number of the incumbent's rows before its last restart
         self.before = 0
@@ -220,7 +220,7 @@ _MOST_REWARD: Final = 1e100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConservativeParams(PolicyParams):
-    #: the arm whose total reward is the standard
+    #: the arm that the policy must not do worse than
     incumbent: ArmParam
     #: share of the incumbent's reward that may be lost
     harm: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.05

@@ -10,10 +10,9 @@ ten bins of log popularity: the edge that would have earned most so far. Intende
 - In the paper every arm has answered each question. Here only one arm has, so an edge is judged by the arms' mean
   rewards per bin. Within a bin the draw does not depend on the question, so these means are unbiased.
 
-Entities are the strings in double quotes, and, from left to right, the longest keys of the table that begin at a
-capitalised word. A capitalised word that is not in the table is an entity with popularity 0, unless it begins a
-sentence or is a common word. In a question without capitals, keys may begin at any word. A question without entities
-has popularity 0.
+Entities are strings in double quotes, and from left to right the longest keys of the table at a capitalised word. A
+capitalised word that is not in the table is an entity with popularity 0, unless it begins a sentence or is a common
+word. In a question without capitals, keys may begin at any word. A question without entities has popularity 0.
 """
 
 import functools
@@ -65,7 +64,7 @@ _SENTENCE_ENDS = ".!?:\u3002\uff01\uff1f"
 
 class PopularityTable(BaseModel, frozen=True, strict=True):
     format: Literal[1]
-    #: entity in key form -> its popularity, > 0
+    #: key of an entity (see `_key_word`) -> its popularity, > 0
     mentions: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
     #: words that are not entities although questions may capitalise them
     common: frozenset[str]

@@ -12,8 +12,7 @@ The explorers are computed here in float64 from VW's predicted costs, because VW
 return these costs. squarecb gives 1 / (K + gamma * gap) to all but the best arm, gamma = gamma_scale * sqrt(updates)
 (Foster and Rakhlin 2020). VW raises small probabilities to epsilon/K; here epsilon/K is mixed in.
 
-VW is not thread-safe, so every call takes a lock. A state contains the bytes of VW's model, which its command line can
-read.
+VW is not thread-safe, so every call takes a lock. A state contains the bytes of VW's model.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Training examples: a decision with its outcome and feedback becomes an update, is closed, or keeps waiting."""
+"""Training examples: a decision with its outcome and feedback becomes an update, is closed, or must wait."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,18 +36,17 @@ from ragbandit.shared.types import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
-    """A joined decision that can be learned: its reward and the feedback that made it."""
+    """The reward of a decision, and the feedback that the reward was computed from."""
 
     reward: Reward
     feedback: tuple[Feedback, ...]
-    #: all feedback that came in time, used or not
+    #: all feedback that arrived in time, whether it was used or not
     in_time: tuple[Feedback, ...] = ()
-    #: highest minus lowest quality of the judgements; None if fewer than two can be compared
+    #: highest minus lowest quality among the judgements; None if fewer than two can be compared
     disagreement: float | None = None
 
 
 def closing_rule(settings: LearningSettings) -> ClosingRule:
-    """The closing rule of these settings."""
     return ClosingRule(wait_s=settings.wait_s, expire_s=settings.expire_s)
 
 
@@ -64,9 +63,9 @@ def join(
 ) -> Example | ClosedDecision | None:
     """Make the training example of a waiting decision.
 
-    Returns the Example, a ClosedDecision with the reason why the decision cannot be learned, or None if it must keep
-    waiting. width: number of features of the decisions learned so far; None before the first one. left_out, factors:
-    see `sources.Screened`.
+    Returns an Example, a ClosedDecision with the reason why the decision cannot be learned, or None if it must wait.
+    width: number of features of the learned decisions; None before the first one. left_out, factors: see
+    `sources.Screened`.
     """
     learning = settings.learning
     key = joined.decision.id
@@ -75,7 +74,7 @@ def join(
     rule = closing_rule(learning)
     if not rule.is_closable(joined, now=now):
         return None
-    if joined.decision.query.forced:  # not drawn by the policy, so the policy cannot learn from it
+    if joined.decision.query.forced:  # the policy cannot learn from an arm that it did not draw
         is_failover = link_of(joined.decision.query.request)
         reason = "it answered in place of an arm that failed" if is_failover else "the caller chose the arm"
         return ClosedDecision(decision_id=key, state="closed", reason=reason)
@@ -114,7 +113,6 @@ def _judged_reward(
     learning: LearningSettings,
     factors: Mapping[str, float],
 ) -> Reward:
-    """The reward by the most trusted raters, with the less trusted ones as surrogates. Raises InvalidInput."""
     judged_by, used = judgements.judged_by, judgements.used
     weight = getattr(learning.weights, judged_by)
     used_factors = [factors.get(item.id, 1.0) for item in used]
@@ -131,7 +129,7 @@ def _judged_reward(
 
 
 def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None, texts: bool) -> None:
-    """Raise InvalidInput if no policy may learn the decision. texts: the store keeps texts, so a question has one."""
+    """Raise InvalidInput if no policy may learn the decision. texts: whether the store keeps texts."""
     decision = joined.decision
     if not (math.isfinite(decision.propensity) and 0.0 < decision.propensity <= 1.0):
         raise InvalidInput(f"propensity {decision.propensity} is outside (0, 1]", field="propensity")
@@ -156,7 +154,6 @@ def made_update(
     decided: int | None = None,
     restarts: tuple[ArmName, ...] = (),
 ) -> Update:
-    """The ledger row of a decision and its reward."""
     return Update(
         policy=label,
         seq=seq,
@@ -178,7 +175,6 @@ def made_update(
 
 
 def policy_of(settings: Settings) -> Policy:
-    """A new instance of the configured policy, with its context schema, and restrained if there is an incumbent."""
     configured = settings.policy
     params = with_settings(
         configured.name,
@@ -191,7 +187,7 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = None) -> Iterator[Update]:
-    """The updates with seq > after (and <= upto), in order, reduced to the fields that this policy learns from."""
+    """The updates with seq > after (and <= upto) in order, with the fields that this policy learns from."""
     if not is_lean(policy):
         return ledger.read(after=after, upto=upto)
     schema = schema_of(policy)
@@ -199,7 +195,6 @@ def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = No
 
 
 def is_erased_for(policy: Policy, decision: Decision) -> bool:
-    """Whether a part of the decision that this policy needs was erased."""
     erased = decision.facts.get(ERASED)
     features_gone = erased == "texts and features" and "features" in policy.needs
     reads = "text" in policy.needs or bool(schema_of(policy))

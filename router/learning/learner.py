@@ -1,10 +1,10 @@
 """The learner: makes updates from decisions and feedback, appends them to the ledger, and applies them in its order.
 
 The policy is a function of the ledger, so `catch_up` restores the same policy after a crash. A lease in SQL allows one
-learner per label; an append is refused if another learner has appended meanwhile.
+learner per label. An append is refused if another learner has appended meanwhile.
 
-`relearn` learns a new ledger from the whole store without an excluded source. Services use the old ledger until they
-are started with the new label.
+`relearn` learns a new ledger from the whole store, without the feedback of an excluded source. Services use the old
+ledger until they are started with the label of the new one.
 """
 
 import itertools
@@ -50,12 +50,12 @@ log = logging.getLogger("ragbandit.learner")
 
 #: time limit of one call of `Learner.drain`, seconds; the next call learns the decisions that remain
 DRAIN_S = 20.0
-#: share of the lease's duration after which it is renewed
+#: the lease is renewed after this share of its duration
 RENEWED: Final = 0.2
 
 
 class Learner:
-    """The learner of one label. `drain` learns everything that is ready. announce: called with every new snapshot."""
+    """The learner of one label. announce: called with each new snapshot."""
 
     def __init__(
         self,
@@ -71,30 +71,27 @@ class Learner:
         self.publisher = Publisher(ledger, files=files, settings=settings, announce=announce, clock=clock)
         self.holder = lease_holder("learn")
         self.last_seq = 0
-        #: number of updates that the policy refused; they stay in the ledger, and every replay refuses them too
+        #: number of updates that the policy refused to learn; they stay in the ledger
         self.refused = 0
         self._policy: Policy | None = None
         self.screening = Screening(ledger, settings=settings)
         self._arms = ArmChanges(ledger)
         self._encoder_hash = ""
-        #: number of the ledger's decisions, learned or not
         self._decided = 0
-        #: features per decision, from the ledger's first update; None without updates
+        #: number of features in the ledger's first update; None without updates
         self._width: int | None = None
-        #: when to renew the lease, monotonic seconds
         self._renew_at = -math.inf
         self._lock = threading.Lock()
 
     @property
     def policy(self) -> Policy:
-        """The live policy, after `last_seq` updates. Raises NotReady if no router has registered it."""
+        """The live policy, after `last_seq` updates. Raises NotReady if no router has opened the ledger."""
         if self._policy is None:
             self.catch_up()
         assert self._policy is not None
         return self._policy
 
     def catch_up(self) -> None:
-        """Load the newest usable snapshot, and apply the updates after it."""
         untrained = self._check_routers()
         self._policy, self.last_seq = untrained, 0
         end = self.ledger.last_seq()
@@ -106,17 +103,15 @@ class Learner:
             try:
                 self._policy, _ = self.files.load(info, encoder_hash=self._encoder_hash)
             except SnapshotError as error:
-                log.warning(
-                    "a snapshot cannot be used; an older one is tried",
-                    extra={"action": "snapshot_refused", "reason": str(error)},
-                )
+                details = {"action": "snapshot_refused", "reason": str(error)}
+                log.warning("a snapshot cannot be used; an older one is tried", extra=details)
                 continue
             self.last_seq = info.last_seq
             break
         else:
             if end > 0:
-                details = {"action": "rebuild", "to": end}
-                log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=details)
+                extra = {"action": "rebuild", "to": end}
+                log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=extra)
         self._arms.refresh()
         first = next(self.ledger.read_with_decisions(after=0, page=1), None)
         if first is not None:
@@ -124,7 +119,6 @@ class Learner:
         self._apply_new_updates()
 
     def _check_routers(self) -> Policy:
-        """An untrained policy like that of the routers. Raises NotReady without routers, or if theirs is another."""
         registered = self.ledger.registered()
         if registered is None:
             raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
@@ -147,20 +141,18 @@ class Learner:
             self._apply(update)
 
     def _apply(self, update: Update) -> None:
-        """Let the policy learn one update."""
         assert self._policy is not None
         if not apply(self._policy, update):
             self.refused += 1
-            log.error(
-                "the policy refused an update and continues without it", extra={"action": "refused", "seq": update.seq}
-            )
+            details = {"action": "refused", "seq": update.seq}
+            log.error("the policy refused an update and continues without it", extra=details)
         self.last_seq = update.seq
 
     def drain(self, *, patience_s: float = 0.0) -> int:
-        """Learn everything that is ready, for at most DRAIN_S.
+        """Learn all decisions that are ready, for at most DRAIN_S.
 
-        Returns the number of closed decisions: 0 if nothing was ready, or if another learner holds the lease; 1 while a
-        new label still inherits the store's decisions. patience_s: how long to wait for the lease.
+        Returns the number of closed decisions. It is 0 if none was ready, or if another learner has the lease, and 1
+        while a new label still inherits the store's decisions. patience_s: how long to wait for the lease.
         """
         with self._lock:
             if not self._acquire(patience_s):
@@ -169,9 +161,9 @@ class Learner:
                 if self._policy is None:
                     self.catch_up()
                 else:
-                    self._check_routers()  # they may have been restarted with another policy
+                    self._check_routers()
                     self._arms.refresh()
-                    self._apply_new_updates()  # another learner may have held the lease meanwhile
+                    self._apply_new_updates()
                 total, give_up = 0, time.monotonic() + DRAIN_S
                 if not self._inherit(give_up):
                     return 1
@@ -182,27 +174,26 @@ class Learner:
                     if not closed:
                         break
                     total += closed
-                # Needed even if nothing was learned: the newest snapshot may be missing, or may have other params.
+                # Needed even if nothing was learned, because the newest snapshot may be missing or have other params.
                 self.publish(force=True)
                 self.publisher.diagnose(self.policy, encoder_hash=self._encoder_hash)
             except BaseException:
-                # A job's time limit can interrupt any line, so the policy in memory may be half updated.
+                # A job's time limit may interrupt any line, so the policy in memory may be half updated.
                 self._policy = None
                 raise
             finally:
-                self.ledger.release(holder=self.holder)  # otherwise another learner would wait until the lease expires
+                self.ledger.release(holder=self.holder)  # otherwise other learners would wait until the lease expires
                 self._renew_at = -math.inf
             return total
 
     def _inherit(self, give_up: float) -> bool:
-        """Let a new label inherit the store's earlier decisions. Returns False if some remain at this time."""
         while inherit(self.ledger, holder=self.holder) != "done":
             if time.monotonic() >= give_up or not self._acquire():
                 return False
         return True
 
     def _acquire(self, patience_s: float = 0.0) -> bool:
-        """Acquire the lease, or renew it in time. Returns False if another learner has it. Appends check it again."""
+        """Acquire the lease, or renew it in time. Returns False if another learner has it."""
         now, lease_s = time.monotonic(), self.settings.learning.lease_s
         if now < self._renew_at:
             return True
@@ -211,7 +202,6 @@ class Learner:
         return is_held
 
     def _step(self) -> int:
-        """Learn one batch: join, append, apply, publish. Returns the number of closed decisions."""
         now = self.clock()
         if not self._acquire():
             return 0
@@ -226,7 +216,6 @@ class Learner:
         return len(batch)
 
     def _next_batch(self, now: float) -> LedgerBatch:
-        """The changes from the next decisions that are ready; empty if none is ready."""
         learning, after = self.settings.learning, (-1.0, "")
         batch = LedgerBatch(label=self.ledger.label, now=now, holder=self.holder)
         while not batch:
@@ -240,7 +229,7 @@ class Learner:
         return batch
 
     def _append(self, batch: LedgerBatch) -> bool:
-        """Append the batch to the ledger. Returns False if another learner appended first; its updates are kept."""
+        """Append the batch to the ledger. Returns False if another learner has appended first; its updates are kept."""
         batch.arms = self._arms.unsaved_state()
         try:
             self.ledger.append(batch)
@@ -259,7 +248,6 @@ class Learner:
         return True
 
     def _join(self, page: Sequence[JoinedDecision | ClosedDecision], *, batch: LedgerBatch) -> None:
-        """Sort a page of decisions into updates, closures, and decisions that keep waiting."""
         self._decided = self.ledger.decided()
         self.screening.look_up([joined for joined in page if isinstance(joined, JoinedDecision)])
         for joined in page:
@@ -285,7 +273,7 @@ class Learner:
                 batch.closed.append(verdict)
 
     def _learn(self, joined: JoinedDecision, example: Example, *, batch: LedgerBatch) -> ClosedDecision | None:
-        """Add an example's update to the batch. Returns a closure instead if the arm has changed since its answer."""
+        """Add an example's update to the batch. Returns a closure instead if the arm has changed since the answer."""
         decision, restarts = joined.decision, self._arms.arms_to_restart(joined)
         if restarts is None:
             return ClosedDecision(decision_id=decision.id, state="closed", reason="its arm has changed since")
@@ -306,21 +294,18 @@ class Learner:
         return None
 
     def publish(self, *, force: bool = False, is_behind: bool = False) -> None:
-        """Publish the live policy; see `Publisher.publish`."""
         seq, encoder = self.last_seq, self._encoder_hash
         self.publisher.publish(self.policy, last_seq=seq, encoder_hash=encoder, force=force, is_behind=is_behind)
 
 
-#: label of a ledger that was learned without excluded sources, as main_q1
+#: label of a ledger that was learned without excluded sources, for example main_q1
 _NUMBERED: Final = re.compile(r"^(.*)_q([0-9]+)$")
 #: longest wait for another learner of the new ledger, seconds
 _PATIENCE_S: Final = 60.0
-#: feedback rows per query
 _PAGE: Final = 5000
 
 
 def checked_source(source: str) -> str:
-    """The name of a source, unchanged. Raises InvalidInput if it has a wrong form."""
     kind, _, name = source.partition(":")
     if kind not in KINDS or not name or len(source) > 160:
         remedy = "name it key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
@@ -329,7 +314,7 @@ def checked_source(source: str) -> str:
 
 
 def selected(ledger: Ledger, *, source: str, since: float | None, until: float | None) -> int:
-    """Count the store's feedback from this source, received at since <= time < until; None: no bound."""
+    """Number of feedback rows of this source, received at since <= time < until. None: no bound."""
     keys = KeyDirectory(KeyStore(ledger.database).listed())
     after, count = "", 0
     while True:
@@ -359,17 +344,15 @@ def relearn(
 ) -> dict[str, Json]:
     """Learn a new ledger without a source's feedback, received at since <= time < until (seconds; None: no bound).
 
-    Earlier exclusions of the ledger stay in force. Repeat an interrupted call to continue it. Returns number and source
-    of the exclusion, the amount of excluded feedback, and label, updates and snapshot of the new ledger. Raises
-    InvalidInput, and NotReady while another learner holds the new ledger. progress: called with the number of decisions
-    learned so far.
+    The ledger's earlier exclusions stay in force. An interrupted call continues if it is repeated. Returns facts about
+    the exclusion and the new ledger. Raises InvalidInput, and NotReady if another learner holds the new ledger.
+    progress: called with the number of decisions learned so far.
     """
     exclusion = ledger.label, checked_source(source), since, until
     in_place = quarantines_of(ledger.database)
     quarantine = next((q for q in in_place if (q.label, q.source, q.since, q.until) == exclusion), None)
     if quarantine is None:
         quarantine = Quarantine(
-            number=0,
             source=source,
             since=since,
             until=until,
@@ -378,7 +361,6 @@ def relearn(
             reason=reason,
             actor=actor,
             made_at=now,
-            lifted_at=None,
         )
         with ledger.database.write() as connection:
             quarantine = _begin(connection, quarantine)
@@ -400,7 +382,6 @@ def relearn(
 
 
 def _begin(connection: Connection, quarantine: Quarantine) -> Quarantine:
-    """Store the exclusion, together with the exclusions of the former ledger."""
     for earlier in in_force(connection, new_label=quarantine.label):
         add_quarantine(connection, replace(earlier, label=quarantine.label, new_label=quarantine.new_label))
     stored = add_quarantine(connection, quarantine)
@@ -417,7 +398,7 @@ def _begin(connection: Connection, quarantine: Quarantine) -> Quarantine:
 
 
 def _next_label(ledger: Ledger) -> str:
-    """The first unused label for a ledger that follows: main, main_q1, main_q2."""
+    """The first unused label for the new ledger, for example main_q1 for main, then main_q2."""
     numbered = _NUMBERED.match(ledger.label)
     base = numbered[1] if numbered else str(ledger.label)
     with ledger.database.read() as connection:
@@ -429,7 +410,6 @@ def _next_label(ledger: Ledger) -> str:
 
 
 def _learn_all(ledger: Ledger, *, settings: Settings, progress: Callable[[int], None]) -> None:
-    """Let a learner of this ledger learn everything that is ready."""
     policy = settings.policy.model_copy(update={"label": str(ledger.label)})
     files = SnapshotFiles(settings.snapshot_root)
     learner = Learner(ledger, files=files, settings=settings.model_copy(update={"policy": policy}))

@@ -1,11 +1,10 @@
-"""Rewards from feedback and outcome, and metrics of answers: pure functions.
+"""Rewards from feedback and outcomes, and metrics of answers.
 
-reward = clip(quality - weight * cost), which is MBA-RAG's r = A(y, y_a) - lambda C(a) with the cost of the steps that
-were taken. The result stores quality and cost separately, so that lambda can be changed for logged rewards.
+reward = clip(quality - weight * cost), which is MBA-RAG's r = A(y, y_a) - lambda C(a). The result contains quality and
+cost, so that lambda can be changed for logged rewards.
 
-Rewards use `exact_match`, `f1` and `containment`. `judged` computes the metrics that the papers report, like the
-published code of each family of data sets. The families differ in details that change the figures: each difference is
-a field of `Rules`, and `FAMILIES` has the rules by name. Every value is in [0, 1].
+`judged` computes the metrics that papers report, like the published code of each family of data sets. The families
+differ in details that change the numbers. Each difference is a field of `Rules`.
 """
 
 import math
@@ -14,8 +13,10 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from statistics import fmean
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.shared.failures import successor_of
@@ -30,32 +31,30 @@ if TYPE_CHECKING:
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ANNOUNCED = re.compile(r".* answer is:? (.*)")
-#: characters removed from a list in a text
+#: removed from a text that contains a list
 _LISTING = str.maketrans("", "", '"[]')
 _CITATION = re.compile(r"\s*\[\d+\]")
-#: answers that HotpotQA and 2WikiMultihopQA do not compare word by word
+#: words of answers that HotpotQA and 2WikiMultihopQA compare as a whole
 _WHOLE = (["yes"], ["no"], ["noanswer"])
-#: function that splits a text into words
 Words = Callable[[str], list[str]]
 
 
 def normalise(text: str) -> str:
-    """Lower case, no ASCII punctuation, no articles, single spaces (SQuAD's evaluation, in that order)."""
+    """Lower case, without ASCII punctuation and articles, with single spaces, as in SQuAD's evaluation."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def squad_words(text: str) -> list[str]:
-    """The words of `normalise`."""
     return normalise(text).split()
 
 
 def exact_match(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
-    """1.0 if the words of the prediction are equal to those of any gold answer, else 0.0."""
+    """1.0 if the prediction has the same words as a gold answer, else 0.0."""
     return float(words(prediction) in map(words, gold))
 
 
 def f1(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
-    """Best F1 of words over the gold answers, in [0, 1]. If a side has no words, 1.0 if both have none (SQuAD 2.0)."""
+    """Best F1 of words over the gold answers. If prediction or answer has no words: 1.0 if both have none, else 0.0."""
     predicted = words(prediction)
     return max(_f1(predicted, words(answer)) for answer in gold)
 
@@ -77,37 +76,31 @@ def containment(prediction: str, *, gold: Sequence[str], words: Words = answer_w
 
 
 def last_announced(text: str) -> str:
-    """The text after the last "answer is" in the first line, without a final full stop; else the whole text.
-
-    This is Adaptive-RAG's rule: text must precede "answer", and only the first line is searched.
-    """
+    """Adaptive-RAG's rule: the text after the last "answer is" in the first line; the whole text if there is none."""
     announced = _ANNOUNCED.match(text)
     return announced.group(1).removesuffix(".") if announced else text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """Metrics of data sets with short answers: exact_match, f1 and accuracy."""
+    """How a family of data sets computes exact_match, f1 and accuracy."""
 
-    #: True: the best of all gold answers counts; False: the first one counts
+    #: True: the best of all gold answers counts. False: the first gold answer counts
     aliases: bool = True
-    #: True: F1 is 0 if prediction or gold is yes, no or noanswer, and the other one differs
+    #: True: if the prediction or the gold answer is yes, no or noanswer, F1 is 0 unless both are equal
     yes_no: bool = False
-    #: F1 if prediction or gold has no words: "equal": 1 if both have none, else 0; "zero": always 0
+    #: F1 if the prediction or the gold answer has no words. "equal": 1 if both have none, else 0. "zero": 0
     empty: Literal["equal", "zero"] = "equal"
-    #: how gold is searched in the prediction: as "words", as "substring" of normalised text, as "raw" lower-case text
+    #: how a gold answer is searched: by "words", as "substring" of the normalised text, or in the "raw" lower-case text
     accuracy: Literal["words", "substring", "raw"] = "substring"
-    #: True: only the text after the last "answer is" is judged; see `last_announced`
+    #: True: only `last_announced` of the prediction counts
     extract: bool = False
-    #: True: a prediction that begins with "[" or ends with "]" is judged up to its first comma
+    #: True: if the prediction begins with "[" or ends with "]", only its text before the first comma counts
     first_item: bool = False
-    #: True: broken Unicode and curly quotes are repaired first, in prediction and gold (package ftfy)
     repaired: bool = False
-    #: splits texts into words
     words: Words = squad_words
 
     def judged(self, prediction: str, *, gold: Sequence[str]) -> Mapping[str, float]:
-        """exact_match, f1 and accuracy of the prediction. Raises ConfigError if ftfy is needed and missing."""
         golds = gold if self.aliases else gold[:1]
         if self.repaired:
             prediction, *golds = map(required_module("ftfy", extra="families").fix_text, [prediction, *golds])
@@ -140,15 +133,15 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairRules:
-    """Metrics of ASQA (ALCE): str_em and str_hit. Gold has a list of short answers per meaning of the question."""
+    """How ASQA (ALCE) computes str_em and str_hit. gold: for each meaning of the question a list of short answers."""
 
-    #: True: only the first line is judged, as ALCE does; False: the whole text, as Adaptive-Note does
+    #: True: only the first line of the prediction counts, as in ALCE. False: the whole text, as in Adaptive-Note
     first_line: bool = True
     #: True: citation marks such as [1] are removed first
     citations: bool = True
 
     def judged(self, prediction: str, *, gold: Sequence[Sequence[str]]) -> Mapping[str, float]:
-        """str_em: share of meanings with a short answer in the prediction; str_hit: 1.0 if all have one, else 0.0."""
+        """str_em: share of meanings with a short answer in the prediction. str_hit: 1.0 if str_em is 1, else 0.0."""
         text = prediction.strip().partition("\n")[0] if self.first_line else prediction
         text = normalise(_CITATION.sub("", text) if self.citations else text)
         hits = [any(normalise(answer) in text for answer in answers) for answers in gold]
@@ -157,7 +150,7 @@ class PairRules:
 
 _ONE_HOP = Rules(extract=True, first_item=True, repaired=True)
 
-#: name -> rules. "ours": the rules of rewards; "ours_ascii": the same with SQuAD's words; others: as published
+#: "ours" has the rules of rewards, "ours_ascii" the same rules with SQuAD's words; the others are as published
 FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
     {
         "2wiki": Rules(yes_no=True, empty="zero"),
@@ -176,7 +169,6 @@ FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
 
 
 def rules_of(family: str) -> Rules | PairRules:
-    """The rules of a family. Raises InvalidInput, with the known names."""
     if family not in FAMILIES:
         message = f"{family!r} is unknown"
         raise InvalidInput(message, field="family", remedy=known_choices(sorted(FAMILIES), given=family))
@@ -186,10 +178,9 @@ def rules_of(family: str) -> Rules | PairRules:
 def judged(
     prediction: str | None, *, gold: Sequence[str] | Sequence[Sequence[str]], family: str = "ours"
 ) -> Mapping[str, float]:
-    """Metrics of one answer by a family's rules, by name; all 0.0 if the answer is None or blank.
+    """Name -> metric of one answer by a family's rules, in [0, 1]. All are 0.0 if the answer is None or blank.
 
-    Raises InvalidInput for an unknown family and for gold of a wrong form. gold: at least one right answer; for the
-    families of ASQA a list of lists, see `PairRules`.
+    gold: at least one right answer; a list of lists for the families of ASQA, see `PairRules`. Raises InvalidInput.
     """
     rules = rules_of(family)
     _check_gold(gold, pairs=isinstance(rules, PairRules))
@@ -216,10 +207,10 @@ _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
 
 
 def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> float:
-    """Quality of one feedback, in [0, 1]; for kind "reward" its value, which may be outside.
+    """Quality of a feedback, in [0, 1]; for the kind "reward" its value, which may be outside.
 
-    A failed or blank answer has quality 0 by every label. If another arm answered in its place, its quality is 0 by
-    every feedback, since the rater saw the other arm's answer.
+    By a label, a failed or blank answer has quality 0. If another arm answered instead, the quality is 0 by any
+    feedback, because the rater saw the answer of that arm.
     """
     if outcome is not None and successor_of(outcome.made_by) is not None:
         return 0.0
@@ -235,33 +226,25 @@ def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> 
 
 
 def cost_of_terms(steps: float, cost: Cost, *, terms: Mapping[str, float]) -> float:
-    """Cost of an outcome: sum of price times amount over the cost terms. terms: term -> price per unit."""
+    """Cost of an outcome: sum of price * amount over the terms. terms: cost term -> price per unit."""
     return math.fsum(price * (steps if term == "steps" else getattr(cost, term)) for term, price in terms.items())
 
 
+_AGGREGATES: Final[Mapping[Aggregate, Callable[[Sequence[float]], float]]] = MappingProxyType(
+    {"first": itemgetter(0), "last": itemgetter(-1), "mean": fmean, "sum": math.fsum, "min": min, "max": max}
+)
+
+
 def aggregate(values: Sequence[float], *, how: Aggregate) -> float:
-    """Combine several values, at least one, in the order received."""
-    match how:
-        case "first":
-            return values[0]
-        case "last":
-            return values[-1]
-        case "mean":
-            return math.fsum(values) / len(values)
-        case "sum":
-            return math.fsum(values)
-        case "min":
-            return min(values)
-        case "max":
-            return max(values)
+    return _AGGREGATES[how](values)
 
 
 def explicit_reward(
     feedback: Sequence[Feedback], *, outcome: Outcome | None, settings: "RewardSettings", how: Aggregate
 ) -> Reward:
-    """The reward by the collected feedback. Raises InvalidInput if a number is not finite.
+    """The reward by all used feedback. Raises InvalidInput if it is not finite.
 
-    If there are raw rewards (kind "reward"), only they count: they include the cost, and have another scale.
+    If there are raw rewards (kind "reward"), only these count, because they have another scale and include the cost.
     """
     raw = [item for item in feedback if item.kind == "reward"]
     values = [quality_of(item, outcome=outcome, measure=settings.quality) for item in raw or feedback]
@@ -278,7 +261,7 @@ def explicit_reward(
 
 
 def default_reward(value: float, *, outcome: Outcome | None, settings: "RewardSettings") -> Reward:
-    """The reward of a decision without judgements: the value, with cost not subtracted."""
+    """The reward of a decision without judgements: `value`, without subtracting the cost."""
     return _reward(value, outcome=outcome, weight=0.0, preset="default", settings=settings, source="default")
 
 

@@ -1,7 +1,7 @@
-"""Snapshots: a policy's state as safetensors and JSON, written atomically and checked when loaded. Never pickle.
+"""Snapshots: a policy's state as safetensors and JSON, written atomically and checked when it is loaded.
 
-A snapshot is a cache of the ledger: if it is lost, the learner makes the same bytes again. Its sha256 covers tensors
-and facts, so two policies with the same sha256 are equal.
+A snapshot is a cache of the ledger: the learner can make the same bytes again. Its sha256 covers tensors and facts, so
+two policies with the same sha256 are equal.
 """
 
 import hashlib
@@ -29,9 +29,8 @@ from ragbandit.shared.errors import ConfigError, SnapshotError
 from ragbandit.shared.files import Folder
 from ragbandit.shared.types import ArmName, PolicyLabel, SnapshotInfo
 
-#: format version of the JSON file; other versions are refused
+#: version of the JSON file's format; files of other versions are refused
 FORMAT = 1
-#: fields of the JSON file that the database has too
 _DESCRIBED: Final = ("policy", "algorithm", "params", "last_seq", "encoder_hash")
 _REMAKE = "delete the snapshots folder: the learner makes it again from the ledger"
 
@@ -56,12 +55,10 @@ def pack(
 
 
 def _info(described: Mapping[str, Any], **fields: Any) -> SnapshotInfo:
-    """A snapshot's row. described: content of its JSON file. fields: version, sha256 and made_at."""
     return SnapshotInfo(**{name: described[name] for name in _DESCRIBED}, **fields)
 
 
 def policy_sha256(policy: Policy, *, label: PolicyLabel, last_seq: int, encoder_hash: str) -> str:
-    """The sha256 of a policy's snapshot."""
     return pack(policy, label=label, last_seq=last_seq, encoder_hash=encoder_hash, now=0.0)[0].sha256
 
 
@@ -70,14 +67,14 @@ def _sha256(tensors: bytes, described: Mapping[str, Any]) -> str:
 
 
 class SnapshotFiles:
-    """Folder of the snapshots: a local folder, or any URL that fsspec supports (s3://, gs://, memory://)."""
+    """The folder of the snapshots: a local folder or a URL that fsspec supports (s3://, gs://, memory://)."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self._folder = Folder(root, field="snapshots")
 
     def write(self, info: SnapshotInfo, tensors: bytes, described: Mapping[str, Any]) -> None:
-        """Write both files, the JSON file last, since a snapshot without it does not exist. Raises SnapshotError."""
+        """Write both files. The JSON file is last: without it a snapshot does not exist. Raises SnapshotError."""
         text = json.dumps(dict(described) | {"sha256": info.sha256, "made_at": info.made_at}, indent=1)
         try:
             self._folder.put(f"{info.version}.safetensors", tensors)
@@ -88,18 +85,16 @@ class SnapshotFiles:
     def load(self, known: SnapshotInfo | str, *, encoder_hash: str | None = None) -> tuple[Policy, SnapshotInfo]:
         """Load a policy after checking format, sha256, encoder, shapes and finite numbers. Raises SnapshotError.
 
-        known: the database's row. Its sha256 must match, since anyone with access to the folder can write files. Or a
-            version's name, which contains only a part of the sha256: for `ragbandit replay`, which decides nothing
-        encoder_hash: the required encoder; None accepts any
+        known: the database's row, whose sha256 must match, since others may write into the folder. For `ragbandit
+            replay`, which decides nothing, the name of a version, which contains a part of the sha256
+        encoder_hash: the required encoder; None accepts any encoder
         """
         version, sha256 = (known, None) if isinstance(known, str) else (known.version, known.sha256)
         tensors, described = self._read(version)
         claimed, made_at = described.pop("sha256", None), described.pop("made_at", 0.0)
         if described.get("format") != FORMAT:
-            raise SnapshotError(
-                f"{version} has format {described.get('format')!r}, this version reads {FORMAT}",
-                remedy=_REMAKE,
-            )
+            message = f"{version} has format {described.get('format')!r}, this version reads {FORMAT}"
+            raise SnapshotError(message, remedy=_REMAKE)
         actual = _sha256(tensors, described)
         if actual != claimed:
             raise SnapshotError(f"{version} is damaged: its sha256 does not match", remedy="delete its two files")
@@ -112,31 +107,26 @@ class SnapshotFiles:
                 remedy="find out who wrote to the snapshots folder; the learner makes it again from the ledger",
             )
         if encoder_hash is not None and described["encoder_hash"] != encoder_hash:
-            raise SnapshotError(
-                f"{version} was made with encoder {described['encoder_hash'][:12]}, not {encoder_hash[:12]}",
-                field="encoder",
-                remedy=OTHER_ENCODER,
-            )
+            message = f"{version} was made with encoder {described['encoder_hash'][:12]}, not {encoder_hash[:12]}"
+            raise SnapshotError(message, field="encoder", remedy=OTHER_ENCODER)
         try:
             untrained = make_policy(described["algorithm"], params=described["params"])
             policy = restored(untrained, dict(load_tensors(tensors)), described["facts"])
-        except (ConfigError, SafetensorError) as error:  # another release wrote the files, since the sha256 matches
+        except (ConfigError, SafetensorError) as error:  # written by another release, since the sha256 matches
             raise SnapshotError(f"{version} cannot be used here: {error}", remedy=_REMAKE) from error
         return policy, _info(described, version=version, sha256=actual, made_at=made_at)
 
     def exists(self, version: str) -> bool:
-        """Whether both files exist; `load` checks their content."""
         return all(self._folder.exists(name) for name in _names(version))
 
     def fingerprint(self, version: str) -> str | None:
-        """A text that changes if the files are written again; None if a file is missing. Reads no content."""
+        """A text that changes if the files are written again; None if a file is missing. Does not read the files."""
         try:
             return " ".join(self._folder.fingerprint(name) for name in _names(version))
         except OSError:
             return None
 
     def prune(self, versions: list[str]) -> None:
-        """Delete the files of these snapshots, if they exist."""
         for version in versions:
             for name in _names(version):
                 self._folder.remove(name)
@@ -158,20 +148,15 @@ def _names(version: str) -> tuple[str, str]:
 
 log = logging.getLogger("ragbandit.learner")
 
-#: pause after a snapshot, relative to the time that writing it took: a fine-tuned model has hundreds of megabytes, and
-#: learning and serving need most of the machine
+#: shortest pause after a snapshot, as multiple of the time that writing it took, since other work needs the machine
 _PAUSE: Final = 4.0
-#: the same while a backlog is learned
 _PAUSE_IN_BACKLOG: Final = 25.0
-#: longest pause, seconds
 _LONGEST_S: Final = 20.0
-#: number of snapshots between two prunings of old rows
+#: number of snapshots after which old rows are pruned again
 FORGET_EVERY = 100
 
 
 class Publisher:
-    """Writes the snapshots of one label's learner."""
-
     def __init__(
         self,
         ledger: Ledger,
@@ -184,34 +169,29 @@ class Publisher:
         self.ledger, self.files = ledger, files
         self.settings = settings
         self.announce, self.clock = announce, clock
-        #: time of the last snapshot, monotonic seconds
         self._written_at = -math.inf
-        #: time that writing it took, seconds
         self._took_s = 0.0
-        #: when the frontier is computed again, monotonic seconds
         self._frontier_due = -math.inf
-        #: number of snapshots written by this object
         self._count = 0
-        #: whether the newest snapshot has no diagnosis yet
         self._is_undiagnosed = False
         #: (version, last update, fingerprint of the files) of the newest snapshot that was written or checked here
         self._newest: tuple[str, int, str | None] = ("", -1, None)
 
     def _remaining_s(self, pause: float) -> float:
-        """Seconds until the next snapshot may be written. pause: relative to the time that the last one took."""
+        """Seconds until the next snapshot may be written. pause: multiple of the time that the last snapshot took."""
         interval = max(self.settings.learning.snapshot_interval_s, min(pause * self._took_s, _LONGEST_S))
         return self._written_at + interval - time.monotonic()
 
     def wait(self) -> None:
-        """Wait until the next snapshot may be written, so that several notifications lead to one drain."""
+        """Wait until the next snapshot may be written, so that several notifications lead to one call of `drain`."""
         time.sleep(max(0.0, self._remaining_s(_PAUSE)))
 
     def publish(
         self, policy: Policy, *, last_seq: int, encoder_hash: str, force: bool, is_behind: bool = False
     ) -> None:
-        """Write a snapshot and notify the routers, if there are new updates, and if the pause is over or with `force`.
+        """Write a snapshot and notify the routers, if there are new updates and the pause is over.
 
-        is_behind: a backlog is being learned; the pause is then longer
+        force: ignore the pause. is_behind: a backlog is being learned, which makes the pause longer.
         """
         now, began = self.clock(), time.monotonic()
         if not force and self._remaining_s(_PAUSE_IN_BACKLOG if is_behind else _PAUSE) > 0.0:
@@ -238,7 +218,7 @@ class Publisher:
         self._newest = info.version, last_seq, self.files.fingerprint(info.version)
 
     def diagnose(self, policy: Policy, *, encoder_hash: str) -> None:
-        """Store the diagnosis of the newest snapshot's policy once, and at intervals its frontier."""
+        """Store the diagnosis of the newest snapshot, unless it is stored, and from time to time the frontier."""
         if not self._is_undiagnosed:
             return
         settings, self._is_undiagnosed = self.settings, False
@@ -249,29 +229,26 @@ class Publisher:
         self.ledger.note(**texts)
 
     def _is_whole(self, info: SnapshotInfo) -> bool:
-        """Whether the snapshot's files exist and have the right sha256. Reads the files, which takes time."""
+        """Whether the snapshot's files have the right content. Reads the files, which takes time."""
         try:
             self.files.load(info, encoder_hash=info.encoder_hash)
         except SnapshotError as error:
-            log.warning(
-                "the newest snapshot is written again", extra={"action": "snapshot_refused", "reason": str(error)}
-            )
+            details = {"action": "snapshot_refused", "reason": str(error)}
+            log.warning("the newest snapshot is written again", extra=details)
             return False
         return True
 
     def _prune_files(self, info: SnapshotInfo, *, older: Sequence[SnapshotInfo], maker: Mapping[str, Any]) -> None:
-        """Delete the files of old snapshots. maker: algorithm, params and encoder_hash of the policy."""
         old = [item for item in older[self.settings.learning.snapshots_kept - 1 :] if not is_kept(item.last_seq)]
         if is_kept(info.last_seq):
             old += self.ledger.latest_snapshots(limit=KEPT_MOST + 1, kept=True, **maker)[KEPT_MOST:]
         self.files.prune([item.version for item in old])
 
     def _forget_rows(self, newest: SnapshotInfo) -> None:
-        """Prune the rows of old snapshots, at the first snapshot made here and at every FORGET_EVERY-th after it."""
         self._count += 1
         if self._count % FORGET_EVERY != 1:
             return
-        # `_prune_files` has deleted the files of this policy, but not those of a former policy.
+        # `_prune_files` has deleted the files of this policy, but not the files of earlier policies.
         former = [info for info in self.ledger.prune_snapshots() if _maker(info) != _maker(newest)]
         self.files.prune([info.version for info in former])
 
@@ -281,15 +258,12 @@ def _maker(info: SnapshotInfo) -> tuple[object, ...]:
 
 
 def sha256_after(policy: Policy, *, info: SnapshotInfo) -> str:
-    """The sha256 of this policy, if it is saved as the version `info`."""
+    """The sha256 that this policy would have as the version `info`."""
     return policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
 
 
 def difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> float | None:
-    """Largest relative difference between a relearned policy and its snapshot; 0 if the sha256 are equal.
-
-    None if the snapshot's files are not kept any more. Raises SnapshotError if they cannot be read.
-    """
+    """Largest relative difference between a relearned policy and its snapshot; None if the files were deleted."""
     if sha256_after(policy, info=info) == info.sha256:
         return 0.0
     if not files.exists(info.version):
@@ -299,11 +273,11 @@ def difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> f
 
 
 def _largest_difference(a: Any, b: Any) -> float:
-    """Largest relative difference of two results of `Policy.state`; infinity if rounding cannot explain it.
+    """Largest relative difference between two policy states; infinity if rounding cannot explain it.
 
-    Arrays are compared row by row (whole, if they have one axis), so that a large row does not hide a small one:
-    the Euclidean length of the difference, divided by the length of the longer row. Floats are compared relative to the
-    larger one, if that is above 1. Names, shapes, types and other values must be equal.
+    A row of an array (an array with one axis is one row) differs by the Euclidean length of the difference, divided by
+    the length of the longer row. So large rows do not hide small ones. The difference of two floats is divided by the
+    larger one, if this is above 1. Names, shapes, types and other values must be equal.
     """
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return _array_difference(a, b)
@@ -329,7 +303,7 @@ def _array_difference(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
 
 
 def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bool:
-    """Whether the ledger has updates, but no files of the policy's newest snapshots. Contents are not checked."""
+    """Whether the ledger has updates, but all files of the policy's newest snapshots are missing."""
     newest = ledger.latest_snapshots(
         limit=TRIES, algorithm=policy.algorithm, params=policy.params, encoder_hash=ledger.encoder_hash()
     )
@@ -339,11 +313,7 @@ def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bo
 def find_interim(
     ledger: Ledger, *, files: SnapshotFiles, settings: Settings, encoder_hash: str
 ) -> tuple[Policy, SnapshotInfo]:
-    """Find a policy that decides until the configured one is learned. Returns (policy, its stored snapshot).
-
-    The result is the newest usable policy of the ledger, else one that plays the incumbent or fallback arm. Raises
-    StoreError, and SnapshotError if files cannot be written.
-    """
+    """Find a policy that decides until the configured policy is learned. Returns (policy, its stored snapshot)."""
     incumbent = settings.policy.incumbent
     for info in ledger.snapshots_to_try():
         keeps_promise = incumbent in (None, info.params.get("incumbent"))

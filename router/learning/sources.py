@@ -2,9 +2,9 @@
 
 A feedback has several sources. Settings name them as follows:
 
-    key:ID       the API key, by its public id or name; a key and the keys that it was rotated to are one source
+    key:ID       the API key, by its public id or name; keys that it was rotated to are the same source
     tenant:NAME  the tenant of the judged decision
-    role:NAME    the role of the key
+    role:NAME    the role of the API key
     rater:NAME   the rater that the caller sent; import:... is short for rater:import:...
 
 A name that ends in * matches every source that begins with the text before the *.
@@ -34,32 +34,26 @@ DAY_S: Final = 86_400.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quarantine:
-    """The exclusion of a source: a ledger that is learned without its feedback. Times are seconds since 1970."""
-
-    #: 1, 2, 3 ...
-    number: int
-    #: "key:PUBLIC_ID", "tenant:NAME", "role:NAME" or "rater:NAME"
+    #: set by `add_quarantine`, from 1
+    number: int = 0
     source: str
-    #: excluded feedback was received at this time or later; None: no lower bound
+    #: feedback received at this time or later is excluded; None: no lower bound
     since: float | None
-    #: excluded feedback was received before this time; None: no upper bound
+    #: feedback received before this time is excluded; None: no upper bound
     until: float | None
-    #: the ledger that learned from the source
     label: str
-    #: the ledger that is learned without the source
     new_label: str
     reason: str
     actor: str
     made_at: float
     #: None while the exclusion is in force
-    lifted_at: float | None
+    lifted_at: float | None = None
 
     def covers(self, received_at: float) -> bool:
-        """Whether feedback received at this time is excluded."""
         return (self.since is None or received_at >= self.since) and (self.until is None or received_at < self.until)
 
 
-#: (API key, rater, UTC day in days since 1970)
+#: (API key, rater, day in UTC as days since 1970)
 RaterDay = tuple[str | None, str, int]
 _ROWS: Final = TableRows(quarantines, Quarantine)
 
@@ -71,7 +65,6 @@ def quarantines_of(database: Database, *, new_label: str | None = None, lifted: 
 
 
 def in_force(connection: Connection, *, new_label: str | None = None, lifted: bool = False) -> list[Quarantine]:
-    """`quarantines_of` within the caller's transaction."""
     query = select(quarantines).order_by(quarantines.c.number)
     if new_label is not None:
         query = query.where(quarantines.c.new_label == new_label)
@@ -81,7 +74,7 @@ def in_force(connection: Connection, *, new_label: str | None = None, lifted: bo
 
 
 def add_quarantine(connection: Connection, quarantine: Quarantine) -> Quarantine:
-    """Store an exclusion under the next number, within the caller's write transaction."""
+    """Store an exclusion under the next number, in the caller's write transaction."""
     last = connection.execute(select(func.coalesce(func.max(quarantines.c.number), 0))).scalar_one()
     numbered = replace(quarantine, number=int(last) + 1, actor=quarantine.actor[:128], lifted_at=None)
     connection.execute(insert(quarantines).values(**_ROWS.row(numbered)))
@@ -102,7 +95,7 @@ def lifted(ledger: Ledger, number: int, *, actor: str, now: float) -> int:
 
 
 def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) -> dict[RaterDay, tuple[float, str]]:
-    """For the raters and days with more than `cap` judgements: (received_at, id) of the first one beyond the cap."""
+    """(received_at, id) of the first judgement beyond `cap`, for each rater and day with more judgements."""
     beyond: dict[RaterDay, tuple[float, str]] = {}
     with database.read() as connection:
         for number in sorted({day for _, _, day in days}):
@@ -120,9 +113,9 @@ def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) ->
 
 
 def raters_lately(ledger: Ledger, *, decisions: int, among: int, limit: int) -> list[dict[str, Any]]:
-    """Who judged the newest `decisions` judged decisions, found in the newest `among` updates; at most `limit` rows.
+    """Who judged the newest `decisions` learned decisions among the newest `among` updates; at most `limit` rows.
 
-    The keys of a row are source, rater, api_key, judgements (a count) and newest_at. Most judgements come first.
+    The keys of a row are source, rater, api_key, judgements (a number) and newest_at. Most judgements come first.
     """
     learned = select(updates.c.decision_id).where(
         updates.c.policy == ledger.label, updates.c.source == "explicit", updates.c.sample_weight > 0
@@ -139,19 +132,17 @@ def raters_lately(ledger: Ledger, *, decisions: int, among: int, limit: int) -> 
         return [dict(row) for row in connection.execute(ordered).mappings()]
 
 
-#: prefixes of source names, from the most specific to the least
+#: prefixes of source names, the most specific one first
 KINDS: Final = ("rater", "import", "key", "role", "tenant")
-#: smallest probability in the label queue, relative to the share of labelled decisions; a label weighs at most 1 / this
+#: smallest probability in the label queue, as multiple of the share of labelled decisions
 LEAST_LABELLED: Final = 0.2
-#: prefix of the rater of feedback that was imported from a file of another system
+#: prefix of the rater of feedback that was imported from another system
 IMPORTED_RATER: Final = "import:"
-#: separates a feedback id from the number of its replacement; ids of callers must not contain it
+#: separates the id of a replaced feedback from a number, in the id of its replacement; callers' ids must not contain it
 SUPERSEDES: Final = "~"
 
 
 class KeyDirectory:
-    """The API keys of a store at one moment, rotated and revoked ones included."""
-
     def __init__(self, keys: Iterable[ApiKey] = ()) -> None:
         self._keys: Mapping[str, ApiKey] = {key.public_id: key for key in keys}
         self._names: dict[str, set[str]] = {}
@@ -159,7 +150,7 @@ class KeyDirectory:
             self._names.setdefault(self.newest(key.public_id), set()).update((key.public_id, key.name))
 
     def newest(self, public_id: str) -> str:
-        """The last successor of a rotated key; the key itself if it was not rotated."""
+        """The last key that a key was rotated to; the key itself if it was not rotated."""
         seen = {public_id}
         while (key := self._keys.get(public_id)) and key.replaced_by is not None and key.replaced_by not in seen:
             public_id = key.replaced_by
@@ -167,7 +158,7 @@ class KeyDirectory:
         return public_id
 
     def names_of(self, item: Feedback, *, tenant: str) -> frozenset[str]:
-        """Full names of all sources of a feedback. tenant: the tenant of its decision."""
+        """Full names of all sources of a feedback. tenant: tenant of the judged decision."""
         names = {f"tenant:{tenant}"}
         if item.rater is not None:
             names.add(f"rater:{item.rater}")
@@ -180,7 +171,6 @@ class KeyDirectory:
 
 
 def matches(name: str, sources: Collection[str]) -> bool:
-    """Whether a name in the settings matches one of these full source names."""
     full_name = f"rater:{name}" if name.startswith("import:") else name
     if full_name.endswith("*"):
         return any(source.startswith(full_name[:-1]) for source in sources)
@@ -188,10 +178,10 @@ def matches(name: str, sources: Collection[str]) -> bool:
 
 
 def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str, float]) -> float:
-    """Factor on the weight of a feedback, >= 0; with 0 the feedback is stored, but not learned.
+    """Factor on the weight of a feedback, >= 0. Feedback with factor 0 is stored, but not learned.
 
-    If several names match, the most specific kind counts (rater, then key, role, tenant), and within a kind the longest
-    name. Without a match the factor is 1, but 0 for imported scores of a model, which no operator has checked yet.
+    If several names match, the most specific kind counts (rater, then key, role, tenant), then the longest name. If
+    none matches, the factor is 1, but 0 for imported scores of a model, which no operator has checked.
     """
     names = [name for name in configured if matches(name, sources)]
     if names:
@@ -202,7 +192,7 @@ def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str,
 
 
 def label_weight(facts: Mapping[str, Json]) -> float:
-    """Number of rows that a label from the label queue counts as, in (0, 1 / LEAST_LABELLED]: share / probability."""
+    """Number of rows that a label from the label queue counts as: share / probability, at most 1 / LEAST_LABELLED."""
     queue = facts.get(LABEL_QUEUE)
     if not isinstance(queue, Mapping) or not queue.get("asked"):
         return 1.0
@@ -210,22 +200,22 @@ def label_weight(facts: Mapping[str, Json]) -> float:
     return min(share / q, 1.0 / LEAST_LABELLED)
 
 
-#: classes of raters, the most trusted first
+#: the most trusted class first
 _CLASSES: Final[tuple[JudgedBy, ...]] = get_args(JudgedBy)
 
 
 def class_of(item: Feedback) -> JudgedBy:
-    """The rater class of a judgement. A model's judgements belong to "judge", whatever their kind."""
+    """The rater class of a judgement. All judgements of a model belong to the class "judge"."""
     if item.source in ("judge", "event"):
         return "judge" if item.source == "judge" else "event"
     return "label" if item.source in ("code", "label") or item.kind in ("label", "reward") else "human"
 
 
 def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
-    """The judgements in force, in the order received: a rater's later judgement of a kind replaces the earlier one.
+    """The judgements in force, in the order received. A rater's later judgement of a kind replaces the earlier one.
 
-    A retraction removes the earlier judgement. A rater belongs to its API key, so a key cannot replace judgements of
-    another key. Feedback with a key and no rater belongs to the key; feedback with neither replaces only the
+    A retraction removes the earlier judgement. A rater belongs to an API key, so a key cannot replace judgements of
+    another key. Without a rater, the feedback of a key belongs to the key. Feedback with neither replaces only the
     feedback that its id supersedes (SUPERSEDES).
     """
     last = {_rater_and_kind(item): item.id for item in feedback}
@@ -233,7 +223,7 @@ def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
 
 
 def is_retraction(item: Feedback) -> bool:
-    """Whether the feedback retracts its rater's earlier one. An event without a value is not a retraction."""
+    """Whether the feedback retracts an earlier one of its rater. An event without a value is not a retraction."""
     return item.value is None and item.kind != "event"
 
 
@@ -244,22 +234,19 @@ def _rater_and_kind(item: Feedback) -> tuple[str, ...]:
 
 
 class Judgements(NamedTuple):
-    """The standing judgements of a decision."""
-
-    #: rater class -> its standing judgements, the most trusted class first; classes without judgements are left out
+    #: rater class -> its judgements, the most trusted class first; classes without judgements are missing
     by_class: Mapping[JudgedBy, tuple[Feedback, ...]]
-    #: the most trusted class
     judged_by: JudgedBy
-    #: judgements of the most trusted class, which make the reward; without code checks, unless there is nothing else
+    #: judgements of the class `judged_by`, which make the reward; code checks are left out if there are others
     used: tuple[Feedback, ...]
-    #: highest minus lowest quality of all standing judgements; None if fewer than two can be compared
+    #: highest minus lowest quality of all judgements; None if fewer than two can be compared
     disagreement: float | None
 
 
 def judgements_of(feedback: Sequence[Feedback], *, outcome: Outcome | None, measure: str) -> Judgements:
-    """Sort a decision's feedback by class and compare it. measure: how a label becomes quality (`reward.quality`).
+    """Sort a decision's feedback by rater class, and compare it. measure: the setting `reward.quality`.
 
-    At least one feedback must be in force. Raw rewards have another scale and are not compared.
+    At least one feedback must be in force. Raw rewards are not compared, because they have another scale.
     """
     stands = standing(feedback)
     by_class: dict[JudgedBy, tuple[Feedback, ...]] = {}
@@ -278,32 +265,27 @@ def judgements_of(feedback: Sequence[Feedback], *, outcome: Outcome | None, meas
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Screened:
-    """A decision with the feedback that may be learned."""
-
     joined: JoinedDecision
-    #: feedback that must not be learned: excluded, beyond a rater's cap, of weight 0, replaced or retracted
+    #: feedback that must not be learned: excluded, beyond a rater's cap, of weight 0, replaced, or retracted
     left_out: tuple[Feedback, ...] = ()
-    #: feedback id -> factor on its weight; missing ids have the factor 1
+    #: feedback id -> factor on its weight; the factor is 1 if the id is missing
     factors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is feedback, but none that can be learned."""
+        """Whether the decision has feedback, but none that can be learned."""
         return bool(self.left_out) and all(item.value is None for item in self.joined.feedback)
 
 
 class Screening:
-    """Filters the feedback that one ledger learns from."""
-
     def __init__(self, ledger: Ledger, *, settings: Settings) -> None:
         self.ledger, self.settings = ledger, settings
         self._keys = KeyDirectory()
         self._quarantines: tuple[Quarantine, ...] = ()
-        #: result of `first_beyond` for the decisions looked up last
+        #: result of `first_beyond` for the decisions of the last `look_up`
         self._beyond: Mapping[RaterDay, tuple[float, str]] = {}
 
     def refresh(self) -> None:
-        """Read the present keys and exclusions."""
         self._keys = KeyDirectory(KeyStore(self.ledger.database).listed())
         self._quarantines = tuple(quarantines_of(self.ledger.database, new_label=self.ledger.label))
 
@@ -315,7 +297,6 @@ class Screening:
         self._beyond = first_beyond(self.ledger.database, days, cap=cap) if days and cap else {}
 
     def screened(self, joined: JoinedDecision) -> Screened:
-        """Separate the feedback that may be learned from the rest. The decision must have been looked up."""
         usable: list[Feedback] = []
         factors: dict[str, float] = {}
         for item in joined.feedback:
@@ -341,7 +322,7 @@ class Screening:
         return Screened(joined=remaining, left_out=left_out, factors=factors)
 
     def _replaced_ids(self, joined: JoinedDecision, items: Sequence[Feedback]) -> set[FeedbackId]:
-        """Ids of retractions, and of judgements that were retracted or replaced within the window (`wait_s`)."""
+        """Ids of retractions, and of judgements that were retracted or replaced within `wait_s`."""
         wait_s = self.settings.learning.wait_s
         end = joined.decision.made_at + wait_s
         in_time = [item for item in items if wait_s == 0 or item.received_at <= end]
@@ -350,10 +331,7 @@ class Screening:
 
 
 def _capped_day(item: Feedback) -> RaterDay | None:
-    """The rater and day whose cap a feedback counts towards.
-
-    None without a rater's name, and for feedback that the operator's own processes write: judge, code checks, imports.
-    """
+    """The rater and day whose cap counts a feedback; None without a rater, or for the operator's own feedback."""
     if item.rater is None:
         return None
     if item.api_key is None and (item.source in ("judge", "code") or item.rater.startswith(IMPORTED_RATER)):

@@ -1,4 +1,4 @@
-"""Status of a ledger, read from the database, for HTTP and command line: counters, lag, quarantined decisions."""
+"""Status of a ledger, read from the database: counters, lag, quarantined decisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -17,11 +17,11 @@ from ragbandit.router.storage.sql.tables import closures, feedback, policies, up
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Counters
 
-#: number of decisions, the next to be learned, that the lag is computed from; more decisions are a backlog
+#: number of decisions, the next to be learned, from which the lag is computed. If more are ready, there is a backlog
 LEARNED_NEXT: Final = 100
-#: number of newest updates from which the learner's pace is computed
+#: number of newest updates from which the learner's speed is computed
 PACE: Final = 2000
-#: if the newest update is older, seconds, the learner counts as idle and has no pace
+#: if the newest update is older than this, in seconds, the learner's speed is unknown
 WORKS_S: Final = 60.0
 _INCOMPLETE: Final = select(policies.c.label).where(
     policies.c.label == bindparam("label"), or_(policies.c.inheriting.is_not(None), policies.c.retired_at.is_not(None))
@@ -30,38 +30,29 @@ _INCOMPLETE: Final = select(policies.c.label).where(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Status:
-    """Counters of a ledger, and how far learning is behind."""
-
     counters: Counters
     last_seq: int
-    #: version of the newest snapshot; None without one
     snapshot: str | None
     snapshot_last_seq: int
-    #: number of updates after the newest snapshot
     behind: int
     #: longest time, in seconds, that one of the next decisions has been ready to be learned; 0 if none is ready
     lag_s: float
-    #: decisions that workers still have to answer
     unanswered: int
-    #: decisions run by callers that have feedback, but cannot be learned before their outcome is reported
+    #: decisions of arms run by callers that have feedback, but no outcome yet
     missing_outcome: int
-    #: decisions that are ready to be learned, if there are at least LEARNED_NEXT; else 0
+    #: number of decisions that are ready to be learned; 0 if fewer than LEARNED_NEXT
     backlog: int = 0
-    #: seconds until the backlog is learned, at the pace of the newest updates; None without a backlog or a pace
+    #: seconds until the backlog is learned, at the speed of the newest updates; None if there is no backlog or no speed
     caught_up_s: float | None = None
-    #: diagnosis of the policy; None if there is none
     learning: Diagnosis | None = None
-    #: work of the judge in the whole store
+    #: work of the judge for all ledgers of the store
     judge: JudgeState = field(default_factory=JudgeState)
-    #: answers that wait for `reward.check`
+    #: answers that must still be checked by `reward.check`
     unchecked: int = 0
 
 
 def check_registered(ledger: Ledger) -> None:
-    """Raises NotFound, with the existing labels, if neither a router nor an import has opened the ledger.
-
-    A decision has a place only in registered ledgers, so the counters of another ledger would not add up.
-    """
+    """Raise NotFound, with the existing labels, if neither a router nor an import has opened the ledger."""
     with ledger.database.read() as connection:
         labels = sorted(connection.execute(select(policies.c.label)).scalars())
     if ledger.label not in labels:
@@ -72,7 +63,6 @@ def check_registered(ledger: Ledger) -> None:
 
 
 def counters(ledger: Ledger) -> Counters:
-    """The stored counters. `Counters.balanced` checks their sum, `ragbandit verify` compares them with the tables."""
     with ledger.database.read() as connection:
         return _counters(connection, kept(connection, label=ledger.label), label=ledger.label)
 
@@ -86,7 +76,7 @@ def _counters(connection: Connection, kept_counts: Mapping[str, int], *, label: 
 
 @cache
 def _learned_next(rule: ClosingRule) -> Select[Any]:
-    """Statement for the next decisions to be learned: columns received_at (of the first feedback) and decided_at."""
+    """Selects decided_at, and received_at of the first feedback, of the next decisions to be learned."""
     now: Any = bindparam("now", type_=Double)
     firsts = [
         select(waiting.c.decision_id, waiting.c.decided_at)
@@ -105,7 +95,6 @@ def _learned_next(rule: ClosingRule) -> Select[Any]:
 
 
 def _backlog(connection: Connection, *, rule: ClosingRule, label: str, now: float) -> tuple[int, float | None]:
-    """Returns (number of decisions ready to be learned, seconds until they are learned or None if unknown)."""
     rated = waiting.c.policy == label, waiting.c.has_feedback
     ranges = rule.complete_ranges(now=now)
     counts = [select(func.count()).select_from(waiting).where(*rated, condition) for condition in ranges]
@@ -121,9 +110,9 @@ def _backlog(connection: Connection, *, rule: ClosingRule, label: str, now: floa
 
 
 def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float) -> Status:
-    """Read a ledger's status. serving: an instance of its policy; None for an imported ledger without a policy."""
+    """Read a ledger's status. serving: a policy like the routers'; None for an imported ledger without a policy."""
     maker: dict[str, Any] = {} if serving is None else {"algorithm": serving.algorithm, "params": serving.params}
-    with ledger.database.read() as connection:  # one transaction: all numbers are of the same moment
+    with ledger.database.read() as connection:
         last_seq = ledger.last_seq(connection=connection)
         snapshots = ledger.latest_snapshots(limit=1, **maker, connection=connection)
         newest = snapshots[0] if snapshots else None
@@ -162,7 +151,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
 def quarantined(ledger: Ledger, *, limit: int = 100, among: int | None = None) -> list[Mapping[str, Any]]:
     """The quarantined decisions, newest first: decision_id, field, reason, made_at.
 
-    among: number of closed decisions that are searched, the newest by id; None: all.
+    among: number of newest closed decisions, by id, that are searched; None: all.
     """
     columns = closures.c.decision_id, closures.c.field, closures.c.reason, closures.c.made_at
     closed = select(*columns, closures.c.state).where(closures.c.policy == ledger.label)

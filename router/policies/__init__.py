@@ -1,6 +1,6 @@
-"""Registry of policies: built-in policies by name, policies of packages by entry point, any class by import path.
+"""Registry of policies: by name for built-in policies and policies of packages, by import path for any class.
 
-Classes are imported on use, because some need heavy packages.
+A policy's class is imported when the policy is made, because some classes need heavy packages.
 """
 
 import re
@@ -19,7 +19,6 @@ from ragbandit.shared.types import Json
 
 _CLASS_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
 
-#: name of a built-in policy -> its class
 POLICIES: dict[str, str] = {
     "adaptive_rag": "ragbandit.router.policies.finetuned.classifiers:AdaptiveRag",
     "conservative": "ragbandit.router.policies.kinds.conservative:ConservativePolicy",
@@ -35,52 +34,45 @@ POLICIES: dict[str, str] = {
     "vw": "ragbandit.router.policies.kinds.vw:VowpalWabbit",
 }
 
-#: removed policy -> its replacement
 _REMOVED: Final[Mapping[str, str]] = {
     "budget": "an aim of the question, or a dollar budget (docs/price.md)",
     "lints": "mba",
     "softmax": "mba or linucb",
 }
-#: the policy that restrains another policy to an incumbent arm
 CONSERVATIVE: Final = "conservative"
 
 GROUP: Final = "ragbandit.policies"
-#: methods that the class of a policy must have
 _METHODS: Final = ("pmf", "learn", "state", "restore")
-#: the param with the parts that arms share
+#: name of the policies' param with the parts that arms share
 FACTS: Final = "facts"
-#: longest name that a ledger and a snapshot can record
+#: most characters of a policy's name in a ledger or snapshot
 MAX_NAME: Final = 40
 
 
 def known_policies() -> tuple[str, ...]:
-    """Names of policies that need no class path: built-in ones and those of installed packages, sorted."""
     return tuple(sorted({*POLICIES, *installed(GROUP)}))
 
 
 def is_class_path(name: str) -> bool:
-    """Whether a name has the form "package.module:Class"."""
     return _CLASS_PATH.fullmatch(name) is not None
 
 
 def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
     """Make a policy that has not learned anything.
 
-    name: a built-in policy, the name of an entry point of the group "ragbandit.policies" in an installed package, or
-        the import path "package.module:Class" of a class; ledgers record this name
+    name: a built-in policy, an entry point of the group "ragbandit.policies", or a class path "package.module:Class"
 
-    Raises ConfigError for an unknown name, for a class that cannot be used, and for a param that is unknown, missing or
-    out of range.
+    Raises ConfigError for an unknown name, for a class that does not follow the protocol, and for wrong params.
     """
     kind = _class_of(name)
     if is_class_path(name):
-        # Name and params may come from a database or a backup, so nothing but a policy's class may be called with them.
+        # Name and params may come from a database or a backup, which must not be able to call other classes.
         _check_has(kind, _METHODS, name=name)
     try:
         policy = kind(**params)
     except RagBanditError:
         raise
-    except Exception as error:  # a plug-in may raise anything; the message leaves out the params
+    except Exception as error:  # a plug-in may raise anything
         message = f"{name} cannot be made: {type(error).__name__}: {error}"
         remedy = "the class is called with the params as keywords"
         raise ConfigError(message, field="policy.params", remedy=remedy) from error
@@ -88,7 +80,7 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
 
 
 def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings) -> Policy:
-    """Make a policy; if the settings have an incumbent, the policy is restrained to it."""
+    """Make the policy `name`, restrained to the settings' incumbent if there is one."""
     if settings.incumbent is None:
         return make_policy(name, params=params)
     restrained = {"incumbent": settings.incumbent, "harm": settings.harm, "policy": name, "params": dict(params)}
@@ -103,14 +95,13 @@ def with_settings(
     facts: Mapping[str, Mapping[str, Json]] = MappingProxyType({}),
     incumbent: bool = False,
 ) -> dict[str, Json]:
-    """The params of a policy, completed by other settings.
+    """The configured params of a policy, completed with other settings.
 
-    schema: the setting `context`, added if the policy's class sets `takes_context`
-    facts: arm -> its parts, added if the policy's class sets `takes_facts`
-    incumbent: whether the policy is restrained to an incumbent; the class may then have other defaults
-        (`with_incumbent`)
+    schema: the setting `context`, added for classes with the attribute `takes_context`
+    facts: arm -> its parts, added for classes with the attribute `takes_facts`
+    incumbent: whether there is an incumbent, for which a class may have other defaults (`with_incumbent`)
 
-    Raises ConfigError for params that contain a schema.
+    Raises ConfigError if the configured params contain a schema.
     """
     kind = _class_of(name)
     complete = {**(getattr(kind, "with_incumbent", {}) if incumbent else {}), **params}
@@ -119,23 +110,9 @@ def with_settings(
     if not schema or not getattr(kind, "takes_context", False):
         return complete
     if PARAM in params:
-        raise ConfigError(
-            "the schema of the context is a separate setting", field=f"{WHERE}.{PARAM}", remedy="move it to `context:`"
-        )
+        fault = "the schema of the context is a separate setting"
+        raise ConfigError(fault, field=f"{WHERE}.{PARAM}", remedy="move it to `context:`")
     return {**complete, PARAM: plain_schema(schema)}
-
-
-def needs_of(name: str, *, params: Mapping[str, Json]) -> frozenset[str]:
-    """Inputs of a recorded policy, or of its inner policy: "features", "text" or both.
-
-    Raises ConfigError for an unknown policy.
-    """
-    inner = params.get("policy")
-    if isinstance(inner, str):
-        nested = params.get("params")
-        return needs_of(inner, params=nested if isinstance(nested, Mapping) else {})
-    needs: object = getattr(_class_of(name), "needs", None)
-    return needs if isinstance(needs, frozenset) else frozenset({"features", "text"})
 
 
 def _class_of(name: str) -> Any:
@@ -152,7 +129,7 @@ def _class_of(name: str) -> Any:
 
 
 def _checked(policy: Any, *, name: str) -> Policy:
-    """Check that a plug-in follows the protocol, and record its name as its algorithm. Raises ConfigError."""
+    """Check that a plug-in follows the protocol, and set its `algorithm` to `name`. Raises ConfigError."""
     if len(name) > MAX_NAME:
         message = f"{name!r} has {len(name)} characters, and a snapshot records {MAX_NAME} at most"
         remedy = f"offer the class under a shorter name, by an entry point of the group {GROUP!r}"

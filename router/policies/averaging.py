@@ -1,16 +1,15 @@
-"""Averages the posteriors of several models of the same rows, weighted by how well each model predicts.
+"""Averages the predictions of several regression models, weighted by how well each model has predicted.
 
     short       z = (1, the lengths among x / sqrt(d), c)
     question    z = (1, x / sqrt(d))
     context     z = (1, x / sqrt(d), c)
     product     z = (1, x / sqrt(d), c, sketch of x c)
 
-x are the question's features, the last two of them its lengths (router/encoders/features.py); c is the declared
-context. A useless column costs rows, because a model must learn that it is useless. So several models learn the same
-rows, and the prediction is their mean with the weights prior * exp(-L / 2 s^2). L is the sum of a model's squared
-prediction errors, each computed before the row was learned; s^2 is the mean square of the best model. This is Bayesian
-model averaging by prequential evidence (Dawid 1984; Hoeting et al. 1999) with Gaussian noise of one variance. Each
-model contributes posterior samples in proportion to its weight.
+z is the design row of a model, x has the question's d features, the last of them its lengths, and c is the declared
+context. All models learn all rows, because a model with more columns needs more rows before it predicts well. The
+prediction is the mean of the models with the weights prior * exp(-L / 2 s^2). L is the sum of a model's squared
+prediction errors, each computed before its row was learned, and s^2 is the mean square of the best model. This is
+Bayesian model averaging by prequential evidence (Dawid 1984; Hoeting et al. 1999) with Gaussian noise of one variance.
 """
 
 import math
@@ -40,46 +39,41 @@ from ragbandit.router.policies.surrogates import PLAIN, SURROGATES, TRUSTED, Sur
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Reward, Update, Vector
 
-#: squared error of a virtual first row, so that few rows do not decide between models
+#: squared prediction error of a virtual first row, so that the first few rows do not decide between the models
 _FIRST_SQUARE: Final = 0.25
-#: largest absolute feature that is learned
 _MOST_FEATURE: Final = 250.0
-#: largest absolute number of a row that is learned, so that a product of four such numbers is finite
 _MOST_NUMBER: Final = 1e70
-#: total weight of an arm's rows after a restart
+#: total weight of an arm's earlier rows after a restart
 RESTART_ROWS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Posterior means of the offered arms for one question, each of shape (arms,); value = quality - weight * cost."""
+    """Posterior means of the offered arms for one question, each (arms,). value = quality - weight * cost."""
 
     quality: Vector
     cost: Vector
     value: Vector
 
     def facts(self, *, weight: float) -> dict[str, Json]:
-        """The means as JSON values for the log."""
         return {"quality": self.quality.tolist(), "cost": self.cost.tolist(), "weight": weight}
 
 
 @dataclass(slots=True)
 class _Arm:
-    """State of an arm, common to all models."""
-
-    #: cost of the first row, the prior mean of the arm's cost
+    #: cost of the arm's first row, which is the prior mean of the arm's cost
     first_cost: float
-    #: rows since the start or last restart, and their total weight
+    #: number and total weight of the arm's rows since its last restart
     age: int = 0
     mass: float = 0.0
 
 
 class AveragedHeads:
-    """Predicts quality and cost of every arm with several models of the question. Its features are rows of `joined`.
+    """Predicts quality and cost of every arm by the weighted mean of several models.
 
-    models: name -> (prior weight up to a factor, heads)
-    quality: prior mean of quality. The prior mean of cost is then the cost of the arm's first row; for an arm without
-        rows it is the mean over the other arms. If `quality` is None, both prior means are 0
+    models: name -> (prior weight up to a common factor, heads)
+    quality: prior mean of an arm's quality. The prior mean of its cost is then the cost of its first row, or the mean
+        over the other arms before this row. If `quality` is None, both prior means are 0
     """
 
     def __init__(
@@ -96,46 +90,44 @@ class AveragedHeads:
         self._models = {name: model for name, (_, model) in models.items()}
         self.memory, self.quality = memory, quality
         self.pairs = next(iter(self._models.values())).pairs
-        #: the model in which arms share parts, which predicts arms without rows; None without such a model
+        #: name of the model in which arms share parts, which predicts arms without rows; None if arms share no parts
         self._shared = next((name for name, model in self._models.items() if model.facts is not None), None)
         self.seen: dict[ArmName, int] = {}
-        #: default weight of cost, from the last row whose question had no weight of its own; 0 before any row
+        #: cost weight of questions without a weight of their own, from the last such row; 0 before the first row
         self.weight = 0.0
-        #: whether every question so far had its own weight of cost; `weight` is then the last of these weights
+        #: whether every question so far had its own cost weight; `weight` is then the weight of the last one
         self._is_borrowed = False
         self._arms: dict[ArmName, _Arm] = {}
-        #: model -> faded sum of its squared errors
+        #: model -> sum of its squared prediction errors, in which old rows have less weight
         self._losses = dict.fromkeys(models, 0.0)
-        #: faded weight of all rows
         self._rows = 0.0
-        #: cache of `weights`
+        #: cache of `weights`; None after a row was learned
         self._shares: dict[str, float] | None = None
-        #: (weights as an array, model -> its pairs of samples, index of the model of each pair)
+        #: computed with `_shares`: the weights as an array, model -> its pairs of samples, index of the model of each
+        #: pair
         self._mixture: tuple[Vector, dict[str, slice], Vector] = np.ones(0), {}, np.ones(0)
-        #: source of untrusted scores -> its calibration
         self._surrogates: dict[str, Surrogate] = {}
-        #: weight of the last row
+        #: weight that the last row had after calibration
         self.counted = 0.0
-        #: prediction error of the best model on the last row, in units of reward and in standard deviations
+        #: error of the best model's prediction of the last row, in units of reward and in its standard deviations
         self.missed = self.residual = 0.0
         #: number of features of a question; 0 before the first row
         self._length = 0
 
     @property
     def noise(self) -> float:
-        """Standard deviation of a reward around its mean at the policy's cost weight (> 0), by the first model."""
+        """Standard deviation of rewards around their means at the default cost weight, > 0."""
         return self.noise_at(self.weight)
 
     def noise_at(self, weight: float) -> float:
-        """Standard deviation of a reward around its mean in the first model, > 0. weight: weight of cost."""
+        """Standard deviation of rewards around their means at a cost weight, > 0, according to the first model."""
         return next(iter(self._models.values())).noise.at(weight)
 
     def age(self, arm: ArmName) -> int:
-        """Number of an arm's rows since its start or last restart."""
         return self._arms[arm].age if arm in self._arms else 0
 
     def joined(self, features: FeatureRows, *, queries: Sequence[Query]) -> FeatureRows:
-        """Features, context and sketch of their products, concatenated: (n, d + columns + SKETCHED), float32."""
+        """Rows of features, context and the sketch of their products: (n, d + context columns + SKETCHED), float32."""
         if not self._sketched:
             return features
         return np.array([self._row(row, query=query) for row, query in zip(features, queries, strict=True)])
@@ -148,7 +140,6 @@ class AveragedHeads:
         return np.concatenate([features, context.astype(np.float32), products.astype(np.float32)])
 
     def weights(self) -> dict[str, float]:
-        """Weight of each model in a prediction; they sum to 1."""
         if self._shares is None:
             best = min(self._losses.values())
             scale = 2.0 * (_FIRST_SQUARE + best) / (1.0 + self._rows)
@@ -162,9 +153,9 @@ class AveragedHeads:
         return self._shares
 
     def sampled(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[Means, Matrix]:
-        """Sample the arms' values for one question. Returns (means, deviations of the samples from the mean values).
+        """Returns (posterior means, deviations of the posterior samples from `Means.value`) for one question.
 
-        features: a row of `joined`. weight: weight of cost. Deviations have shape (arms, samples), in units of reward.
+        features: a row of `joined`. The deviations have the shape (arms, samples), in units of reward.
         """
         designs, (quality, cost) = self._designs(features), self._prior_means(arms)
         self.weights()
@@ -187,7 +178,6 @@ class AveragedHeads:
         return Means(quality=quality, cost=cost, value=quality - weight * cost), samples.T
 
     def _designs(self, joined: Features) -> dict[str, Vector]:
-        """Model -> its design row: 1, the features that it uses divided by sqrt(d), the context that it uses."""
         question = joined.size - self.columns.size - self._sketched
         whole = np.empty(joined.size + 1)
         whole[0] = 1.0
@@ -202,7 +192,7 @@ class AveragedHeads:
         return designs
 
     def _prior_means(self, arms: Sequence[ArmName]) -> tuple[float, Vector | float]:
-        """Returns (prior mean of quality, prior means of cost, (arms,))."""
+        """Returns (prior mean of quality, prior mean of cost for each arm)."""
         if self.quality is None:
             return 0.0, 0.0
         mean = math.fsum(state.first_cost for state in self._arms.values()) / max(1, len(self._arms))
@@ -210,7 +200,7 @@ class AveragedHeads:
         return self.quality, costs
 
     def learn(self, update: Update) -> None:
-        """Learn a row in every model, O(d^2). Raises PolicyFault, without any change, if it cannot be used."""
+        """Learn a row in every model, O(d^2). Raises PolicyFault for unusable rows, and then changes nothing."""
         rows, features = rows_of(update), update.features
         if features is None or self._length not in (0, features.size):
             raise PolicyFault("features are missing or of another length")
@@ -245,14 +235,13 @@ class AveragedHeads:
             if name == best:
                 self.missed, self.residual = error + row.target[0] - scale.quality(row.target[0]), residual
         if update.query.cost_weight is None or self._is_borrowed or is_first:
-            # The default weight comes from the last row without its own weight; before such a row, from the last row.
             self.weight, self._is_borrowed = float(weight), update.query.cost_weight is not None
         self._rows = fade * self._rows + rows
         self._shares, self._length = None, features.size
         self.columns.learn(update.query)
 
     def _source(self, arm: ArmName, reward: Reward, *, rows: float) -> str:
-        """The source of a row's quality. If it is TRUSTED, the scores of other sources recalibrate these sources."""
+        """The source of a row's quality. Trusted ratings also recalibrate the other sources that scored the answer."""
         source = reward.judged_by or ""
         if not reward.has_parts:
             return TRUSTED
@@ -268,7 +257,7 @@ class AveragedHeads:
         return TRUSTED
 
     def restart(self, arm: ArmName) -> None:
-        """Reduce the weight of a changed arm's rows to RESTART_ROWS: its estimate stays, its width grows."""
+        """Reduce the total weight of an arm's rows to RESTART_ROWS: its estimate stays, its posterior becomes wider."""
         state = self._arms.get(arm)
         if state is not None and state.mass > 0.0:
             mass = state.mass if self.memory is None else min(state.mass, self.memory)
@@ -278,7 +267,6 @@ class AveragedHeads:
                 model.fade(arm, share=share)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """States and losses of the models, and the moments of the context. Arrays are named "model/array"."""
         arrays, facts = counted_state(self.seen)
         models = {}
         for name, model in self._models.items():
@@ -291,7 +279,6 @@ class AveragedHeads:
         return arrays, facts | {key: {name: getattr(arm, key) for name, arm in arms} for key in _Arm.__slots__}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load a saved state. Raises SnapshotError."""
         self.seen = restored_counts(facts)
         self.weight, self._is_borrowed = facts["weight"], facts["is_borrowed"]
         self._arms = {

@@ -1,9 +1,8 @@
-"""The contract of policies: a policy returns one pmf; the draw and the logged propensity both come from it.
+"""The contract of policies: a policy returns one pmf, which gives both the drawn arm and the logged propensity.
 
-The steps to a decision are pure functions: `Policy.pmf` -> `gate` (finite, sums to 1) -> `with_floor` (exploration
-floor) -> `with_incumbent` (restraint to an incumbent arm, if the policy has one) -> holdback (a fixed share for one
-arm) -> `choose` (draw by the decision's seed). `draw` runs all steps after the first, live, in `verify --deep` and in
-`simulate`. The last step can be repeated from the stored row.
+A decision is made by pure functions: `Policy.pmf`, then `gate` (the pmf is finite and sums to 1), `with_floor`
+(exploration floor), `with_incumbent` (restraint to an incumbent arm, if the policy has one), the holdback (a fixed
+share for one arm), and `choose` (draw by the decision's seed). `draw` runs all steps after `Policy.pmf`.
 """
 
 import math
@@ -21,12 +20,10 @@ from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Reward, TableRow, Update
 
-#: inputs of a policy: the shared encoder's features, or the text
 PolicyNeed = Literal["features", "text"]
 Arrays = dict[str, npt.NDArray[np.generic]]
-#: JSON values of a saved state
 Facts = Mapping[str, Any]
-#: largest weight of one row of the ledger
+#: largest sample weight of an update
 MOST_ROWS: Final = 1e6
 
 
@@ -34,181 +31,155 @@ MOST_ROWS: Final = 1e6
 class Restraint:
     """How far a policy may deviate from the incumbent arm on one question."""
 
-    #: the incumbent
     arm: ArmName
-    #: possible loss of each offered arm against the incumbent, >= -1; 0 for the incumbent
+    #: risk of each offered arm compared with the incumbent, >= -1, larger if the arm may lose more; 0 for the incumbent
     risks: tuple[float, ...]
-    #: largest mean risk; 0 allows only the incumbent
+    #: upper limit of the pmf's mean of `risks`; 0 allows only the incumbent
     allowance: float
-    #: reward that may still be lost; below 0 if more was lost than the promise allows
+    #: total reward that the policy may still lose against the incumbent; negative if it has lost more than was allowed
     slack: float
-    #: reason why the policy gets less than all probability
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyOutput:
-    """A policy's output for one question; its tuples are aligned with the offered arms."""
+    """A policy's output for one question. The entries of its tuples are in the order of the offered arms."""
 
     pmf: tuple[float, ...]
-    #: expected value of every arm in units of reward; None if the policy does not estimate values
+    #: estimated reward of each arm; None if the policy does not estimate rewards
     scores: tuple[float, ...] | None = None
-    #: posterior samples of the arms' values minus the scores, (arms, samples); None without a posterior
+    #: posterior samples of each arm's reward minus its score, (arms, samples); None without a posterior
     deviations: Matrix | None = field(default=None, compare=False, repr=False)  # arrays cannot be compared by ==
-    #: further content of the log, for example an LLM's reply. A policy with separate quality and cost logs both, in the
-    #: order of the arms, and the weight between them: {"quality": [...], "cost": [...], "weight": 0.05}, with scores =
-    #: quality - weight * cost. Then other weights can be tried on the log.
+    #: further values for the log, for example an LLM's reply. A policy that estimates quality and cost separately logs
+    #: {"quality": [...], "cost": [...], "weight": 0.05}, with a value per arm and scores = quality - weight * cost, so
+    #: that other weights can be tried on the log.
     facts: Mapping[str, Json] = field(default_factory=dict)
-    #: restraint that the draw applies after the floors; None for a policy without an incumbent
+    #: applied by the draw after the floors; None for a policy without an incumbent
     restraint: Restraint | None = None
 
 
 class Policy(Protocol):
     """An algorithm with its parameters.
 
-    The learner owns one instance and passes it the updates in the order of the ledger. Routers have other instances,
-    restored from snapshots, and never call `learn`. The state after n updates depends only on the params and these
-    updates, not on batches, clocks, the order of arms or the machine. `ragbandit.testing.policies` checks this.
+    The learner has one instance and passes it all updates in the order of the ledger. Routers restore other instances
+    from snapshots and never call `learn`. The state after n updates depends only on the params and these updates, not
+    on batches, clocks, the order of arms or the machine. `ragbandit.testing.policies` checks this.
     """
 
     @property
     def algorithm(self) -> str:
-        """Name of the policy. A class attribute of built-in policies; the registry sets it on plug-ins."""
-        ...
+        """Name of the policy: a class attribute of a built-in policy. The registry sets it on a plug-in."""
 
     @property
     def arms_named(self) -> Mapping[str, ArmName]:
-        """Param -> arm, for params that name an arm which the policy may draw. These arms must be configured."""
-        ...
+        """Param -> arm, for each param that names an arm which the policy may draw. Such arms must be configured."""
 
     @property
     def needs(self) -> frozenset[PolicyNeed]:
-        """The inputs of `pmf` and `learn`. A class attribute, except for a policy that wraps another one."""
-        ...
+        """The inputs of `pmf` and `learn`: a class attribute, except of a policy that wraps another policy."""
 
     @property
     def deterministic(self) -> bool:
-        """Whether a question always gets the same pmf. `verify --deep` skips other policies, such as LLMs."""
-        ...
+        """Whether equal questions always get the same pmf. `verify --deep` skips policies without this property."""
 
     @property
-    def params(self) -> Mapping[str, Json]:
-        """The params, including defaults."""
-        ...
+    def params(self) -> Mapping[str, Json]: ...
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
-        """Probability of every offered arm, before the floor, for n questions. Must not change the policy.
+        """Probability of every offered arm for n questions, before the floor. Must not change the policy.
 
-        features: shape (n, d) if `needs` has "features", else None
-        arms: the offered arms of every question: at least one, distinct, possibly unknown to the policy
+        features: shape (n, d) if `needs` contains "features", else None
+        arms: the offered arms of each question: at least one, distinct, possibly unknown to the policy
 
-        The output for a question must not depend on the other questions, nor on dropout or samples: a policy that
+        The output for a question must not depend on the other questions, on dropout or on random numbers. A policy that
         samples returns the probabilities of its draw.
         """
-        ...
 
     @property
     def seen(self) -> Mapping[ArmName, int]:
-        """Arm -> number of updates learned; arms without updates may be missing."""
-        ...
+        """Arm -> number of learned updates. Arms without updates may be missing."""
 
     def learn(self, update: Update) -> None:
-        """Learn a ledger row, or raise PolicyFault and change nothing.
+        """Learn a ledger row with the weight `rows_of(update)`. Raises PolicyFault, and then changes nothing.
 
-        Its weight is `rows_of(update)`. A row of weight 0 is counted in `seen` and changes no pmf.
+        A row of weight 0 is counted in `seen` and changes no pmf.
         """
-        ...
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """Everything that `restore` needs, as arrays (stored in safetensors) and JSON values."""
-        ...
+        """Everything that `restore` needs: arrays, which are stored as safetensors, and JSON values."""
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load a saved state into a new policy. Call it by `restored`, which checks first that arrays are finite.
-
-        Raises SnapshotError for wrong shapes; `restored` turns other exceptions into SnapshotError.
-        """
-        ...
+        """Load a saved state into a new policy. Call `restored` instead, which checks the arrays first."""
 
 
 @runtime_checkable
 class TableTrained(Protocol):
-    """A policy that its method `fit` trains on tables with every arm's outcome, before it gets traffic.
-
-    The param `trained` is set for a trained policy.
-    """
+    """A policy that `fit` trains before it gets traffic, on tables with the outcome of every arm."""
 
     def fit(
         self, rows: Sequence[TableRow], *, progress: Callable[[int, int], None] | None = None
     ) -> Mapping[str, Json]:
-        """Train on these rows. Returns facts about the training. progress: called with (batches done, all batches)."""
-        ...
+        """Train on these rows. Returns facts for a report. progress: called with (finished batches, all batches)."""
 
 
-# Functions that read a policy's optional attributes, which are not in the protocol.
+# The following functions read optional attributes of a policy, which are not in the protocol.
 
 
 def is_lean(policy: Policy) -> bool:
-    """`lean`: whether `learn` needs no texts, pmfs, offered arms, scores and ids of an update.
+    """Whether `learn` needs no texts, pmfs, offered arms, scores and ids of updates (attribute `lean`).
 
-    The ledger of a lean policy is read without them, which saves most of the time. A policy with a schema of the
-    context still gets tenant and context, and the text if the schema needs it.
+    Reading a ledger without them is much faster. A policy with a context schema still gets what the schema needs.
     """
     return bool(getattr(policy, "lean", False))
 
 
 def serves_prices(policy: Policy) -> bool:
-    """`serves_prices`: whether quality and cost are separate, so that each question can have its own cost weight."""
+    """Whether each question may have its own cost weight, since the policy learns quality and cost separately."""
     return bool(getattr(policy, "serves_prices", False))
 
 
 def own_weight(query: Query) -> float | None:
-    """The question's own cost weight; None if it has none, or only a name that is not resolved."""
+    """The question's own cost weight; None if it has none, or only the name of a weight that is not resolved yet."""
     return float(query.cost_weight) if isinstance(query.cost_weight, int | float) else None
 
 
 def weight_of(query: Query, *, default: float) -> float:
-    """`own_weight`, or `default` without one."""
     weight = own_weight(query)
     return default if weight is None else weight
 
 
 def schema_of(policy: Policy) -> ContextSchema:
-    """`schema`: schema of the context that the policy learns from; {} if it ignores the context."""
+    """Schema of the context that the policy learns from (attribute `schema`); {} if it ignores the context."""
     schema: ContextSchema = getattr(policy, "schema", {})
     return schema
 
 
 def tolerance_of(policy: Policy) -> float:
-    """`tolerance`: largest rounding difference between machines, threads or devices that learned the same rows.
+    """Largest relative difference between two machines that learned the same rows (attribute `tolerance`).
 
-    `learning.snapshots.difference` defines the measure. The tolerance may grow. Arms tie if their scores
-    differ by less than this share of the largest score, and the pmf may differ between tied arms. 0 for an exact
-    policy, which has the same bytes on every machine.
+    `learning.snapshots.difference` defines the difference. The tolerance may grow with the number of rows. Arms whose
+    scores differ by less than this share of the largest score tie, and their probabilities may be exchanged. 0 for a
+    policy whose state is equal to the last bit on every machine.
     """
     return float(getattr(policy, "tolerance", 0.0))
 
 
 def policy_age(policy: Policy, arm: ArmName) -> float:
-    """`age(arm)`: number of an arm's rows since its last restart; inf for a policy without this method."""
+    """Number of an arm's rows since its last restart; infinity if the policy has no method `age`."""
     age = getattr(policy, "age", None)
     return math.inf if age is None else float(age(arm))
 
 
 def restart(policy: Policy, arm: ArmName) -> None:
-    """`restart(arm)`: reduce the weight of everything learned about a changed arm.
-
-    A policy without this method adapts to the changed arm only by learning new rows.
-    """
+    """Reduce the weight of everything learned about a changed arm, if the policy has the method `restart`."""
     restart_arm: Callable[[ArmName], None] | None = getattr(policy, "restart", None)
     if restart_arm is not None:
         restart_arm(arm)
 
 
 def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-    """The policy's output for one question; features of shape (d,)."""
     rows = None if features is None else features[None, :]
     return policy.pmf([query], features=rows, arms=[arms])[0]
 
@@ -225,22 +196,20 @@ def apply(policy: Policy, update: Update) -> bool:
 
 
 def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, ...]:
-    """epsilon/K for every arm, and (1 - epsilon)/ties more for the best ones (MBA-RAG eq. 3, which omits the pmf)."""
+    """epsilon/K for each of K arms, and (1 - epsilon)/ties more for each best arm (MBA-RAG eq. 3, extended to ties)."""
     best = max(scores)
     ties = sum(s == best for s in scores)
     return tuple(epsilon / len(scores) + ((1.0 - epsilon) / ties if s == best else 0.0) for s in scores)
 
 
 def heads_of(reward: Reward, *, weight: float, usual: float = math.inf) -> tuple[float, float, float]:
-    """Returns (quality, cost, weight) as a policy with separate heads learns them.
+    """Returns (quality, cost, weight of cost) of a reward, for a policy that learns quality and cost separately.
 
-    A reward from the caller already includes its cost: its quality is chosen so that quality - weight * cost is the
-    reward. The cost is cut to the range that the reward's lower bound can express, so that one answer that cost a
-    million does not outweigh all others.
+    If the caller sent a reward that already includes the cost, quality is reward + weight * cost. A cost beyond
+    the bounds of the reward is reduced, so that one answer that cost a million does not outweigh all others.
 
     weight: cost weight at the decision
-    usual: cost weight of questions without a weight of their own; for a question with a higher weight (a budget's) the
-        cost is cut as for these questions. inf if the question has no weight of its own, or if this weight is 0
+    usual: if the question has its own weight, the weight of other questions; the smaller one limits the cost
     """
     if not reward.has_parts:
         limit = (reward.maximum - reward.minimum) / weight if weight > 0.0 else math.inf
@@ -252,7 +221,7 @@ def heads_of(reward: Reward, *, weight: float, usual: float = math.inf) -> tuple
 
 
 def rows_of(update: Update) -> float:
-    """Weight of an update, in rows: its sample weight. Raises PolicyFault outside [0, MOST_ROWS]."""
+    """Weight of an update: the number of rows that it counts as. Raises PolicyFault outside [0, MOST_ROWS]."""
     rows = update.reward.sample_weight
     if not 0.0 <= rows <= MOST_ROWS:  # also refuses NaN
         raise PolicyFault(f"the sample weight is {rows!r}, not in [0, {MOST_ROWS:g}]")
@@ -260,21 +229,15 @@ def rows_of(update: Update) -> float:
 
 
 def tally(seen: dict[ArmName, int], update: Update) -> None:
-    """Count an update of its arm."""
     seen[update.arm] = seen.get(update.arm, 0) + 1
 
 
 def counted_state(seen: Mapping[ArmName, int]) -> tuple[Arrays, dict[str, Json]]:
-    """The first part of every policy's state: no arrays, and the number of updates per arm."""
     return {}, {"updates": sum(seen.values()), "seen": dict(sorted(seen.items()))}
 
 
 def restored(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:
-    """Load a saved state into a new policy. Raises SnapshotError, after which the policy cannot be used.
-
-    The sha256 of the state's bytes was checked before. So a state that does not fit was written with other params, or
-    by another version of the policy.
-    """
+    """Load a saved state into a new policy. Raises SnapshotError, after which the policy cannot be used."""
     for name, array in arrays.items():
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             raise SnapshotError(f"{name} has numbers that are not finite")
@@ -288,10 +251,7 @@ def restored(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:
 def checked_arrays(
     arrays: Arrays, *, shapes: Mapping[str, tuple[int, ...]], float32: Container[str] = frozenset()
 ) -> dict[str, npt.NDArray[Any]]:
-    """Copies of a saved state's arrays. Raises SnapshotError for other names, shapes or types.
-
-    float32: names of the arrays of this type; all others are float64.
-    """
+    """Copies of a saved state's arrays: float32 if named in `float32`, else float64. Raises SnapshotError."""
     if arrays.keys() != shapes.keys():
         raise SnapshotError(f"arrays {sorted(arrays)}, expected {sorted(shapes)}")
     for name, shape in shapes.items():
@@ -302,7 +262,7 @@ def checked_arrays(
 
 
 def restored_counts(facts: Facts) -> dict[ArmName, int]:
-    """Arm -> updates, from a saved state. Raises SnapshotError if they are missing or do not add up."""
+    """Arm -> number of updates, from a saved state. Raises SnapshotError if numbers are missing or contradictory."""
     updates, seen = facts.get("updates"), facts.get("seen")
     if not isinstance(updates, int) or updates < 0:
         raise SnapshotError(f"the number of updates is missing or wrong: {updates!r}")
@@ -313,10 +273,9 @@ def restored_counts(facts: Facts) -> dict[ArmName, int]:
     return {ArmName(arm): n for arm, n in seen.items()}
 
 
-#: path of the params in the configuration
 WHERE: Final = "policy.params"
 
-# Types of params. Beyond these bounds results may underflow or overflow; torch and others use integers of 32 bits.
+# Types of params. Larger or smaller values may overflow or underflow. Integers must fit into 32 bits, as in torch.
 Number = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
 Positive = Annotated[float, Field(ge=1e-12, le=1e12, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
@@ -332,10 +291,10 @@ MULTI_STEP: Final = ArmName("multi_step")
 
 
 class PolicyParams:
-    """Base of the params dataclasses of policies, with ranges such as `Annotated[int, pydantic.Field(ge=1)]`."""
+    """Base of the params dataclasses of policies. Ranges are declared as `Annotated[int, pydantic.Field(ge=1)]`."""
 
     __slots__ = ()
-    #: fields that name an arm which the policy may draw; these arms must be configured
+    #: names of the fields that contain an arm which the policy may draw; such arms must be configured
     arms_named: ClassVar[tuple[str, ...]] = ()
 
 
@@ -343,10 +302,7 @@ ParamsType = TypeVar("ParamsType", bound=PolicyParams)
 
 
 def read_params(kind: type[ParamsType], *, given: Mapping[str, Json]) -> ParamsType:
-    """Make the params from plain values; checks every value and fills in defaults.
-
-    Raises ConfigError with field "policy.params.<param>" for a param that is unknown, missing or out of range.
-    """
+    """Make the params from plain values. Raises ConfigError with the field "policy.params.<param>"."""
     checked = check_values(kind, given=given, where=WHERE)
     for param in fields(kind):  # type: ignore[arg-type] # every subclass is a dataclass
         if param.name not in checked and param.default is MISSING and param.default_factory is MISSING:
@@ -355,8 +311,6 @@ def read_params(kind: type[ParamsType], *, given: Mapping[str, Json]) -> ParamsT
 
 
 class HasParams:
-    """Base of policies with a params dataclass: implements `params` and `arms_named`."""
-
     _params: PolicyParams
 
     def __init__(self, params: PolicyParams) -> None:
@@ -364,47 +318,39 @@ class HasParams:
 
     @property
     def params(self) -> Mapping[str, Json]:
-        """The params with defaults, as JSON values; `context` and `facts` only if they are set."""
+        """The params with defaults, as JSON values. Empty `context` and `facts` are left out."""
         plain: dict[str, Json] = asdict(self._params)  # type: ignore[call-overload] # every subclass is a dataclass
         return {name: value for name, value in plain.items() if value or name not in ("context", "facts")}
 
     @property
     def arms_named(self) -> Mapping[str, ArmName]:
-        """Param -> arm, for params that name an arm which the policy may draw."""
         return {name: getattr(self._params, name) for name in self._params.arms_named}
 
 
 class CountingPolicy(HasParams):
-    """A policy that counts the updates of each arm; a subclass may learn from them."""
+    """Base of policies that count the updates of each arm. Its `learn` only counts."""
 
     def __init__(self, params: PolicyParams) -> None:
         super().__init__(params)
         self.seen: dict[ArmName, int] = {}
 
     def learn(self, update: Update) -> None:
-        """Count the update."""
         tally(self.seen, update)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The counts."""
         return counted_state(self.seen)
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load the counts."""
         del arrays
         self.seen = restored_counts(facts)
 
 
 class PerQuestionPolicy(CountingPolicy, ABC):
-    """A counting policy that computes the output for one question at a time."""
-
     @abstractmethod
-    def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-        """The output for one question. features: shape (d,)."""
+    def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput: ...
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
-        """One output per question."""
         rows = [None] * len(queries) if features is None else features
         return [self.output(q, features=row, arms=a) for q, row, a in zip(queries, rows, arms, strict=True)]

@@ -1,22 +1,22 @@
-"""Detects undeclared changes of an arm by bets against the calibration of its newest rows.
+"""Detects that an arm has changed, although nobody declared it, from the prediction errors of its newest rows.
 
-For every row of an arm, r is the residual in standard deviations of the arm's latest residuals, and u the predicted
-value in standard deviations from the arm's mean prediction. The test watches four numbers,
+For every row of an arm, r is the prediction error, in standard deviations of the arm's latest errors, and u is the
+prediction, in standard deviations from the arm's mean prediction. The test watches four numbers,
 
     x = r, -r, r u, -r u:
 
 a rise or fall of rewards, and a stronger or weaker relation to the predictions, because a new model may keep the mean
-and change the ranking of questions. Without a change, every x varies around its mean m. A bet of size b that x is
-larger has the wealth W, and every row starts one more bet of 1,
+reward but change which questions it answers well. Without a change, every x varies around its mean m. A bet of size b
+on larger values of x has the wealth W. Every row adds a new bet with the wealth 1,
 
     W <- (W + 1) * (1 + b * (x - m - d)),
 
 so the expected wealth after n rows of an unchanged arm is at most n, for any distribution of x. The arm counts as
-changed when the mean of all wealths reaches N; for an unchanged arm that takes at least N rows on average
-(Shiryaev 1963, Roberts 1966; as an e-detector: Shin, Ramdas and Rinaldo 2024, "E-detectors"). m is estimated by the
-mean over the latest rows, or by 0 if that is larger, because prediction errors go to 0 as the heads learn; d is half
-the standard error of the estimate. docs/drift.md has measured results. Wealths are computed by sums and products only,
-so they are equal to the last bit on every machine.
+changed if the mean wealth of all bets reaches N. For an unchanged arm this takes at least N rows on average (Shiryaev
+1963; Roberts 1966; as an e-detector: Shin, Ramdas and Rinaldo 2024, "E-detectors"). m is estimated by the mean over the
+latest rows, or by 0 if that is larger, because prediction errors approach 0 as the model learns. d is half the standard
+error of the estimate. docs/drift.md has measured results. Wealths are computed by sums and products only, so they are
+equal to the last bit on every machine.
 """
 
 import math
@@ -26,44 +26,39 @@ from typing import Any, Final
 
 from ragbandit.shared.types import ArmName, Json
 
-#: the bets: (index of x, size)
+#: bets as (index of x, size b)
 _BETS: Final = ((0, 0.1), (0, 0.4), (1, 0.1), (1, 0.4), (2, 0.2), (3, 0.2))
-#: bounds of x: they limit the loss of a bet, and keep a single row from raising an alarm
+#: bounds of x, which limit the loss of a bet and prevent alarms by a single row
 _LEAST, _MOST = -2.0, 4.0
-#: largest absolute residual, so that one extreme row does not hide the following ones
+#: larger absolute prediction errors are clipped, so that one extreme row does not hide the following rows
 _MOST_RESIDUAL: Final = 10.0
-#: largest absolute u; r u has the bounds of x
 _MOST_PREDICTED: Final = 1.5
-#: least factor of a wealth
 _LEAST_FACTOR: Final = 0.02
-#: largest wealth, far above every threshold
 _MOST_WEALTH: Final = 1e15
-#: number of first rows that the means skip, and number of rows in the means before bets start
+#: number of an arm's first rows that the means m leave out, and number of rows in m before bets start
 _YOUNG, _WARM_UP = 50, 50
-#: number of latest rows in the means, and in the variance
+#: number of latest rows in the means m, and in the variance of the errors
 _REFERENCE_ROWS, _VARIANCE_ROWS = 1000, 200
-#: number of virtual rows with variance 1 at the start
+#: number of virtual first rows, with variance 1, in the variance of the errors
 _PRIOR_ROWS: Final = 10
-#: least variance of an arm's residuals, in units of all arms' variance; arms that are nearly always right reach it
+#: lower limit of `_ArmTest.variance` in the test, reached by arms that are nearly always right
 _LEAST_VARIANCE: Final = 0.25
 
 
 @dataclass(slots=True)
 class _ArmTest:
-    """State of one arm's test."""
-
     rows: int = 0
-    #: variance of the residuals, in variances of the heads' noise
+    #: variance of the prediction errors, relative to the noise variance of all arms
     variance: float = 1.0
     #: mean and variance of the predictions
     predicted: float = 0.0
     spread: float = 0.0
-    #: means of x; wealths of _BETS
+    #: the means m of the four numbers x, and the wealth of each bet in _BETS
     means: list[float] = field(default_factory=lambda: [0.0] * 4)
     wealth: list[float] = field(default_factory=lambda: [0.0] * len(_BETS))
 
     def learn(self, residual: float, *, predicted: float, size: float) -> float:
-        """Learn a row. Returns the mean wealth after it."""
+        """Learn a row. Returns the mean wealth of all bets."""
         residual = min(max(residual, -_MOST_RESIDUAL), _MOST_RESIDUAL)
         xs, self.rows = self._numbers(residual, predicted=predicted), self.rows + 1
         latest, referred = min(self.rows, _REFERENCE_ROWS), min(self.rows - _YOUNG, _REFERENCE_ROWS)
@@ -82,7 +77,6 @@ class _ArmTest:
         return math.fsum(self.wealth) / len(_BETS)
 
     def _numbers(self, residual: float, *, predicted: float) -> list[float]:
-        """The four numbers x of a row, from the state before it."""
         r = residual / math.sqrt(max(self.variance, _LEAST_VARIANCE))
         u = 0.0 if self.spread == 0.0 else (predicted - self.predicted) / math.sqrt(self.spread)
         limit = _MOST / _MOST_PREDICTED
@@ -91,17 +85,17 @@ class _ArmTest:
 
 
 class ChangeTest:
-    """The tests of all arms. alarm: N, the mean number of rows before a false alarm of an unchanged arm."""
+    """The tests of all arms. alarm: N, the mean number of rows before a false alarm about an unchanged arm."""
 
     def __init__(self, *, alarm: float) -> None:
         self.alarm = alarm
         self._arms: dict[ArmName, _ArmTest] = {}
 
     def learn(self, arm: ArmName, residual: float, *, predicted: float, rows: float) -> bool:
-        """Learn a row of an arm. Returns whether the arm has changed; if so, its test restarts.
+        """Learn a row of an arm. Returns whether the arm has changed; its test then restarts.
 
-        residual: in standard deviations of its prediction. predicted: the reward's posterior mean before the row.
-        rows: weight of the row, > 0; bets on rows below 1 are smaller.
+        residual: the prediction error, in standard deviations of the prediction. predicted: posterior mean of the
+            reward before the row. rows: weight of the row, > 0; below 1 its bets are smaller.
         """
         test = self._arms.setdefault(arm, _ArmTest())
         size = min(1.0, math.sqrt(rows))
@@ -111,18 +105,15 @@ class ChangeTest:
         return is_changed
 
     def restart(self, arm: ArmName) -> None:
-        """Restart the arm's test."""
         self._arms.pop(arm, None)
 
     def state(self) -> dict[str, Json]:
-        """Arm -> the numbers of its test."""
         return {
             arm: [test.rows, test.variance, test.predicted, test.spread, *test.means, *test.wealth]
             for arm, test in sorted(self._arms.items())
         }
 
     def restore(self, state: Mapping[str, Sequence[Any]]) -> None:
-        """Load a saved state."""
         self._arms = {}
         for arm, (rows, variance, predicted, spread, *lists) in state.items():
             means, wealth = lists[:4], lists[4:]

@@ -1,7 +1,4 @@
-"""Checks that the arms in a policy's params, and the arms of a trained classifier, are configured.
-
-`serve`, `simulate` and `replay` use these checks, because a mistyped arm would silently change the policy's behaviour.
-"""
+"""Checks that a policy fits the configured arms, because a mistyped arm would silently change its decisions."""
 
 import difflib
 import logging
@@ -18,7 +15,7 @@ log = logging.getLogger("ragbandit.policies")
 
 
 def check_policy(settings: Settings) -> None:
-    """Raise ConfigError for a policy that cannot decide: unknown, with wrong params, for other arms, or untrained."""
+    """Raise ConfigError if the configured policy cannot decide: unknown, wrong params, unknown arms, or not trained."""
     check_fallback(settings)
     check_incumbent(settings)
     _check_holdback(settings)
@@ -28,43 +25,35 @@ def check_policy(settings: Settings) -> None:
     check_arms(policy, arms=sorted(settings.arms), where=WHERE)
     _check_texts(policy, settings=settings)
     if settings.context and not schema_of(policy):
-        log.warning(
-            "context: %s does not learn from it; mba, linucb and vw do",
-            policy.algorithm,
-            extra={"action": "context_unused"},
-        )
+        details = {"action": "context_unused"}
+        log.warning("context: %s does not learn from it; mba, linucb and vw do", policy.algorithm, extra=details)
 
 
 def _check_texts(policy: Policy, *, settings: Settings) -> None:
-    """Without stored texts, raise ConfigError for policies that learn from texts and arms that workers run."""
-    if settings.log.text == "full":
+    """Raise ConfigError if texts are not stored, but the policy learns from texts or workers run arms."""
+    text = settings.log.text
+    if text == "full":
         return
     if "text" in policy.needs:
-        fault = f"{policy.algorithm} learns from questions, and log.text: {settings.log.text} does not store them"
+        fault = f"{policy.algorithm} learns from questions, and log.text: {text} does not store them"
         remedy = "set it to full, or choose a policy that needs only features"
         raise ConfigError(fault, field="log.text", remedy=remedy)
     if reads_text(schema_of(policy)):
         key = next(key for key, declared in settings.context.items() if declared.type in OF_TEXT)
-        fault = (
-            f"it is computed from the question, and with log.text: {settings.log.text} no text is stored for replays"
-        )
+        fault = f"it is computed from the question, and with log.text: {text} no text is stored for replays"
         remedy = "set log.text to full, or let callers send it under another type"
         raise ConfigError(fault, field=f"context.{key}", remedy=remedy)
     if settings.worker_arms:
         arm = sorted(settings.worker_arms)[0]
-        fault = (
-            f"workers read questions for {arm} in the database, and log.text: {settings.log.text} does not store them"
-        )
+        fault = f"workers read questions for {arm} in the database, and log.text: {text} does not store them"
         raise ConfigError(fault, field="log.text", remedy="set it to full, or set run_by: caller for every arm")
 
 
 def check_fallback(settings: Settings) -> None:
-    """Raise ConfigError if the fallback is not a configured arm."""
     _check_arm(settings.policy.fallback, field="policy.fallback", settings=settings)
 
 
 def check_incumbent(settings: Settings) -> None:
-    """Raise ConfigError if the incumbent is not a configured arm, or if the policy has its own incumbent."""
     _check_arm(settings.policy.incumbent, field="policy.incumbent", settings=settings)
     if settings.policy.incumbent is not None and settings.policy.name == CONSERVATIVE:
         message = f"the policy {CONSERVATIVE} has an incumbent of its own"
@@ -73,15 +62,13 @@ def check_incumbent(settings: Settings) -> None:
 
 
 def _check_holdback(settings: Settings) -> None:
-    """Raise ConfigError if the holdback's arm is not configured, or differs from the incumbent."""
     holdback, incumbent = settings.policy.holdback, settings.policy.incumbent
     if holdback is None:
         return
-    _check_arm(holdback.arm, field="policy.holdback.arm", settings=settings)
-    if incumbent not in (None, holdback.arm):
-        message = (
-            f"{holdback.arm!r} would keep its share even if it loses reward against policy.incumbent, {incumbent!r}"
-        )
+    arm = holdback.arm
+    _check_arm(arm, field="policy.holdback.arm", settings=settings)
+    if incumbent not in (None, arm):
+        message = f"{arm!r} would keep its share even if it loses reward against policy.incumbent, {incumbent!r}"
         remedy = f"set it to {incumbent}, or remove one of the two"
         raise ConfigError(message, field="policy.holdback.arm", remedy=remedy)
 
@@ -93,28 +80,25 @@ def _check_arm(arm: str | None, *, field: str, settings: Settings) -> None:
     raise ConfigError(
         f"{arm!r} is not among the arms {sorted(settings.arms)}",
         field=field,
-        # Either of the two names may be the mistyped one.
         remedy=f"is it the arm {similar[0]!r}? Correct one of the two" if similar else "name one, or leave it out",
     )
 
 
 def check_arms(policy: Policy, *, arms: Sequence[str], where: str, trains: bool = False) -> None:
-    """Raise ConfigError, field "<where>.<param>", if the policy names an unknown arm, or is not trained for all arms.
+    """Raise ConfigError if the policy names an arm that is not in `arms`, or is not trained for all of them.
 
-    where: prefix of the fields in errors. trains: whether an untrained policy will be trained before it decides.
+    where: the path of the params, for messages. trains: whether an untrained policy will be trained before it decides.
     """
     for name, arm in policy.arms_named.items():
         if arm not in arms:
-            raise ConfigError(
-                f"{arm!r} is not among the arms", field=f"{where}.{name}", remedy=f"use one of {', '.join(arms)}"
-            )
+            remedy = f"use one of {', '.join(arms)}"
+            raise ConfigError(f"{arm!r} is not among the arms", field=f"{where}.{name}", remedy=remedy)
     for part, prefix in _with_inner(policy, where=where):
         if isinstance(part, TableClassifier) and not (trains and part.params.get("trained") is None):
             _check_training(part, arms=arms, field=f"{prefix}.trained")
 
 
 def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
-    """Yields the policy and all policies that it wraps, each with the prefix of its params."""
     yield policy, where
     inner = getattr(policy, "inner", None)
     if inner is not None:
@@ -122,7 +106,6 @@ def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
 
 
 def _check_training(policy: TableClassifier, *, arms: Sequence[str], field: str) -> None:
-    """Raise ConfigError if the classifier is not trained for all arms. Its table may have further arms."""
     retrain = f"ragbandit policy train --policy {policy.algorithm} --table T.jsonl --out FOLDER"
     if policy.params.get("trained") is None:
         setting = f"set {field}: FOLDER" if field.startswith(WHERE) else f"give --param {field}=FOLDER"

@@ -1,4 +1,4 @@
-"""Confusion matrix: shares of the arms among the questions with the same label.
+"""Confusion matrix: how often each arm is drawn for the questions with the same label.
 
 The label in Adaptive-RAG's figure 3 and tables 4 and 6, and in MBA-RAG's figure 2, is the cheapest right arm.
 """
@@ -16,14 +16,11 @@ Label = TypeVar("Label", bound=Hashable)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelShares(Generic[Label]):
-    """The questions with one label."""
-
-    #: None for questions without a label
     label: Label | None
     questions: int
-    #: arm -> its share of these questions; the shares sum to 1
+    #: arm -> its mean probability for these questions
     arms: dict[ArmName, float]
-    #: mean seconds of an answer; None if unknown
+    #: mean seconds of an answer to these questions; None if unknown
     seconds: float | None = None
 
 
@@ -35,10 +32,11 @@ def shares_by_label(
     order: Sequence[Label],
     seconds: Matrix | None = None,
 ) -> list[LabelShares[Label]]:
-    """A row for each label that occurs, in the order of `order`, then a row for questions without a label.
+    """The matrix: a row for each label that occurs, in the order of `order`, then a row for questions without a label.
 
-    labels: label of every question. shares: probabilities of the arms for every question, shape (n, arms). order: all
-    labels; without labels there are no rows. seconds: seconds of every answer, shape (n, arms).
+    shares: probability of each arm for each question, (questions, arms)
+    order: all labels; if it is empty, there are no rows
+    seconds: seconds of each arm's answer to each question, (questions, arms)
     """
     if not order:
         return []

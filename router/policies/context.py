@@ -1,4 +1,4 @@
-"""Turns the declared context of a question into numbers for policies with features."""
+"""Converts the declared context of a question to numbers for policies with features."""
 
 import functools
 import hashlib
@@ -15,7 +15,7 @@ from ragbandit.router.policies.base import Facts
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Features, Json, Matrix, Query, Vector
 
-# Frequent function words in questions; a word may belong to several languages.
+# Frequent function words in questions. A word may belong to several languages.
 _WORDS: Final = {
     "de": "der die das ein eine ist sind war wer was wie wo wann warum welche welcher welches und von im den dem des "
     "für mit auf nicht hat haben wird wurde zu zum zur ich sie es kann oder bei",
@@ -32,17 +32,16 @@ _WORDS: Final = {
     "pt": "o a os as um uma é são foi quem que como onde quando qual quais por e de do da em no na com não tem se ao "
     "para ou seu está",
 }
-#: word -> its languages
 _LANGUAGES: Final[dict[str, tuple[str, ...]]] = {}
 for _language, _listed in _WORDS.items():
     for _token in _listed.split():
         _LANGUAGES[_token] = (*_LANGUAGES.get(_token, ()), _language)
-#: number of first words of a question that decide its language
+#: number of first words of a question that determine its language
 _READ: Final = 200
 
 
 def language_of(text: str) -> str | None:
-    """The language with the most function words in the text; None if there are none, or if two languages tie."""
+    """The language with the most function words in the text; None if the text has none, or if two languages tie."""
     counts: dict[str, int] = {}
     for token in re.findall(r"[^\W\d_]+", text[: 20 * _READ].casefold())[:_READ]:
         for language in _LANGUAGES.get(token, ()):
@@ -53,25 +52,24 @@ def language_of(text: str) -> str | None:
     return max(counts, key=lambda language: counts[language])
 
 
-#: standardised numbers are clipped at this many standard deviations
+#: numbers are clipped at this many standard deviations from their mean
 _CUT: Final = 3.0
-#: number of rows after which numbers are clipped before they are added to the moments
+#: number of values of a key that are learned as they are; later values are clipped before they are learned
 _YOUNG: Final = 20
-#: distance from the mean at which they are clipped, in standard deviations
+#: distance from the mean, in standard deviations, at which values are clipped before they are learned
 _FAR: Final = 8.0
 
 
 class ContextColumns:
-    """A question's declared context as a vector of `size` numbers, and the moments of its numbers."""
+    """Converts a question's declared context to `size` numbers. Learns mean and variance of numeric context."""
 
     def __init__(self, schema: ContextSchema) -> None:
         self.schema = {key: schema[key] for key in sorted(schema)}
         self.size = sum(declared.columns for declared in self.schema.values())
-        #: key of a number -> (rows with a value, mean, sum of squared deviations)
+        #: numeric key -> (number of values, mean, sum of squared deviations from the mean)
         self._moments: dict[str, tuple[int, float, float]] = {}
 
     def of(self, query: Query) -> Vector:
-        """The columns of a question, shape (size,)."""
         columns = np.zeros(self.size)
         start = 0
         for key, declared in self.schema.items():
@@ -82,7 +80,6 @@ class ContextColumns:
         return columns
 
     def learn(self, query: Query) -> None:
-        """Add the question's numbers to the moments."""
         for key, declared in self.schema.items():
             if declared.type in ("number", "question_length"):
                 value = value_of(query, key=key, declared=declared)
@@ -121,16 +118,15 @@ class ContextColumns:
             columns /= math.sqrt(max(len(value), 1))
 
     def state(self) -> dict[str, Json]:
-        """The moments, as JSON."""
         return {key: list(moments) for key, moments in sorted(self._moments.items())}
 
     def restore(self, facts: Facts) -> None:
-        """Load saved moments."""
         self._moments = {key: (rows, mean, squares) for key, (rows, mean, squares) in facts.items()}
 
 
 def value_of(query: Query, *, key: str, declared: ContextKey) -> bool | float | str | tuple[str, ...] | None:
-    """The question's value for a declared key; None if it is missing or has another type."""
+    """The question's value for a declared key; None if the value is missing or has another type."""
+    value = query.context.get(key)
     match declared.type:
         case "tenant":
             return query.tenant
@@ -138,12 +134,6 @@ def value_of(query: Query, *, key: str, declared: ContextKey) -> bool | float | 
             return language_of(query.text)
         case "question_length":
             return float(len(query.text))
-        case _:
-            return _from_caller(query.context.get(key), declared=declared)
-
-
-def _from_caller(value: object, *, declared: ContextKey) -> bool | float | str | tuple[str, ...] | None:
-    match declared.type:
         case "number":
             return float(value) if is_number(value) else None  # type: ignore[arg-type] # checked
         case "boolean":
@@ -162,12 +152,11 @@ def _add_hashed(columns: Vector, *, key: str, text: str) -> None:
     columns[(number >> 1) % len(columns)] += 1.0 if number & 1 else -1.0
 
 
-#: columns of the sketch
 SKETCHED: Final = 128
 
 
 def sketch(features: Features, columns: Vector, *, size: int = SKETCHED) -> Vector:
-    """Sketch of the products of x / sqrt(d) and c, shape (SKETCHED,); its squared length is about |x|^2 / d * |c|^2."""
+    """Random sketch of all products of x / sqrt(d) and c, (size,). Its squared length is about |x|^2 / d * |c|^2."""
     signs, weights = _drawn(features.size, columns.size, size)
     question = np.einsum("ki,i->k", signs, features.astype(np.float64))
     context = np.einsum("kj,j->k", weights, columns)
@@ -177,7 +166,7 @@ def sketch(features: Features, columns: Vector, *, size: int = SKETCHED) -> Vect
 
 @functools.lru_cache(maxsize=4)
 def _drawn(features: int, columns: int, size: int) -> tuple[Matrix, Matrix]:
-    """Returns (signs s_k (size, d), 1 or -1, weights t_k (size, columns), uniform with variance 1)."""
+    """Returns (signs, (size, features), +1 or -1; weights, (size, columns), uniform with mean 0 and variance 1)."""
     bits = np.unpackbits(np.frombuffer(_bytes("signs", size * ((features + 7) // 8)), dtype=np.uint8))
     signs: Matrix = bits.reshape(size, -1)[:, :features].astype(np.float64) * 2.0 - 1.0
     integers = np.frombuffer(_bytes("weights", 4 * size * columns), dtype="<u4").astype(np.float64)
@@ -189,13 +178,13 @@ def _bytes(name: str, count: int) -> bytes:
     return hashlib.shake_256(f"ragbandit context sketch v1, {name}".encode()).digest(count)
 
 
-#: the param with the schema
+#: name of the policies' param with the context schema
 PARAM: Final = "context"
 _SCHEMA: Final = TypeAdapter(dict[str, ContextKey])
 
 
 def read_schema(given: Mapping[str, Any] | None) -> ContextSchema:
-    """Make the schema from plain values; {} without values. Raises ConfigError that names the key."""
+    """Make the schema from plain values; {} for None. Raises ConfigError that names the wrong key."""
     if not given:
         return {}
     try:

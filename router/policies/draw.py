@@ -1,4 +1,4 @@
-"""The draw: turns a policy's pmf into a decision by gate, floors and seeded choice; the same code live and offline."""
+"""The draw: turns a policy's pmf into a decision. Services, simulations and audits use the same code."""
 
 import hashlib
 import hmac
@@ -9,27 +9,21 @@ from functools import partial
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.base import Policy, PolicyOutput, Restraint
+from ragbandit.router.policies.base import SINGLE_STEP, Policy, PolicyOutput, Restraint
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, Decision, DecisionId, FeatureRows, Features, Json, PolicyLabel, Query, RunBy
 
-#: key of a decision's facts with the cold-start floors of its draw: arm -> floor
+# Keys of a decision's facts. Their values: arm -> its cold-start floor, the offered arms without learned rows, and the
+# numbers of the holdback and of the restraint, each with the floor before it.
 COLD_START_FLOOR: Final = "cold_start_floor"
-#: key of a decision's facts with the offered arms for which the policy had no rows
 UNTRIED: Final = "untried"
-
-#: key of a decision's facts with the holdback of its draw: arm, share, and the floor before the holdback
 HOLDBACK: Final = "holdback"
-#: key of a decision's facts with the restraint of its draw: arm, share, slack, reason, floor
 INCUMBENT: Final = "incumbent"
-
-#: the default fallback arm
-_FALLBACK: Final = "single_step"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holdback:
-    """An arm with a fixed share of the questions, in (0, 1)."""
+    """An arm that gets a fixed share, in (0, 1), of all questions."""
 
     arm: ArmName
     share: float
@@ -37,29 +31,25 @@ class Holdback:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawn:
-    """The drawn arm of a question, and the inputs of the draw."""
-
-    #: index of the arm among the offered ones
     index: int
-    #: probability of every offered arm, after the floor
     pmf: tuple[float, ...]
-    #: least probability of every offered arm in that pmf
+    #: lower limit of the probabilities in `pmf`
     floor: float
     scores: tuple[float, ...] | None = None
     facts: Mapping[str, Json] = field(default_factory=dict)
-    #: reason to draw from the fallback's pmf; None if the policy's pmf was used
+    #: why the policy's output was replaced by the fallback arm; None if the policy's output was used
     fault: str | None = None
 
 
 def gate(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
-    """The normalised pmf. Raises PolicyFault if the output is not a pmf over these arms."""
+    """The normalised pmf. Raises PolicyFault if the output is not a valid pmf over these arms."""
     pmf = tuple(float(p) for p in output.pmf)
     if len(pmf) != len(arms):
         raise PolicyFault(f"pmf has {len(pmf)} entries for {len(arms)} arms")
     if not all(math.isfinite(p) and p >= 0.0 for p in pmf):
         raise PolicyFault(f"pmf has an entry that is negative or not finite: {pmf}")
     total = math.fsum(pmf)
-    # 1e-6 accepts float32 policies; normalising makes the logged pmf sum to 1 in float64.
+    # 1e-6 accepts policies that compute in float32. After normalising, the logged pmf sums to 1 in float64.
     if abs(total - 1.0) > 1e-6:
         raise PolicyFault(f"pmf sums to {total!r}, not 1")
     if output.scores is not None and len(output.scores) != len(arms):
@@ -72,11 +62,11 @@ def gate(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
 def with_floor(
     pmf: Sequence[float], *, floor: float, raised: Mapping[ArmName, float] | None = None, arms: Sequence[ArmName] = ()
 ) -> tuple[float, ...]:
-    """Mix in the floors: p'_i = f_i + (1 - sum f) p_i, with f_i = `floor`, or the arm's entry in `raised`.
+    """Mix in the floors: p'_i = f_i + (1 - sum f) p_i, with f_i = `floor`, or the arm's floor in `raised`.
 
-    Off-policy evaluation needs a probability for every arm; importance weights stay below 1/floor. If the raised floors
-    sum to more than 1, their parts above `floor` are scaled down by one factor. If K * floor exceeds 1, the pmf becomes
-    uniform.
+    Off-policy evaluation needs a probability > 0 for every arm: importance weights are then at most 1/floor. If the
+    floors in `raised` sum to more than 1, their parts above `floor` are reduced by a common factor. If K * floor
+    exceeds 1 for K arms, the pmf becomes uniform.
     """
     count = len(pmf)
     floor = min(floor, 1.0 / count)
@@ -91,10 +81,10 @@ def with_floor(
 
 
 def seed_of(decision_id: str, *, secret: bytes | None = None) -> int:
-    """The 64-bit seed of a decision's draw: the first eight bytes of HMAC-SHA256(secret, its id), big-endian.
+    """The 64-bit seed of a decision's draw: the first eight bytes of HMAC-SHA256(secret, decision_id), big-endian.
 
-    secret: the store's secret, so that a caller who chooses the id cannot predict the draw. None hashes only the id,
-    as offline, where callers do not choose ids, and in decisions of earlier releases.
+    secret: the store's secret, so that callers who choose ids cannot predict the draw. With None only the id is hashed:
+        offline, where callers choose no ids, and for decisions of earlier releases.
     """
     text = decision_id.encode()
     digest = hashlib.sha256(text).digest() if secret is None else hmac.digest(secret, text, "sha256")
@@ -102,30 +92,27 @@ def seed_of(decision_id: str, *, secret: bytes | None = None) -> int:
 
 
 def choose(pmf: Sequence[float], *, seed: int) -> int:
-    """Draw an index from the pmf: inverse transform of u = (top 53 bits of the seed) / 2**53."""
+    """Draw an index from the pmf by the inverse transform of u = (top 53 bits of the seed) / 2**53."""
     u = (seed >> 11) * 2.0**-53
     edge = 0.0
     for index, p in enumerate(pmf):
         edge += p
         if u < edge:
             return index
-    # Rounding left the last edge just below u: the last arm with a probability is drawn.
+    # By rounding, the last edge is just below u: draw the last arm with a probability.
     return max(i for i, p in enumerate(pmf) if p > 0.0)
 
 
 def fallback_arm(fallback: str | None, *, arms: Sequence[ArmName]) -> ArmName:
-    """The configured fallback arm (default: single_step); the first arm if the fallback arm is not offered."""
-    arm = ArmName(_FALLBACK if fallback is None else fallback)
+    """The configured fallback arm, by default single_step; the first offered arm if that arm is not offered."""
+    arm = SINGLE_STEP if fallback is None else ArmName(fallback)
     return arm if arm in arms else arms[0]
 
 
 def with_incumbent(
     pmf: Sequence[float], *, restraint: Restraint, floor: float, arms: Sequence[ArmName]
 ) -> tuple[tuple[float, ...], float, dict[str, Json]]:
-    """Mix in the incumbent as far as the allowance requires. Returns (pmf, floor, facts to store).
-
-    The pmf does not change if the incumbent is not offered.
-    """
+    """Mix in the incumbent as far as the restraint requires. Returns (pmf, floor, facts to store)."""
     if restraint.arm not in arms:
         return tuple(pmf), floor, _incumbent_facts(restraint, share=1.0, reason="not offered", floor=floor)
     risk = math.fsum(p * r for p, r in zip(pmf, restraint.risks, strict=True))
@@ -152,12 +139,10 @@ def draw(
 ) -> Drawn:
     """Draw an arm from a policy's output: gate, floors, restraint, holdback, choice. The facts record these steps.
 
-    output: the policy's output, or the exception that it raised. After an exception, or if the gate refuses the output,
-        the fallback arm gets all probability above the floors, and `Drawn.fault` has the reason
-    fallback: see `fallback_arm`
-    raised: arm -> floor, for arms with a higher floor
-    incumbent: the arm that gets all probability after a fault, if it is offered
-    holdback: mixed in last
+    output: the policy's output, or the exception that it raised. After an exception or an invalid output, the fallback
+        arm gets all probability above the floors, and `Drawn.fault` contains the reason
+    raised: arm -> its floor, for arms with a higher floor than `floor`
+    incumbent: if the policy failed and this arm is offered, it gets all probability
     """
     scores: tuple[float, ...] | None = None
     facts: dict[str, Json] = {}
@@ -176,7 +161,6 @@ def draw(
     if raised:
         facts[COLD_START_FLOOR] = dict(raised)
     if fault is not None and incumbent is not None and incumbent in arms:
-        # The policy failed, so the risk of other arms is unknown.
         reason = "the policy failed"
         facts[INCUMBENT] = {"arm": incumbent, "share": 0.0, "slack": None, "reason": reason, "floor": floor}
         pmf, floor = tuple(float(arm == incumbent) for arm in arms), 0.0
@@ -194,18 +178,15 @@ def draw(
 def cold_start_floors(
     seen: Mapping[ArmName, int], *, arms: Sequence[ArmName], share: float, outcomes: int
 ) -> dict[ArmName, float]:
-    """Arm -> `share`, its cold-start floor, for arms with fewer than `outcomes` learned outcomes."""
     return {arm: share for arm in arms if share > 0.0 and seen.get(arm, 0) < outcomes}
 
 
 def raised_floors(facts: Mapping[str, Json]) -> Mapping[ArmName, float] | None:
-    """The cold-start floors in the facts of a stored decision; None without such floors."""
     floors = facts.get(COLD_START_FLOOR)
     return floors if isinstance(floors, dict) else None
 
 
 def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
-    """The holdback in the facts of a stored decision; None without a holdback."""
     row = facts.get(HOLDBACK)
     if not isinstance(row, Mapping):
         return None
@@ -214,22 +195,14 @@ def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
 
 
 def is_explored(pmf: Sequence[float], drawn: int) -> bool:
-    """Whether a draw explored: another arm was at least as probable as the drawn arm."""
+    """Whether a draw explored: another arm was at least as probable as the drawn one."""
     return sum(p >= pmf[drawn] for p in pmf) > 1
-
-
-def with_untried(
-    facts: Mapping[str, Json], *, arms: Sequence[ArmName], seen: Mapping[ArmName, int]
-) -> Mapping[str, Json]:
-    """Add the arms for which the policy has no rows to the facts, if there are any."""
-    untried: list[Json] = [arm for arm in arms if not seen.get(arm)]
-    return {**facts, UNTRIED: untried} if untried else facts
 
 
 def outputs_of(
     policy: Policy, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[tuple[ArmName, ...]]
 ) -> list[PolicyOutput | Exception]:
-    """The policy's output, or exception, for each question. After an exception each question is asked separately."""
+    """The policy's output or exception for each question. If a batch fails, each of its questions is tried alone."""
     try:
         outputs: list[PolicyOutput | Exception] = list(policy.pmf(queries, features=features, arms=arms))
         if len(outputs) != len(queries):
@@ -247,13 +220,10 @@ def outputs_of(
 
 @dataclass(kw_only=True, slots=True)
 class Offer:
-    """A question, and the arms that may be drawn for it."""
-
-    #: with an id
     query: Query
     run_by: RunBy
     arms: tuple[ArmName, ...] = ()
-    #: weight of cost of the decision; None for reward.weight
+    #: weight of cost for this decision; None for reward.weight
     cost_weight: float | None = None
 
 
@@ -269,10 +239,7 @@ def made_decisions(
     now: float,
     secret: bytes | None = None,
 ) -> list[Decision]:
-    """Draw an arm for each offer, and make the decisions. Every query has an id.
-
-    seen: arm -> number of outcomes that the policy has learned, for the cold-start floors. secret: see `seed_of`.
-    """
+    """Draw an arm for each offer. seen: arm -> number of learned outcomes. secret: see `seed_of`."""
     label = PolicyLabel(settings.policy.label)
     arms = [offer.arms for offer in offers]
     seeds = [seed_of(offer.query.id or "", secret=secret) for offer in offers]
@@ -280,6 +247,7 @@ def made_decisions(
     decisions = []
     for number, (offer, result) in enumerate(zip(offers, drawn, strict=True)):
         assert offer.query.id is not None
+        untried: list[Json] = [arm for arm in offer.arms if not seen.get(arm)]
         decisions.append(
             Decision(
                 id=DecisionId(offer.query.id),
@@ -296,7 +264,7 @@ def made_decisions(
                 floor=result.floor,
                 explored=is_explored(result.pmf, result.index),
                 fault=result.fault,
-                facts=with_untried(result.facts, arms=offer.arms, seen=seen),
+                facts={**result.facts, UNTRIED: untried} if untried else result.facts,
                 run_by=offer.run_by,
                 features=features[number],
                 made_at=now,
@@ -314,7 +282,6 @@ def drawn_by_arms(
     settings: Settings,
     seen: Mapping[ArmName, int],
 ) -> list[Drawn]:
-    """Draw an arm for each question by the settings of the policy."""
     policy, holdback = settings.policy, settings.policy.holdback
     share, outcomes = policy.cold_start_floor, policy.cold_start_outcomes
     raised = {offered: cold_start_floors(seen, arms=offered, share=share, outcomes=outcomes) for offered in set(arms)}
@@ -332,23 +299,20 @@ def drawn_by_arms(
 
 
 def configured_floor(decision: Decision) -> float:
-    """The floor of a decision before restraint and holdback; `Decision.floor` is the floor after them."""
+    """The floor of a decision before restraint and holdback. `Decision.floor` is the floor after both."""
     facts = decision.facts.get(INCUMBENT, decision.facts.get(HOLDBACK))
     floor = facts.get("floor") if isinstance(facts, Mapping) else None
     return float(floor) if isinstance(floor, int | float) else decision.floor
 
 
 def mixed(champion: Sequence[float], candidate: Sequence[float], *, weight: float) -> tuple[float, ...]:
-    """The mixture of two pmfs over the same arms, normalised as `gate` does. weight: of the candidate, in [0, 1]."""
+    """The mixture of two pmfs over the same arms, normalised. weight: weight of the candidate, in [0, 1]."""
     parts = tuple((1.0 - weight) * p + weight * q for p, q in zip(champion, candidate, strict=True))
     total = math.fsum(parts)
     return tuple(p / total for p in parts)
 
 
 def mixed_floor(champion: float, candidate: float, *, weight: float, arms: int, added: int = 0) -> float:
-    """The least probability that an arm can have in a mixture of two pmfs.
-
-    champion, candidate: their floors. arms: number of arms. added: number of arms that the champion does not offer.
-    """
+    """Lower limit of an arm's probability in a mixture. added: number of arms that the champion does not offer."""
     champion_floor = 0.0 if added else min(champion, 1.0 / arms)
     return (1.0 - weight) * champion_floor + weight * min(candidate, 1.0 / arms)

@@ -1,18 +1,16 @@
-"""Two policies on the posterior of quality and cost: `mba` explores by posterior samples, `linucb` by a bound.
+"""Two policies on the posterior of quality and cost: `mba` explores by posterior samples, `linucb` by an upper bound.
 
 MBA-RAG (arXiv 2412.01572, section 3) regresses r_a = A(y, y_a) - lambda C(a) on DistilBERT's output, with squared error
-only on the drawn arm, and explores with probability 1 / ln(e) at step e. Here a head is the exact minimiser of the
-ridge-regularised error over all rows, quality and cost are two heads, and exploration follows from the posterior of
-each question: the probability of an arm is the share of posterior samples in which it is the best. Deviations of the
-samples are multiplied by
+only on the drawn arm, and explores with probability 1 / ln(e) at step e. Here quality and cost have separate heads,
+each head is the exact minimiser of the ridge-regularised error over all rows, and the probability of an arm is the
+share of posterior samples in which it is the best (docs/mba.md). Deviations of the samples are multiplied by
 
     c(K) = min(0.7, 1 / sqrt(2 ln K)) for K offered arms,
 
-because the best guess for K equal arms lies sqrt(2 ln K) deviations above the mean. The samples are fixed, so the
-logged propensity is exact. docs/mba.md has the reasons; `mba_paper` fine-tunes as published.
+because the best of K equal arms lies about sqrt(2 ln K) deviations above the mean.
 
 LinUCB (Li et al. 2010, algorithm 1, disjoint) plays argmax of mean + alpha * sqrt(x^T A^-1 x). Here the width comes
-from the posterior samples, in units of the reward, and epsilon is spread evenly, so that logs can judge other policies.
+from the posterior samples, in units of reward, and epsilon is spread evenly over the arms.
 """
 
 import math
@@ -45,45 +43,36 @@ from ragbandit.router.policies.context import read_schema
 from ragbandit.router.policies.posterior import LEAST_MEMORY, ArmFacts, Heads
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update, Vector
 
-#: largest relative difference of an array between two processors by rounding of sums and inverses in float64
+#: largest relative difference that the rounding of float64 sums and inverses causes between two processors
 TOLERANCE: Final = 1e-6
-#: largest factor on the samples' deviations: with 1 / sqrt(2 ln 2) the better of two arms is drawn too seldom
+#: largest factor on the samples' deviations: with 1 / sqrt(2 ln 2) the better of two arms would be drawn too seldom
 _WIDEST: Final = 0.7
-#: samples tie if they differ by less, in units of reward, so that rounding does not decide
+#: arms whose sampled rewards differ by less tie, so that rounding does not decide
 _TIE: Final = 1e-7
-#: prior mean of the quality of an arm's answers
 _QUALITY: Final = 0.5
-#: model -> prior weight up to a factor. It is large for models that learn from few rows, and small for the product with
-#: the context, so that a useless context does not harm the first questions
+#: model -> its prior weight up to a factor; small for "product", so that a useless context harms no first questions
 _MODELS: Final = {"short": 1.0, "question": 1.0}
 _MODELS_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02}
 _OPTIMIST_WITH_CONTEXT: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
-#: if arms declare shared parts: prior weight of the model "question", in which arms are independent
+#: prior weight of the model "question" if arms declare shared parts, because its arms are independent
 _QUESTION_WITH_FACTS: Final = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RidgeParams(PolicyParams):
-    """Settings of every policy on ridge heads."""
-
-    #: prior precision of the weights, in units where |x|^2 / d is 1 on average
+    #: prior precision of the features' weights; larger values trust features less
     ridge: Positive = 10.0
-    #: prior precision of the intercept
     bias_ridge: Positive = 1.0
-    #: posterior samples, in pairs
+    #: number of posterior samples, which come in pairs
     points: Annotated[int, Field(ge=8, le=256, multiple_of=2)] = 64
-    #: the setting `context`, now or when the ledger was learned
+    #: the setting `context`; in a ledger, as it was when the ledger was learned
     context: Mapping[str, Any] | None = None
     #: revision of the learning algorithm, recorded so that a ledger of an earlier revision is replayed; do not set it
     revision: Annotated[int, Field(ge=3, le=3)] = 3
 
 
 class RidgePolicy(AveragedHeads, HasParams, ABC):
-    """A policy on averaged heads; a subclass turns the posterior into a pmf.
-
-    The scores of its output are the posterior means. The facts have quality, cost, the weight between them, and the
-    quantities that control exploration.
-    """
+    """Base of policies on averaged heads, whose scores are the posterior means. Subclasses compute the pmf."""
 
     algorithm: ClassVar[str]
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
@@ -111,13 +100,11 @@ class RidgePolicy(AveragedHeads, HasParams, ABC):
         super().__init__(read_schema(params.context), models=heads, memory=memory, quality=quality)
 
     @abstractmethod
-    def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
-        """The output for one question. weight: weight of cost. features: a row of `joined`."""
+    def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput: ...
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
-        """One output per question, computed only from its features, weight and arms."""
         assert features is not None
         return [
             self.output(row, arms=offered, weight=weight_of(query, default=self.weight))
@@ -127,25 +114,21 @@ class RidgePolicy(AveragedHeads, HasParams, ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MbaParams(RidgeParams):
-    """Settings of mba."""
-
     ridge: Positive = 3.3
     bias_ridge: Positive = 3.3
-    #: factor on the deviations of the samples; 0 is greedy except for epsilon_min
+    #: factor on the samples' deviations; 0 always plays the best arm, except for `epsilon_min`
     explore: Number = 1.0
     #: probability that is always spread over all arms, in addition to the floors of the draw
     epsilon_min: Share = 0.0
-    #: memory, in rows of the arm: a row this old has the weight 1/e
+    #: age at which a row has the weight 1/e, as a number of newer rows of its arm
     memory: Annotated[float, Field(ge=LEAST_MEMORY, le=1e12, allow_inf_nan=False)] = 20_000.0
-    #: least mean number of rows between false alarms of an unchanged arm; above 1e15 there are no alarms
+    #: smallest mean number of rows between false alarms about an unchanged arm; above 1e15 there are no alarms
     alarm: Annotated[float, Field(ge=100.0, le=1e18, allow_inf_nan=False)] = 100_000.0
-    #: parts that arms share, declared by the settings `arms.NAME.facts` and by grids
+    #: parts that arms share; filled in from the settings `arms.NAME.facts` and from grids
     facts: Mapping[ArmName, Mapping[str, str | int | float | bool]] | None = None
 
 
 class MbaRag(RidgePolicy):
-    """Draws each arm with the share of posterior samples in which it is the best; see the module."""
-
     algorithm: ClassVar[str] = "mba"
     takes_facts: ClassVar[bool] = True
     #: other defaults if the policy is restrained to an incumbent (docs/mba.md)
@@ -160,11 +143,9 @@ class MbaRag(RidgePolicy):
         super().__init__(settings, models=models, facts=facts, memory=settings.memory, quality=_QUALITY)
         self.explore, self.epsilon_min = settings.explore, settings.epsilon_min
         self._changes = ChangeTest(alarm=settings.alarm)
-        #: arm -> detected changes
         self.alarms: dict[ArmName, int] = {}
 
     def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
-        """The probability of an arm is the share of posterior samples in which it is the best."""
         means, deviations = self.sampled(features, arms=arms, weight=weight)
         even = self.epsilon_min / len(arms)
         shares = shares_of_samples(means.value, deviations, explore=self.explore)
@@ -173,7 +154,6 @@ class MbaRag(RidgePolicy):
         return PolicyOutput(pmf=pmf, scores=tuple(means.value.tolist()), deviations=deviations, facts=facts)
 
     def learn(self, update: Update) -> None:
-        """Learn a row in the heads and in the change test of its arm. Raises PolicyFault."""
         super().learn(update)
         arm, predicted = update.arm, update.reward.value - self.missed
         if self.counted > 0.0 and self._changes.learn(arm, self.residual, predicted=predicted, rows=self.counted):
@@ -181,27 +161,21 @@ class MbaRag(RidgePolicy):
             self.alarms[arm] = self.alarms.get(arm, 0) + 1
 
     def restart(self, arm: ArmName) -> None:
-        """Restart the arm and its change test."""
         super().restart(arm)
         self._changes.restart(arm)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The heads' state, and the alarms and the change test of each arm."""
         arrays, facts = super().state()
         return arrays, facts | {"alarms": dict(sorted(self.alarms.items())), "changes": self._changes.state()}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load a saved state."""
         super().restore(arrays, facts)
         self.alarms = dict(facts["alarms"])
         self._changes.restore(facts["changes"])
 
 
 def shares_of_samples(values: Vector, deviations: Matrix, *, explore: float = 1.0) -> list[float]:
-    """Share of samples in which each arm is the best; ties are divided. Shapes (arms,), (arms, samples).
-
-    Deviations are multiplied by explore * min(_WIDEST, 1 / sqrt(2 ln K)) for K arms.
-    """
+    """Share of samples in which each arm is the best; ties are divided. Shapes (arms,) and (arms, samples)."""
     width = explore * min(_WIDEST, 1.0 / math.sqrt(2.0 * math.log(max(len(values), 2))))
     moved = values[:, None] + width * deviations
     best = moved >= moved.max(axis=0) - _TIE
@@ -213,18 +187,16 @@ def shares_of_samples(values: Vector, deviations: Matrix, *, explore: float = 1.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinUcbParams(RidgeParams):
-    """Settings of linucb."""
-
-    #: posterior samples, in pairs; twice as many as for mba, because a bound depends on every arm's width directly
+    #: number of posterior samples, in pairs; more than for mba, because every arm's width affects the pmf directly
     points: Annotated[int, Field(ge=8, le=256, multiple_of=2)] = 128
-    #: standard deviations of optimism
+    #: number of standard deviations that the bound lies above the mean
     alpha: Number = 1.0
-    #: share of the probability that is spread over all arms; the floors of the draw are added
+    #: probability that is spread evenly over all arms, in addition to the floors of the draw
     epsilon: Share = 0.0
 
 
 class LinUcb(RidgePolicy):
-    """Epsilon-greedy on mean + alpha * width of the reward; an arm without rows has the prior mean 0."""
+    """Epsilon-greedy on mean + alpha * width of each arm's reward. An arm without rows has the prior mean 0."""
 
     algorithm: ClassVar[str] = "linucb"
 
@@ -234,7 +206,6 @@ class LinUcb(RidgePolicy):
         self.alpha, self.epsilon = settings.alpha, settings.epsilon
 
     def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
-        """Epsilon-greedy on the bounds; the facts have the bounds as "ucb", and epsilon."""
         means, deviations = self.sampled(features, arms=arms, weight=weight)
         widths = np.sqrt((deviations * deviations).mean(axis=1))
         bounds: list[float] = (means.value + self.alpha * widths).tolist()

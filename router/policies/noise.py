@@ -1,7 +1,7 @@
 """The noise of rewards: the covariance S of (quality, cost) around their means.
 
-It is common to all arms, because single arms often have too few rows. A row with the weight w and the prediction error
-e adds w e e^T / (1 + w z^T A^-1 z) (Bishop, Pattern Recognition and Machine Learning, section 3.3). Old rows fade.
+It is common to all arms, because single arms often have too few rows. A row with weight w and prediction error e adds w
+e e^T / (1 + w z^T A^-1 z) to the scatter (Bishop, Pattern Recognition and Machine Learning, section 3.3).
 """
 
 import math
@@ -9,21 +9,18 @@ from typing import Final
 
 from ragbandit.shared.types import Vector
 
-#: prior variance of quality, the largest possible for values in [0, 1], with the weight of one row; cost has no prior
+#: prior variance of quality, with the weight of one row: the largest variance of values in [0, 1]. Cost has no prior
 #: variance, because its unit is unknown
 _FIRST_QUALITY: Final = 0.25
-#: a row reduces the weight of older rows by at most this share
 _MOST_LOST: Final = 0.5
-#: least standard deviation of a prediction, in units of reward
+#: lower limit of the standard deviation of a prediction, in units of reward
 LEAST_NOISE: Final = 1e-6
 
 
 class Noise:
-    """The covariance of (quality, cost). memory: see `Heads`."""
-
     def __init__(self, *, memory: float | None) -> None:
         self.memory = memory
-        #: faded sums of quality^2, quality * cost and cost^2 around the means, and the faded weight of their rows
+        #: sums of quality^2, quality * cost and cost^2 around the means, and the weight of their rows. Old rows fade
         self.scatter: tuple[float, ...] = 0.0, 0.0, 0.0
         self.rows = 0.0
 
@@ -32,13 +29,12 @@ class Noise:
         quality, mixed, cost = self.scatter
         rows = 1.0 + self.rows
         variance = (_FIRST_QUALITY + quality) / rows - 2.0 * weight * (mixed / rows) + weight * weight * (cost / rows)
-        return math.sqrt(max(variance, 0.0))  # rounding can take it below 0
+        return math.sqrt(max(variance, 0.0))
 
     def learn(self, errors: Vector, *, weight: float, rows: float, spread: float) -> tuple[float, float]:
-        """Learn the prediction errors of a row, (2,). Returns the error (in reward, in standard deviations).
+        """Learn a row's prediction errors, (2,). Returns the reward's error (in reward, in standard deviations).
 
-        weight: weight of cost. rows: weight of the row; below 1, its quality has 1 / rows times the variance of a whole
-        row. spread: z^T A^-1 z before the row.
+        rows: weight of the row. Below 1, its quality has 1 / rows times the usual variance. spread: z^T A^-1 z.
         """
         if rows == 0.0:
             return 0.0, 0.0

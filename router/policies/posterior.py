@@ -1,7 +1,7 @@
 """The posterior of the arms' weights: Bayesian linear regression with two heads, quality and cost.
 
-Per arm: y = W z + noise, y = (quality, cost), z the design row of a question. On each head the weights theta of all
-arms have the prior N(0, C x diag(v)), in units of the noise variance, v = RIDGE / precision:
+Per arm, y = W z + noise, with y = (quality, cost) and the design row z of a question. On each head the weights of all
+arms have the prior N(0, C x diag(v)), in units of the noise variance, with v = RIDGE / precision:
 
     C_ab = [a = b] / RIDGE                                                  independent arms
     C_ab = COMMON + PART * (facts that a and b share) + OWN * [a = b]       arms that share parts
@@ -11,20 +11,20 @@ depth, and the estimate of an arm without rows follows from its parts. The state
 
     G = sum w z z^T,    b = sum w y z^T,    u = sum sqrt(w) e z^T,
 
-with the weight w of a row and one random sign e per row and posterior sample. A is the prior's precision plus the G of
-the arms on its diagonal. Then b A^-1 is the mean, A^-1 the covariance, and (prior precision * prior sample + u) A^-1 a
-deviation with this covariance (perturbed observations: Papandreou and Yuille 2010; ensemble sampling: Lu and Van Roy
-2017). Signs come from a hash of the arm, the row's number and the sample, so that a sample is one consistent guess of
-an arm's values for all questions. Samples come in pairs, the mean plus and minus a deviation (antithetic variates:
-Hammersley and Morton 1956): half of them is stored, and their mean is exact. Samples of an arm without rows follow from
-the other arms by Matheron's rule: prior sample + C_n C^-1 (sample - prior sample).
+with the weight w of a row and a random sign e per row and posterior sample. A is the prior's precision plus the G of
+each arm on its diagonal. Then b A^-1 is the posterior mean, A^-1 the posterior covariance, and (prior precision * prior
+sample + u) A^-1 a deviation with this covariance (perturbed observations: Papandreou and Yuille 2010; ensemble
+sampling: Lu and Van Roy 2017). The signs are a hash of arm, row number and sample, so that a sample is one consistent
+guess of an arm's values for all questions. Samples come in pairs, the mean plus and minus a deviation (antithetic
+variates: Hammersley and Morton 1956), so their mean is exact. Samples of an arm without rows follow from the other arms
+by Matheron's rule: prior sample + C_n C^-1 (sample - prior sample).
 
 With the covariance S of the noise (noise.py), a value quality - weight * cost at z has the posterior standard deviation
 
     width = sqrt((1, -weight) S (1, -weight)^T * z^T A^-1 z),    in units of reward.
 
-Rows are added one by one (Sherman-Morrison), as vectors in addition to A^-1. Every `block` rows A is inverted again,
-and older rows fade by the weight of the new ones; the prior does not fade.
+A row changes A^-1 by the Sherman-Morrison formula: its gain vector is stored. After each block of rows, A
+is inverted again, and the weight of older rows is reduced. The prior does not fade.
 """
 
 import functools
@@ -42,17 +42,17 @@ from ragbandit.router.policies.noise import LEAST_NOISE, Noise
 from ragbandit.router.policies.surrogates import PLAIN, TRUSTED, Scale
 from ragbandit.shared.types import ArmName, Json, Matrix, Vector
 
-#: prior covariance of arms that share parts: of any two arms, per shared part, and of an arm with itself
+#: prior covariance of arms that share parts: of any two arms, for each shared part, and for an arm with itself
 COMMON: Final = 0.3
 PART: Final = 0.1
 OWN: Final = 0.1
-#: prior precision that these covariances refer to
+#: prior precision at which a weight has the variance v = 1, see the module
 RIDGE: Final = 3.3
-#: most rows between two inversions of A
+#: most rows of a block, after which A is inverted again
 _BLOCK: Final = 32
-#: least memory, in rows: with less, only the rows of the latest block would have weight
+#: smallest memory, in rows: with less, only the rows of the latest block would have weight
 LEAST_MEMORY: Final = 50
-#: a block has at most memory / this many rows, because rows of a block do not fade
+#: a block has at most memory / this number of rows, because rows do not fade within a block
 _SHARE_OF_MEMORY: Final = 16
 
 ArmFacts = Mapping[ArmName, Mapping[str, Json]]
@@ -60,29 +60,24 @@ ArmFacts = Mapping[ArmName, Mapping[str, Json]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the ledger as heads learn it."""
-
     arm: ArmName
-    #: quality and cost minus the arm's prior means
+    #: quality and cost, each minus the arm's prior mean
     target: tuple[float, float]
-    #: weight of cost
     weight: float
-    #: weight of the row, > 0
     rows: float
-    #: source of the quality: TRUSTED, or a source of scores
+    #: source of the quality: TRUSTED for ratings, else a source of scores
     source: str = TRUSTED
 
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums over the rows of one arm and source, except the newest rows: G (p, p), b (2, p), u (pairs, p)."""
+    """Sums over the rows of one arm and one source: G (p, p), b (2, p), u (pairs, p). The newest rows are missing."""
 
     gram: Matrix
     moment: Matrix
     noise: Matrix
 
     def scaled(self, scale: Scale) -> "_Sums":
-        """The sums after calibration of the source's scores."""
         moment = self.moment.copy()
         moment[0] = (moment[0] - scale.offset * self.gram[0]) / scale.slope
         return _Sums(scale.share * self.gram, scale.share * moment, math.sqrt(scale.share) * self.noise)
@@ -90,17 +85,12 @@ class _Sums:
 
 @dataclass(slots=True)
 class _Arm:
-    """The rows of one arm."""
-
-    #: source -> sums
+    #: source of the quality -> sums over its rows
     sums: dict[str, _Sums] = field(default_factory=dict)
-    #: number of all rows, the newest included
     number: int = 0
-    #: weight of the rows since the last fading
     unfaded: float = 0.0
 
     def fade(self, share: float) -> None:
-        """Multiply the weight of all rows by `share`."""
         for sums in self.sums.values():
             sums.gram *= share
             sums.moment *= share
@@ -109,37 +99,33 @@ class _Arm:
 
 @dataclass(frozen=True, slots=True)
 class _Newest:
-    """A row that is in the posterior, but not yet in the sums."""
+    """A row that is already in the posterior, but not in the sums."""
 
     arm: ArmName
     source: str
-    #: number of earlier rows of the arm
+    #: number of the arm's earlier rows
     number: int
-    #: design row, (p,)
     z: Vector
     target: tuple[float, float]
-    #: weight of the row
     rows: float
-    #: signs of the row's posterior samples, (pairs,)
+    #: random sign of the row in each pair of samples, (pairs,)
     signs: Vector
 
 
 @dataclass(slots=True)
 class _Part:
-    """Weights that are solved together: one independent arm, or all arms if arms share parts."""
+    """Weights that are solved together: of one arm if arms are independent, else of all arms."""
 
-    #: sorted by name
     arms: list[ArmName]
     #: position of these weights among the weights of all arms
     place: slice
-    #: inverse of the precision of the sums, (n, n); A^-1 = covariance - sum of g g^T over the gains g
+    #: inverse of A without the newest rows, (n, n); with them, A^-1 = covariance - sum of g g^T over the gains g
     covariance: Matrix
     #: gain g of each of the newest rows, (rows of a block, n)
     gains: Matrix
     newest: list[_Newest] = field(default_factory=list)
 
     def slice_of(self, arm: ArmName, *, size: int) -> slice:
-        """Position of an arm's weights in the part."""
         index = self.arms.index(arm)
         return slice(index * size, (index + 1) * size)
 
@@ -152,11 +138,11 @@ class _Part:
 
 
 class Heads:
-    """Weights of all arms in one model of the question.
+    """The posterior of all arms' weights in one model.
 
     facts: arm -> its parts; arms without an entry share only COMMON. None for independent arms
     ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1 / noise variance, > 0
-    memory: age, in rows of the arm, at which a row has the weight 1/e, >= 50; None for no fading
+    memory: age, in rows of the arm, at which a row has the weight 1/e, >= 50; None if rows do not fade
     pairs: number of pairs of posterior samples, > 0
     """
 
@@ -167,22 +153,21 @@ class Heads:
         self.ridge, self.bias_ridge = ridge, bias_ridge
         self.memory, self.pairs = memory, pairs
         self._block = _BLOCK if memory is None else max(1, min(_BLOCK, int(memory) // _SHARE_OF_MEMORY))
-        #: arms with rows, in the order of their places
+        #: the arms with rows, sorted by name
         self._arms: dict[ArmName, _Arm] = {}
-        #: source -> calibration of its scores
+        #: source of scores -> its calibration
         self._scales: dict[str, Scale] = {}
-        #: p; 0 before the first row
+        #: p, the length of a design row; 0 before the first row
         self._size = 0
         self._places: dict[ArmName, int] = {}
         self._parts: dict[ArmName, _Part] = {}
-        #: posterior means (2, arms, p) and deviations (pairs, arms, p) of arms with rows
+        #: posterior means, (2, arms, p), and deviations of the samples, (pairs, arms, p)
         self._mean = self._drawn = np.zeros((0, 0, 0))
 
     def sampled(self, z: Vector, *, arms: Sequence[ArmName], weight: float, which: slice) -> tuple[Matrix, Matrix]:
-        """Returns (posterior minus prior means of quality and cost, (2, arms), deviations of the value, (n, arms)).
+        """Returns (means of quality and cost minus prior means, (2, arms); deviations of the value, (n, arms)).
 
-        z: design row, (p,). weight: weight of cost. which: the pairs of samples; a pair is the mean plus and minus a
-        deviation. Deviations are in units of reward.
+        z: design row. which: the n pairs of samples to return. Deviations are in units of reward.
         """
         noise, places = max(self.noise.at(weight), LEAST_NOISE), self._places
         if not places:
@@ -203,7 +188,6 @@ class Heads:
         return means[:, order], noise * drawn[:, order]
 
     def learn(self, z: Vector, row: Row) -> tuple[float, float]:
-        """Learn a row with the design row z, (p,). Returns the prediction error (in reward, in standard deviations)."""
         if row.arm not in self._arms:
             self._size = z.size
             self._assign_places({**self._arms, row.arm: _Arm()})
@@ -222,7 +206,7 @@ class Heads:
         return self.noise.learn(errors, weight=row.weight, rows=scale.share * row.rows, spread=spread)
 
     def rescale(self, source: str, scale: Scale) -> None:
-        """Use this calibration for all rows of a source, earlier rows included."""
+        """Use this calibration for all rows of a source, including the learned ones."""
         parts = {id(part): part for part in self._parts.values()}.values()
         for part in parts:
             self._move_to_sums(part)
@@ -231,14 +215,13 @@ class Heads:
             self._solve(part)
 
     def fade(self, arm: ArmName, *, share: float) -> None:
-        """Multiply the weight of an arm's rows by `share`, in (0, 1]: the estimate stays until new rows outweigh it."""
+        """Multiply the weight of an arm's rows by `share`, in (0, 1]. The estimate stays until new rows outweigh it."""
         if arm in self._arms:
             self._move_to_sums(self._parts[arm])
             self._arms[arm].fade(share)
             self._solve(self._parts[arm])
 
     def _add(self, part: _Part, row: _Newest) -> tuple[Vector, float]:
-        """Add a row to the posterior. Returns (prediction errors, (2,), z^T A^-1 z before the row)."""
         place = part.slice_of(row.arm, size=row.z.size)
         gain = part.gain(row.z, place=place)
         spread = float(gain[place] @ row.z)
@@ -255,7 +238,6 @@ class Heads:
         return errors, spread
 
     def _move_to_sums(self, part: _Part) -> None:
-        """Add the newest rows to the sums; the posterior does not change."""
         for arm, source in sorted({(row.arm, row.source) for row in part.newest}):
             newest = [row for row in part.newest if (row.arm, row.source) == (arm, source)]
             z, rows = np.array([row.z for row in newest]), np.array([row.rows for row in newest])
@@ -270,7 +252,6 @@ class Heads:
         part.newest = []
 
     def _assign_places(self, rows: Mapping[ArmName, _Arm]) -> None:
-        """Assign places to these arms, sorted by name. A part keeps its posterior if its arms are the same."""
         size, old_parts = self._size, self._parts
         old_mean, old_drawn = self._mean, self._drawn
         self._arms, self._parts = {arm: rows[arm] for arm in sorted(rows)}, {}
@@ -311,7 +292,6 @@ class Heads:
         self._drawn.reshape(self.pairs, -1)[:, part.place] = drawn @ part.covariance
 
     def _kernel(self, left: Sequence[ArmName], right: Sequence[ArmName]) -> Matrix:
-        """C of these arms, shape (left, right)."""
         return np.array([[self._covariance(a, b) for b in right] for a in left])
 
     def _covariance(self, a: ArmName, b: ArmName) -> float:
@@ -322,25 +302,19 @@ class Heads:
         return COMMON + PART * shared + OWN * (a == b)
 
     def _variances(self, size: int) -> Vector:
-        """v, shape (p,)."""
         return RIDGE / np.array([self.bias_ridge] + [self.ridge] * (size - 1))
 
     def _prior_values(self, arms: Sequence[ArmName], *, z: Vector) -> Matrix:
-        """Prior samples of the arms' values, (samples, arms)."""
         return np.array([self._prior_samples(arm, size=z.size) @ z for arm in arms]).T
 
     def _prior_samples(self, arm: ArmName, *, size: int) -> Matrix:
-        """Prior samples of an arm's weights, (samples, p)."""
         if self.facts is None:
             return _samples_apart(arm, self.pairs, size) * np.sqrt(self._variances(size) / RIDGE)
         parts = tuple(f"{key}={value!r}" for key, value in self.facts.get(arm, {}).items())
         return _samples_of_parts(arm, parts, self.pairs, size) * np.sqrt(self._variances(size))
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """Sums per arm and source, with the upper triangle of G row by row; newest rows per part.
-
-        The posterior is computed from them.
-        """
+        """The sums, with the upper triangle of G, and the newest rows, from which the posterior is computed again."""
         quality, mixed, cost = self.noise.scatter
         arrays: Arrays = {"scatter": np.array([[quality, mixed], [mixed, cost]])}
         newest = {part.arms[0]: part.newest for part in self._parts.values()}
@@ -356,7 +330,7 @@ class Heads:
         return arrays, facts | {"newest": {name: [[r.arm, r.source] for r in rows] for name, rows in newest.items()}}
 
     def restore(self, arrays: Arrays, facts: Facts, *, scales: Mapping[str, Scale]) -> None:
-        """Load a saved state. scales: source -> calibration of its scores."""
+        """Load a saved state. scales: source of scores -> its calibration."""
         size = self._size = facts["size"]
         shapes: dict[str, tuple[int, ...]] = {"scatter": (2, 2)}
         for name, (_, _, *sources) in facts["arms"].items():
@@ -389,13 +363,13 @@ class Heads:
 
 
 def design(features: Vector) -> Vector:
-    """The row z = (1, x / sqrt(d)), shape (d+1,), float64."""
+    """The design row z = (1, x / sqrt(d)), (d + 1,), float64."""
     return np.concatenate([[1.0], features.astype(np.float64) / math.sqrt(features.size)])
 
 
 @functools.lru_cache(maxsize=256)
 def _samples_apart(arm: str, count: int, size: int) -> Matrix:
-    """Samples of N(0, I) for an independent arm, (count, size): signs, times upper quantiles for the intercept."""
+    """Samples of N(0, I), (count, size): random signs, and for the intercept quantiles of the normal distribution."""
     samples = signs_of(arm, "prior", 0, count=count * size).reshape(count, size)
     order = sorted(range(count), key=lambda sample: hashlib.blake2b(_name(arm, "intercept", sample)).digest())
     values = np.array([NormalDist().inv_cdf(0.5 + (sample + 0.5) / (2 * count)) for sample in range(count)])
@@ -406,7 +380,7 @@ def _samples_apart(arm: str, count: int, size: int) -> Matrix:
 
 @functools.lru_cache(maxsize=256)
 def _samples_of_parts(arm: str, parts: tuple[str, ...], count: int, size: int) -> Matrix:
-    """Samples with covariance C between arms, (count, size): sums of signs for all arms, for each part, for the arm."""
+    """Samples, (count, size), with the covariance C between arms: sums of signs of all arms, parts and the arm."""
     samples = math.sqrt(OWN) * signs_of(arm, "prior", 0, count=count * size)
     for name, variance in [("common", COMMON), *((part, PART) for part in parts)]:
         samples += math.sqrt(variance) * signs_of(name, "part", 0, count=count * size)
@@ -415,7 +389,7 @@ def _samples_of_parts(arm: str, parts: tuple[str, ...], count: int, size: int) -
 
 
 def signs_of(name: str, kind: str, number: int, *, count: int) -> Vector:
-    """`count` signs, +1 or -1, computed from the name, the kind and the number."""
+    """`count` signs, +1 or -1, determined by name, kind and number."""
     stream = hashlib.shake_128(_name(name, kind, number)).digest((count + 7) // 8)
     return np.unpackbits(np.array(bytearray(stream), dtype=np.uint8))[:count].astype(np.float64) * 2.0 - 1.0
 

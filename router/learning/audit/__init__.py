@@ -1,1 +1,0 @@
-"""Audit: draws, updates and versions checked again."""

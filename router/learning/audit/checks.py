@@ -1,8 +1,7 @@
-"""The checks of an audit: rules for stored decisions, and the deep check of all pmfs.
+"""The checks of an audit: rules for single decisions, and the deep check, which computes all pmfs again.
 
-Each rule returns an error text, or None if the row obeys it. The rules use only the row: the seed must follow from the
-id and the store's secret, the arm from pmf and seed, the pmf of a canary from its parts. The deep check learns every
-policy version again from the ledger, and computes the pmfs of its decisions again.
+A rule returns an error text, or None if the decision obeys it. The rules use only the stored row: the seed must follow
+from the id and the store's secret, the arm from pmf and seed, the pmf of a canary from its parts.
 """
 
 import json
@@ -37,12 +36,12 @@ from ragbandit.router.storage.sql.tables import decisions, outcomes, snapshots
 from ragbandit.shared.errors import RagBanditError, SnapshotError, StoreError
 from ragbandit.shared.types import CANDIDATE, IMPORTED, SEEDED_ELSEWHERE, Decision, Json, SnapshotInfo
 
-#: largest accepted difference between a canary's logged pmf and the mixture of its parts: releases add in another order
+#: largest accepted difference between a canary's logged pmf and the mixture of its parts, by rounding
 _ROUNDING: Final = 1e-12
 
 
 def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
-    """Error text if the seed follows neither from secret and id nor, as in earlier releases, only from the id."""
+    """Error text if the seed follows neither from secret and id, nor, as in earlier releases, from the id."""
     if SEEDED_ELSEWHERE in decision.facts or decision.seed == seed_of(decision.id):
         return None
     follows = secret is not None and decision.seed == seed_of(decision.id, secret=secret)
@@ -50,7 +49,6 @@ def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
 
 
 def draw_fault(decision: Decision) -> str | None:
-    """Error text for the first rule of the draw that the row breaks; None if it obeys all."""
     pmf = decision.pmf
     if len(pmf) != len(decision.arms) or decision.arm not in decision.arms:
         return "arms and pmf do not fit together"
@@ -67,7 +65,7 @@ def draw_fault(decision: Decision) -> str | None:
 
 
 def _mixture_fault(decision: Decision) -> str | None:
-    """Error text if the pmf is not the mixture of the canary's parts; None if it is, or if no canary had a share."""
+    """Error text if a canary had a share of the decision, and the pmf is not the mixture of champion and candidate."""
     canary = _canary_of(decision)
     if canary is None:
         return None
@@ -88,7 +86,7 @@ def _mixture_fault(decision: Decision) -> str | None:
 
 
 def _champion_part(decision: Decision) -> Decision:
-    """The decision with the champion's pmf and arms; unchanged without a canary. Call `_mixture_fault` first."""
+    """The decision as the champion would have made it; unchanged without a canary. Call `_mixture_fault` first."""
     canary = _canary_of(decision)
     if canary is None:
         return decision
@@ -98,63 +96,58 @@ def _champion_part(decision: Decision) -> Decision:
 
 
 def _canary_of(decision: Decision) -> Mapping[str, Any] | None:
-    """Facts about the canary that had a share of the pmf; None without one."""
     canary = decision.facts.get(CANDIDATE)
     if not isinstance(canary, Mapping) or canary.get("state") != "canary" or canary.get("pmf") is None:
         return None
     return canary
 
 
-#: counters of mismatches
 Counter = Literal["counter_mismatches", "damages", "deep_mismatches", "ledger_mismatches", "propensity_mismatches"]
 
-#: most mismatches that are described; all are counted
+#: most notes of a Verdict; all mismatches are counted
 MOST_NAMED: Final = 20
 
 
 @dataclass(kw_only=True, slots=True)
 class Verdict:
-    """Result of an audit: counts of checked rows and of mismatches. `ok` decides the exit code."""
+    """Result of an audit: numbers of checked rows and of mismatches."""
 
     decisions: int = 0
-    #: decisions drawn by another system; their draws cannot be repeated
+    #: decisions drawn by another system, whose draws cannot be repeated
     made_elsewhere: int = 0
-    #: decisions made with a seed that depends only on the id, although the store had a secret
+    #: decisions whose seed depends only on the id, although the store had a secret
     seeded_by_id: int = 0
-    #: decisions whose seed, arm, propensity or pmf is wrong
     propensity_mismatches: int = 0
     updates: int = 0
-    #: gaps in seq, and updates that contradict their decision or their own parts
+    #: gaps in the numbers of updates, and updates that contradict their decision or their own parts
     ledger_mismatches: int = 0
-    #: updates that the policy refuses to learn, in service and in replay
     refused: int = 0
     replay_sha256: str = ""
     live_sha256: str = ""
     live_version: str = ""
-    #: largest relative difference of the policies' arrays, if the sha256 differ only by rounding; else None
+    #: largest relative difference between the relearned and the live policy if rounding explains it; else None
     within_rounding: float | None = None
-    #: with deep: decisions whose pmf was computed again
+    #: only in a deep check: decisions whose pmf was computed again, or could not be
     deep_decisions: int = 0
     deep_mismatches: int = 0
-    #: with deep: decisions whose pmf cannot be computed again, for example imported ones
+    #: only in a deep check: decisions whose pmf cannot be computed again, for example imported ones
     not_checkable: int = 0
-    #: with deep: versions without stored arrays; only the pmfs of their decisions are compared
+    #: only in a deep check: versions without stored arrays, of which only the pmfs are compared
     not_compared: int = 0
     #: decisions whose texts, or texts and features, were erased on request
     erased: int = 0
-    #: updates of the live policy that cannot be learned again because their data was erased
+    #: updates that the live policy cannot learn again, because their data was erased
     not_relearnable: int = 0
-    #: updates that cannot be checked because `retention`, or an earlier release's archive, removed their rows
+    #: updates that cannot be checked, because `retention` or an earlier release's archive removed their rows
     archived: int = 0
-    #: counters that differ from the tables
     counter_mismatches: int = 0
-    #: damaged places in the SQLite file; with damages nothing else is checked
+    #: damaged places in the SQLite file; after damages nothing else is checked
     damages: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """True if all differences are due to rounding, or to rows that were erased or removed."""
+        """Whether all differences come from rounding, or from rows that were erased or removed."""
         differences = sum(getattr(self, counter) for counter in get_args(Counter))
         is_same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None
         is_same = is_same or self.not_relearnable > 0 or (self.archived > 0 and not self.replay_sha256)
@@ -162,30 +155,26 @@ class Verdict:
         return differences == 0 and is_same and not is_unreadable
 
     def fail(self, counter: Counter, text: str) -> None:
-        """Count and describe a mismatch."""
         setattr(self, counter, getattr(self, counter) + 1)
         self.note(text)
 
     def note(self, text: str) -> None:
-        """Add a note, unless there are MOST_NAMED already."""
         if len(self.notes) < MOST_NAMED:
             self.notes.append(text)
 
 
 PAGE: Final = 500
-#: largest accepted difference between a logged and a recomputed probability: releases and processors add in different
-#: orders. The draw itself is checked exactly, with the logged pmf
+#: largest accepted difference between a logged and a recomputed probability, by rounding
 PMF_ROUNDING: Final = 1e-9
-#: upper limit of the accepted difference for policies with a tolerance
 _MAX_ROUNDING: Final = 1e-6
 #: params that are recorded only if they are set
 _OPTIONAL: Final = frozenset({PARAM, FACTS})
-#: end of a version's name: its last update, and 12 digits of its sha256
+#: end of a version's name: the number of its last update, and 12 digits of its sha256
 _VERSION_END: Final = re.compile(r"(\d{1,18})-[0-9a-f]{12}")
 
 
 def pages(ledger: Ledger, *where: Any, unreadable: Any = lambda _: None) -> Iterator[Decision]:
-    """The decisions, ordered by time. Calls `unreadable` with an error text for each row that cannot be read."""
+    """The decisions in the order of time. Calls `unreadable` with an error text for each row that cannot be read."""
     order = (decisions.c.made_at, decisions.c.id)
     last: list[Any] = []
     while True:
@@ -207,10 +196,10 @@ def pages(ledger: Ledger, *where: Any, unreadable: Any = lambda _: None) -> Iter
 
 
 class DeepCheck:
-    """The deep check of one ledger: relearns each of its policies (algorithm and params), and checks all its versions.
+    """Learns each policy of a ledger (algorithm and params) again, and checks all its versions.
 
-    If the snapshot row of a version was pruned, only its last update is known, from its name: then one of the ledger's
-    policies must reproduce all its decisions.
+    If the snapshot row of a version was pruned, its policy is unknown, and the name contains only its last update. Then
+    one of the ledger's policies must reproduce all its decisions.
     """
 
     def __init__(self, ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
@@ -222,18 +211,16 @@ class DeepCheck:
         spans = select(decisions.c.version, func.min(at).label("first"), func.max(at).label("last"))
         spans = spans.where(decisions.c.policy == ledger.label).group_by(decisions.c.version)
         with ledger.database.read() as connection:
-            #: version -> its snapshot row
             self.snapshots = {row["version"]: snapshot_value(row) for row in connection.execute(of_ledger).mappings()}
             #: version -> times of its first and last decision
             self.spans = {row.version: (row.first, row.last) for row in connection.execute(spans)}
             last = connection.execute(oldest).mappings().first()
         #: snapshot rows up to this update may have been pruned; -1 if none was
         self.pruned_to = -1 if last is None else last["last_seq"]
-        #: version without a snapshot row -> mismatches with the best-fitting policy
+        #: version without a snapshot row -> error texts for the policy that fits best
         self.mismatches: dict[str, list[str]] = {}
 
     def run(self) -> None:
-        """Check every version that made a decision."""
         replaced = replaced_encoders(self.ledger.database)
         policies = {_policy_key(info) for info in self.snapshots.values()}
         walks: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
@@ -256,21 +243,20 @@ class DeepCheck:
                 self.verdict.fail("deep_mismatches", fault)
 
     def _pruned_seq(self, version: str) -> int | None:
-        """The last update in the name of a version whose snapshot row may have been pruned; else None."""
+        """The last update of a version whose snapshot row may have been pruned, from the version's name; else None."""
         matched = _VERSION_END.fullmatch(version.removeprefix(f"{self.ledger.label}-"))
         return int(matched[1]) if matched is not None and int(matched[1]) <= self.pruned_to else None
 
     def _decisions(self, version: str) -> Iterator[Decision]:
-        """The version's decisions, without imported ones."""
         made = pages(self.ledger, *self._made_by(version))
         return (decision for decision in made if IMPORTED not in decision.facts)
 
     def _made_by(self, version: str) -> list[ColumnElement[bool]]:
-        at = decisions.c.made_at.between(*self.spans[version])  # narrows the search by the index of times
+        at = decisions.c.made_at.between(*self.spans[version])  # faster, since there is an index of times
         return [at, decisions.c.version == version, decisions.c.policy == self.ledger.label]
 
     def _skip(self, versions: Sequence[str], *, why: str) -> None:
-        """Count the decisions of versions that cannot be made again."""
+        """Count the decisions of versions whose pmfs cannot be computed again."""
         count = sum(1 for version in versions for _ in self._decisions(version))
         self.verdict.deep_decisions += count
         self.verdict.not_checkable += count
@@ -278,7 +264,7 @@ class DeepCheck:
             self.verdict.note(f"{count} decisions are not made again: {why}; their draws are checked by the logged pmf")
 
     def _walk(self, algorithm: str, *, params: Mapping[str, Json], versions: Sequence[tuple[int, str]]) -> None:
-        """Let a new policy learn the ledger, and compare it at each version. versions: pairs (last update, name)."""
+        """Let a policy learn the ledger, and check it at each version. versions: pairs (last update, name), sorted."""
         if is_of_another_release(algorithm, params=params):
             stored = [version for _, version in versions if version in self.snapshots]
             self.verdict.not_compared += len(stored)
@@ -286,7 +272,7 @@ class DeepCheck:
             return
         try:
             policy = make_policy(algorithm, params=params)
-        except RagBanditError as error:  # a table, a package or a param of a former policy is missing now
+        except RagBanditError as error:  # a table, a package or a param of an earlier policy is missing now
             self.verdict.fail("deep_mismatches", f"{algorithm} cannot be made again: {error}")
             return
         if not policy.deterministic:
@@ -308,12 +294,10 @@ class DeepCheck:
             self._compare(policy, version=version)
 
     def _first_erased(self, policy: Policy) -> int | None:
-        """The first update that this policy cannot learn again; None if there is none."""
         pairs = self.ledger.read_with_decisions(after=0)
         return next((update.seq for update, decision in pairs if is_erased_for(policy, decision)), None)
 
     def _compare(self, policy: Policy, *, version: str) -> None:
-        """Compare a relearned policy with its version, and its pmfs with the logged ones."""
         info = self.snapshots.get(version)
         if info is None:
             checked = (self._pmf_fault(decision, policy=policy) for decision in self._decisions(version))
@@ -331,7 +315,7 @@ class DeepCheck:
                 self.verdict.fail("deep_mismatches", fault)
 
     def _check_state(self, policy: Policy, *, info: SnapshotInfo) -> None:
-        """Compare the sha256 with the snapshot's, or the stored arrays if the policy has a tolerance."""
+        """Compare the policy's sha256 with its snapshot's. With a tolerance, the arrays may differ by the tolerance."""
         text = f"replaying to {info.last_seq} does not give {info.version}"
         try:
             distance = difference(policy, files=self.files, info=info)
@@ -344,9 +328,9 @@ class DeepCheck:
             self.verdict.fail("deep_mismatches", text if distance is None else f"{text}: it differs by {distance:.2g}")
 
     def _pmf_fault(self, decision: Decision, *, policy: Policy) -> str | None:
-        """Error text if this policy does not reproduce the logged pmf; None if it does, or if it cannot be checked."""
+        """Error text if this policy does not reproduce the logged pmf; None if it does, or cannot be compared."""
         if decision.fault is not None or is_erased_for(policy, decision):
-            return None  # the fallback made the pmf, which the draw check covers, or data is missing
+            return None  # the fallback arm's pmf, which `draw_fault` checks; or missing data
         fault = _mixture_fault(decision)
         if fault is None:
             by_champion = _champion_part(decision)
@@ -357,11 +341,7 @@ class DeepCheck:
         return f"decision {decision.id}: {fault}"
 
     def _check_missing(self, version: str) -> None:
-        """Record a mismatch for a version without a snapshot row, unless all its decisions were imported.
-
-        An imported decision is recognised by its outcome, which was stored in the same transaction: callers cannot
-        write `made_by`. A decision of this store that was also imported into another ledger keeps its own outcome.
-        """
+        """Count a mismatch for a version without a snapshot row, unless all its decisions were imported."""
         query = select(outcomes.c.decision_id, outcomes.c.made_by)
         query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
         with self.ledger.database.read() as connection:
@@ -379,10 +359,7 @@ def _policy_key(info: SnapshotInfo) -> tuple[str, str]:
 
 
 def is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool:
-    """Whether an earlier release with other params learned the policy, or the policy that it wraps.
-
-    False for a policy that cannot be made without params.
-    """
+    """Whether a policy, or the policy that it wraps, was recorded by a release with other params."""
     inner = params.get("params")
     required: dict[str, Json] = {}
     if isinstance(inner, Mapping):
@@ -398,7 +375,7 @@ def is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool
 
 
 def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
-    """Whether a pmf equals the logged one within rounding; arms with tied scores may exchange their probabilities."""
+    """Whether a recomputed pmf equals the logged one, except for rounding and for exchanges between tied arms."""
     if len(redrawn.pmf) != len(decision.pmf):
         return False
     rounding = max(PMF_ROUNDING, min(tolerance, _MAX_ROUNDING))
@@ -415,7 +392,6 @@ def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
 
 
 def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
-    """Draw for the decision's question with this policy, from the same arms and with the same floor."""
     output: PolicyOutput | Exception
     try:
         output = pmf_of_one(policy, decision.served, features=decision.features, arms=decision.arms)

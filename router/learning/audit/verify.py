@@ -1,7 +1,7 @@
-"""Audit of a store: every draw is repeated, and the policy is learned again from the ledger (promises 2 and 4).
+"""Audit of a store: repeats every draw, and learns the policy again from the ledger.
 
-Policies are compared by sha256. A policy with a `tolerance` (it runs on torch) depends on the rounding of the processor
-that learned it: if its sha256 differs, its arrays are compared.
+Policies are compared by sha256. If a policy has a `tolerance`, its state depends on the rounding of the processor that
+learned it. Then its arrays are compared if its sha256 differs.
 """
 
 import contextlib
@@ -46,8 +46,7 @@ def verify(
 ) -> Verdict:
     """Check the decisions and replay the ledger. Changes nothing.
 
-    serving: an instance of the policy that the routers run; None for an imported ledger without a policy, of which only
-        the rows are checked
+    serving: a policy like that of the routers; None for an imported ledger without a policy, whose rows are checked
     deep: compute every pmf again
     progress: called with (checked decisions, all decisions)
     """
@@ -72,13 +71,11 @@ def verify(
     elif any(info.encoder_hash in replaced_encoders(ledger.database) for info in newest):
         verdict.note("its features were made again, and no learner has learned the ledger again yet: nothing to replay")
     elif any(is_of_another_release(info.algorithm, params=info.params) for info in newest):
-        verdict.note(
-            "an earlier release learned it, and no learner has learned it again yet: start one; nothing to replay"
-        )
+        text = "an earlier release learned it, and no learner has learned it again yet: start one; nothing to replay"
+        verdict.note(text)
     elif ledger.last_seq() > 0:
-        verdict.fail(
-            "ledger_mismatches", "the ledger has updates, but there is no snapshot of a policy that learned them"
-        )
+        text = "the ledger has updates, but there is no snapshot of a policy that learned them"
+        verdict.fail("ledger_mismatches", text)
     else:
         verdict.note("there is no snapshot yet")
     if deep and verdict.archived:
@@ -89,7 +86,7 @@ def verify(
 
 
 def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
-    with ledger.database.read() as connection:  # one transaction, since other processes write meanwhile
+    with ledger.database.read() as connection:  # one transaction, since other processes may write meanwhile
         counts, stored = counted(connection, label=ledger.label), kept(connection, label=ledger.label)
     for name, count in counts.items():
         if stored[name] != count:
@@ -98,7 +95,7 @@ def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
 
 
 def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdict: Verdict) -> SnapshotInfo | None:
-    """The newest snapshot of the live policy; None without one. Notes the sha256 of the policy in its files."""
+    """The newest snapshot of the live policy; None without one. Stores the sha256 of its files in the verdict."""
     maker: dict[str, Any] = {}
     if serving is not None:
         maker = {"algorithm": serving.algorithm, "params": serving.params, "encoder_hash": ledger.encoder_hash()}
@@ -117,7 +114,6 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdi
 
 
 def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: Verdict) -> None:
-    """Check the updates, learn the live policy again if there is one, and compare it."""
     end, policy = _relearned(ledger, files=files, live=live, verdict=verdict)
     if end is None:
         return
@@ -153,10 +149,10 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
 def _relearned(
     ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: Verdict
 ) -> tuple[int | None, Policy | None]:
-    """Check every update, and learn the live policy again.
+    """Check every update, and let the live policy learn it again.
 
-    Returns (last update, policy). The last update is None if the ledger cannot be read. The policy is None if rows left
-    the store and no later snapshot can be loaded.
+    Returns (last update, policy). The last update is None if the ledger cannot be read. The policy is None if rows were
+    removed and no later snapshot can be loaded.
     """
     policy, starts = None, dict[int, SnapshotInfo]()
     if live is not None:
@@ -191,7 +187,6 @@ def _relearned(
 
 
 def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
-    """Error texts if an update contradicts its decision or its own parts."""
     if update.arm != decision.arm:
         yield f"arm {update.arm}, the decision drew {decision.arm}"
     if update.propensity != decision.propensity:
@@ -202,7 +197,7 @@ def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
 
 
 def _removed_updates(ledger: Ledger) -> int:
-    """How many updates left the store: by `retention`, or moved into files by an earlier release."""
+    """Number of updates that `retention` deleted, or that an earlier release moved into files."""
     with ledger.database.read() as connection:
         entry = last_entry(connection, action=ARCHIVED, target="store")
         deleted = gone(connection, label=ledger.label)
@@ -212,7 +207,6 @@ def _removed_updates(ledger: Ledger) -> int:
 
 
 def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
-    """Repeat the draw of every decision."""
     with ledger.database.read() as connection:
         total = int(connection.execute(select(func.count()).select_from(decisions)).scalar_one())
 
@@ -240,14 +234,14 @@ def _check_draw(decision: Decision, *, secret: Secret | None, verdict: Verdict) 
         verdict.made_elsewhere += 1
         return
     if secret is not None and decision.made_at >= secret.made_at and decision.seed == seed_of(decision.id):
-        verdict.seeded_by_id += 1  # an earlier release that ran at the same time draws like this
+        verdict.seeded_by_id += 1
     fault = seed_fault(decision, secret=None if secret is None else secret.value) or draw_fault(decision)
     if fault:
         verdict.fail("propensity_mismatches", f"decision {decision.id}: {fault}")
 
 
 def _check_sticky_turns(ledger: Ledger, sticky: Sequence[Decision], *, verdict: Verdict) -> None:
-    """Compare the arms of sticky turns with the arm of their session's draw, if its row is still stored."""
+    """The arm of a sticky turn must be the arm of its session's draw, unless that draw is not stored any more."""
     pairs = [(decision, value_at(decision.facts, (STICKY, "first"))) for decision in sticky]
     pairs = [(decision, first) for decision, first in pairs if isinstance(first, str)]
     query = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({first for _, first in pairs}))

@@ -1,1 +1,0 @@
-"""Monitoring: how far a policy has learned, what an arm is worth at its cost, and arms that change."""

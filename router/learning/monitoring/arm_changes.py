@@ -1,10 +1,10 @@
-"""Changed arms: a ledger restarts an arm before the first row of a new version. Also: checks for uneven logs.
+"""Changed arms: a ledger restarts an arm before the first row of a new version. Also checks for uneven logs.
 
-A change is declared (`ragbandit policy restart`), or detected from `Outcome.made_by`, which has the arm's class,
-params, templates and generator: an outcome with other values belongs to a new version. A version that was seen before
-is no change: outcomes of a worker with the old configuration, or of a configuration that returns, are learned normally.
+A change is declared (`ragbandit policy restart`), or detected from `Outcome.made_by`, which contains the arm's class,
+params, templates and generator. If these values are new for the arm, the outcome belongs to a new version. Values that
+were seen before are no change: the outcomes of a worker with the old configuration are learned normally.
 
-The row records the restart (`Update.restarts`), and its transaction stores the versions: a replay needs no audit log.
+The ledger row records the restart (`Update.restarts`), so a replay does not need the audit log.
 """
 
 import hashlib
@@ -29,9 +29,8 @@ from ragbandit.shared.types import ArmName, ArmTotals, JoinedDecision, Json, Pol
 
 log = logging.getLogger("ragbandit.learner")
 
-#: parts of `made_by` that distinguish versions; not the index, which changes with its documents, and not the budget
+#: parts of `made_by` that define a version. The index and the budget are not among them, because they change often
 _PARTS: Final = ("arm", "params", "templates", "generator")
-#: number of newest versions that are remembered per arm
 _VERSIONS: Final = 8
 _ACTION: Final = "arm.change"
 _KIND: Final = "arm:"
@@ -52,10 +51,7 @@ class ArmChange:
 def declare_change(
     database: Database, arm: ArmName, *, actor: str, reason: str, now: float, label: PolicyLabel | None = None
 ) -> ArmChange:
-    """Record that an arm has changed. Every ledger restarts the arm before the first decision made after `now`.
-
-    label: only this ledger restarts the arm; None: all ledgers
-    """
+    """Record a change, after which ledgers restart the arm. label: the only ledger that restarts it; None for all."""
     with database.write() as connection:
         details: dict[str, Json] = {"reason": reason}
         if label is not None:
@@ -65,7 +61,6 @@ def declare_change(
 
 
 def changes_after(connection: Connection, number: int, *, label: PolicyLabel) -> list[ArmChange]:
-    """Declared changes of this ledger's arms with larger numbers than `number`, in order."""
     query = select(audit_log.c.number, audit_log.c.target, audit_log.c.made_at, audit_log.c.facts)
     query = query.where(audit_log.c.number > number, audit_log.c.action == _ACTION).order_by(audit_log.c.number)
     return [
@@ -76,21 +71,19 @@ def changes_after(connection: Connection, number: int, *, label: PolicyLabel) ->
 
 
 class ArmChanges:
-    """Versions of a ledger's arms, and declared changes that the ledger has not applied yet."""
+    """Versions of a ledger's arms, and declared changes that are not applied yet."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._waiting: list[ArmChange] = []
-        #: number of the last declared change that was applied
+        #: number of the last applied change in the audit log
         self._number = 0
-        #: arm -> time of its last declared change
         self._declared: dict[ArmName, float] = {}
-        #: arm -> its versions, newest last: (digest of _PARTS, time of the first learned decision)
+        #: arm -> its versions, the newest last: (hash of _PARTS, time of the first learned decision)
         self._versions: dict[ArmName, list[tuple[str, float]]] = {}
         self._stored = ""
 
     def refresh(self) -> None:
-        """Read the ledger's stored state, and the changes declared since."""
         row = self.ledger.registered()
         state = json.loads((row and row["arms"]) or "{}")
         self._number, self._declared = state.get("number", 0), dict(state.get("declared", {}))
@@ -100,19 +93,18 @@ class ArmChanges:
             self._waiting = changes_after(connection, self._number, label=self.ledger.label)
 
     def unsaved_state(self) -> str | None:
-        """Arm versions as JSON if they differ from the stored ones, else None."""
+        """The state as JSON, if it differs from the stored state; else None."""
         state = self._state()
         return None if state == self._stored else state
 
     def mark_saved(self) -> None:
-        """Call after the state was written to the ledger."""
         self._stored = self._state()
 
     def _state(self) -> str:
         return canonical({"number": self._number, "declared": self._declared, "versions": self._versions})
 
     def arms_to_restart(self, joined: JoinedDecision) -> tuple[ArmName, ...] | None:
-        """The arms that restart before this row is learned; None if an earlier version of its arm gave the answer."""
+        """The arms that restart before this row is learned; None if its answer is by an earlier version of the arm."""
         decision, version = joined.decision, _version(joined)
         versions = self._versions.get(decision.arm, [])
         is_earlier = version is not None and versions and version != versions[-1][0]
@@ -135,7 +127,7 @@ class ArmChanges:
 
 
 def _version(joined: JoinedDecision) -> str | None:
-    """Digest of the arm's definition in the outcome; None if the outcome has no definition."""
+    """Hash of the arm's definition in the outcome; None if the outcome contains no definition."""
     made_by: Mapping[str, Json] = {} if joined.outcome is None else joined.outcome.made_by
     if "arm" not in made_by:
         return None
@@ -143,16 +135,16 @@ def _version(joined: JoinedDecision) -> str | None:
     return hashlib.sha256(canonical(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-#: probability of a false alarm, for one start time and any number of checks
+#: probability of a false alarm for one start time and any number of checks
 FALSE_ALARMS: Final = 0.001
-#: smallest relative difference between arms that counts for outcomes and ratings; for draws any difference counts
+#: smallest relative difference that raises an alarm about outcomes or ratings; for draws every difference does
 MATTERS: Final = 0.1
-#: decisions younger than this, seconds, are not counted: their outcomes and ratings may still come
+#: age, in seconds, below which decisions are not counted, because their outcomes and ratings may still arrive
 SETTLED_S: Final = 3600.0
 _WEEK_H: Final = 7 * 24
-#: hours from Monday, the start of the week, to the start of 1970, a Thursday
+#: hours from a Monday, the start of a week, to the start of 1970, a Thursday
 _MONDAY_H: Final = 3 * 24
-#: relative differences that the test bets on
+#: relative differences between arms that the test bets on
 _BETS: Final = 0.01 * 2.0 ** np.arange(8.0)
 _STAGES: Final[tuple[SampleStage, ...]] = ("named", "drawn", "ended", "judged")
 _COUNTS: Final = (
@@ -164,22 +156,20 @@ _REMEDY: Final = "see docs/learning.md#whether-the-log-is-even"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleRatio:
-    """An uneven log: one arm has more rows than chance explains. Arms must not be compared until it is explained."""
+    """An uneven log: arms have more or fewer rows than chance explains. Comparing arms is then misleading."""
 
     stage: SampleStage
-    #: arm with more rows than its probabilities promise
+    #: arm with more rows than its logged probabilities promise
     more: ArmName
-    #: arm with fewer rows than its probabilities promise
+    #: arm with fewer rows than its logged probabilities promise
     less: ArmName
-    #: description with numbers and remedy
     sentence: str
 
 
 def sample_ratio(database: Database, *, policy: str, since: float, until: float) -> SampleRatio | None:
-    """Check the log for uneven arms at since <= time < until, in whole hours; None if it is even.
+    """Check the rows at since <= time < until, in whole hours; None if they are even. Raises StoreError.
 
-    Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for one `since` and any `until`. Raises
-    StoreError.
+    Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for one `since` and any number of `until`.
     """
     with database.read() as connection:
         hours = {"since": hour_of(since), "until": hour_of(until - SETTLED_S)}
@@ -187,13 +177,13 @@ def sample_ratio(database: Database, *, policy: str, since: float, until: float)
 
 
 def lately(database: Database, *, policy: str, now: float) -> SampleRatio | None:
-    """Check the log since Monday of the last week (UTC), for alarms; None if it is even."""
+    """Check the rows since Monday of the last week (UTC); None if they are even."""
     week = (hour_of(now) + _MONDAY_H) // _WEEK_H
     return sample_ratio(database, policy=policy, since=3600.0 * ((week - 1) * _WEEK_H - _MONDAY_H), until=now)
 
 
 def uneven(arms: Mapping[ArmName, ArmTotals], *, alpha: float = FALSE_ALARMS) -> SampleRatio | None:
-    """The first stage at which the arms are uneven, since later stages follow from it; None if all are even."""
+    """The first stage at which arms are uneven, because later stages follow from it; None if all stages are even."""
     for stage in _STAGES:
         names = f"{stage}_excess", f"{stage}_spread"
         sums = {arm: (getattr(totals, names[0]), getattr(totals, names[1])) for arm, totals in arms.items()}
@@ -212,7 +202,7 @@ def uneven(arms: Mapping[ArmName, ArmTotals], *, alpha: float = FALSE_ALARMS) ->
 def _uneven_arms(
     sums: Mapping[ArmName, tuple[float, float]], *, alpha: float, matters: float
 ) -> tuple[ArmName, ArmName] | None:
-    """Returns (arm with more rows, arm with fewer rows); None if the difference is small, or may be chance."""
+    """Returns (arm with more rows, arm with fewer rows); None if the difference is small or may be chance."""
     if not sums:
         return None
     excess, spread = np.array(list(sums.values())).T
@@ -228,7 +218,7 @@ def _uneven_arms(
 
 
 def log_capital(excess: Vector, *, spread: Vector) -> Vector:
-    """Logarithm of the capital of bets against chance, for each arm: excess and spread (>= 0) have the shape (n,)."""
+    """Logarithm of each arm's capital after betting against chance. excess, and spread >= 0, have the shape (n,)."""
     stake = spread[:, None] * (np.expm1(_BETS) - _BETS)
     bets = np.concatenate([excess[:, None] * _BETS - stake, -excess[:, None] * _BETS - stake], axis=1)
     return np.asarray(np.logaddexp.reduce(bets, axis=1) - math.log(bets.shape[1]))
@@ -251,7 +241,7 @@ def _sentence(stage: SampleStage, arms: Mapping[ArmName, ArmTotals], *, more: Ar
         rows, wait = "draws with an outcome", "comparisons of arms wait until every draw has its outcome, failures too"
     else:
         rows, wait = "answers rated", "comparisons of quality wait until ratings come evenly, or label a random share"
-    if shares[0] <= shares[1]:  # the policy changed meanwhile, so shares do not show the difference
+    if shares[0] <= shares[1]:  # the policy changed meanwhile, so the shares do not show the difference
         return f"arm {more} has more and {less} fewer {rows} than the logged probabilities promise: {wait}"
     return f"arm {more} has {percent(shares[0])} of its {rows} and {less} {percent(shares[1])}: {wait}"
 

@@ -1,31 +1,27 @@
-"""Diagnosis: how far a policy has learned, by its posterior and the newest questions; a state per arm, and one for all.
+"""Diagnosis: how far a policy has learned each arm, by its posterior for the newest questions.
 
 For each arm, over the newest decisions, D is the arm's value minus the incumbent's value (without an incumbent: minus
 the value of the best other arm), by the policy's posterior:
 
-    gain    mean of max(D, 0): the expected gain from playing the arm if it looks better
-    worth   mean of max(D, 0) over the posterior's draws, minus the gain: the expected gain from knowing the arm
+    gain    max(E D, 0): the expected gain from playing the arm if it looks better
+    worth   E max(D, 0), minus the gain: the expected gain from knowing the arm
     labels  (s^2 / RESOLUTION^2 - s^2 / d^2) / 4, with s^2 the variance of rewards and d^2 the variance of D: the number
-            of labels that settle a question
+            of further labels that settle a question
     wait    labels / (probability of the arm * share of decisions that are labelled), in questions
 
     steady     worth is below WORTH and the arm has enough judgements, or it has KNOWN times the labels of one question
     learning   the wait is below PATIENCE questions, or below a week of this traffic
     held back  the wait is longer, but would be short without the restraint to the incumbent
-    stuck      the wait would be long without the restraint too
+    stuck      the wait would also be long without the restraint
     drifting   the arm's rewards changed a few rows ago, so the arm is learned again
     starved    (only for all arms) no label came with the newest decisions
 
-The state of all arms is the first that applies: starved; drifting (any arm); stuck (all arms, or all but one); held
-back, learning (any arm); steady.
-Rewards are computed with the cost weight in the settings, whatever the cost weights of the questions. Diagnoses do not
-influence decisions. After the value of information (Howard 1966) and knowledge gradients (Frazier et al. 2008).
+After the value of information (Howard 1966) and knowledge gradients (Frazier et al. 2008). Diagnoses do not influence
+decisions.
 
-The frontier of the live policy is the expected quality and cost of the newest questions at each cost weight, by the
-policy's own estimates and with the probabilities that it would use at this weight, floors and restraint included. The
-cost is multiplied by the ratio of observed to expected cost of the newest outcomes, which corrects biased estimates.
-An aim (a share of the best fixed arm's quality, or a mean of steps or dollars) becomes the weight at which the frontier
-reaches the aim: price as the dual variable of a mean constraint. Aims beyond the frontier get its first or last weight.
+The frontier is the expected quality and cost of the newest questions at each cost weight, by the policy's estimates and
+with the probabilities of its draw at this weight. An aim (a share of the best fixed arm's quality, or a mean cost)
+becomes the weight at which the frontier reaches it: the price is the dual variable of a mean constraint.
 """
 
 import json
@@ -53,30 +49,27 @@ from ragbandit.shared.formats import counted, number, percent, roughly
 from ragbandit.shared.types import MAX_WEIGHT, ArmName, Decision, Outcome
 
 LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
-#: "steady" in stored diagnoses, which earlier releases read too, and in this release
+#: text of the state "steady" in stored diagnoses, which earlier releases can read, and in this release
 _STORED_STEADY, _STEADY = '"state":"decided"', '"state":"steady"'
 
-#: reward per question below which knowing an arm better is not worth it
+#: gain in reward per question below which knowing an arm better is not worth it
 WORTH: Final = 0.005
-#: smallest difference of rewards that labels must show
+#: smallest difference between rewards that the labels must show
 RESOLUTION: Final = 0.02
-#: number of questions that learning may take
 PATIENCE: Final = 10_000.0
 _WEEK_S: Final = 7 * 86_400.0
-#: forecasts from this number on are rounded to an order of magnitude
+#: larger forecasts are rounded to an order of magnitude
 _EXACT: Final = 10_000
-#: multiple of the labels that settle one question; with it an arm needs no more labels
+#: an arm with this multiple of the labels that settle one question needs no more labels
 KNOWN: Final = 10.0
-#: share of labelled decisions below which the diagnosis says that labels are few
+#: share of labelled decisions below which the diagnosis recommends more labels
 FEW: Final = 0.1
-#: number of newest decisions in a diagnosis
 LATEST: Final = 100
-#: number of decisions in a row without a label that makes the state "starved"
+#: number of newest decisions without a label that makes the state "starved"
 STARVED: Final = 500
-#: number of rows after its alarm for which an arm counts as drifting
+#: number of rows after its alarm for which an arm is in the state "drifting"
 _DRIFT_ROWS: Final = 100
 
-#: what to do about a state; {arm} is the arm
 REMEDIES: Final[Mapping[LearningState, str]] = {
     "steady": "nothing to do",
     "learning": "nothing to do: it learns {arm} from the labels that come",
@@ -89,42 +82,33 @@ REMEDIES: Final[Mapping[LearningState, str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmDiagnosis:
-    """How far an arm is learned."""
-
     state: LearningState
     #: reward per question that knowing the arm would add, >= 0
     worth: float
     #: number of labels that the arm still needs, >= 0
     labels: int
-    #: expected number of questions until the arm has these labels; None if none are expected
+    #: expected number of questions until the arm has these labels; None if it never gets them
     questions: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """How far a policy has learned."""
-
     state: LearningState
     arms: Mapping[ArmName, ArmDiagnosis] = field(default_factory=dict)
-    #: judged answers learned, by arm; empty in diagnoses of earlier releases
     judged: Mapping[ArmName, int] = field(default_factory=dict)
-    #: the arm of the safe start; None without one
     incumbent: ArmName | None = None
-    #: reward that may be lost before the promise to the incumbent is broken; None without an incumbent
+    #: reward that may still be lost against the incumbent; None if the policy has no incumbent
     slack: float | None = None
-    #: number of decisions since the last learned one
     unlabelled: int = 0
     #: share of all decisions that were learned; None in diagnoses of earlier releases
     labelled: float | None = None
 
     @property
     def remedy(self) -> str:
-        """What to do about the state."""
         return REMEDIES[self.state].format(arm=", ".join(self._arms(self.state)))
 
     @property
     def sentence(self) -> str:
-        """The reason for the state, with numbers."""
         match self.state:
             case "starved":
                 return f"no label came with the newest {self.unlabelled:,} decisions"
@@ -145,7 +129,7 @@ class Diagnosis:
 
     @property
     def line(self) -> str:
-        """The state, its sentence, and the remedy if something should be done."""
+        """The state and its reason, and the remedy if something should be done."""
         remedy = "" if self.state in ("steady", "learning") else f"; {self.remedy}"
         if self.state in ("learning", "held back", "stuck") and self.labelled is not None and self.labelled < FEW:
             remedy += f"; {percent(self.labelled)} of the decisions are labelled: label the first ones (judge.first)"
@@ -177,17 +161,16 @@ def _about(count: int, of: str = "") -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """The newest decisions of a ledger, newest last."""
+    """The newest decisions of a ledger, oldest first."""
 
     decisions: Sequence[Decision]
-    #: share of all decisions that were learned
     labelled: float
-    #: cost weight of the diagnosed outputs; None: the weight of the last learned row
+    #: cost weight of the outputs; None: the weight of the last learned row
     weight: float | None = None
 
     @property
     def patience(self) -> float:
-        """Number of questions that learning may take: PATIENCE, or a week's questions at this pace if more."""
+        """Number of questions that learning may take: PATIENCE, or the questions of a week if these are more."""
         times = [decision.made_at for decision in self.decisions]
         return max(PATIENCE, pace(len(times) - 1, first=times[0], until=times[-1]) * _WEEK_S)
 
@@ -195,10 +178,7 @@ class Traffic:
 def diagnosed(
     policy: Policy, outputs: Sequence[PolicyOutput], *, traffic: Traffic, floors: Callable[[int], float]
 ) -> Diagnosis | None:
-    """Diagnose a policy by its outputs for the newest decisions; None if the policy has no posterior.
-
-    floors: number of offered arms -> floor of each arm, before any restraint
-    """
+    """Diagnose a policy by its outputs for the newest decisions; None if the policy has no posterior."""
     noise = getattr(policy, "noise", None)
     if noise is not None and traffic.weight is not None:
         noise = policy.noise_at(traffic.weight)  # type: ignore[attr-defined]
@@ -237,7 +217,7 @@ def _common_state(states: Sequence[LearningState]) -> LearningState:
 
 
 def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash: str) -> str | None:
-    """Diagnose a ledger's policy by its newest decisions. Returns JSON; None without decisions or a posterior."""
+    """Diagnose a ledger's policy by the newest decisions. Returns JSON; None without decisions or a posterior."""
     if getattr(policy, "noise", None) is None:
         return None
     newest = newest_questions(ledger, limit=LATEST, encoder_hash=encoder_hash)
@@ -247,7 +227,7 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
     queries = [replace(decision.query, cost_weight=weight) for decision in newest]
     outputs = outputs_of(policy, queries, features=features, arms=[decision.arms for decision in newest])
     valid = [output for output in outputs if isinstance(output, PolicyOutput)]
-    if len(valid) < len(outputs):  # the policy breaks its contract, which its decisions report
+    if len(valid) < len(outputs):
         return None
     labelled = min(ledger.last_seq() / max(ledger.decided(), 1), 1.0)
     traffic = Traffic(decisions=newest, labelled=labelled, weight=weight)
@@ -256,7 +236,7 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
 
 
 def newest_questions(ledger: Ledger, *, limit: int, encoder_hash: str) -> list[Decision]:
-    """The newest decisions with finite features of this encoder, all of the same length; oldest first."""
+    """The newest decisions with finite features of this encoder, and of one length; oldest first."""
     newest = ledger.newest_decisions(limit=limit, encoder_hash=encoder_hash)
     finite = (item for item in newest if item.features is not None and np.isfinite(item.features).all())
     pairs = [(item, item.features.size) for item in finite if item.features is not None]
@@ -265,7 +245,7 @@ def newest_questions(ledger: Ledger, *, limit: int, encoder_hash: str) -> list[D
 
 
 def read_diagnosis(text: str | None, *, unlabelled: int) -> Diagnosis | None:
-    """Parse a stored diagnosis. unlabelled: decisions since the last learned one; from STARVED on it is "starved"."""
+    """Parse a stored diagnosis. unlabelled: number of decisions since the last learned one."""
     if text is None and unlabelled < STARVED:
         return None
     values: dict[str, Any] = {} if text is None else json.loads(text.replace(_STORED_STEADY, _STEADY))
@@ -306,7 +286,7 @@ def _diagnose_arm(
     settles, missing = (noise / RESOLUTION) ** 2 / 4.0, FEWEST_EFFECTIVE - judged
     is_known = judged >= max(KNOWN * settles, FEWEST_EFFECTIVE)
     labels = 0.0 if is_known or variance <= 0.0 else max(settles - noise**2 / variance / 4.0, 0.0)
-    if missing > 0:  # before FEWEST_EFFECTIVE judgements the posterior shows little more than its prior
+    if missing > 0:  # with fewer than FEWEST_EFFECTIVE judgements the posterior is hardly more than its prior
         labels = float(missing) if worth < WORTH else max(labels, float(missing))
     chances = [traffic.labelled * probability / count for probability in (served, free)]
     wait, free_wait = (labels / chance if chance > 0.0 else math.inf for chance in chances)
@@ -323,13 +303,13 @@ def _diagnose_arm(
     return ArmDiagnosis(state=state, worth=worth, labels=math.ceil(labels), questions=questions)
 
 
-#: time between two computations of the frontier, seconds; a computation takes as long as some thousand decisions
+#: seconds between two computations of the frontier, each of which takes as long as some thousand decisions
 EVERY_S: Final = 60.0
 #: smallest number of questions, and of learned rows, for a frontier
 LEAST: Final = 50
 #: number of newest questions that the frontier is computed from
 QUESTIONS: Final = 100
-#: number of newest outcomes whose observed costs are used to correct the costs in the frontier
+#: number of newest outcomes that correct the cost in the frontier
 OUTCOMES: Final = 500
 #: cost weights of the frontier besides 0, as multiples of 1 / (cost of the most expensive arm - cost of the cheapest)
 _WEIGHTS: Final = tuple(np.geomspace(0.01, 30.0, 24).tolist())
@@ -337,7 +317,7 @@ _WEIGHTS: Final = tuple(np.geomspace(0.01, 30.0, 24).tolist())
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frontier:
-    """Expected quality and cost (in units of `reward.cost`) of a question at each weight, the lowest weight first."""
+    """Expected quality and cost (in units of `reward.cost`) of a question at each weight. The weights increase."""
 
     weights: tuple[float, ...]
     quality: tuple[float, ...]
@@ -346,16 +326,16 @@ class Frontier:
     best: float
 
     def weight_of(self, *, quality: float | None = None, cost: float | None = None) -> float:
-        """The highest weight that reaches an aim: a share of the best arm's quality, or a mean cost."""
+        """The highest weight that reaches an aim: a share of `best`, or a mean cost. Else the first or last weight."""
         values, aim = (self.cost, cost) if cost is not None else (self.quality, (quality or 0.0) * self.best)
-        # `interp` takes the last of equal points, and the first or last point for values beyond them.
+        # `interp` takes the last of equal points. Beyond the points it takes the first or last one.
         return float(np.interp(-aim, -np.minimum.accumulate(values), self.weights))
 
 
 def frontier_of(policy: Policy, decisions: Sequence[Decision], *, settings: Settings, scale: float) -> Frontier | None:
-    """Compute the frontier on the questions of these decisions, whose features have one length; None without one.
+    """Compute the frontier for the questions of these decisions; None without enough questions and learned rows.
 
-    scale: observed cost of outcomes / their expected cost
+    scale: observed cost of outcomes / their expected cost. All features must have the same length.
     """
     chosen = [decision for decision in decisions if len(decision.arms) > 1]
     if len(chosen) < LEAST or sum(policy.seen.values()) < LEAST or not serves_prices(policy):
@@ -363,7 +343,6 @@ def frontier_of(policy: Policy, decisions: Sequence[Decision], *, settings: Sett
     features, arms = np.array([decision.features for decision in chosen]), [decision.arms for decision in chosen]
 
     def estimates_at(weight: float) -> tuple[list[Any], list[Any]]:
-        """Returns (estimates per question, pmf per question)."""
         queries = [replace(decision.query, cost_weight=weight) for decision in chosen]
         outputs = outputs_of(policy, queries, features=features, arms=arms)
         drawn = drawn_by_arms(outputs, arms=arms, seeds=[0] * len(arms), settings=settings, seen=policy.seen)
@@ -393,7 +372,6 @@ def frontier_of(policy: Policy, decisions: Sequence[Decision], *, settings: Sett
 
 
 def cost_scale(pairs: Sequence[tuple[Decision, Outcome]], *, terms: Mapping[str, float]) -> float:
-    """Observed cost of these outcomes / cost that the policy expected when it decided; 1 if fewer than LEAST."""
     expected, observed = [], []
     for decision, outcome in pairs:
         costs = decision.facts.get("cost")
@@ -405,7 +383,6 @@ def cost_scale(pairs: Sequence[tuple[Decision, Outcome]], *, terms: Mapping[str,
 
 
 def frontier_text(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash: str) -> str | None:
-    """Compute the frontier of a ledger's policy. Returns JSON; None if the policy has one cost weight for all."""
     if not serves_prices(policy):
         return None
     scale = cost_scale(ledger.newest_outcomes(limit=OUTCOMES), terms=settings.reward.cost)
@@ -415,21 +392,19 @@ def frontier_text(ledger: Ledger, policy: Policy, *, settings: Settings, encoder
 
 
 def read_frontier(text: str | None) -> Frontier | None:
-    """Parse a stored frontier."""
     if text is None:
         return None
     frontier = json.loads(text)
     return Frontier(**frontier | {name: tuple(frontier[name]) for name in ("weights", "quality", "cost")})
 
 
-#: number of newest outcomes that `costs_alike` compares
 NEWEST: Final = 100
 
 
 def costs_alike(database: Database, *, reward: RewardSettings, arms: Iterable[str]) -> str | None:
-    """A warning if the NEWEST newest answers all cost the same, else None. Raises StoreError.
+    """A warning if the NEWEST newest answers have the same cost, else None. Raises StoreError.
 
-    None also if there are fewer answers, if one of these arms has no answer, or if the reward has no price for costs.
+    None also if there are fewer answers, if one of these arms has no answer, or if costs have no price.
     """
     arms = tuple(arms)
     charged = {term: price for term, price in reward.cost.items() if price > 0.0}

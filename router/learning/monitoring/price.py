@@ -1,8 +1,8 @@
-"""Price of an answer: `reward.weight` explained in sentences, and a weight proposed from the outcomes.
+"""Explains `reward.weight` in sentences, and proposes a weight from the outcomes.
 
-reward = quality - weight * cost: an arm that costs c more must be right on weight * c more of the questions. The
+reward = quality - weight * cost, so an arm that costs c more must be right on weight * c more of the questions. The
 proposed weight is half the slope from the cheapest arm 1 to the most expensive arm 2, .5 * (q_2 - q_1) / (c_2 - c_1),
-with q and c the means of quality and cost. At the whole slope both arms earn the same on average; at 0 cost is ignored.
+with the mean qualities q and mean costs c. At the whole slope both arms earn the same. At 0 cost is ignored.
 """
 
 import math
@@ -22,24 +22,23 @@ if TYPE_CHECKING:
 
 #: smallest number of labels of an arm in a comparison
 LEAST_LABELS: Final = 50
-#: a weight is far from the proposed one if they differ by more than this factor
+#: two weights are far from each other if they differ by more than this factor
 FACTOR: Final = 2.0
-#: a difference is significant if it is larger than this number of standard errors
+#: number of standard errors above which a difference is significant
 SURE: Final = 2.0
-#: price of a step, in dollars, above which the dollars of answers hardly matter
+#: price of a step, in dollars, above which the dollars of an answer hardly affect the reward
 DEAR_STEP: Final = 0.05
 _ASK: Final = "ask what a right answer is worth, in units of reward.cost, and set reward.weight to 1 / that"
 
-#: one answer: arm, quality, cost, number of rows that it counts as (>= 0), probability of the arm (in (0, 1])
+#: one answer: arm, quality, cost, number of rows that it counts as (>= 0), probability of its arm (in (0, 1])
 Answer = tuple[ArmName, float, float, float, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmMeans:
-    """Mean quality and mean cost (in units of `reward.cost`) of an arm, each with its standard error (>= 0)."""
+    """Mean quality and mean cost of an arm, each with its standard error. Costs are in units of `reward.cost`."""
 
     arm: ArmName
-    #: number of learned rows
     labels: float
     quality: float
     cost: float
@@ -48,10 +47,10 @@ class ArmMeans:
 
 
 def means_of(answers: Iterable[Answer]) -> list[ArmMeans]:
-    """The means of each arm over all questions.
+    """The means of each arm, estimated for all questions.
 
-    An arm has answered only the questions that the policy sent to it. To represent all questions, each answer has the
-    weight (its number of rows) / (probability of its arm), divided by the sum of the arm's weights (Hajek 1971).
+    An arm has answered only the questions that the policy gave it. So an answer has the weight rows / probability of
+    its arm, divided by the sum of the arm's weights (Hajek 1971).
     """
     by_arm: dict[ArmName, list[tuple[float, ...]]] = {}
     for arm, *numbers in answers:
@@ -61,7 +60,7 @@ def means_of(answers: Iterable[Answer]) -> list[ArmMeans]:
 
 
 def _means(arm: ArmName, answers: Matrix) -> ArmMeans:
-    """answers: shape (n, 4), n > 0; columns quality, cost, rows, probability."""
+    """answers: (n, 4) with n > 0 and the columns quality, cost, rows, probability."""
     values, rows = answers[:, :2], answers[:, 2]
     weights = rows / answers[:, 3]
     weights = weights / weights.sum()
@@ -73,23 +72,20 @@ def _means(arm: ArmName, answers: Matrix) -> ArmMeans:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Price:
-    """Assessment of a cost weight by the outcomes of some arms."""
-
     weight: float
     best_fixed: ArmName
-    #: from the cheapest to the most expensive
+    #: the cheapest arm first, the most expensive arm last
     arms: tuple[ArmMeans, ...]
-    #: proposed weight; None if the cheapest and the most expensive arm cost the same
+    #: None if the cheapest and the most expensive arm cost the same
     proposed: float | None
-    #: standard error of `proposed`
     error: float
-    #: "worse": the most expensive arm is worse than the cheapest; "far": `weight` is far from `proposed`; None: neither
-    #: is beyond SURE standard errors, or an arm has fewer than LEAST_LABELS labels
+    #: "worse": the most expensive arm is worse than the cheapest. "far": `weight` is far from `proposed`. None: neither
+    #: is significant, or an arm has fewer than LEAST_LABELS labels
     verdict: Literal["worse", "far"] | None
 
 
 def price_of(arms: Sequence[ArmMeans], *, weight: float) -> Price:
-    """Assess a weight (>= 0) by the means of at least one arm; the means count as independent."""
+    """Assess a weight >= 0 by the means of at least one arm. The arms' means count as independent."""
     cheap = min(arms, key=lambda arm: (arm.cost, -arm.quality))
     expensive = max(arms, key=lambda arm: (arm.cost, arm.quality))
     verdict: Literal["worse", "far"] | None = None
@@ -110,20 +106,18 @@ def price_of(arms: Sequence[ArmMeans], *, weight: float) -> Price:
 
 
 def implied(price: Price) -> str:
-    """A sentence about each costlier arm: the gain in quality at which it pays, and its actual gain."""
+    """A sentence for each costlier arm: the gain in quality at which it pays, and its actual gain."""
     cheap, *costlier = price.arms
-    parts = [_pays(arm, cheap=cheap, weight=price.weight) for arm in costlier]
+    parts = []
+    for arm in costlier:
+        needed, gain = 100.0 * price.weight * (arm.cost - cheap.cost), 100.0 * (arm.quality - cheap.quality)
+        actual = f"{abs(gain):.1f} {'more' if gain >= 0.0 else 'fewer'}"
+        parts.append(f"{arm.arm} pays if it gets {needed:.1f} more of 100 right than {cheap.arm}; it gets {actual}")
     return "; ".join(parts) or f"{cheap.arm} has nothing to be compared with"
 
 
-def _pays(arm: ArmMeans, *, cheap: ArmMeans, weight: float) -> str:
-    needed, gain = 100.0 * weight * (arm.cost - cheap.cost), 100.0 * (arm.quality - cheap.quality)
-    actual = f"{abs(gain):.1f} {'more' if gain >= 0.0 else 'fewer'}"
-    return f"{arm.arm} pays if it gets {needed:.1f} more of 100 right than {cheap.arm}; it gets {actual}"
-
-
 def proposal(price: Price, *, reward: "RewardSettings") -> str:
-    """A sentence with the weight to begin with, and with a warning if the configured weight is far from it."""
+    """A sentence with a weight to begin with, and a warning if the configured weight is far from it."""
     if price.proposed is None:
         return "the arms cost the same: the weight decides nothing between them"
     cheap, expensive = price.arms[0].arm, price.arms[-1].arm
@@ -141,20 +135,18 @@ def proposal(price: Price, *, reward: "RewardSettings") -> str:
 
 
 def _worth(weight: float, *, prices: Mapping[str, float]) -> str:
-    """The worth of a right answer at a weight above 0, in each term that has a price."""
     amounts = [worth(1.0 / (weight * price), term) for term, price in prices.items() if price > 0.0]
     return f"a right answer is worth {' or '.join(amounts)}"
 
 
 def remedy(price: Price) -> str:
-    """What to do if the verdict is "worse" or "far"."""
     if price.verdict == "worse":
         return f"drop {price.arms[-1].arm}, unless there are questions that it alone gets right"
     return f"{_ASK}; if nobody can say, to {number(price.proposed, 2)}. The ledger stays when you change it"
 
 
 def budget_warnings(settings: "Settings") -> list[str]:
-    """Sentences about settings that prevent the cost weight from pacing the dollar budgets."""
+    """Sentences about settings that prevent the cost weight from slowing down the spending of dollar budgets."""
     if not any(tenant.dollars_per_day or tenant.dollars_per_month for tenant in settings.tenants.values()):
         return []
     notes = []
@@ -171,7 +163,6 @@ def budget_warnings(settings: "Settings") -> list[str]:
 
 
 def in_words(reward: "RewardSettings") -> list[str]:
-    """Sentences that explain the weight and the prices of the cost terms."""
     prices = {term: price for term, price in reward.cost.items() if price > 0.0}
     if reward.weight == 0.0 or not prices:
         reason = "reward.weight is 0" if prices else "reward.cost prices nothing"

@@ -1,6 +1,6 @@
-"""Fine-tuned policies: an encoder trained together with its heads, online or before traffic on a labelled table.
+"""Fine-tuned policies: an encoder that is trained together with its heads, online or on a table before traffic.
 
-Importing these modules does not import torch; making a policy does (`load_reader`).
+Importing these modules does not import torch. Making a policy imports it.
 """
 
 from dataclasses import dataclass
@@ -18,35 +18,31 @@ from ragbandit.shared.torch_models import device_of
 if TYPE_CHECKING:
     from ragbandit.router.policies.finetuned.network import Reader
 
-#: least quality of a right answer; the papers use only 0 and 1
+#: smallest quality of a right answer; the papers have only the qualities 0 and 1
 RIGHT: Final = 0.5
-#: prefix of the names of the heads' arrays
 HEAD: Final = "head/"
-#: path of the setting with the model, for messages
 MODEL: Final = "policy.params.model"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadingParams(PolicyParams):
-    """Settings of the encoder of a fine-tuned policy."""
-
-    #: folder or hub name of the encoder, where training starts
+    #: folder or hub name of the encoder that training starts from
     model: Text = DEFAULT_ENCODER
-    #: most tokens of a question; further tokens are ignored
+    #: most tokens of a question; further tokens are cut off
     max_tokens: Annotated[int, Field(ge=3, le=10**9)] = 256
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: precision of matrix products; weights and gradients are float32
+    #: number format of matrix products; weights and gradients are always float32
     precision: Literal["float32", "bfloat16"] = "float32"
-    #: torch threads; the number affects the rounding of sums. None keeps torch's setting
+    #: number of torch threads, which affects the rounding of sums; None for torch's own setting
     threads: Count | None = None
-    #: seed of the new layers and of the dropout; in training on a table also of the split and of the order
+    #: seed of the new layers and of the dropout; when training on a table, also of the split and order of rows
     seed: Whole = 0
 
 
 def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader":
-    """Load the model. It is loaded once per process and settings, because policies are made often.
+    """Load the encoder, once per process and settings, because policies are made often.
 
-    folder: replaces `model`. Raises ConfigError if the weights, the packages or the device are missing.
+    folder: used instead of `reading.model`. Raises ConfigError if weights, packages or the device are missing.
     """
     required_module("torch", extra="models", field=MODEL)
     from ragbandit.router.policies.finetuned.network import loaded_reader
@@ -58,5 +54,5 @@ def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader
 
 
 def sha256_of(file: Path) -> str:
-    """The sha256 of a file; cached because policies are made often, and the encoder has 260 MB."""
+    """The sha256 of a file; cached on disk, because policies are made often and the encoder has 260 MB."""
     return file_sha256(file, root=cache_root(None))

@@ -1,18 +1,16 @@
-"""`adaptive_rag` and `multi_label`: choose the arm with a classifier that was trained on a table.
+"""`adaptive_rag` and `multi_label`: choose the arm with a classifier that was trained on a table (docs/training.md).
 
-`fit` fine-tunes DistilBERT with one output per arm (AdamW without weight decay; the learning rate falls linearly,
-without warm-up) and keeps the epoch that is best on held-out rows. `save` writes a folder for the param `trained`; the
-state contains its sha256. Ledger rows are counted, but not learned. A folder has
+`fit` trains DistilBERT with one output per arm (AdamW without weight decay) and keeps the epoch that is best on
+held-out rows. `save` writes a folder for the param `trained`:
 
     config.json  model.safetensors  tokenizer.json    the fine-tuned encoder, as AutoModel loads it
     layers.safetensors                                "pre" (d, d + 1) and "heads" (K, d + 1), biases last
     ragbandit.json                                    arms, costs, report, and the sha256 of the other four
 
-Adaptive-RAG (arXiv 2403.14403): labels as in section 3.2. Intended differences: DistilBERT instead of T5-large that
-writes a letter; inductive labels for rows that no arm solved, as in the paper (the authors' code gives them to other
-questions; `policy train --questions` adds such questions). The multi-label classifier of MBA-RAG (arXiv 2412.01572,
-table 1) takes the arm with the highest output, nearly always the most expensive one: 4.51 mean steps of 4.69. Here the
-choice includes the cost. Questions that no arm answered are kept, with an empty set of labels.
+Intended differences to Adaptive-RAG (arXiv 2403.14403, section 3.2): DistilBERT instead of a T5-large that writes a
+letter; the inductive labels go to rows that no arm solved, as in the paper, not to other questions as in the authors'
+code. The multi-label classifier of MBA-RAG (arXiv 2412.01572, table 1) takes the arm with the highest output, which is
+nearly always the most expensive arm; here the choice includes the cost.
 """
 
 import functools
@@ -56,10 +54,9 @@ if TYPE_CHECKING:
 
     from ragbandit.router.policies.finetuned.network import Network
 
-#: called with (batches done, all batches)
+#: called with (finished batches, all batches)
 BatchProgress = Callable[[int, int], None]
 
-#: version of the folder's layout
 FORMAT: Final = 1
 _FACTS: Final = "ragbandit.json"
 _FIELD: Final = "policy.params.trained"
@@ -68,38 +65,35 @@ _REMEDY: Final = "give a folder that `ragbandit policy train` wrote"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittingParams(ReadingParams):
-    """Settings of training on tables."""
-
-    #: initial learning rate; it falls linearly to 0 over `epochs` passes
+    #: initial learning rate, which falls linearly to 0 during the training
     learning_rate: Number = 3e-5
-    #: questions per step
+    #: number of questions per step
     batch: Count = 32
     epochs: Count = 10
-    #: share of the rows that are held out to choose the epoch; 0 keeps the last epoch
+    #: share of the rows that are held out to choose the best epoch; 0 to keep the last epoch
     validation: Annotated[float, Field(ge=0.0, le=0.9, allow_inf_nan=False)] = 0.1
-    #: folder of a trained policy; None for an untrained one
+    #: folder of a trained policy; None for an untrained policy
     trained: Text | None = None
 
 
 class TableClassifier(PerQuestionPolicy, ABC):
-    """A classifier that is fine-tuned on tables; a subclass defines labels, loss and choice."""
+    """A classifier trained on tables. Subclasses define labels, loss and choice. Ledger rows are only counted."""
 
     algorithm: ClassVar[str]
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
-    #: whether to keep the epoch with the least loss on held-out rows, instead of the highest accuracy
+    #: True to keep the epoch with the smallest loss on held-out rows, False to keep the one with the highest accuracy
     least_loss: ClassVar[bool]
 
     def __init__(self, fitting: FittingParams) -> None:
         super().__init__(fitting)
         self.fitting = fitting
-        #: arms of the training table, which can be chosen; () if untrained
+        #: arms of the training table, the only arms that can be chosen; () if untrained
         self.trained_arms: tuple[ArmName, ...] = ()
-        #: report of the training; None if untrained
         self.report: Mapping[str, Json] | None = None
-        #: mean steps of every arm in the training rows
+        #: mean number of steps of each trained arm in the training rows
         self._costs: tuple[float, ...] = ()
-        #: hash of the folder; None without a folder
+        #: sha256 of the folder's ragbandit.json; None if the training was not saved
         self._identity: str | None = None
         self._network: Network | None = None
         if fitting.trained is not None:
@@ -107,30 +101,28 @@ class TableClassifier(PerQuestionPolicy, ABC):
 
     @abstractmethod
     def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
-        """Target of every arm's output, NaN if unknown; None for a row without a label."""
+        """Target of each arm's output, NaN if unknown; None for a row without a label."""
 
     @abstractmethod
     def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Returns (mean loss, differentiable, accuracy in [0, 1]) of outputs and targets, both (B, K)."""
+        """Returns (mean loss, differentiable; accuracy in [0, 1]). Both arguments have the shape (B, K)."""
 
     @abstractmethod
-    def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput:
-        """Choose among `arms`. outputs: of the K trained arms, float64."""
+    def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput: ...
 
     @property
     def tolerance(self) -> float:
-        """Rounding of scores only: the state, the folder's sha256 and counts, is exact."""
+        """Rounding of the scores. The state itself is exact, since it contains only counts and a sha256."""
         return 0.0 if self._network is None else self._network.reader.rounding
 
     def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-        """All probability for the chosen arm, divided between ties; uniform for an untrained policy."""
+        """All probability for the chosen arm, divided evenly between ties. Uniform if the policy is untrained."""
         del features
         if self._network is None:
             return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms), facts={"untrained": True})
         return self._choice(self._network.outputs([query.text], arms=self.trained_arms)[0], arms=arms)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """Counts, and the sha256 of the trained folder; "" if the weights are not saved."""
         arrays, facts = super().state()
         return arrays, facts if self._network is None else {**facts, "trained": self._identity or ""}
 
@@ -141,11 +133,11 @@ class TableClassifier(PerQuestionPolicy, ABC):
         super().restore(arrays, facts)
 
     def fit(self, rows: Sequence[TableRow], *, progress: BatchProgress = lambda _done, _total: None) -> dict[str, Json]:
-        """Train on full-information rows, starting from the encoder `model`. Replaces earlier training.
+        """Train on rows with the outcome of every arm. Replaces an earlier training.
 
-        Returns the report: the numbers of all rows, used rows, dropped rows (without a label) and inductive rows;
-        labels per arm; the training loss per epoch, and loss and accuracy on held-out rows; the kept epoch, and its
-        confusion matrix on held-out rows, a row per label. Raises InvalidInput if fewer than two rows have a label.
+        Returns a report: numbers of all rows, used rows, dropped rows (without a label) and inductive rows; labels per
+        arm; the training loss of each epoch, its loss and accuracy on held-out rows; the best epoch, and its confusion
+        matrix on held-out rows. Raises InvalidInput if fewer than two rows have a label.
         """
         arms = tuple(dict.fromkeys(arm for row in rows for arm in row.correct))
         targets_of_rows = [self._target(row, arms=arms) if arms else None for row in rows]
@@ -182,7 +174,6 @@ class TableClassifier(PerQuestionPolicy, ABC):
         return report
 
     def _confusion(self, examples: Sequence[tuple[TableRow, tuple[float, ...]]]) -> list[Json]:
-        """Shares of the arms among held-out questions, a row per label. The label is the cheapest right arm."""
         if not examples:
             return []
         arms = self.trained_arms
@@ -207,7 +198,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
         held_out: int,
         progress: BatchProgress,
     ) -> tuple[list[dict[str, Json]], int, list[int]]:
-        """Returns (measures of every epoch, number of the best epoch, indices of the `held_out` unseen rows)."""
+        """Returns (measures of each epoch, number of the best epoch, indices of the held-out rows)."""
         fitting, random = self.fitting, np.random.default_rng([self.fitting.seed, 2])
         order = random.permutation(len(texts))
         unseen, rows, step = order[:held_out], order[held_out:], 0
@@ -242,10 +233,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
         return self._measures(outputs, targets)[0]
 
     def save(self, folder: str | Path) -> str:
-        """Write the folder of a trained policy. Returns its identity.
-
-        Raises InvalidInput before `fit`, ConfigError if the folder exists.
-        """
+        """Write the folder for the param `trained`. Returns its identity. Raises InvalidInput before `fit`."""
         from safetensors.numpy import save
 
         if self._network is None:
@@ -272,7 +260,6 @@ class TableClassifier(PerQuestionPolicy, ABC):
         return self._identity
 
     def _read(self, path: Path) -> None:
-        """Load the classifier in a folder, after checking every file's sha256. Raises ConfigError."""
         from safetensors.numpy import load_file
 
         fault = functools.partial(ConfigError, field=_FIELD, remedy=_REMEDY)
@@ -299,7 +286,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
 
 
 def free_folder(folder: str | Path) -> Path:
-    """The path of a folder that is missing or empty. Raises ConfigError for others, which may be in use."""
+    """The path of a missing or empty folder. Raises ConfigError for a folder with files, which may be in use."""
     path = Path(folder).expanduser()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"{path} already exists", field="out", remedy="give another folder, or empty this one")
@@ -312,20 +299,14 @@ def _right(row: TableRow) -> list[ArmName]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptiveRagParams(FittingParams):
-    """Settings of adaptive_rag."""
-
-    #: label of questions with one hop if no arm was right
+    #: training: label of a question with one hop that no arm answered right
     single: ArmParam = SINGLE_STEP
-    #: label of questions with more hops if no arm was right
+    #: training: label of a question with more hops that no arm answered right
     multi: ArmParam = MULTI_STEP
 
 
 class AdaptiveRag(TableClassifier):
-    """Softmax over the table's arms; draws the most probable offered arm.
-
-    Facts of a decision: "probability" of each offered arm to be the cheapest right arm. There are no scores, because
-    probabilities are not in units of reward.
-    """
+    """Predicts which arm is the cheapest right one, and draws the most probable offered arm."""
 
     algorithm: ClassVar[str] = "adaptive_rag"
     least_loss: ClassVar[bool] = False
@@ -333,7 +314,7 @@ class AdaptiveRag(TableClassifier):
     def __init__(self, **params: Json) -> None:
         settings = read_params(AdaptiveRagParams, given=params)
         super().__init__(settings)
-        # Labels, which `fit` compares with the table; the policy does not draw these arms by name.
+        # labels, which `fit` compares with the table; the policy does not draw these arms by name
         self._by_hops = {1: ("single", settings.single), 2: ("multi", settings.multi)}
 
     def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
@@ -351,7 +332,6 @@ class AdaptiveRag(TableClassifier):
         return arm
 
     def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Cross-entropy, and the share of questions whose label is the most probable one."""
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, targets), (outputs.argmax(1) == targets.argmax(1)).float().mean()
@@ -364,40 +344,35 @@ class AdaptiveRag(TableClassifier):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiLabelParams(FittingParams):
-    """Settings of multi_label."""
-
-    #: "cheapest" takes the cheapest arm with p >= tau, or the most probable arm if no arm has p >= tau; "net" takes the
-    #: arm with the highest p - weight * cost
+    #: "cheapest" takes the cheapest arm with p >= tau, or the arm with the highest p if there is none; "net" takes the
+    #: arm with the highest p - weight * cost. p is the predicted probability of a right answer
     choice: Literal["cheapest", "net"] = "cheapest"
-    #: least probability of being right
+    #: for "cheapest": smallest p of an arm that is taken
     tau: Share = 0.5
-    #: weight of cost
+    #: for "net": weight of an arm's mean number of steps
     weight: Number = 0.03
 
 
 class MultiLabel(TableClassifier):
-    """Predicts P(right) per arm, and chooses by it and by cost, the arm's mean steps in the training rows.
+    """Predicts each arm's probability of being right, and chooses by it and by the arm's mean steps in the training.
 
-    Facts of a decision: "cheapest" logs "probability" per offered arm; "net" logs "quality" (p), "cost" and "weight",
-    and its scores are the net values. An arm outside the training table counts as wrong, with the cost of the most
-    expensive arm.
+    An arm that is not in the training table counts as wrong, and as expensive as the most expensive arm.
     """
 
     algorithm: ClassVar[str] = "multi_label"
-    least_loss: ClassVar[bool] = True  # a choice by cost needs calibrated probabilities
+    least_loss: ClassVar[bool] = True  # since a choice by cost needs calibrated probabilities
 
     def __init__(self, **params: Json) -> None:
         self.settings = read_params(MultiLabelParams, given=params)
         super().__init__(self.settings)
 
     def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
-        """1.0 for right arms, 0.0 for wrong ones; None for a question without outcomes."""
+        """1.0 for right arms, 0.0 for wrong arms, NaN for arms without an outcome; None for a row without outcomes."""
         if not row.correct:
             return None
         return tuple(float(row.correct[arm] >= RIGHT) if arm in row.correct else math.nan for arm in arms)
 
     def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Binary cross-entropy over the known targets, and the share of them on the right side of 1/2."""
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         has_target = ~targets.isnan()

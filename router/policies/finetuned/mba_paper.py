@@ -1,14 +1,8 @@
 """MBA-RAG as published: fine-tunes all of DistilBERT, one question per step (arXiv 2412.01572, section 3).
 
-docs/training.md lists the differences between the paper and the authors' code, which settings choose. Intended
-differences to both:
-
-- The network decides without dropout. The authors' network is in training mode while it chooses arms, which adds
-  exploration with unknown propensities.
-- Arms are identified by name. A head is created at its arm's first update.
-- The loss "code" divides by 3, the number of arms of the authors' network, for any number of arms.
-- A row with the sample weight w has w times its loss; a row with weight 0 is not a step.
-- Rows are learned in the order of the ledger. The authors shuffle their 1,292 questions once.
+The paper and the authors' code differ; params choose between them (docs/training.md). Intended differences to both:
+the network decides without dropout, because the authors' dropout adds exploration with unknown propensities; heads
+belong to arm names, and a head is created at its arm's first update; rows are learned in the order of the ledger.
 """
 
 import math
@@ -35,44 +29,41 @@ from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Features, Json, Query, Update
 
-#: name -> arm -> reward of a right answer: as published for multi-hop questions, and as in the authors' launch script
+#: name -> arm -> reward of a right answer to a multi-hop question: as published, and as in the authors' launch script
 TABLES: Final[Mapping[str, Mapping[str, float]]] = {
     "multi_paper": {"no_retrieval": 4.3, "single_step": 2.3, "multi_step": 1.15},
     "multi_code": {"no_retrieval": 4.49, "single_step": 2.3, "multi_step": 2.1},
 }
-#: largest absolute reward that is learned
+#: rows with a larger absolute reward are refused
 _MOST: Final = 1e6
-#: largest value of `MbaPaper.tolerance`
 MOST_ROUNDING: Final = 2.0**-8
-#: number of logits of the authors' net; their loss is the mean over them
+#: number of outputs of the authors' network; their loss is the mean over all outputs
 _LOGITS: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MbaPaperParams(ReadingParams):
-    """Settings of mba_paper."""
-
     #: initial learning rate of AdamW
     learning_rate: Number = 5e-5
-    #: weight decay of AdamW; the authors' code uses 0.01, torch's default
+    #: weight decay of AdamW; 0.01, torch's default, in the authors' code
     weight_decay: Number = 0.01
-    #: updates over which the learning rate falls to `floor`
+    #: number of steps during which the learning rate falls to `floor`
     total: Count = 1292
-    #: learning rate after `total` updates
+    #: learning rate after `total` steps
     floor: Number = 0.0
-    #: share of `total` for warm-up (the authors' launch scripts: 0 for "single", 0.05 for "multi_code")
+    #: share of `total` in which the learning rate rises; in the authors' scripts 0 for "single", 0.05 for "multi_code"
     warmup: Share = 0.0
-    #: "paper" is (f_a - r)^2, "code" a third of it
+    #: "paper": (f_a - r)^2 with the output f_a and the reward r; "code": a third of it
     loss: Literal["paper", "code"] = "paper"
-    #: "ledger" is the reward of the service. The others are the papers' rewards of right answers: "single" is
-    #: 1 - steps/10 (1 for no_retrieval, 0.9 for single_step); for "multi_paper" and "multi_code" see TABLES
+    #: "ledger": the reward in the ledger row. The others are the papers' rewards of right answers. "single": 1 -
+    #: steps/10, for example 0.9 for single_step. "multi_paper", "multi_code": see TABLES
     reward: Literal["ledger", "single", "multi_paper", "multi_code"] = "ledger"
-    #: reward of a wrong answer with a table: "paper" is -1, "code" is 0
+    #: reward of a wrong answer, unless `reward` is "ledger": "paper" is -1, "code" is 0
     failure: Literal["paper", "code"] = "paper"
 
 
 class MbaPaper(PerQuestionPolicy):
-    """Fine-tuned DistilBERT with one head per arm; epsilon-greedy on the heads' outputs."""
+    """Fine-tuned DistilBERT with one head per arm. Epsilon-greedy on the outputs of the heads."""
 
     algorithm: ClassVar[str] = "mba_paper"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
@@ -82,23 +73,22 @@ class MbaPaper(PerQuestionPolicy):
         self.settings = read_params(MbaPaperParams, given=params)
         super().__init__(self.settings)
         self._reader = load_reader(self.settings)
-        #: arm -> number of updates that were steps
+        #: arm -> number of its updates that were steps, because their weight was above 0
         self._steps: dict[ArmName, int] = {}
         self._network = self._reader.network(seed=self.settings.seed)
 
     @property
     def updates(self) -> int:
-        """Number of steps: updates with a weight above 0."""
         return sum(self._steps.values())
 
     @property
     def epsilon(self) -> float:
-        """Exploration at step e = updates + 1: min(1, 1/ln(e + 1e-5)), as in the authors' code (eq. 3 has no 1e-5)."""
+        """Exploration at step e = updates + 1: min(1, 1/ln(e + 1e-5)), as in the authors' code. Eq. 3 has no 1e-5."""
         return min(1.0, 1.0 / math.log(self.updates + 1 + 1e-5))
 
     @property
     def rate(self) -> float:
-        """Learning rate of the next update: rises in the warm-up, then falls to `floor` at `total`."""
+        """Learning rate of the next step: rises during the warm-up, then falls to `floor`."""
         done, warm = self.updates, int(self.settings.warmup * self.settings.total)
         if done < warm:
             return self.settings.learning_rate * done / warm
@@ -107,15 +97,11 @@ class MbaPaper(PerQuestionPolicy):
 
     @property
     def tolerance(self) -> float:
-        """Largest relative rounding difference: the rounding of one gradient, times the number of steps.
-
-        At most MOST_ROUNDING, because a larger tolerance would hide that other rows were learned.
-        """
+        """Rounding error of one gradient times the number of steps. More than MOST_ROUNDING could hide a wrong row."""
         steps = self.updates if self.settings.floor > 0.0 else min(self.updates, self.settings.total)
         return min(MOST_ROUNDING, self._reader.rounding * (1 + steps))
 
     def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-        """Epsilon-greedy on the heads; the score of an arm without updates comes from its initial head."""
         del features
         scores = tuple(self._network.outputs([query.text], arms=arms)[0].tolist())
         epsilon = self.epsilon
@@ -123,7 +109,7 @@ class MbaPaper(PerQuestionPolicy):
         return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=epsilon), scores=scores, facts=facts)
 
     def learn(self, update: Update) -> None:
-        """One step on the question of the row. The number of the step is the seed of the dropout."""
+        """Make one step on the row's question. The number of the step is the seed of the dropout."""
         target, rows = self._target(update), rows_of(update)
         if not abs(target) <= _MOST:
             raise PolicyFault(f"the reward {target} is too large to be squared and added in float32, or not a number")
@@ -131,7 +117,7 @@ class MbaPaper(PerQuestionPolicy):
             super().learn(update)
             return
         factor = rows if self.settings.loss == "paper" else rows / _LOGITS
-        # At the start of the warm-up the rate is 0, but the moments change.
+        # At the start of the warm-up the learning rate is 0, but a step changes AdamW's moments.
         if self.updates < self.settings.total or self.rate > 0.0:
             self._network.descend(
                 [update.query.text],
@@ -146,7 +132,7 @@ class MbaPaper(PerQuestionPolicy):
         tally(self._steps, update)
 
     def _target(self, update: Update) -> float:
-        """The target of the drawn arm's head. Raises PolicyFault if the row does not determine it."""
+        """Target of the drawn arm's output. Raises PolicyFault if the row does not determine it."""
         reward, table = update.reward, self.settings.reward
         if table == "ledger":
             return reward.value
@@ -163,13 +149,11 @@ class MbaPaper(PerQuestionPolicy):
         return TABLES[table][update.arm]
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """All weights with their two moments: "encoder", "pre", and "head/<arm>" for every learned arm."""
         arrays, facts = super().state()
         facts |= {"model": self._reader.identity, "steps": dict(sorted(self._steps.items()))}
         return arrays | (self._network.arrays(rows=3) if self._steps else {}), facts
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load a saved state. Raises SnapshotError for another model, or wrong arrays."""
         if facts.get("model") != self._reader.identity:
             raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
         steps = dict(facts["steps"])

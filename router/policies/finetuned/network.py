@@ -1,7 +1,7 @@
-"""The network of the fine-tuned policies: DistilBERT with one linear head per arm; all weights are trained.
+"""The network of the fine-tuned policies: DistilBERT with one linear head per arm. All weights are trained.
 
-The architecture is Hugging Face's DistilBertForSequenceClassification: the first token's last state, a square linear
-layer ("pre") with ReLU and dropout, and a row of weights per arm. Other encoders that AutoModel can load work too.
+The architecture is Hugging Face's DistilBertForSequenceClassification: the last state of the first token, a square
+linear layer ("pre") with ReLU and dropout, and a row of weights per arm. AutoModel may also load other encoders.
 """
 
 import contextlib
@@ -26,53 +26,49 @@ from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.torch_models import load_model
 from ragbandit.shared.types import Features
 
-#: relative rounding of one number
+#: relative rounding error of one number
 _UNIT: Final = {"float32": 2.0**-24, "bfloat16": 2.0**-9}
-#: standard deviation of fresh weights: the initializer_range of BERT
+#: standard deviation of new weights, BERT's initializer_range
 _SPREAD: Final = 0.02
-#: most texts of a forward pass outside of training
+#: most texts of one forward pass, except in training
 _BATCH: Final = 32
-#: guards the dropout's seed and torch's thread count, which belong to the whole process
+#: guards the seed of the dropout and torch's number of threads, which belong to the whole process
 _WORK: Final = threading.RLock()
 
 
 class Reader:
-    """A loaded encoder with its tokenizer; d is its width. Networks train copies of its weights."""
+    """A loaded encoder with its tokenizer. Networks train copies of its weights."""
 
     def __init__(self, folder: Path, *, sha256: str, device: str, reading: ReadingParams) -> None:
         self.folder, self.device = folder, device
         self.reading = reading
-        with self.at_work(0):  # a fixed seed: layers that the checkpoint lacks must be equal in all processes
+        with self.at_work(0):  # fixed seed, because layers that the checkpoint lacks must be equal in all processes
             module = load_model("AutoModel", folder, field=MODEL, attn_implementation="eager")
             self.module = module.float().to(device).eval()
         config = self.module.config
         self.width = int(config.hidden_size)
         longest = int(getattr(config, "max_position_embeddings", 512))
         if reading.max_tokens > longest:
-            raise ConfigError(
-                f"the model reads {longest} at most", field="policy.params.max_tokens", remedy=f"give 3 to {longest}"
-            )
+            fault, remedy = f"the model reads {longest} at most", f"give 3 to {longest}"
+            raise ConfigError(fault, field="policy.params.max_tokens", remedy=remedy)
         self.tokens = TruncatingTokenizer(folder, max_tokens=reading.max_tokens, field=MODEL)
         self.pad = int(getattr(config, "pad_token_id", None) or 0)
         self.dropout = float(getattr(config, "seq_classif_dropout", 0.1))
-        #: relative rounding of one gradient: forward and backward pass have about 14 sums per layer and 4 more, each of
-        #: `width` products; independent roundings grow with the root of their number
+        #: relative rounding error of one gradient. Forward and backward pass have about 14 sums per layer and 4 more,
+        #: each of `width` products. Independent rounding errors grow with the square root of their number
         self.rounding = _UNIT[reading.precision] * math.sqrt(
             2.0 * (14 * int(config.num_hidden_layers) + 4) * self.width
         )
-        #: hash of weights and tokenizer
+        #: sha256 of weights and tokenizer
         self.identity = hashlib.sha256(f"{sha256} {self.tokens.sha256}".encode()).hexdigest()
 
     def network(self, *, seed: int) -> "Network":
-        """A network that starts from this encoder. seed: seed of the new layers."""
         return Network(self, seed=seed)
 
     def tensor(self, array: npt.NDArray[Any]) -> Tensor:
-        """A copy of the array on the device."""
         return torch.tensor(array, device=self.device)
 
     def batch(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """Token ids and mask, both (B, T)."""
         rows = [torch.tensor(row, device=self.device) for row in self.tokens.batch(texts)]
         padded = functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
         ids, mask = padded(rows, padding_value=self.pad), padded([torch.ones_like(row) for row in rows])
@@ -80,10 +76,7 @@ class Reader:
 
     @contextlib.contextmanager
     def at_work(self, dropout: int | None) -> Iterator[None]:
-        """Exclusive use of torch with the configured threads and precision.
-
-        dropout: seed of the dropout; None keeps the state of torch's generator.
-        """
+        """Lock torch, and set threads and precision. dropout: seed of torch's generator; None to keep its state."""
         with _WORK, contextlib.ExitStack() as stack:
             before, threads = torch.get_num_threads(), self.reading.threads
             if threads not in (None, before):
@@ -97,16 +90,15 @@ class Reader:
             yield
 
 
-#: cached, because policies are made often
 loaded_reader = functools.lru_cache(maxsize=4)(Reader)
 
 
 class Network:
     """An encoder, the square layer, and a head per arm, trained by `descend`.
 
-    `values` is the state: "encoder" (3, P), missing before the first step; "pre" (3, d, d + 1) and "head/<arm>"
-    (3, d + 1), with the bias last. Row 0 has the weights; rows 1 and 2 have AdamW's moments, and are missing in the
-    folder of a trained classifier.
+    `values` is the state: "encoder" (3, P), missing before the first step; "pre" (3, d, d + 1) and "head/<arm>" (3, d +
+    1), with the bias last. Row 0 contains the weights, rows 1 and 2 contain AdamW's moments. The folder of a trained
+    classifier has only row 0.
     """
 
     def __init__(self, reader: Reader, *, seed: int) -> None:
@@ -124,13 +116,12 @@ class Network:
         decay: float,
         step: int,
     ) -> float:
-        """One step of AdamW (Loshchilov and Hutter 2019) on a batch. Returns the loss before it.
+        """Make one step of AdamW (Loshchilov and Hutter 2019) on a batch. Returns the loss before the step.
 
-        loss: function of outputs (B, K), a column per arm of `arms`; heads of other arms get a gradient of zero
-        rate, decay: learning rate and weight decay
+        loss: function of the outputs (B, K), with a column per arm of `arms`. Heads of other arms get the gradient 0
         step: number of the step, from 1; also the seed of the dropout
 
-        Raises PolicyFault, without any change, if the loss or a gradient is not finite, or too large to be squared.
+        Raises PolicyFault if the loss or a gradient is not finite or too large to be squared, and then changes nothing.
         """
         if "encoder" not in self.values:
             vector = torch.nn.utils.parameters_to_vector(self.encoder.parameters())
@@ -153,12 +144,12 @@ class Network:
             norm = torch.nn.utils.get_total_norm([leaf.grad for leaf in leaves.values() if leaf.grad is not None])
             if not bool((value.detach() + norm * norm).isfinite()):
                 raise PolicyFault("the loss or a gradient is not finite, or too large: the weights have diverged")
-            optimizer.step()  # in place: the leaves are rows of `values`
+            optimizer.step()
         self.values = values
         return float(value.detach())
 
     def outputs(self, texts: Sequence[str], *, arms: Sequence[str]) -> Tensor:
-        """Outputs (B, K), float64. Heads are separate products, so that an output does not depend on other arms."""
+        """Outputs (B, K), float64. Each head is a separate product, so that an output does not depend on other arms."""
         with self.reader.at_work(None), torch.no_grad():
             batches = [texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH)]
             pre = self.values["pre"][0]
@@ -167,39 +158,34 @@ class Network:
         return torch.stack([hidden @ head[:-1] + head[-1] for head in heads], dim=1)
 
     def _hidden(self, texts: Sequence[str], pre: Tensor, *, train: bool) -> Tensor:
-        """Input of the heads: (B, d), float32, in [0, inf). train: whether to apply dropout."""
+        """Input of the heads: (B, d), float32, >= 0. train: whether to apply dropout."""
         states = self.encoder.train(train)(**self.reader.batch(texts)).last_hidden_state  # (B, T, d)
         out = torch.relu(torch.nn.functional.linear(states[:, 0], pre[:, :-1], pre[:, -1]))
         return torch.nn.functional.dropout(out, self.reader.dropout, training=train).float()
 
     def head(self, arm: str) -> Tensor:
-        """An arm's head with its moments, (3, d + 1); the initial head of an arm without updates."""
         if HEAD + arm in self.values:
             return self.values[HEAD + arm]
         return self._with_moments(self.reader.tensor(fresh_head(arm, width=self.reader.width, seed=self.seed)))
 
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Load `values`; without "encoder" the encoder does not change."""
         self.values |= {name: self.reader.tensor(array) for name, array in arrays.items()}
         if "encoder" in arrays:
             self._take_encoder(self.values["encoder"])
 
     def _take_encoder(self, values: Tensor) -> None:
-        """Use these weights in a copy of the encoder, whose parameters become views of them."""
         self.values["encoder"], self.encoder = values, copy.deepcopy(self.reader.module)
         torch.nn.utils.vector_to_parameters(values[0], self.encoder.parameters())
 
     def arrays(self, *, rows: int) -> Arrays:
-        """Copies of the first rows of `values`."""
         return {name: value[:rows].numpy(force=True).copy() for name, value in self.values.items()}
 
     def shapes(self, arms: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        """Shapes of `values` after training, with heads for these arms."""
         width, size = self.reader.width, sum(leaf.numel() for leaf in self.reader.module.parameters())
         return {"encoder": (3, size), "pre": (3, width, width + 1), **{HEAD + arm: (3, width + 1) for arm in arms}}
 
     def _split(self, values: Mapping[str, Tensor], *, row: int) -> dict[str, Tensor]:
-        """Views of a row of `values` by name; the encoder's row is split into its parameters."""
+        """A row of `values` as views by name. The encoder's row is split into its parameters."""
         tensors = {name: value[row] for name, value in values.items()}
         if "encoder" in tensors:
             parameters = dict(self.encoder.named_parameters())
@@ -213,19 +199,18 @@ class Network:
 
 
 def dropout_seed(seed: int, *, step: int) -> int:
-    """Seed of the dropout at a step: a replay drops the same units."""
     return int.from_bytes(hashlib.sha256(f"{seed} {step}".encode()).digest()[:7], "big")
 
 
 def fresh_pre(width: int, *, seed: int) -> npt.NDArray[np.float32]:
-    """The square layer before training, shape (d, d + 1): normal with standard deviation .02; bias zero, last."""
+    """The square layer before training, (d, d + 1), with the bias last."""
     pre = np.zeros((width, width + 1), dtype=np.float32)
     pre[:, :-1] = np.random.default_rng([seed, 0]).normal(0.0, _SPREAD, (width, width))
     return pre
 
 
 def fresh_head(arm: str, *, width: int, seed: int) -> Features:
-    """An arm's head before training, shape (d + 1,). It depends only on the arm's name, not on when the arm joins."""
+    """An arm's head before training, (d + 1,). It depends only on the arm's name, not on when the arm was added."""
     number = int.from_bytes(hashlib.sha256(arm.encode("utf-8", "surrogatepass")).digest()[:8], "big")
     head = np.zeros(width + 1, dtype=np.float32)
     head[:-1] = np.random.default_rng([seed, 1, number]).normal(0.0, _SPREAD, width)

@@ -1,1 +1,0 @@
-"""Further policies: fixed probabilities, choices of other models, and a wrapper of other policies."""

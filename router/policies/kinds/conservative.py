@@ -2,31 +2,24 @@
 the reward of always playing the incumbent.
 
 Conservative bandits (Wu, Shariff, Lattimore, Szepesvari 2016; with features: Kazerouni et al. 2017) play the incumbent
-until the surplus pays for the worst next draw. Stage-wise conservative bandits (Khezeli and Bitar 2020; Moradipari et
-al. 2020) require (1 - harm) of the incumbent's reward for every single decision. Here:
+until the earned surplus pays for the worst next draw. Stage-wise conservative bandits (Khezeli and Bitar 2020;
+Moradipari et al. 2020) require (1 - harm) of the incumbent's reward for every single decision. This policy differs:
 
-- The incumbent is mixed into the policy's draw (draw.py): propensities are exact, and other arms keep a probability.
-- Feedback arrives late, after many further decisions, so the condition applies to each decision. With the slack s, the
-  reward that may still be lost according to the ledger, and theta = ln(1 / CONFIDENCE) / s, a decision must satisfy
+- The incumbent is mixed into the policy's pmf (draw.py), so propensities are exact and other arms keep a probability.
+- Feedback arrives after many further decisions, so each decision must satisfy, with theta = ln(1 / CONFIDENCE) / slack,
 
-      E exp(theta * (loss - credit)) <= 1,      credit = half of the decision's allowance, harm * incumbent's mean.
+      E exp(theta * (loss - credit)) <= 1,      credit = half of harm * the incumbent's mean reward.
 
-  As s shrinks, theta grows, and the policy's share of the draw goes to 0.
-- The expected loss is the incumbent's score minus the arm's; the variance of rewards is estimated from the ledger, and
-  equal for all arms. With Gaussian rewards, E exp(theta * loss) = exp(theta * (score_incumbent - score_arm) + theta^2 *
-  variance). If the policy has a posterior (`deviations`), half a standard deviation of the difference is subtracted
-  from an arm's score, because an arm without rows may be worse than its prior mean. If the policy has no scores, the
-  arms' mean rewards replace them, with 0 for an arm without rows.
-- The loss is estimated without the policy. The loss of a row of another arm is the incumbent's mean reward minus its
-  own reward; the loss of a row of the incumbent is (reward - mean) * (1 / propensity - 1), which corrects for the
-  selection of questions that the incumbent gets. Wrong scores reduce the slack, and a small slack restrains the policy.
+  As the slack shrinks, the other arms' share of the draw approaches 0. The expected loss of an arm is the incumbent's
+  score minus its own score. With Gaussian rewards of one variance, E exp(theta * loss) = exp(theta * expected loss +
+  theta^2 * variance).
+- The slack is computed without the policy's estimates. A row of another arm loses the incumbent's mean reward minus its
+  own reward. A row of the incumbent loses (reward - mean) * (1 / propensity - 1), which corrects for the selection of
+  questions that the incumbent gets. If the policy's scores are wrong, the slack shrinks, and restrains the policy.
 
-This is not a proof. For a fixed theta, exp(theta * sum of (loss - credit)) would be a supermartingale, and Ville's
-inequality would bound the losses beyond the slack; but theta changes with every learned row, scores and variance are
-estimates, and the Gaussian is an approximation. docs/policy-settings.md has the measured rate: 3 of 320 runs fell
-below 1 - harm.
-
-Only learned rewards count. If rewards may be negative, harm is a share of the size of the incumbent's mean reward.
+This is not a proof: for a fixed theta, Ville's inequality would bound the losses beyond the slack, but theta changes
+with every row, scores and variance are estimates, and the Gaussian is an approximation. docs/policy-settings.md has
+measured rates. If rewards may be negative, harm is a share of the absolute value of the incumbent's mean reward.
 """
 
 import math
@@ -57,55 +50,54 @@ from ragbandit.router.policies.base import (
 )
 from ragbandit.router.policies.context import read_schema
 from ragbandit.shared.errors import ConfigError, PolicyFault
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Query, Update
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
-#: first question for which the promise holds; the allowance of all earlier questions is available from the start
+#: first question at which the total reward must be 1 - harm; earlier allowances are available from the start
 FROM: Final = 100
-#: number of learned outcomes of the incumbent before another arm is tried
+#: number of learned outcomes of the incumbent before other arms are tried
 KNOWN: Final = 10
-#: largest surplus, in allowances of a decision: a policy that has earned much may not lose all of it
+#: largest surplus, in allowances of one decision, so that a policy that has earned much cannot lose all of it
 MOST: Final = 1000
-#: memory of the incumbent's mean reward, in rows: a row this old has the weight 1/e
+#: age, in rows, at which a row has the weight 1/e in the incumbent's mean reward
 _MEMORY: Final = 1000.0
-#: largest weight 1 / propensity of a row of the incumbent
+#: largest weight 1 / propensity of one row of the incumbent
 _MOST_WEIGHT: Final = 10.0
-#: least size of the incumbent's mean reward, in standard deviations of its rewards
+#: lower limit of the absolute mean reward in `allowance`, in standard deviations of the incumbent's rewards
 _LEAST_SCALE: Final = 0.1
-#: attributes of a Shortfall that a state stores, in this order, each after an underscore
+#: attributes of a Shortfall that are stored in a state, in this order
 _NUMBERS: Final = "_own _lost _others _ratio _weight _rewards _squares _all_squares _quality _cost _price"
 
 
 class Shortfall:
-    """Lost reward in a ledger, compared with the incumbent. harm: share of the incumbent's reward that may be lost."""
+    """Reward lost against the incumbent by other arms. harm: share of the incumbent's reward that may be lost."""
 
     def __init__(self, incumbent: ArmName, *, harm: float) -> None:
         self.incumbent, self.harm = incumbent, harm
-        #: arm -> number of rows, and the sum of their rewards
+        #: arm -> number of its rows; `_sums`: arm -> sum of its rewards
         self.rows: dict[ArmName, int] = {}
         self._sums: dict[ArmName, float] = {}
-        #: number of rows that were not imported; their lost reward, clamped; their number of other arms' rows, faded
+        #: number and lost reward of the rows that were not imported; faded number of other arms' rows among them
         self._own = self._lost = self._others = 0.0
-        #: decisions per learned row, at least 1
+        #: number of decisions per learned row, >= 1
         self._ratio = 1.0
-        #: faded sums over the incumbent's rows, weighted by 1/propensity: weights, rewards, squared rewards
+        #: faded sums over the incumbent's rows, each weighted by 1 / propensity: weights, rewards, squared rewards
         self._weight = self._rewards = self._squares = 0.0
-        #: the same sums of quality and cost, and the faded mean weight of cost over all rows
+        #: such sums of the incumbent's quality and cost; faded mean weight of cost in all rows
         self._quality = self._cost = self._price = 0.0
-        #: rows of the incumbent before its last restart
+        #: number of the incumbent's rows before its last restart
         self.before = 0
-        #: sum of all squared rewards
+        #: sum of the squared rewards of all arms
         self._all_squares = 0.0
 
     @property
     def known(self) -> bool:
-        """Whether the incumbent has enough outcomes for an estimate of its mean reward."""
         return self.rows.get(self.incumbent, 0) - self.before >= KNOWN
 
     def allowance(self, weight: float | None = None) -> float:
-        """Reward that a decision may lose on average: harm times the absolute value of the incumbent's mean reward.
+        """Mean reward that a decision may lose: harm times the absolute value of the incumbent's mean reward.
 
-        If the mean reward is near 0, a tenth of the standard deviation replaces it, because otherwise no other arm
-        could ever be tried. weight: weight of cost in the reward; None for the mean over the rows.
+        A mean reward near 0 is replaced by a tenth of the standard deviation, because otherwise no other arm would be
+        tried. weight: weight of cost in the reward; None for the mean weight of the rows.
         """
         if self._weight == 0.0:
             return 0.0
@@ -118,7 +110,7 @@ class Shortfall:
 
     @property
     def variance(self) -> float:
-        """Variance of the rewards around their arms' means, over all rows."""
+        """Variance of rewards around the mean of their arm, over all rows."""
         rows = sum(self.rows.values())
         if rows == 0:
             return 0.0
@@ -129,14 +121,13 @@ class Shortfall:
     def slack(self) -> float:
         """Reward that may still be lost: allowed minus lost reward, minus one standard deviation of the lost reward.
 
-        At most MOST allowances. A learned row stands for `ratio` decisions, so the sum has the variance ratio * (1 +
-        (ratio - 1) * ratio) per row, from the noise of the rewards and from the selection of the learned decisions.
+        A learned row stands for `_ratio` decisions. So its variance is multiplied by ratio * (1 + (ratio - 1) * ratio),
+        for the noise of the rewards and the selection of the learned decisions.
         """
         noise = self._others * self.variance * (1.0 + (self._ratio - 1.0) * self._ratio)
         return self._allowed - self._ratio * self._lost - math.sqrt(noise)
 
     def mean(self, arm: ArmName) -> float:
-        """Mean reward of an arm, with one virtual row of reward 0, as in the ridge heads."""
         return self._sums.get(arm, 0.0) / (1 + self.rows.get(arm, 0))
 
     @property
@@ -145,7 +136,6 @@ class Shortfall:
         return self.allowance() * max(decisions, 0.5 * (decisions + FROM))
 
     def learn(self, update: Update) -> None:
-        """Learn a row of the ledger."""
         arm, reward = update.arm, update.reward.value
         quality, cost, price = heads_of(update.reward, weight=weight_of(update.query, default=self._price))
         count = sum(self.rows.values()) + 1
@@ -162,19 +152,18 @@ class Shortfall:
         self.rows[arm] = self.rows.get(arm, 0) + 1
         self._sums[arm] = self._sums.get(arm, 0.0) + reward
         self._all_squares += reward * reward
-        # The surplus is at most MOST allowances; the debt, from late feedback, at most FROM allowances.
+        # Limit the surplus to MOST allowances, and the debt to FROM allowances. Late feedback can cause a larger debt.
         allowed, allowance = self._allowed, self.allowance()
-        if allowance > 0.0:  # it is 0 after a change of the incumbent, while the mean reward is unknown
+        if allowance > 0.0:  # 0 after a restart of the incumbent, until its mean reward is known
             lost = min(max(self._ratio * self._lost, allowed - MOST * allowance), allowed + FROM * allowance)
             self._lost = lost / self._ratio
 
     def restart(self) -> None:
-        """Restart the mean reward of a changed incumbent; the lost reward is kept."""
+        """Forget the mean reward of a changed incumbent. The lost reward is kept."""
         self.before = self.rows.get(self.incumbent, 0)
         self._weight = self._rewards = self._squares = self._quality = self._cost = 0.0
 
     def _pay(self, update: Update, *, weight: float) -> None:
-        """Add the loss of a row, compared with the incumbent's mean reward before it. weight: the row's cost weight."""
         reward = update.reward.value
         base = self._mean_at(weight) if self._weight > 0.0 else reward
         self._own += 1.0
@@ -187,14 +176,13 @@ class Shortfall:
             self._others = (1.0 - 1.0 / _MEMORY) * self._others + 1.0
 
     def state(self) -> Arrays:
-        """All sums, and rows and rewards of each arm."""
         arrays: Arrays = {"shortfall": np.array([float(getattr(self, name)) for name in _NUMBERS.split()])}
         for arm in sorted(self.rows):
             arrays[f"rewards/{arm}"] = np.array([self.rows[arm], self._sums[arm]])
         return arrays
 
     def restore(self, arrays: Arrays, *, seen: Mapping[ArmName, int]) -> None:
-        """Load a saved state. seen: arm -> rows that the policy has learned. Raises SnapshotError."""
+        """Load a saved state. seen: arm -> number of rows that the policy has learned. Raises SnapshotError."""
         names = _NUMBERS.split()
         checked_arrays(arrays, shapes={"shortfall": (len(names),)} | {f"rewards/{arm}": (2,) for arm in seen})
         for name, value in zip(names, arrays["shortfall"].tolist(), strict=True):
@@ -204,7 +192,6 @@ class Shortfall:
 
 
 def _inner_policy(policy: str, *, params: Mapping[str, Json], context: Mapping[str, Json] | None) -> Policy:
-    """Make the inner policy; an error in its params has the field `policy.params.params`."""
     from ragbandit.router.policies import make_policy, with_settings  # the registry imports the policies
 
     try:
@@ -215,38 +202,32 @@ def _inner_policy(policy: str, *, params: Mapping[str, Json], context: Mapping[s
         raise ConfigError(error.message, field=field, remedy=error.remedy) from error
 
 
-#: prefix of the inner policy's arrays
 _INNER: Final = "inner/"
-#: attributes that are read from the inner policy
+#: optional attributes, found by `getattr`, that this policy takes from the inner policy
 _INSIDE: Final = frozenset(
     {"age", "alarms", "deterministic", "lean", "needs", "noise", "noise_at", "schema"}
     | {"seen", "serves_prices", "tolerance"}
 )
-#: theta = ln(1 / CONFIDENCE) / slack; a smaller CONFIDENCE takes less risk
+#: theta = ln(1 / CONFIDENCE) / slack; a smaller value takes less risk
 CONFIDENCE: Final = 0.05
-#: share of a decision's allowance that is available before the decision is learned
+#: share of a decision's allowance that it may lose before the decision itself is learned
 _CREDIT: Final = 0.5
-#: posterior standard deviations that are subtracted from an arm's difference to the incumbent
+#: number of posterior standard deviations subtracted from an arm's score
 _DOUBT: Final = 0.5
-#: largest exponent, so that exponentials are finite
 _MOST_EXPONENT: Final = 50.0
-#: bound of absolute rewards, so that sums of their squares are finite
 _MOST_REWARD: Final = 1e100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConservativeParams(PolicyParams):
-    """Settings of conservative."""
-
     #: the arm that the policy must not do worse than
     incumbent: ArmParam
     #: share of the incumbent's reward that may be lost
     harm: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.05
-    #: the inner policy, any except conservative
+    #: name of the inner policy, any except conservative
     policy: Text = "mba"
-    #: params of the inner policy
     params: Mapping[str, Any] | None = None
-    #: the setting `context`, recorded among the params of the inner policy
+    #: the setting `context`; recorded among the params of the inner policy
     context: Mapping[str, Any] | None = None
     #: revision of the learning algorithm, recorded so that a ledger of an earlier revision is replayed; do not set it
     revision: Annotated[int, Field(ge=4, le=4)] = 4
@@ -255,7 +236,7 @@ class ConservativeParams(PolicyParams):
 
 
 class ConservativePolicy(HasParams):
-    """Restrains another policy to the incumbent while it may lose more than `harm` of the incumbent's reward."""
+    """Restrains the inner policy to the incumbent if it could lose more than `harm` of the incumbent's reward."""
 
     algorithm: ClassVar[str] = "conservative"
     takes_context: ClassVar[bool] = True
@@ -272,18 +253,15 @@ class ConservativePolicy(HasParams):
 
     @property
     def params(self) -> Mapping[str, Json]:
-        """The params, with all params of the inner policy."""
         params = {"incumbent": self.incumbent, "harm": self.harm, "revision": self._revision}
         return {**params, "policy": self.inner.algorithm, "params": dict(self.inner.params)}
 
     @property
     def arms_named(self) -> Mapping[str, ArmName]:
-        """The incumbent, and the arms in the params of the inner policy."""
         inner = {f"params.{name}": arm for name, arm in self.inner.arms_named.items()}
         return {**super().arms_named, **inner}
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes of the inner policy."""
         if name in _INSIDE:
             return getattr(self.inner, name)
         raise AttributeError(name)
@@ -291,7 +269,6 @@ class ConservativePolicy(HasParams):
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
-        """The inner policy's output, with a restraint for the draw."""
         outputs = self.inner.pmf(queries, features=features, arms=arms)
         return [
             replace(output, restraint=self._restraint(output, arms=offered, weight=own_weight(query)))
@@ -305,10 +282,13 @@ class ConservativePolicy(HasParams):
             reason = "nothing may be lost now" if tally.known else "too few outcomes of it are learned"
             risks = tuple(float(arm != self.incumbent) for arm in arms)
             return Restraint(arm=self.incumbent, risks=risks, allowance=0.0, slack=slack, reason=reason)
+        incumbent = list(arms).index(self.incumbent)
         if output.deviations is not None:
-            values = _lower_values(values, output.deviations, incumbent=list(arms).index(self.incumbent))
+            differences = output.deviations - output.deviations[incumbent]
+            doubts = np.sqrt(np.einsum("kp,kp->k", differences, differences) / differences.shape[1]).tolist()
+            values = [value - _DOUBT * doubt for value, doubt in zip(values, doubts, strict=True)]
         theta = math.log(1.0 / CONFIDENCE) / slack
-        baseline, noise = values[list(arms).index(self.incumbent)], theta * theta * tally.variance
+        baseline, noise = values[incumbent], theta * theta * tally.variance
         risks = tuple(
             0.0 if arm == self.incumbent else _exponential(theta * (baseline - value) + noise)
             for arm, value in zip(arms, values, strict=True)
@@ -318,39 +298,28 @@ class ConservativePolicy(HasParams):
         return Restraint(arm=self.incumbent, risks=risks, allowance=allowance, slack=slack, reason=reason)
 
     def learn(self, update: Update) -> None:
-        """Learn a row in the inner policy and in the shortfall. Raises PolicyFault, without any change."""
         if not abs(update.reward.value) < _MOST_REWARD:
             raise PolicyFault(f"the reward is {update.reward.value!r}, not a number or too large to be squared")
         self.inner.learn(update)
         self.shortfall.learn(update)
 
     def restart(self, arm: ArmName) -> None:
-        """Restart the arm in the inner policy; a changed incumbent also restarts its mean reward."""
         restart(self.inner, arm)
         if arm == self.incumbent:
             self.shortfall.restart()
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The inner policy's state, its arrays under "inner/", and the shortfall's numbers."""
         arrays, facts = self.inner.state()
         whole = {f"{_INNER}{name}": array for name, array in arrays.items()} | self.shortfall.state()
         before: dict[str, Json] = {"incumbent_before": self.shortfall.before} if self.shortfall.before else {}
         return whole, {"updates": facts["updates"], "seen": facts["seen"], "inner": facts, **before}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load a saved state; the inner policy checks its part."""
         shortfall = {name: array for name, array in arrays.items() if not name.startswith(_INNER)}
         inner = {name.removeprefix(_INNER): array for name, array in arrays.items() if name not in shortfall}
         self.shortfall.restore(shortfall, seen=restored_counts(facts))
         self.shortfall.before = facts.get("incumbent_before", 0)
         self.inner.restore(inner, facts["inner"])
-
-
-def _lower_values(values: Sequence[float], deviations: Matrix, *, incumbent: int) -> list[float]:
-    """Each arm's value minus _DOUBT standard deviations of its difference to the incumbent."""
-    differences = deviations - deviations[incumbent]
-    doubts = np.sqrt(np.einsum("kp,kp->k", differences, differences) / differences.shape[1]).tolist()
-    return [value - _DOUBT * doubt for value, doubt in zip(values, doubts, strict=True)]
 
 
 def _exponential(exponent: float) -> float:

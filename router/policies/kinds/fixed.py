@@ -1,6 +1,6 @@
-"""Policies that do not learn, for baselines and fallbacks: one arm, two arms in a fixed proportion, all arms.
+"""Policies that do not learn, for baselines and fallbacks.
 
-They count updates, so their ledger is written, and a learning policy can be trained on it later.
+They count updates, so they have a ledger, and a learning policy can be trained on this ledger later.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from ragbandit.shared.types import ArmName, Features, Json, Query
 
 
 class _Shares(PerQuestionPolicy):
-    """A pmf that depends only on the offered arms, without scores. shares: arm -> share; {} for a uniform pmf."""
+    """A pmf that depends only on the offered arms. shares: arm -> its share; {} for a uniform pmf."""
 
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
     deterministic: ClassVar[bool] = True
@@ -33,7 +33,7 @@ class _Shares(PerQuestionPolicy):
         self.shares = shares
 
     def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-        """The shares. If only one arm with a share is offered, it gets all; without such an arm the pmf is uniform."""
+        """If only one arm with a share is offered, it gets all probability. If none is, the pmf is uniform."""
         del query, features
         with_share = [arm for arm in arms if arm in self.shares]
         if not with_share:
@@ -45,16 +45,12 @@ class _Shares(PerQuestionPolicy):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FixedParams(PolicyParams):
-    """Settings of fixed."""
-
     arm: ArmParam
 
     arms_named: ClassVar[tuple[str, ...]] = ("arm",)
 
 
 class Fixed(_Shares):
-    """All probability on one arm; uniform if that arm is not offered."""
-
     algorithm: ClassVar[str] = "fixed"
 
     def __init__(self, **params: Json) -> None:
@@ -64,21 +60,15 @@ class Fixed(_Shares):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixtureParams(PolicyParams):
-    """Settings of mixture."""
-
     first: ArmParam
     second: ArmParam
-    #: probability of `second`
     share: Share = 0.5
 
     arms_named: ClassVar[tuple[str, ...]] = ("first", "second")
 
 
 class Mixture(_Shares):
-    """`second` with probability `share`, else `first`: the baseline that a router must beat at equal cost.
-
-    If only one of the two arms is offered, it gets all probability; if neither is offered, the pmf is uniform.
-    """
+    """`second` with probability `share`, else `first`. A router must beat this baseline at the same mean cost."""
 
     algorithm: ClassVar[str] = "mixture"
 
@@ -94,11 +84,11 @@ class Mixture(_Shares):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UniformParams(PolicyParams):
-    """Settings of uniform. There are none."""
+    pass
 
 
 class Uniform(_Shares):
-    """The same probability for every offered arm: the best log to judge other policies with."""
+    """The same probability for each offered arm. Its log is the best one for evaluating other policies."""
 
     algorithm: ClassVar[str] = "uniform"
 

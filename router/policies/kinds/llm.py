@@ -1,16 +1,11 @@
 """LLM as selector: a chat model chooses the arm from a numbered list of descriptions, as in LlamaIndex's routers.
 
-The policy does not learn; it is a baseline, and a start without a log. Intended differences to LlamaIndex's selector:
+The policy does not learn. It can be used before there is a log. Differences to LlamaIndex's selector: the number is
+checked (in LlamaIndex choice 0 becomes index -1, which silently chooses the last engine), descriptions state how much
+work an arm does, the list is ordered by arm name, because models prefer some positions, and `epsilon` mixes in a
+uniform draw, because a deterministic log cannot be used to evaluate other policies.
 
-- The number is checked. In LlamaIndex choice 0 becomes index -1 and silently chooses the last engine. Here every reply
-  except a JSON object with a number of the list is a failure, counted by kind, and the fallback arm answers.
-- The descriptions state how much work an arm does, not which documents it searches.
-- `epsilon` mixes in a uniform draw: a deterministic log cannot judge other policies.
-- The list is ordered by arm name, because models prefer some positions.
-- The calls for a batch of questions are concurrent, and cancelled at a common deadline.
-
-Every decision costs a call of the model. Its tokens are in the facts; no reward setting counts them. Any
-OpenAI-compatible server can be used. Failures have names:
+The facts of a decision contain the tokens of its call, which no setting of the reward counts, and a failure:
 
     timeout, connection, http_429 ..., malformed       see shared.openai_client
     not_json       the model's text is not a JSON object with an integer under "choice"
@@ -54,11 +49,9 @@ DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-#: most characters of a question that are sent
 MAX_QUESTION: Final = 4000
-#: most characters of a reply in the log
 MAX_REPLY: Final = 200
-#: seconds to wait after the deadline for a slow event loop
+#: further time to wait after the deadline, in seconds, in case the event loop is slow
 _GRACE_S: Final = 2.0
 
 _INSTRUCTIONS: Final = (
@@ -70,40 +63,36 @@ _INSTRUCTIONS: Final = (
 
 _Chat = list[dict[str, str]]
 
-#: largest seed: servers read it as a signed 64-bit integer
+#: servers read the seed as a signed 64-bit integer
 _MOST_SEED: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LlmParams(PolicyParams):
-    """Settings of llm."""
-
-    #: name of the model at the server
     model: Text
-    #: the server, for example http://localhost:8000/v1; None is OpenAI
+    #: URL of the server, for example http://localhost:8000/v1; None for OpenAI
     base_url: Annotated[str, Field(pattern="^https?://[^#]+$")] | None = None
-    #: environment variable with the API key; the key itself must not be a param, because params are logged
+    #: environment variable with the API key. The key itself must not be a param, because params are logged
     api_key_env: Text = "OPENAI_API_KEY"
-    #: arm -> its description; of other arms only the name is shown. None for DESCRIPTIONS
+    #: arm -> its description for the model, which otherwise gets only the arm's name; None for DESCRIPTIONS
     descriptions: Mapping[str, Text] | None = None
-    #: the arm that answers after a failure; if it is not offered, all arms have the same probability
+    #: the arm that answers after a failure. If it is not offered, all arms have the same probability
     fallback: ArmParam = SINGLE_STEP
-    #: timeout of a batch of questions, seconds; keep it short, because callers wait
+    #: time limit for a batch of questions, seconds. Keep it short, because callers wait
     timeout_s: Positive = 5.0
-    #: most concurrent calls
     max_concurrency: Count = 8
-    #: temperature in requests; None leaves it out
+    #: temperature of requests; None to send none
     temperature: Annotated[int | float, Field(ge=0, le=2)] | None = 0
-    #: seed in requests; None leaves it out
+    #: seed of requests; None to send none
     seed: Annotated[int, Field(ge=0, le=_MOST_SEED)] | None = 0
-    #: share of exploration
+    #: probability that is spread evenly over all arms
     epsilon: Share = 0.05
 
     arms_named: ClassVar[tuple[str, ...]] = ("fallback",)
 
 
 def messages_of(question: str, *, methods: Sequence[str]) -> _Chat:
-    """The chat for one question. methods: names and descriptions, numbered from 1."""
+    """The chat for one question. methods: name and description of each arm."""
     numbered = "\n".join(f"{number}. {method}" for number, method in enumerate(methods, start=1))
     question_and_methods = f"Methods:\n{numbered}\n\nQuestion:\n<question>\n{question[:MAX_QUESTION]}\n</question>"
     return [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": question_and_methods}]
@@ -122,10 +111,7 @@ def parse_choice(text: str, *, count: int) -> int | str:
 
 
 class Llm(CountingPolicy):
-    """One minus epsilon on the arm that the model chooses, epsilon / K on every arm.
-
-    Raises ConfigError if a param is wrong or the openai package is missing.
-    """
+    """Puts 1 - epsilon on the arm that the model chooses, and epsilon / K on each of K arms."""
 
     algorithm: ClassVar[str] = "llm"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
@@ -142,10 +128,10 @@ class Llm(CountingPolicy):
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
-        """Ask the model about every question with several arms, for at most timeout_s. Never raises for a failed call.
+        """Ask the model about each question that has several arms, for at most timeout_s. A failed call raises nothing.
 
-        Facts: {"llm": {"choice": "multi_step", "failed": None, "reply": ..., "prompt_tokens": ...,
-        "completion_tokens": ...}, "epsilon": 0.05}; "failed" is the name of a failure.
+        The facts are {"llm": {"choice": "multi_step", "failed": None, "reply": ..., "prompt_tokens": ...,
+        "completion_tokens": ...}, "epsilon": 0.05}. "failed" contains the name of a failure.
         """
         del features
         sorted_arms = [sorted(offered) for offered in arms]
@@ -164,7 +150,6 @@ class Llm(CountingPolicy):
         return f"{arm}: {description}" if description else arm
 
     def _ask(self, chats: Sequence[_Chat]) -> list[ChatReply]:
-        """A reply for every chat, in order; blocks for at most about timeout_s."""
         import openai  # noqa: F401  imported before the deadline is set: it takes a second
 
         waiting = asyncio.run_coroutine_threadsafe(self._ask_all(chats), event_loop())
@@ -193,7 +178,7 @@ class Llm(CountingPolicy):
         return list(await asyncio.gather(*map(reply_to, chats)))
 
     def _output(self, reply: ChatReply | None, *, listed: Sequence[ArmName], arms: Sequence[ArmName]) -> PolicyOutput:
-        """The output for one question. reply: None for a question with one arm, which is not sent."""
+        """reply: None for a question with one arm, which is not sent"""
         if reply is None:
             return PolicyOutput(pmf=(1.0,) * len(arms), facts={"llm": None, "epsilon": self.settings.epsilon})
         number = reply.failed or parse_choice(reply.text, count=len(listed))

@@ -1,23 +1,18 @@
 """Adaptive Retrieval: retrieve for rarely mentioned entities (Mallen et al. 2023, arXiv 2212.10511, section 5).
 
-Language models remember popular entities. The question's entities are looked up in a table of popularity. Below a
-threshold the arm `below` answers (by retrieval), above it the arm `above` (from the model's memory). As in the paper,
-the threshold is an edge between ten bins of log popularity: the edge that would have earned most so far.
-
-Intended differences to the paper:
+The least popular entity of a question decides: the arm `below`, which retrieves, answers if its popularity is below a
+threshold, else the arm `above`, because language models remember popular entities. The threshold is an edge between
+ten bins of log popularity: the edge that would have earned most so far. Intended differences to the paper:
 
 - Popularity is the number of passages in your index that mention the entity, not its page views. `ragbandit index
-  build` writes the table (`popularity.json`); a table with other numbers can replace it.
-- There is one threshold, not one per relation type: the relation of a question is unknown.
-- The paper fits on questions that every arm has answered. Here one arm answered each question, so an edge is judged by
-  the arms' mean rewards per bin; `epsilon` and the floor ensure that both arms are tried. Within a bin the draw does
-  not depend on the question, so these means are unbiased. A row with the sample weight w counts as w rows.
-- Rewards instead of accuracy, so the cost of retrieval counts.
+  build` writes the table (`popularity.json`). You can replace it by a table with other numbers.
+- There is one threshold, not one per relation type, because the relation in a question is unknown.
+- In the paper every arm has answered each question. Here only one arm has, so an edge is judged by the arms' mean
+  rewards per bin. Within a bin the draw does not depend on the question, so these means are unbiased.
 
-Entities are found by lookup, without a model. They are the strings in double quotes, and the longest keys of the table
-among capitalised words, from left to right. A capitalised word that is not in the table is an entity with popularity 0,
-unless it begins a sentence or is a common word. In a question without capitals, keys may start at any word. The least
-popular entity decides; a question without entities has popularity 0. Only the first READ characters are searched.
+Entities are strings in double quotes, and from left to right the longest keys of the table at a capitalised word. A
+capitalised word that is not in the table is an entity with popularity 0, unless it begins a sentence or is a common
+word. In a question without capitals, keys may begin at any word. A question without entities has popularity 0.
 """
 
 import functools
@@ -54,17 +49,13 @@ from ragbandit.router.policies.base import (
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Features, Json, Query, Update
 
-#: version of the table's file
 FORMAT: Final = 1
-#: number of popularity bins
 BINS = 10
-#: most entities of a question in the log
 SHOWN = 10
-#: most characters of a question that are searched
 READ = 4000
 
-# strategies/retrievers/mention_counts.py has the same definition of words, and writes the file: if you change this,
-# change that too, and raise FORMAT.
+# strategies/retrievers/mention_counts.py writes the file, and has the same definition of words. If you change this
+# definition, change that one too, and increase FORMAT.
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _POSSESSIVE = re.compile(r"['\u2019]s$", re.IGNORECASE)
 _QUOTED = re.compile(r"[\"“”«]([^\"“”«»]+)[\"“”»]")
@@ -72,25 +63,22 @@ _SENTENCE_ENDS = ".!?:\u3002\uff01\uff1f"
 
 
 class PopularityTable(BaseModel, frozen=True, strict=True):
-    """Popularity of entities, and common words."""
-
     format: Literal[1]
-    #: key -> popularity (> 0)
+    #: key of an entity (see `_key_word`) -> its popularity, > 0
     mentions: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
-    #: words that are not names although a question may capitalise them
+    #: words that are not entities although questions may capitalise them
     common: frozenset[str]
-    #: length of the longest key, in words
+    #: number of words of the longest key
     words: Annotated[int, Field(ge=1)]
-    #: hash of the file
     sha256: str = ""
 
     @property
     def top(self) -> float:
-        """The upper edge of the last bin, in log10(popularity + 1): just above the most popular entry."""
+        """Upper edge of the last bin, in log10(popularity + 1): just above the most popular entity."""
         return math.log10(max(self.mentions.values(), default=0.0) + 2.0)
 
     def entities(self, text: str) -> dict[str, float]:
-        """Returns entity -> popularity (0 if it is not in the table) for the first READ characters of a question."""
+        """Returns entity -> popularity, 0 if it is not in the table. Searches the first READ characters of the text."""
         text = unicodedata.normalize("NFC", _beginning(text))
         popularity: dict[str, float] = {}
         for quoted in _QUOTED.findall(text):
@@ -100,7 +88,7 @@ class PopularityTable(BaseModel, frozen=True, strict=True):
         unquoted = _QUOTED.sub(" , ", text)
         matches = list(_WORD.finditer(unquoted))
         anywhere = not any(character.isupper() for character in unquoted)
-        index, end = 0, 0  # index of the next word, end of the previous one
+        index, end = 0, 0  # index of the next word, end of the previous word in `unquoted`
         while index < len(matches):
             raw = matches[index].group()
             has_capital = any(character.isupper() for character in raw)
@@ -117,18 +105,16 @@ class PopularityTable(BaseModel, frozen=True, strict=True):
         return popularity
 
     def _longest(self, matches: Sequence[re.Match[str]]) -> int:
-        """Length in words of the longest key at the start of these words; 0 without a key."""
         keys = [_key_word(match.group()) for match in matches]
         return next((end for end in range(len(keys), 0, -1) if " ".join(keys[:end]) in self.mentions), 0)
 
     def _is_ignored(self, key: str, *, before: str, first: bool) -> bool:
-        """Whether a word is not a name: it is common, or begins a sentence. before: text since the previous word."""
         mark = before.rstrip()[-1:]
         return key in self.common or (mark in _SENTENCE_ENDS if mark else first)
 
 
 def _beginning(text: str) -> str:
-    """The first READ characters, without a last word that is cut off."""
+    """The first READ characters, without a last word that would be cut off."""
     cut = text[:READ]
     if len(text) <= READ or cut[-1].isspace() or text[READ].isspace():
         return cut
@@ -142,28 +128,23 @@ def _key_word(raw: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PopularityParams(PolicyParams):
-    """Settings of popularity."""
-
-    #: path of the table on every router and learner; a relative path starts at the working directory
+    #: path of the table on every router and learner; relative paths begin at the working directory
     table: Text
-    #: the arm for little popularity
     below: ArmParam = SINGLE_STEP
-    #: the arm for much popularity
     above: ArmParam = NO_RETRIEVAL
-    #: least popularity for `above`; None learns it, starting with `below` for every question
+    #: smallest popularity for which `above` answers. None to learn it; at first `below` then answers all questions
     threshold: Number | None = None
-    #: share of exploration
+    #: probability that is spread evenly over all arms
     epsilon: Share = 0.1
 
     arms_named: ClassVar[tuple[str, ...]] = ("below", "above")
 
 
 class Popularity(PerQuestionPolicy):
-    """One arm below a threshold of popularity, another above it; epsilon / K for every arm.
+    """Puts 1 - epsilon on the arm for the question's popularity, and epsilon / K on each of K arms.
 
-    If only one of the two arms is offered, it is used; if neither is offered, the pmf is uniform. The table is part of
-    the policy: a snapshot made with another table is refused, and a replay of the ledger shows the difference. Raises
-    ConfigError if the table is missing or has another format.
+    If only one of the two arms is offered, it is used. If neither is offered, the pmf is uniform. The table is part of
+    the policy: a snapshot made with another table is refused.
     """
 
     algorithm: ClassVar[str] = "popularity"
@@ -180,57 +161,51 @@ class Popularity(PerQuestionPolicy):
             raise ConfigError(message, field=f"{WHERE}.below", remedy=remedy)
         self.table = read_table(settings.table)
         self._path = settings.table
-        #: questions per bin, over all arms
         self._questions = np.zeros(BINS)
-        #: sums of rewards, and numbers of rows; row 0 for `below`, row 1 for `above`
+        #: sums of rewards, and numbers of rows, in each bin; row 0 for `below`, row 1 for `above`
         self._sums = np.zeros((2, BINS))
         self._counts = np.zeros((2, BINS))
-        #: cache of `edge`; None after a change of the sums
         self._edge: int | None = None
 
     @property
     def edge(self) -> int:
-        """The learned threshold as an edge of the bins: `below` answers bins 0 to edge - 1, `above` the others.
+        """The learned threshold: `below` answers the bins before this edge, `above` the other bins.
 
-        The edge with the highest estimated mean reward; among equals the largest, which retrieves most. The mean of a
-        bin includes one virtual row with the arm's mean over all bins.
+        It is the edge with the highest estimated reward, the highest one if edges tie. The mean of a bin includes one
+        virtual row with the arm's mean over all bins.
         """
         if self._edge is None:
-            self._edge = self._best_edge()
+            totals = self._counts.sum(axis=1)
+            overall = np.where(totals > 0, self._sums.sum(axis=1) / np.where(totals > 0, totals, 1.0), 0.0)  # (2,)
+            mean = (self._sums + overall[:, None]) / (self._counts + 1)  # (2, BINS)
+            gained = self._questions * (mean[0] - mean[1])  # by `below` instead of `above`
+            worth = [math.fsum(gained[:edge].tolist()) for edge in range(BINS + 1)]
+            self._edge = max(edge for edge in range(BINS + 1) if worth[edge] == max(worth))
         return self._edge
-
-    def _best_edge(self) -> int:
-        totals = self._counts.sum(axis=1)
-        overall = np.where(totals > 0, self._sums.sum(axis=1) / np.where(totals > 0, totals, 1.0), 0.0)  # (2,)
-        mean = (self._sums + overall[:, None]) / (self._counts + 1)  # (2, BINS)
-        gained = self._questions * (mean[0] - mean[1])  # by answering this bin with `below`
-        worth = [math.fsum(gained[:edge].tolist()) for edge in range(BINS + 1)]
-        return max(edge for edge in range(BINS + 1) if worth[edge] == max(worth))
 
     @property
     def threshold(self) -> float:
-        """The least popularity for which `above` answers."""
+        """Smallest popularity for which `above` answers."""
         return self._threshold if self._threshold is not None else 10.0 ** (self.edge * self.table.top / BINS) - 1.0
 
     def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-        """1 - epsilon + epsilon/K on the arm for the question's popularity."""
         del features
         threshold = self.threshold
         entities = self.table.entities(query.text)
         lowest = min(entities.values(), default=0.0)
         is_rare = lowest < threshold if self._threshold is not None else self._bin(lowest) < self.edge
-        # Popularity 0 is below every threshold, also a threshold of 0.
+        # Popularity 0 is below every threshold, even below 0.
         first, second = (self.below, self.above) if is_rare or lowest == 0.0 else (self.above, self.below)
         chosen = first if first in arms else second
         epsilon = self.epsilon if chosen in arms else 1.0
         pmf = tuple(epsilon / len(arms) + (1.0 - epsilon if arm == chosen else 0.0) for arm in arms)
-        # A long question has many entities; the least popular ones are logged.
+        # A long question may have many entities. The least popular ones are logged.
         shown = dict(sorted(entities.items(), key=lambda pair: (pair[1], pair[0]))[:SHOWN])
         facts = {"entities": shown, "popularity": lowest, "threshold": threshold, "epsilon": epsilon}
         return PolicyOutput(pmf=pmf, facts=facts)
 
     def learn(self, update: Update) -> None:
-        """Add the reward to its arm's sum in the question's bin; a question without a known entity has no bin."""
+        """Add the reward to its arm's sum in the question's bin. A question without known entities has no bin."""
         if not math.isfinite(update.reward.value):
             raise PolicyFault(f"the reward is {update.reward.value!r}")
         rows = rows_of(update)
@@ -247,7 +222,7 @@ class Popularity(PerQuestionPolicy):
             self._counts[row, column] += rows
 
     def restart(self, arm: ArmName) -> None:
-        """Remove the arm's rewards; the counts of questions per bin are kept."""
+        """Forget the arm's rewards. The numbers of questions per bin are kept."""
         if arm in (self.below, self.above):
             row = int(arm == self.above)
             self._sums[row] = self._counts[row] = 0.0
@@ -256,13 +231,12 @@ class Popularity(PerQuestionPolicy):
         return min(BINS - 1, int(BINS * math.log10(popularity + 1.0) / self.table.top))
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The histogram, and the sha256 of its table."""
         arrays, facts = super().state()
         arrays |= {"questions": self._questions, "sums": self._sums, "counts": self._counts}
         return arrays, facts | {"table_sha256": self.table.sha256}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load a histogram. Raises SnapshotError if it was made with another table."""
+        """Load a saved state. Raises SnapshotError if it was made with another table."""
         if facts.get("table_sha256") != self.table.sha256:
             message = f"made with another table than {self._path}"
             remedy = "put the old table back, or let the learner replay the ledger with this one"
@@ -291,7 +265,7 @@ _FIELD = "policy.params.table"
 _REMEDY = "ragbandit index build writes popularity.json into the index's folder"
 
 
-@functools.lru_cache(maxsize=2)  # every snapshot makes a new policy
+@functools.lru_cache(maxsize=2)  # each snapshot makes a new policy
 def _read(path: str, changed: int, size: int) -> PopularityTable:  # noqa: ARG001 the key of the cache
     data = Path(path).read_bytes()
     return PopularityTable.model_validate_json(data).model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})

@@ -1,24 +1,18 @@
-"""Vowpal Wabbit (the wheel vowpal-wabbit-next) as a policy: its online linear learner, and two of its explorers.
+"""Vowpal Wabbit (the package vowpal-wabbit-next) as a policy: its online linear learner, and two of its explorers.
 
-VW regresses the cost of an arm, minus the reward, on x / sqrt(d) times the arm, with an intercept per arm
-(--cb_adf -q qa): one gradient step per update, invariant to importance weights (Karampatziakis and Langford 2011).
-The setting cb_type chooses the cost estimate (Bietti et al. 2021, "A Contextual Bandit Bake-off"):
+VW predicts the cost of an arm, minus the reward, from x / sqrt(d) times the arm, and an intercept per arm (--cb_adf -q
+qa). An update is one gradient step, invariant to importance weights (Karampatziakis and Langford 2011). The param
+cb_type chooses the cost that the step learns (Bietti et al. 2021, "A Contextual Bandit Bake-off"):
 
-- mtr: regresses the cost of the drawn arm, weighted by 1/p. VW scales the step by the share of drawn arms; here VW sees
-  only the drawn arm, so the step does not depend on the number of arms.
-- ips: the drawn arm gets cost/p, every other offered arm 0.
-- dr: every offered arm gets its predicted cost, and the drawn arm (cost - prediction)/p more.
+- mtr: the cost of the drawn arm, weighted by 1/p. VW sees only this arm, so the step does not depend on their number.
+- ips: cost/p for the drawn arm, 0 for every other offered arm.
+- dr: the predicted cost for every offered arm, and (cost - prediction)/p more for the drawn arm.
 
-The explorers are computed here in float64 from VW's predicted costs; tests compare them with VW's own, which are
-float32, hide the predicted costs, and return arms in the order of the scores.
+The explorers are computed here in float64 from VW's predicted costs, because VW's own explorers use float32 and do not
+return these costs. squarecb gives 1 / (K + gamma * gap) to all but the best arm, gamma = gamma_scale * sqrt(updates)
+(Foster and Rakhlin 2020). VW raises small probabilities to epsilon/K; here epsilon/K is mixed in.
 
-- epsilon: --cb_explore_adf --epsilon.
-- squarecb: --squarecb, probability 1 / (K + gamma * gap) for all but the best arm, gamma = gamma_scale * sqrt(updates)
-  (Foster and Rakhlin 2020; an update of weight w counts as w updates). VW raises small probabilities to epsilon/K; here
-  epsilon/K is mixed in.
-
-VW learns the reward's value, without separate quality and cost. It is not thread-safe, so every call takes a lock. A
-state has the bytes of VW's model, which VW's command line can read.
+VW is not thread-safe, so every call takes a lock. A state contains the bytes of VW's model.
 """
 
 import hashlib
@@ -48,38 +42,33 @@ from ragbandit.router.policies.draw import with_floor
 from ragbandit.shared.errors import PolicyFault, SnapshotError, required_module
 from ragbandit.shared.types import ArmName, Features, Json, Query, Update
 
-#: offsets of the namespaces q, a and c in VW's hash (murmur3), so that the same rows as dsjson give the same model
+#: offsets of the namespaces q (question), a (arm) and c (context) in VW's hash, as VW computes them for dsjson files
 _QUESTION, _ARM, _CONTEXT = 0xFF8209E8, 0x3C2569B2, 0xE132D65F
-#: options with a context: weights of an arm for the question, the context and their products
+#: VW's options if there is a context: an arm has weights for the question, the context and their products
 _WITH_CONTEXT: Final = "-q qa -q ca --interactions qca --ignore_linear q --ignore_linear c"
 _ONE = np.ones(1, dtype=np.float32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VwParams(PolicyParams):
-    """Settings of vw."""
-
     explorer: Literal["epsilon", "squarecb"] = "squarecb"
-    #: share of the probability that is spread over all arms
+    #: probability that is spread evenly over all arms
     epsilon: Share = 0.2
-    #: factor of gamma: larger values explore less
+    #: factor of gamma; larger values explore less
     gamma_scale: Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)] = 10.0
     cb_type: Literal["mtr", "dr", "ips"] = "mtr"
-    #: learning rate of the gradient step; VW uses float32
+    #: learning rate of the gradient step, in float32
     learning_rate: Annotated[float, Field(ge=1e-9, le=1e6, allow_inf_nan=False)] = 0.01
-    #: 0 keeps the step constant, for traffic that drifts; .5 decreases it with a weight's past gradients (AdaGrad)
+    #: 0 keeps the learning rate constant, for traffic that drifts; 0.5 decreases it by the past gradients (AdaGrad)
     power_t: Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)] = 0.0
-    #: 2**bits weights of 16 bytes; an arm has d + 1 of them, at hashed positions
+    #: VW has 2**bits weights of 16 bytes; an arm uses d + 1 of them, at hashed positions
     bits: Annotated[int, Field(ge=14, le=24)] = 18
-    #: the setting `context`, now or when the ledger was learned
+    #: the setting `context`; in a ledger, as it was when the ledger was learned
     context: Mapping[str, Any] | None = None
 
 
 class VowpalWabbit(PerQuestionPolicy):
-    """A contextual bandit by Vowpal Wabbit. Raises ConfigError if the wheel is not installed.
-
-    Weights whose hashes agree in `bits` bits are shared, and so are arms whose names' hashes agree.
-    """
+    """A contextual bandit by Vowpal Wabbit. Raises ConfigError if the package is not installed."""
 
     algorithm: ClassVar[str] = "vw"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
@@ -89,22 +78,20 @@ class VowpalWabbit(PerQuestionPolicy):
     def __init__(self, **params: Json) -> None:
         settings = read_params(VwParams, given=params)
         super().__init__(settings)
-        #: schema of the context that the policy learns from; {} without a context
+        #: context that the policy learns from; {} without a context
         self.schema = read_schema(settings.context)
         self._columns = ContextColumns(self.schema) if self.schema else None
         self.settings = settings
-        #: total weight of the updates
         self._mass = 0.0
-        #: number of features; None before the first update
         self._dimension: int | None = None
-        # Any, because the module's type stubs contradict numpy's.
+        # Any, because the package's type stubs contradict numpy's.
         self._vw: Any = required_module("vowpal_wabbit_next", extra="vw", field="policy.name")
         self._lock = threading.Lock()
         self._workspace = self._vw.Workspace(self._arguments())
 
     def _arguments(self) -> list[str]:
-        # --noconstant: a constant feature would couple the arms' intercepts, and depend on the number of arms.
-        # Without --normalized: features have length 1 already, and VW cannot save its running scale for dr.
+        # --noconstant: a constant feature would couple the arms' intercepts, and depend on the number of arms. Not
+        # --normalized: features already have the length 1, and VW cannot save its running scale for dr.
         crossed = _WITH_CONTEXT if self.schema else "-q qa --ignore_linear q"
         settings = self.settings
         return (
@@ -113,9 +100,8 @@ class VowpalWabbit(PerQuestionPolicy):
         ).split()
 
     def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-        """The explorer on VW's predicted costs; scores are the predicted rewards, 0 for an arm without updates."""
         assert features is not None
-        # Weight 0: VW counts the weight of all examples, and a prediction must not change the state.
+        # Weight 0, because VW adds up the weights of all examples, and a prediction must not change the state.
         question = self._shared(features, query=query, weight=0.0)
         actions = [self._action(arm, weight=0.0) for arm in arms]
         with self._lock:
@@ -131,19 +117,19 @@ class VowpalWabbit(PerQuestionPolicy):
         return PolicyOutput(pmf=pmf, scores=tuple(scores), facts={"gamma": gamma})
 
     def learn(self, update: Update) -> None:
-        """One step of VW with the row's weight. Raises PolicyFault for values that silently damage VW's model."""
+        """One step of VW with the row's weight. Raises PolicyFault for numbers that would damage VW's model."""
         features, rows = update.features, rows_of(update)
         p, cost = update.propensity, -update.reward.value
         if features is None or self._dimension not in (None, features.size):
             raise PolicyFault("features are missing or of another length")
-        # VW squares these in float32, where they may silently become infinite. NaN fails every comparison.
+        # VW squares these numbers in float32, where they may silently become infinite. NaN fails every comparison.
         if not (float(np.abs(features).max()) < 1e6 and 0.0 < p <= 1.0 and (1.0 + abs(cost)) / p < 1e15):
             raise PolicyFault(f"VW cannot learn from cost {cost!r} at probability {p!r} with these features")
         if rows == 0.0:
             super().learn(update)
             return
         drawn = self._vw.CBLabel(label=(0, cost, p), weight=rows)
-        # Sorted, because float32 sums depend on the order.
+        # sorted, because float32 sums depend on the order
         learned = [update.arm] if self.settings.cb_type == "mtr" else sorted({update.arm, *update.arms})
         actions = [self._action(arm, label=drawn if arm == update.arm else None, weight=rows) for arm in learned]
         with self._lock:
@@ -154,11 +140,10 @@ class VowpalWabbit(PerQuestionPolicy):
         super().learn(update)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The bytes of VW's model, with their sha256, the counts, and d."""
         arrays, facts = super().state()
         with self._lock:
             saved = self._workspace.serialize()
-        # Loading resets VW's counts of examples, features and predictions, so that the state depends only on updates.
+        # Loading resets VW's counts of examples and predictions, so that the state depends only on the updates.
         model = self._vw.Workspace(["--quiet"], model_data=saved).serialize()
         arrays["model"] = np.frombuffer(model, dtype=np.uint8)
         sha256 = hashlib.sha256(model).hexdigest()
@@ -166,7 +151,7 @@ class VowpalWabbit(PerQuestionPolicy):
         return arrays, facts if self._columns is None else {**facts, "context": self._columns.state()}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load a saved state. The sha256 is checked first: VW may crash on other bytes."""
+        """Load a saved state. Checks the sha256 first, because VW may crash on other bytes."""
         model = arrays.get("model")
         if model is None or len(arrays) != 1 or model.dtype != np.uint8 or model.ndim != 1:
             raise SnapshotError(f"there must be one array, model, uint8 of shape (bytes,), not {sorted(arrays)}")
@@ -175,7 +160,7 @@ class VowpalWabbit(PerQuestionPolicy):
             raise SnapshotError("model is damaged: its sha256 does not match")
         try:
             workspace = self._vw.Workspace(["--quiet"], model_data=saved)
-        except RuntimeError as error:  # another version of VW wrote it
+        except RuntimeError as error:  # another version of VW wrote the model
             raise SnapshotError(f"VW cannot load the model: {error}") from error
         super().restore(arrays, facts)
         if self._columns is not None:
@@ -185,20 +170,20 @@ class VowpalWabbit(PerQuestionPolicy):
             self._mass, self._workspace = facts["mass"], workspace
 
     def _shared(self, features: Features, *, query: Query, weight: float = 1.0) -> Any:
-        """The question as x / sqrt(d), which has about the length of the intercept, 1, and its context."""
+        """The question as x / sqrt(d), whose length is about 1 like that of the intercept, and its context."""
         example = self._vw.Example()
         indices = np.arange(_QUESTION, _QUESTION + features.size, dtype=np.uint64)
         scaled = (features.astype(np.float64) / math.sqrt(features.size)).astype(np.float32)
         example["q"].push_many_features(indices, scaled)
         if self._columns is not None:
             columns = self._columns.of(query).astype(np.float32)
-            used = np.flatnonzero(columns)  # VW leaves out zeros when it reads text
+            used = np.flatnonzero(columns)  # VW also leaves out zeros when it reads text
             example["c"].push_many_features(np.uint64(_CONTEXT) + used.astype(np.uint64), columns[used])
         example.set_label(self._vw.CBLabel(shared=True, weight=weight))
         return example
 
     def _action(self, arm: ArmName, *, label: Any = None, weight: float = 1.0) -> Any:
-        """An arm as one feature: its weight is the arm's intercept; products with the question have further weights."""
+        """An arm as one feature. Its weight is the arm's intercept; products with the question have further weights."""
         example = self._vw.Example()
         digest = hashlib.blake2b(arm.encode("utf-8", "surrogatepass"), digest_size=4).digest()
         index = _ARM + int.from_bytes(digest, "big")
@@ -208,7 +193,6 @@ class VowpalWabbit(PerQuestionPolicy):
 
 
 def _squarecb(scores: Sequence[float], *, gamma: float) -> list[float]:
-    """Inverse gap weighting: 1 / (K + gamma * (best - score)); the best arms share the remaining probability."""
     best, count = max(scores), len(scores)
     pmf = [0.0 if score == best else 1.0 / (count + gamma * (best - score)) for score in scores]
     p_best = (1.0 - math.fsum(pmf)) / sum(score == best for score in scores)

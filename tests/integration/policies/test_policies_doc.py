@@ -75,14 +75,13 @@ def glance(name):
 
 def params_of(name):
     """The fields of the params dataclass of a policy, without the schema, which `context:` sets."""
-    module, _, attribute = POLICIES[name].partition(":")
-    found = [
+    module = POLICIES[name].partition(":")[0]
+    kinds = [
         kind
         for kind in vars(import_module(module)).values()
-        if isinstance(kind, type) and issubclass(kind, PolicyParams) and kind.__module__ == module
-    ]
-    kinds = [
-        kind for kind in found if kind.__doc__.startswith((f"Settings of {name}.", f"{attribute} has no settings"))
+        if isinstance(kind, type)
+        and issubclass(kind, PolicyParams)
+        and kind.__name__.lower() == f"{name.replace('_', '')}params"
     ]
     assert len(kinds) == 1, name
     return [each for each in fields(kinds[0]) if each.name != PARAM]

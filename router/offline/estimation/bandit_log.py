@@ -15,7 +15,7 @@ from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows, sure
 
 #: absolute tolerance of the sum of a pmf, and relative tolerance of other numbers, which may have been float32
 SUM_TOLERANCE = 1e-6
-#: smallest probability allowed for a drawn arm. A softmax without a floor gives smaller ones, whose cubed weights overflow
+#: smallest allowed probability of a drawn arm: cubes of larger weights overflow. A softmax without a floor gives less
 LEAST_PROBABILITY = 1e-80
 #: smallest probability of other arms: smaller ones are rounding errors and count as 0
 REMAINDER = 1e-9

@@ -59,7 +59,6 @@ _AsWhole: Final = BeforeValidator(values.whole)
 _AsMapping: Final = BeforeValidator(values.mapping)
 _Mapping = Annotated[JsonObject, _AsMapping]
 _Members = Annotated[dict[str, float], _AsMapping]
-#: part of a reward
 _AsPart: Final = BeforeValidator(partial(values.number, most=LARGEST))
 _Part = Annotated[float, _AsPart]
 _Whole = Annotated[int, Field(gt=0, lt=2**63)]
@@ -92,7 +91,7 @@ class _Parts(TypedDict, total=False):
 
 
 class _Row(BaseModel):
-    """A record with values converted by `values`. If propensity, seed or explored is None, it is computed."""
+    """Schema of a line. A propensity, seed or explored that is None is computed."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -131,7 +130,7 @@ class _Row(BaseModel):
 
 #: a parsed row; `features` is a float32 array, shape (d,), or None
 Record = dict[str, Any]
-#: the keys of a record, in the order of a line; other keys of a line are kept in `extra`
+#: keys of a record, in the order in which they are written; other keys of a line are kept in `extra`
 KEYS = tuple(_Row.model_fields)
 _ROW_FIELDS = frozenset(part.name for part in fields(Logged))
 _DECISION_FIELDS = frozenset(part.name for part in fields(Decision))
@@ -153,7 +152,7 @@ def _reward_record(reward: Reward) -> Record:
 
 
 _VALUES = attrgetter(*map(_attribute, KEYS))
-#: key of a record -> conversion of the attribute. The seed is text: many readers round whole numbers of 64 bits
+#: key of a record -> conversion of the attribute. The seed becomes text, since many readers round 64-bit integers
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(KEYS, lambda value: list(value) if isinstance(value, tuple) else value),
     **dict.fromkeys(("context", "aim", "facts"), dict),
@@ -171,7 +170,6 @@ def record_of(row: Logged) -> Record:
 
 
 def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
-    """The values of one key in the records of these rows."""
     value, convert = attrgetter(_attribute(key)), _CONVERSIONS[key]
     return [convert(value(row)) for row in rows]
 
@@ -251,7 +249,7 @@ _EVERY_ARM: Final = "log all arms that were offered"
 
 
 def _offer_fault(row: _Row) -> tuple[str, str, str] | None:
-    """(field, reason, remedy) of the first contradiction between arms, pmf and scores, else None."""
+    """Returns (field, reason, remedy) of the first contradiction between arms, pmf and scores, else None."""
     arms, pmf = row.arms, row.pmf
     if len(set(arms)) != len(arms):
         return "arms", f"an arm is named twice: {', '.join(arms)}", "name every arm once"
@@ -269,7 +267,7 @@ def _offer_fault(row: _Row) -> tuple[str, str, str] | None:
 
 
 def _draw_fault(row: _Row) -> tuple[str, str, str] | None:
-    """(field, reason, remedy) if the draw contradicts the pmf, else None."""
+    """Returns (field, reason, remedy) if the draw contradicts the pmf, else None."""
     if row.arm not in row.arms:
         return "arm", f"{row.arm!r} is not among {', '.join(row.arms)}", _EVERY_ARM
     drawn = row.pmf[row.arms.index(row.arm)]
@@ -327,7 +325,7 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
-    """Write the rows and return their number. After an error `path` is as before. Raises InvalidInput."""
+    """Write the rows and return their number. An error leaves the file at `path` unchanged. Raises InvalidInput."""
     count = 0
     with new_lines(Path(path)) as out:
         for row in rows:

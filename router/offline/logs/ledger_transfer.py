@@ -49,13 +49,13 @@ T = TypeVar("T")
 
 #: rows per transaction
 PAGE = 500
-#: columns of a decision that are compared with the store if rows are remade
+#: columns of a decision that must equal the stored ones even if rows are remade
 _DRAWN = ("arm", "arms", "pmf")
-#: columns of an update that are compared with the store if rows are remade
+#: columns of an update that must equal the stored ones even if rows are remade
 _OF_ANSWER = ("quality", "cost")
-#: columns of an update that the ledger sets and files do not contain
+#: columns of an update that files lack, since the ledger sets them
 _SET_BY_LEDGER = ("seq", "restarts", "decided")
-#: key of a decision's facts with the id that its row has in the log, if the decision got another id
+#: fact of a decision that was imported under another id: its id in the log
 LOGGED_ID: Final = "logged_id"
 #: end of a snapshot's version: its last update and the first digits of its sha256
 _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
@@ -63,11 +63,8 @@ _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportCounts(Tally):
-    """Counts of imported rows."""
-
-    #: rows that were added to the ledger
     added: int = 0
-    #: rows that the ledger had already
+    #: rows that the ledger already had
     known: int = 0
     #: added rows whose draws cannot be reproduced from their seeds
     made_elsewhere: int = 0
@@ -76,7 +73,7 @@ class ImportCounts(Tally):
 def ledger_rows(
     ledger: Ledger, *, since: float | None = None, before: float | None = None, upto: int | None = None
 ) -> Iterator[Logged]:
-    """Read the ledger's rows in order, if their decisions were made in [since, before).
+    """Yield the ledger's rows in order, if their decisions were made in [since, before).
 
     upto: the last seq to read; None for all. Raises StoreError at a row that cannot be read.
     """
@@ -143,15 +140,14 @@ def take_in(
     clock: Callable[[], float] = time.time,
     progress: Callable[[ImportCounts], None] = lambda _counts: None,
 ) -> ImportCounts:
-    """Append rows to the ledger in their order, a page per transaction. Rows that it has already are skipped.
+    """Append rows to the ledger in their order, a page per transaction. Rows that it already has are skipped.
 
     rows: called twice, as all rows are checked before the first is written.
     origin: the format, stored in the facts of rows that were made elsewhere.
     source: name of the file, for messages.
     lease_s: lease on the ledger, seconds.
     patience_s: how long to wait for the ledger's learner, seconds.
-    remade: rows that the ledger has may differ in times, features and weight of cost; arm, quality and cost must be
-    equal.
+    remade: True accepts other times, features and cost weights than the ledger's; arm, quality and cost must be equal.
     progress: called after every page with the counts.
     Raises NotReady if the learner keeps the ledger, and Conflict with the line if an id has other contents.
     """
@@ -209,9 +205,9 @@ def _register(ledger: Ledger, *, now: float) -> None:
 
 
 def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
-    """The row, with its origin in its facts if its draw cannot be repeated from its seed and snapshot.
+    """Mark the row as imported if its draw cannot be repeated from its seed and snapshot.
 
-    A draw seeded with the secret of another store is marked SEEDED_ELSEWHERE.
+    A draw whose seed contains the secret of another store is marked SEEDED_ELSEWHERE.
     """
     decision = row.decision
     has_snapshot = decision.version.startswith(f"{decision.policy}-") and _VERSION.search(decision.version)
@@ -224,7 +220,7 @@ def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
 
 
 def _renamed(rows: Sequence[Logged], *, ledger: Ledger, connection: Connection) -> list[Logged]:
-    """The rows, with a new id for an imported row whose id the service does not allow or another decision has.
+    """Give a new id to each imported row whose id the service does not allow, or which another decision has.
 
     Systems that number their rows produce the same ids. The new id depends on the ledger's label and the old id. Rows
     that the ledger has learned under their ids keep them.
@@ -306,7 +302,7 @@ class _ImportPage:
                 raise self._conflict(row, "encoder_hash", message)
 
     def _check_decisions(self, *, new_ids: Collection[str]) -> None:
-        """Raise Conflict if a stored decision differs from its row in any field; if remade, in one of _DRAWN."""
+        """Raise Conflict if a stored decision differs from its row; if `remade`, only the columns _DRAWN count."""
         rows = {row.decision.id: row for row in self.rows if row.decision.id not in new_ids}
         if not rows:
             return

@@ -36,11 +36,11 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_file, remote_system
 from ragbandit.shared.redaction import without_secrets
 
-#: rows per row group, which a reader holds in memory
+#: rows per row group of a written file; a reader holds a row group in memory
 GROUP = 1 << 16
 #: rows that are converted to columns at a time
 PIECE = 2048
-#: keys and parts of a reward that contain an object without a schema
+#: keys of a record, and parts of a reward, whose value is an object without a schema
 _OPEN = ("context", "budget", "aim", "facts")
 _OPEN_PARTS = ("terms", "surrogates")
 #: columns that every log has; arms may be missing if each pmf is an object by arm
@@ -207,7 +207,7 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
 def _cells(batch: Any) -> Iterator[Record]:
     """Yield each row of a batch. Features are arrays, since a list of Python numbers takes ten times the memory."""
     for at, name in enumerate(batch.schema.names):
-        if name in _TIMES and _TYPES.is_timestamp(batch.column(at).type):  # Python has no nanoseconds and fewer zones
+        if name in _TIMES and _TYPES.is_timestamp(batch.column(at).type):  # datetime has no nanoseconds and fewer zones
             batch = batch.set_column(at, name, _exact(batch.column(at), COLUMNS[name]))
     if "features" not in batch.schema.names or not pa.types.is_list(batch.schema.field("features").type):
         yield from batch.to_pylist()
@@ -218,7 +218,7 @@ def _cells(batch: Any) -> Iterator[Record]:
 
 
 def _record_of(cells: Record) -> Record:
-    """The record with the keys of `extra`, without empty unknown columns and empty members of structs."""
+    """The record with the keys of `extra`. Empty unknown columns and empty members of structs are dropped."""
     record = {key: value for key, value in cells.items() if key in KEYS or (value is not None and key != "extra")}
     for key in _OPEN:
         if isinstance(members := record.get(key), dict):
@@ -228,7 +228,7 @@ def _record_of(cells: Record) -> Record:
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
-    """Write the rows and return their number. After an error `path` is as before. Raises InvalidInput."""
+    """Write the rows and return their number. An error leaves the file at `path` unchanged. Raises InvalidInput."""
     count, stream = 0, iter(rows)
     piece = list(islice(stream, PIECE))
     extra = piece[0].extra if piece else {}
@@ -296,7 +296,6 @@ def record_batch(columns: Mapping[str, Any]) -> Any:
 
 
 def reward_column(parts: Mapping[str, Sequence[Any]]) -> Any:
-    """Make a struct column of the parts of rewards."""
     arrays = [pa.array(values, PARTS[name]) for name, values in parts.items()]
     return pa.StructArray.from_arrays(arrays, names=[*parts])
 
@@ -314,7 +313,6 @@ class ParquetSource:
     """A Parquet file in batches. Only the requested columns are read."""
 
     path: Place
-    #: bounds and weight for rewards that are logged without them
     defaults: Defaults
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
@@ -365,11 +363,9 @@ class ParquetSource:
 
     @property
     def place(self) -> str:
-        """Name of a row in messages."""
         return f"{shown(self.path)} row"
 
     def columns(self) -> tuple[str, ...]:
-        """The names of the file's columns."""
         with opened(self.path) as file:
             return tuple(file.schema_arrow.names)
 
@@ -402,7 +398,6 @@ class RowsSource:
     place: str = "line"
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield record batches; see `LogSource`."""
         stream, size = iter(self.rows()), FIRST
         while page := list(islice(stream, size)):
             yield rows_batch(page, [*columns, LINE])
@@ -410,7 +405,6 @@ class RowsSource:
 
 
 def row_name(row: Logged) -> str:
-    """Name of a row for messages."""
     return f"line {row.line}" if row.line else f"decision {row.decision.id}"
 
 

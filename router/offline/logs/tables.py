@@ -50,14 +50,13 @@ _Name = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
 class LabelledRow(BaseModel):
-    """Optional keys of a line about its question."""
+    """Keys of a line that describe its question."""
 
     model_config = ConfigDict(strict=True)
 
     #: default "<kind>-<line>"
     id: _Name
     question: str
-    #: name of the data set of the question
     dataset: _Name | None = None
     #: number of pieces of evidence that the question needs
     hops: Annotated[int, Field(ge=0)] | None = None
@@ -96,7 +95,7 @@ def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
 
 #: value of the fact IMPORTED in decisions made from a table
 ORIGIN = "table"
-#: names of arms that a configuration allows too, so that a service can use what is learned from a table
+#: names of arms that a configuration also allows, so that a service can use what a policy learns from a table
 _ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: arm -> steps or seconds of its answer, in the range that the service accepts
 _Amounts = dict[str, Annotated[float, Field(ge=0.0, le=1e9)]]
@@ -111,7 +110,7 @@ class _Line(BaseModel):
 
     correct: Annotated[dict[str, _Quality], Field(max_length=MAX_ARMS)]
     steps: _Amounts
-    #: empty if the value is not an object: other files may use this key otherwise
+    #: empty if the value is no object, since other files may use this key for something else
     seconds: Annotated[_Amounts, BeforeValidator(lambda value: value if isinstance(value, dict) else {})] = {}
     context: JsonObject | None = None
 
@@ -265,7 +264,7 @@ def train(
 ) -> dict[str, Json]:
     """Train a policy on these rows and write its folder. Returns the report of the fit, with "folder" and "sha256".
 
-    params: of the policy. Params that the service needs must be configured there too.
+    params: params of the policy. Those that serving needs must be configured too.
     progress: called with the number of batches done and the total.
     Raises ConfigError before the training for another kind of policy, wrong params or a folder in use; InvalidInput if
     no row has a label.

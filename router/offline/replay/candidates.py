@@ -42,11 +42,9 @@ class MemoryLog:
     described: str = "a log in memory"
     #: earlier decisions were left out, seconds since the epoch; None if all rows are here
     since: float | None = None
-    #: rows that were left out because they cannot be used
     skipped: Sequence[BadRow] = ()
-    #: number of decisions left out: their arm was not drawn, or the label queue chose their label for its use
+    #: number of rows that were left out because their arm was not drawn; see `drawn`
     undrawn: int = 0
-    #: the policies of its store; empty if the log does not come from a store
     logged: LoggedPolicies = field(default_factory=dict)
     #: settings that the service uses now; None for a file, and for a ledger that only imports wrote
     serving: Settings | None = None
@@ -103,7 +101,7 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
     try:
         check_arms(policy, arms=arms, where=candidate.name)
     except ConfigError as error:
-        if error.field is None or error.field.count(".") != 1:  # a param of a policy inside of another
+        if error.field is None or error.field.count(".") != 1:  # the param belongs to an inner policy
             raise
         if "--param" in (error.remedy or ""):
             raise
@@ -116,8 +114,8 @@ def update_of(
 ) -> Update:
     """Make the update that a policy learns from a row.
 
-    features: of all rows, None to take those of the decision. weight: weight of cost; None for the row's own. It does
-    not change a reward that was logged without its parts.
+    features: features of all rows; None for those of each decision. weight: cost weight; None for the row's own. It
+    does not change a reward that was logged without its parts.
     share: share of the log's rows that this policy learns, in (0, 1].
     """
     decision, reward = priced(row.decision, weight=weight), row.reward
@@ -130,7 +128,6 @@ def update_of(
 
 
 def priced(decision: Decision, *, weight: float | None) -> Decision:
-    """The decision with this weight of cost; None keeps its own weight."""
     return decision if weight is None else replace(decision, cost_weight=weight)
 
 
@@ -140,7 +137,7 @@ class CandidatePolicy:
     def __init__(
         self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None, settings: Settings, weight: float | None
     ) -> None:
-        """settings: with the floors, the cold start and the incumbent in force."""
+        """settings: see `settings_in_force`."""
         self.policy, self.log = policy, log
         self.features = features if "features" in policy.needs else None
         self._settings, self._weight = settings, weight
@@ -155,7 +152,7 @@ class CandidatePolicy:
     def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
         """The probabilities that the policy would serve now for these rows, floors included; shape (len(rows), K).
 
-        weight: weight of cost; None for the weight given at creation, or else each row's own.
+        weight: cost weight; None for the weight given at creation, or else each row's own.
         """
         weight = self._weight if weight is None else weight
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
@@ -185,7 +182,6 @@ class CandidatePolicy:
         return draws
 
     def learn(self, index: int) -> None:
-        """Teach the policy one row."""
         row = self.log.rows[index]
         update = update_of(row, features=self.features, index=index, weight=self._weight, share=self.share)
         if not apply(self.policy, update):
@@ -193,7 +189,6 @@ class CandidatePolicy:
 
 
 def notes_of(*candidates: CandidatePolicy) -> tuple[str, ...]:
-    """Notes on the faults of these policies, and on rows that they refused to learn."""
     notes = []
     faults = sum(candidate.faults for candidate in candidates)
     refused = set[int]().union(*(candidate.refused for candidate in candidates))
@@ -219,9 +214,9 @@ def crossfitted(
     progress: Progress,
     judged: Flags | None = None,
 ) -> tuple[list[Matrix], tuple[str, ...]]:
-    """Cross-fit a policy: each fold is asked of a copy that learned the other folds.
+    """Cross-fit a policy: a copy learns all folds except one, and gives probabilities for that fold.
 
-    weights: the weights of cost to ask at; None for the served weight.
+    weights: cost weights at which the copies are asked; None for the served weight.
     folds_of_rows: shape (n,); all rows of a question are in the same fold.
     judged: rows to ask about, shape (n,); None for all rows. Other rows get probability 0.
     Returns (probabilities (n, K) for each weight, notes on faults).
@@ -271,7 +266,7 @@ def crossfitted_policy(
 ) -> tuple[dict[str, Matrix], tuple[str, ...]]:
     """Cross-fit untrained copies of a policy, at the served weight of cost and at other weights.
 
-    weights: weight -> its label. Returns (name or label -> probabilities (n, K), notes on faults).
+    weights: cost weight -> its label. Returns (name or label -> probabilities (n, K), notes on faults).
     """
 
     def make() -> CandidatePolicy:
@@ -321,7 +316,7 @@ def progressive_validation(
 
 
 def learned_before(log: MemoryLog) -> Choices:
-    """Per row, how many rows of the log the served policy had learned when it decided; shape (n,).
+    """For each row, how many rows of the log the served policy had learned when it decided; shape (n,).
 
     The decision's version contains the last learned seq. For a row of another ledger it is the row's index.
     """

@@ -56,9 +56,9 @@ from ragbandit.shared.types import Matrix
 
 Sums = TypeVar("Sums", bound=Tally)
 
-#: with at least this many rows per fold, estimators with a model are shown even if the plan's estimator needs none
+#: with at least this many rows per fold, estimators with a model are shown even if the plan does not need a model
 FEWEST_ROWS = 2
-#: bytes of arrays that stay in memory between the passes, for all parts together
+#: most bytes of arrays that stay in memory between the passes, for all parts together
 KEPT_BYTES: Final = 1 << 28
 #: a log with at most this share of different questions gets a note
 FRESH: Final = 0.8
@@ -81,7 +81,7 @@ def replay(
     memory, unless a candidate or the baseline reads questions.
     candidates: names as for `ragbandit replay --policy`, or specs; None for each arm of the log, and uniform.
     plan: default Plan().
-    settings: of the service. They set floors, cold start, incumbent and fallback of policies and snapshots, and the
+    settings: settings of the service. They give floors, cold start, incumbent, fallback of policies and snapshots, and
     folders of snapshots and cached features. Default: the settings of the opened log.
     encoder: makes the encoder for rows without usable features; default for an opened log: the configured encoder.
     executor: judges the files of a folder or a pattern, such as Dask's `Client.get_executor()`; default threads.
@@ -172,8 +172,8 @@ def estimate_candidates(
 
     candidate_pmfs: descriptions and notes of the candidates, in the same order.
     log: description of the source.
-    logged: the policies of its store; empty or None if the log does not come from a store.
-    since: earlier decisions are left out, seconds since the epoch.
+    logged: policies of the log's store; empty or None if the log does not come from a store.
+    since: time of the first decisions that were read, seconds since the epoch; None for all.
     sampled_from: number of rows that the log had before a sample was drawn; None without a sample.
     executor: reads the parts; default threads of this process.
     Raises InvalidInput for an impossible row, an empty log, or an unknown baseline.
@@ -208,7 +208,7 @@ def estimate_candidates(
 
 
 def check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
-    """Raise InvalidInput if two rows have the same id: the decision would count twice."""
+    """Raise InvalidInput if two rows have the same id."""
     keys = np.sort(np.concatenate(summary.keys))
     repeated = keys[1:][keys[1:] == keys[:-1]]
     if len(repeated):

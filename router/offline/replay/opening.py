@@ -165,7 +165,6 @@ class OpenLog:
 
     @property
     def described(self) -> str:
-        """Description of the source, for the report."""
         return f"the ledger {self.label}" if self.path is None else shown(self.path)
 
     def policies(self) -> LoggedPolicies:

@@ -29,7 +29,6 @@ CURRENT: Final = "current"
 LOGGED: Final = "logged"
 #: most rows in memory; a row takes about 10 KB
 SAMPLE: Final = 50_000
-#: names of the reward models
 RIDGES = ("ridge", "mean")
 
 
@@ -44,7 +43,7 @@ class Plan:
     estimator: str = "dr"
     #: weight of cost for rewards and policies; None for each row's own weight
     weight: float | None = None
-    #: value of reward.weight. If `weight` is None, rewards of rows with a price of their own are computed with it
+    #: reward.weight of the service. It replaces a price that a row had of its own, unless `weight` is set
     usual_weight: float = 0.0
     #: name of a candidate; "current" for the serving policy, which learns this log like a candidate; "logged" for the
     #: served draws; None for "current" if a candidate reads questions and the service logged the rows, else "logged"
@@ -52,7 +51,7 @@ class Plan:
     confidence: float = 0.95
     #: fields of the rows; results are also given for each value of a field
     segments: tuple[str, ...] = ()
-    #: parts of the log; a reward model or policy is asked only about questions of a fold that it has not learned
+    #: number of parts of the log; a reward model or policy predicts only questions of a part that it has not learned
     folds: int = 5
     #: "ridge", or "mean" for the mean of each arm without features
     reward_model: str = "ridge"
@@ -86,7 +85,6 @@ class Plan:
         return log.weighted(self.usual_weight, rows=log.priced) if log.priced is not None else log
 
     def folds_in(self, log: Log) -> Choices:
-        """The fold of each row, shape (n,). It depends only on the row's question."""
         return folds_of(log.questions, folds=self.folds)
 
 
@@ -167,7 +165,7 @@ class ResolvedPlan:
     def completed(self, *, arms: Sequence[ArmName], current: Settings | None = None) -> "ResolvedPlan":
         """The plan with all candidates and the baseline filled in.
 
-        arms: of the log. current: settings of the serving policy if it is the baseline, else None.
+        arms: arms of the log. current: settings of the serving policy if it is the baseline, else None.
         """
         candidates = baselines(arms) if self.candidates is None else self.candidates
         baseline = self.plan.baseline or LOGGED
@@ -183,7 +181,6 @@ def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
 
 
 def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
-    """The serving policy as a candidate."""
     policy = settings.policy
     name = f"the current {policy.name}" if plan.learn else f"{policy.name} as it is now"
     return CandidateSpec(name=name, kind="policy", what=policy.name, params=policy.params, current=settings)
@@ -217,7 +214,6 @@ def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> 
 
 
 def described(spec: CandidateSpec) -> str:
-    """Description of a candidate that does not learn."""
     if spec.kind == "fixed":
         return f"always {spec.what}"
     return f"the pmf in {spec.what}" if spec.kind == "column" else "all arms alike"
@@ -227,7 +223,6 @@ def described(spec: CandidateSpec) -> str:
 class LoggedPolicy:
     """A policy that decided rows of a log."""
 
-    #: as configured in policy.name
     name: str
     #: algorithm and params as canonical JSON
     params: str
@@ -275,7 +270,6 @@ class CandidatePmf:
     policy: LoggedPolicy | None = None
 
     def part(self, rows: Flags) -> "CandidatePmf":
-        """The probabilities of the rows selected by `rows`, shape (n,)."""
         return replace(self, pmf=self.pmf[rows])
 
 
@@ -294,7 +288,6 @@ class EstimateWithInterval:
 
     @property
     def interval(self) -> Interval | None:
-        """(low, high), or None."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
@@ -307,7 +300,7 @@ class ImportanceWeights:
     largest: float
     #: largest weight that could have been drawn, over all rows and arms
     possible: float
-    #: mean weight, near 1 if the log is right. For one right log in a thousand, the interval excludes 1
+    #: mean weight, near 1 if the log is correct. In one of a thousand correct logs the interval excludes 1
     mean: EstimateWithInterval
 
 
@@ -320,14 +313,12 @@ class SegmentResult:
     effective_rows: float
     baseline: float
     value: EstimateWithInterval
-    #: value minus the baseline's, on the same rows
+    #: value minus the baseline's value on the same rows
     difference: EstimateWithInterval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateResult:
-    """Result of one candidate."""
-
     name: str
     #: for example "always single_step" or "mba after 500 updates of main"
     described: str
@@ -335,7 +326,7 @@ class CandidateResult:
     reward: EstimateWithInterval
     quality: EstimateWithInterval
     cost: EstimateWithInterval
-    #: reward minus the baseline's, paired, corrected for the number of candidates; None for the baseline itself
+    #: reward minus the baseline's reward, paired, corrected for the number of candidates; None for the baseline itself
     difference: EstimateWithInterval | None
     quality_difference: EstimateWithInterval | None
     cost_difference: EstimateWithInterval | None
@@ -353,7 +344,7 @@ class CandidateResult:
     segments: Mapping[str, tuple[SegmentResult, ...]]
     #: name of another estimator -> its estimate of the reward
     others: Mapping[str, EstimateWithInterval]
-    #: for example on rows that the policy refused to learn, or decisions by the fallback
+    #: notes, for example on rows that the policy refused to learn, or decisions by the fallback
     notes: tuple[str, ...] = ()
     learned: Learned = None
     #: True if candidate and baseline are the same policy, which differ at most in what they have learned
@@ -364,8 +355,6 @@ class CandidateResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arm:
-    """One arm in the log."""
-
     name: ArmName
     #: share of the decisions
     drawn: float
@@ -380,18 +369,14 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """Two candidates compared with each other."""
-
     first: str
     second: str
-    #: reward of the first minus the second's, paired, corrected for the number of pairs
+    #: reward of the first minus the reward of the second, paired, corrected for the number of pairs
     difference: EstimateWithInterval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Skipped:
-    """A row that was left out."""
-
     #: line of the file, or id of the decision
     where: str
     reason: str
@@ -399,8 +384,6 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayResult:
-    """Result of a replay."""
-
     #: description of the source
     log: str
     rows: int
@@ -414,7 +397,7 @@ class ReplayResult:
     baseline_reward: EstimateWithInterval
     baseline_quality: EstimateWithInterval
     baseline_cost: EstimateWithInterval
-    #: number of differences that share the error
+    #: number of comparisons with the baseline, for which the confidence is corrected
     comparisons: int
     arms: tuple[Arm, ...]
     #: kind of reward -> rows: "explicit", "default", or "late" if more feedback came after the row was learned

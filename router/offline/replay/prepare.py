@@ -89,7 +89,6 @@ class PreparedLog:
     early: int = 0
 
     def part(self) -> LogPart:
-        """The rows with the candidates' probabilities, for `estimate_candidates`."""
         log = replace(self.log.log, candidates=tuple(candidate.pmf for candidate in self.candidate_pmfs))
         return memory_part(log, undrawn=self.log.undrawn, early=self.early)
 
@@ -103,10 +102,7 @@ def prepare(
     encoder: MakeEncoder | None = None,
     progress: Progress = no_progress,
 ) -> PreparedLog:
-    """Compute the probabilities of every candidate on every row that is judged.
-
-    The parameters and errors are those of `replay`.
-    """
+    """Compute the probabilities of every candidate on every row that is judged. See `replay` for parameters, errors."""
     settings = settings_in_force(settings, arms=log.log.arms, floor=plan.floor)
     settings_by_name, served = dict[str, Settings](), dict[str, Policy]()
     for spec in candidates:
@@ -130,7 +126,7 @@ def prepare(
         with_settings = replace(preparation, settings=settings_by_name.get(spec.name, settings))
         pmf = with_settings.candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name)).part(judged)
         policy = served.get(spec.name)
-        if policy is not None and (plan.learn or not spec.current):  # the name of a current policy says the same
+        if policy is not None and (plan.learn or not spec.current):  # a current policy's name describes what it learned
             served_as = LoggedPolicy.of(policy.algorithm, params=policy.params)
             pmf = replace(pmf, learned="along" if plan.learn else "folds", policy=served_as)
         pmfs.append(pmf)
@@ -144,7 +140,7 @@ def prepare(
 @dataclass(frozen=True, kw_only=True)
 class _Preparation:
     plan: Plan
-    #: with the floors in force
+    #: see `settings_in_force`
     settings: Settings
     encoder: MakeEncoder | None
     progress: Progress

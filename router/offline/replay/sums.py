@@ -38,21 +38,21 @@ from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf,
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
 
-#: an exploration after more rows than this is not searched for
+#: number of first rows in which the first exploration is searched for
 EARLIEST: Final = 100_000
 
 
 @dataclass(kw_only=True, slots=True)
 class LeftOut(Tally):
-    """Numbers of rows that are not judged, by reason."""
+    """Numbers of rows that are not judged."""
 
-    #: their arm was not drawn
+    #: rows whose arm was not drawn
     undrawn: int = 0
-    #: `since` is set, and the row has no time
+    #: rows without a time, counted if `since` is set
     timeless: int = 0
-    #: decided before `since`
+    #: rows decided before `since`
     older: int = 0
-    #: before the first exploration
+    #: rows before the first exploration
     early: int = 0
 
 
@@ -60,7 +60,7 @@ class LeftOut(Tally):
 class LogPart:
     """A log or a part of it. The batches have the same order each time they are read."""
 
-    #: name of a row in messages
+    #: prefix of a row's name in messages
     place: str = "row"
     #: all batches if they are in memory, else None
     kept: list[Log] | None = None
@@ -68,7 +68,7 @@ class LogPart:
     room: int = 0
     #: rows that the last pass left out
     left_out: LeftOut = field(default_factory=LeftOut)
-    #: set to True to end a pass after its current batch
+    #: True ends a pass after its current batch
     stopped: bool = False
 
     def batches(self) -> Iterator[Log]:
@@ -103,7 +103,7 @@ def memory_part(log: Log, *, undrawn: int = 0, early: int = 0) -> LogPart:
 
 
 def certain_start(parts: Sequence[Iterable[Log]]) -> list[int]:
-    """Number of rows of each part before the first exploration: in all of them the same arm was certain.
+    """Number of rows of each part before the first exploration; all of them drew the same arm with certainty.
 
     All numbers are 0 if the first EARLIEST rows contain no exploration.
     """
@@ -131,16 +131,15 @@ class SourcePart(LogPart):
     plan: Plan
     arms: tuple[ArmName, ...]
     mixed_arms: bool = False
-    #: earlier decisions are left out, seconds since the epoch; None to read all
+    #: time of the first decisions to judge, seconds since the epoch; None for all
     since: float | None = None
-    #: number of first rows that are left out because they precede the first exploration
+    #: number of first rows to leave out, since they precede the first exploration
     early: int = 0
 
     def __post_init__(self) -> None:
         self.place = self.source.place
 
     def read(self) -> Iterator[Log]:
-        """Read the batches from the source. Raises InvalidInput for an impossible row."""
         self.left_out = left_out = LeftOut()
         spec = BatchSpec(
             arms=self.arms,
@@ -172,16 +171,14 @@ class SourcePart(LogPart):
 
 @dataclass(kw_only=True)
 class RewardModel:
-    """The cross-fitted reward model of a plan. It reads features if all rows have features of one encoder."""
+    """The cross-fitted reward model of a plan. It reads features if one encoder made the features of all rows."""
 
     plan: Plan
-    #: None before the first row
     ridge: Ridge | None = None
-    #: (encoder, width) of the features that occurred, ("", 0) for rows without features
+    #: (hash of the encoder, width) of the features that occurred; ("", 0) for rows without features
     kinds: frozenset[tuple[str, int]] = frozenset()
 
     def learn(self, log: Log) -> None:
-        """Add rows to the model."""
         self.kinds |= {(log.encoder_hash, 0 if log.features is None else log.features.shape[1])}
         ridge = self.ridge or Ridge(arms=len(log.arms), folds=self.plan.folds)
         self.ridge = ridge if self.reads_features else ridge.without_features()
@@ -189,7 +186,6 @@ class RewardModel:
         self.ridge.add(self._read(log), action=log.action, targets=targets, folds=self.plan.folds_in(log))
 
     def merged(self, other: "RewardModel") -> "RewardModel":
-        """A model of the rows of both models."""
         both = RewardModel(plan=self.plan, kinds=self.kinds | other.kinds)
         ridges = [model.ridge for model in (self, other) if model.ridge is not None]
         ridges = ridges if both.reads_features else [ridge.without_features() for ridge in ridges]
@@ -197,7 +193,6 @@ class RewardModel:
         return both
 
     def solve(self) -> None:
-        """Fit the model; only its coefficients remain."""
         if self.ridge is not None:
             self.ridge.solve()
 
@@ -209,19 +204,18 @@ class RewardModel:
 
     @property
     def reads_features(self) -> bool:
-        """Whether the model reads features: the plan allows it, and `has_features`."""
+        """Whether `plan` allows features, and one encoder made the features of all rows."""
         return self.plan.reward_model != "mean" and self.has_features
 
     @property
     def has_features(self) -> bool:
-        """Whether all rows have features of one encoder."""
         return len(self.kinds) == 1 and all(width for _, width in self.kinds)
 
     def _read(self, log: Log) -> FeatureRows | None:
         return log.features if self.reads_features else None
 
 
-#: flags of `Log` whose rows are counted
+#: flags of `Log` of which the True values are counted
 _FLAGS: Final = ("defaulted", "late", "raw", "judged")
 
 
@@ -237,11 +231,10 @@ class LogSummary(Tally):
     weights: list[WeightTally] = field(metadata={"merge": _merge_each})
     #: index of the candidate that is the baseline; None for the logged policy
     baseline: int | None = field(default=None, metadata={"merge": lambda first, _: first})
-    #: per candidate, the largest difference of a probability from the baseline's, shape (candidates,)
+    #: largest difference of each candidate's probabilities from the baseline's, shape (candidates,)
     apart: Vector = field(default_factory=lambda: np.zeros(0), metadata={"merge": np.maximum})
     left_out: LeftOut = field(default_factory=LeftOut)
     rows: int = 0
-    #: the arms, in the order of the columns
     names: tuple[ArmName, ...] = field(default=(), metadata={"merge": lambda first, second: first or second})
     #: smallest and largest reward (including the declared bounds), quality (including 0 and 1), cost (including 0) and
     #: known time
@@ -252,7 +245,7 @@ class LogSummary(Tally):
     arms: ArmTally = field(default_factory=ArmTally)
     #: number of rows that offered each arm, shape (K,)
     offered: Choices = field(default_factory=lambda: np.zeros(1, dtype=np.intp))
-    #: flag of `Log` -> number of rows; see _FLAGS
+    #: name in _FLAGS -> number of rows
     marked: Counter[str] = field(default_factory=Counter)
     #: hashes of the ids, an array per batch
     keys: list[Keys] = field(default_factory=list)
@@ -264,7 +257,6 @@ class LogSummary(Tally):
     fields: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, log: Log) -> None:
-        """Add rows."""
         self.model.learn(log)
         self.rows += len(log)
         self.names = log.arms
@@ -288,11 +280,10 @@ class LogSummary(Tally):
 
     @property
     def different_texts(self) -> int:
-        """Number of different questions among the rows with a text."""
         return len(np.unique(np.concatenate(self.texts))) if self.texts else 0
 
     def bounds(self, target: int) -> tuple[float, float]:
-        """Range of the reward, the quality or the cost."""
+        """Range of the reward (target 0), the quality (1) or the cost (2)."""
         return float(self.least[target]), float(self.most[target])
 
 
@@ -305,15 +296,14 @@ _WIDTH: Final = 2 + 3 * 3
 class Scores:
     """The columns of a row's scores: _WIDTH for each candidate, then the logged reward, quality and cost."""
 
-    #: number of candidates
     candidates: int
     #: midpoints of the ranges of reward, quality and cost
     middles: Sequence[float]
-    #: whether there is a model; without one its predictions count as 0
+    #: False if there is no model; predictions then count as 0
     modelled: bool
 
     def of(self, candidate: int, *, target: int, estimator: Estimator) -> Matrix:
-        """(weight, correction, baseline) of this estimator as combinations of the columns, shape (3, columns).
+        """Combinations of the columns that give (weight, correction, baseline) of an estimator, shape (3, columns).
 
         target: 0 for reward, 1 for quality, 2 for cost. Unsupported actions get the midpoint of the range; the bias is
         at most range / 2 x unsupported mass.
@@ -327,7 +317,7 @@ class Scores:
         return rows
 
     def logged(self, target: int) -> Vector:
-        """The logged value of this target as a combination of the columns, shape (columns,)."""
+        """The combination of the columns that gives the logged value of this target, shape (columns,)."""
         return np.asarray(np.eye(1, self.candidates * _WIDTH + 3, self.candidates * _WIDTH + target)[0])
 
     def matrix(self, log: Log, *, model: RewardModel) -> Matrix:
@@ -372,7 +362,6 @@ class ScoreSums(Tally):
         return cls(whole=nothing, segments={name: dict.fromkeys(values, nothing) for name, values in segments.items()})
 
     def add(self, log: Log, *, scores: Matrix) -> None:
-        """Add rows with their scores, shape (columns, n)."""
         self.whole = self.whole.merged(Moments.of(*scores))
         for name, groups in self.segments.items():
             values, named = log.fields[name], np.array([value for value in groups if value != OTHERS])

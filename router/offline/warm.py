@@ -1,8 +1,4 @@
-"""Warm start: a policy learns labelled questions or a log before it serves.
-
-`table_material` and `log_material` return rows with features. `outcomes_of` returns outcomes by question and arm.
-`enter` appends rows to the configured ledger and learns them.
-"""
+"""Warm start: a policy learns labelled questions or a log before it serves."""
 
 import hashlib
 import time
@@ -37,13 +33,12 @@ class WarmRows:
     """Rows to learn from, in this order."""
 
     rows: Sequence[Logged]
-    #: all arms that occur in the rows
     arms: tuple[ArmName, ...]
     #: name of the file, for messages
     source: str
     #: name of the format, stored in the facts of the decisions
     origin: str
-    #: number of rows that were encoded because their features were missing or from another encoder
+    #: number of rows whose features were missing or from another encoder, and were computed
     encoded: int = 0
 
 
@@ -176,7 +171,7 @@ def _by_hash(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
     return [replace(row, seq=seq) for seq, row in enumerate(chain.from_iterable(groups), start=1)]
 
 
-#: default for how long to wait for a learner that holds the ledger, seconds
+#: default time to wait for a learner that holds the ledger, seconds
 PATIENCE_S = 30.0
 
 
@@ -184,9 +179,8 @@ PATIENCE_S = 30.0
 class Entered:
     """Result of `enter`."""
 
-    #: rows that were added to the ledger
     added: int
-    #: rows that the ledger had already
+    #: rows that the ledger already had
     known: int
     #: last seq of the ledger after the import
     last_seq: int

@@ -47,8 +47,6 @@ _FARTHEST: Final = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
-    """Options of `advise`."""
-
     folds: int = 5
     #: share of the decisions that are labelled in the passes from cold, in (0, 1]
     labelled: float = LABELLED
@@ -76,14 +74,11 @@ class Standing:
     shares: Mapping[ArmName, float]
     #: mean reward of the policy minus the reward of this arm, paired by question; None for the policy itself
     gain: EstimateWithInterval | None = None
-    #: number of questions with an outcome
     questions: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """Means of the policy at one cost weight."""
-
     name: str
     quality: EstimateWithInterval
     cost: EstimateWithInterval

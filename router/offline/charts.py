@@ -44,7 +44,6 @@ def print_whole(table: Table, *, console: Console) -> None:
 
 
 def finish(axes: "Axes") -> None:
-    """Draw a light grid behind the data and remove the frame."""
     axes.grid(color="#e5e5e6", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -61,7 +60,6 @@ def check_png(path: str | Path) -> None:
 
 
 def check_page(path: str | Path) -> None:
-    """Raise InvalidInput if no HTML file can be written to this path."""
     _check_file(path, suffix=".html", field="report")
 
 

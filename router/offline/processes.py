@@ -16,7 +16,6 @@ _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def cores() -> int:
-    """Number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # a container may have fewer than the machine
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -30,11 +30,8 @@ from ragbandit.shared.types import IMPORTED, ArmName, Decision, FeatureRows, Mat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmRows:
-    """Rows to learn from, in this order."""
-
     rows: Sequence[Logged]
     arms: tuple[ArmName, ...]
-    #: name of the file, for messages
     source: str
     #: name of the format, stored in the facts of the decisions
     origin: str
@@ -177,12 +174,9 @@ PATIENCE_S = 30.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entered:
-    """Result of `enter`."""
-
     added: int
     #: rows that the ledger already had
     known: int
-    #: last seq of the ledger after the import
     last_seq: int
     #: version of the snapshot that has learned the rows; None if a running learner has yet to make it
     version: str | None

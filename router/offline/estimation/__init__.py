@@ -17,7 +17,6 @@ from ragbandit.shared.confidence_sequences import doubly_robust
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import FeatureRows, Matrix, Vector, effective_rows
 
-#: indices, for example of arms, folds or rows
 Choices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
 Strings = npt.NDArray[np.object_]
@@ -57,8 +56,6 @@ _PRODUCT = 1 << 18
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moments:
-    """Mean and scatter of n rows with k columns."""
-
     rows: int
     #: shape (k,); zeros if there are no rows
     mean: Vector
@@ -135,7 +132,6 @@ class Estimator:
 
     @property
     def self_normalised(self) -> bool:
-        """Whether the mean correction is divided by the mean weight."""
         return self.name in ("snips", "sndr")
 
     @property
@@ -147,8 +143,6 @@ class Estimator:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """An estimated mean reward."""
-
     #: NaN if there are no rows, or if a self-normalised estimator has only weights of 0
     value: float
     #: number of rows drawn by the candidate that would give the same precision: (sum w)^2 / sum w^2 (Kish)
@@ -368,7 +362,6 @@ class Ridge:
             moment[fold, arm] += z.T @ targets[rows]
 
     def merged(self, other: "Ridge") -> "Ridge":
-        """A new model with the rows of both models, which must belong to one log."""
         both = Ridge(arms=self._arms, folds=self._folds, penalty=self._penalty)
         pairs = zip(self.sums, other.sums, strict=True) if self.sums and other.sums else ()
         both.sums = tuple(first + second for first, second in pairs) or self.sums or other.sums

@@ -19,7 +19,6 @@ SUM_TOLERANCE = 1e-6
 LEAST_PROBABILITY = 1e-80
 #: smallest probability of other arms: smaller ones are rounding errors and count as 0
 REMAINDER = 1e-9
-#: absolute tolerance of numbers that should be equal
 ROUNDING = 1e-9
 #: largest number allowed in a log, so that squares of weighted rewards stay finite
 LARGEST = 1e60
@@ -89,7 +88,6 @@ class Log:
     fields: Mapping[str, Strings] = field(default_factory=dict)
     #: column with the pmf of a candidate -> its probabilities
     own: Mapping[str, Matrix] = field(default_factory=dict)
-    #: probabilities of each candidate
     candidates: tuple[Matrix, ...] = ()
 
     def __len__(self) -> int:
@@ -272,7 +270,6 @@ def deviation(variance: float, *, largest: float, alpha: float) -> float:
 
 
 def _no_arms() -> Vector:
-    """Initial value of a sum per arm: a zero to which an array of any length can be added."""
     return np.zeros(1)
 
 
@@ -283,9 +280,7 @@ class WeightTally(Tally):
     rows: int = 0
     #: rows with a weight above 0
     draws: int = 0
-    #: sum of the weights
     total: float = 0.0
-    #: sum of the squared weights
     squares: float = 0.0
     #: argument of `heavy_weight`
     powers: Vector = field(default_factory=lambda: np.zeros(2))
@@ -347,14 +342,11 @@ class WeightTally(Tally):
 
 @dataclass(kw_only=True, slots=True)
 class ArmTally(Tally):
-    """Draws and rewards per arm, by which the logged probabilities are checked."""
-
     rows: int = 0
     #: sum of the logged probabilities, shape (K,)
     expected: Vector = field(default_factory=_no_arms)
     #: sum of the variances of the draws, shape (K,)
     variance: Vector = field(default_factory=_no_arms)
-    #: number of draws, shape (K,)
     drawn: Vector = field(default_factory=_no_arms)
     #: sums of reward, quality and cost over the rows that drew the arm, shape (K, 3)
     sums: Matrix = field(default_factory=_no_arms)

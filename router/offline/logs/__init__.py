@@ -115,7 +115,6 @@ def reward_defaults(
 Place = Path | str
 Row = TypeVar("Row")
 
-#: largest number of bad rows that an error lists
 MOST_NAMED = 5
 FORMATS = {"jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"), "parquet": (".parquet",)}
 

@@ -65,11 +65,8 @@ _CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSpec:
-    """Options for decoding the batches of a log."""
-
     #: all arms of the log, in the order of the columns of its matrices
     arms: tuple[ArmName, ...]
-    #: True if rows may offer different arms
     mixed_arms: bool = False
     #: names for `Log.fields`: tenant, version, policy or keys of the context
     fields: tuple[str, ...] = ()
@@ -142,7 +139,6 @@ def drawn_rows(batch: Any) -> Any:
 
 
 def offered_arms(batch: Any) -> dict[ArmName, None]:
-    """The arms that the rows offer, in order of first occurrence."""
     names = compute.unique(batch.column("arms").flatten()).to_pylist()
     return {ArmName(name): None for name in names if name is not None}
 

@@ -134,7 +134,6 @@ Record = dict[str, Any]
 KEYS = tuple(_Row.model_fields)
 _ROW_FIELDS = frozenset(part.name for part in fields(Logged))
 _DECISION_FIELDS = frozenset(part.name for part in fields(Decision))
-#: fields of a decision that have the same value in the record
 _SAME_IN_DECISION = [key for key in KEYS if key in _DECISION_FIELDS]
 _REWARD_DEFAULTS = {part.name: part.default for part in fields(Reward)} | {"surrogates": {}}
 
@@ -145,7 +144,6 @@ def _attribute(key: str) -> str:
 
 
 def _reward_record(reward: Reward) -> Record:
-    """The parts of a reward that do not have their default values, and its terms."""
     parts = {name: getattr(reward, name) for name in _REWARD_DEFAULTS}
     changed = {name: value for name, value in parts.items() if value != _REWARD_DEFAULTS[name]}
     return changed | {"terms": dict(reward.terms)}
@@ -319,13 +317,11 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    """Read the rows in the order of the file. Raises InvalidInput if the file is unreadable or empty."""
     records = ((number, partial(parsed, raw)) for number, raw in lines(Path(path)))
     return rows_of(records, defaults=defaults)
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
-    """Write the rows and return their number. An error leaves the file at `path` unchanged. Raises InvalidInput."""
     count = 0
     with new_lines(Path(path)) as out:
         for row in rows:

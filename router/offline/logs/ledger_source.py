@@ -29,7 +29,6 @@ class LedgerSource:
     last: int
     #: time of the first decisions to read, seconds since the epoch; None for all
     since: float | None
-    #: empty, since rows of a ledger have no line
     place: str = ""
 
     @classmethod
@@ -57,7 +56,6 @@ class LedgerSource:
             start, size = stop + 1, parquet.BATCH
 
     def _page(self, columns: Sequence[str], *, start: int, stop: int) -> Mapping[str, Sequence[Any]]:
-        """Column name -> values of the rows with these seqs. Empty if there are no rows."""
         names = [name for name in columns if name not in ("reward", "late")]
         if "reward" in columns:
             names += [*REWARD, *REWARD_WORDS]

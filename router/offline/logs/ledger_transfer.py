@@ -47,7 +47,6 @@ from ragbandit.shared.types import IMPORTED, SEEDED_ELSEWHERE, Cost, DecisionId,
 
 T = TypeVar("T")
 
-#: rows per transaction
 PAGE = 500
 #: columns of a decision that must equal the stored ones even if rows are remade
 _DRAWN = ("arm", "arms", "pmf")
@@ -64,7 +63,6 @@ _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportCounts(Tally):
     added: int = 0
-    #: rows that the ledger already had
     known: int = 0
     #: added rows whose draws cannot be reproduced from their seeds
     made_elsewhere: int = 0

@@ -188,7 +188,6 @@ def _opened(path: Place, **options: Any) -> Any:
 
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    """Read the rows in the order of the file. Raises InvalidInput if the file is unreadable or empty."""
     with opened(place_of(path)) as file:
         _check_columns(file.schema_arrow, _NEEDED, place=shown(place_of(path)))
         cells_of_rows = (cells for batch in file.iter_batches(batch_size=PIECE) for cells in _cells(batch))
@@ -228,7 +227,6 @@ def _record_of(cells: Record) -> Record:
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
-    """Write the rows and return their number. An error leaves the file at `path` unchanged. Raises InvalidInput."""
     count, stream = 0, iter(rows)
     piece = list(islice(stream, PIECE))
     extra = piece[0].extra if piece else {}
@@ -287,7 +285,6 @@ def _column(rows: Sequence[Logged], name: str, *, parts: Sequence[str]) -> Any:
 
 
 def record_batch(columns: Mapping[str, Any]) -> Any:
-    """Make a record batch of columns, which are sequences or Arrow arrays."""
     arrays = {
         name: values if isinstance(values, pa.Array) else pa.array(values, COLUMNS.get(name, NUMBERS))
         for name, values in columns.items()

@@ -124,12 +124,10 @@ class LabelledTable:
 
     @cached_property
     def correct(self) -> Matrix:
-        """Quality of every answer, shape (n, arms), in [0, 1]."""
         return self._numbers("correct")
 
     @cached_property
     def steps(self) -> Matrix:
-        """Steps of every answer, shape (n, arms), >= 0."""
         return self._numbers("steps")
 
     @cached_property
@@ -245,7 +243,6 @@ def _id(query: Query, *, arm: ArmName, occurrence: int) -> DecisionId:
 
 
 def trainable() -> list[str]:
-    """The names of the policies that are trained on tables."""
     names = []
     for name, path in sorted(POLICIES.items()):
         module, _, attribute = path.partition(":")

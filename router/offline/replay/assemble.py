@@ -198,7 +198,6 @@ class ResultAssembler:
         return [f"{spec.what} was not offered in {missing} rows: there all offered arms alike"]
 
     def _pairs(self) -> tuple[Pair, ...]:
-        """Differences between all candidates. The serving policy is left out, since it is the baseline."""
         indices = [index for index, spec in enumerate(self.candidates) if not spec.current]
         pairs = list(itertools.combinations(indices, 2))
         confidence = corrected(self.plan.confidence, comparisons=max(1, len(pairs)))
@@ -402,7 +401,6 @@ def _verdict(gap: EstimateWithInterval | None, *, unsupported_mass: float) -> Ca
 
 
 def others_largest(counts: Mapping[str, int]) -> dict[str, int]:
-    """The MOST_VERSIONS largest counts by name, and the sum of the others."""
     names = ranked(counts)
     others = names[MOST_VERSIONS:]
     largest = {name: counts[name] for name in names[:MOST_VERSIONS]}

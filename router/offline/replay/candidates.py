@@ -26,19 +26,15 @@ from ragbandit.shared.types import IMPORTED, ArmName, Decision, FeatureRows, Mat
 
 #: most questions in one call of a policy
 ASKED_AT_ONCE = 256
-#: rows between two reports of progress in progressive validation
 PROGRESS_STEP = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryLog:
-    """A log in memory, as rows and as arrays."""
-
     rows: Sequence[Logged]
     log: Log
     #: label of the ledger that learned the rows; None for the label in each decision
     ledger: str | None = None
-    #: description of the source, for the report
     described: str = "a log in memory"
     #: earlier decisions were left out, seconds since the epoch; None if all rows are here
     since: float | None = None
@@ -53,7 +49,6 @@ class MemoryLog:
 
     @property
     def sampled_from(self) -> int | None:
-        """Number of rows that this sample was drawn from; None if all rows are here."""
         return round((len(self.rows) + self.undrawn) / self.share) if self.share < 1.0 else None
 
     def with_columns(self, *, fields: Sequence[str], own: Sequence[str]) -> "MemoryLog":
@@ -144,9 +139,7 @@ class CandidatePolicy:
         self._columns = {arm: index for index, arm in enumerate(log.log.arms)}
         self.faults = 0
         self.reason: str | None = None
-        #: share of the log's rows that the policy learns
         self.share = log.share
-        #: indices of the rows that the policy refused to learn
         self.refused: set[int] = set()
 
     def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
@@ -351,7 +344,6 @@ def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: flo
 
 
 def service_note(settings: Settings) -> str:
-    """A note on floors, cold start, incumbent and holdback of the candidates."""
     policy = settings.policy
     floor = f"{FLOORS:g} / arms" if policy.floor is None else f"{policy.floor:g}"
     note = f"policies and snapshots are judged as they would be served: floor {floor}"

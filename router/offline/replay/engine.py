@@ -208,7 +208,6 @@ def estimate_candidates(
 
 
 def check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
-    """Raise InvalidInput if two rows have the same id."""
     keys = np.sort(np.concatenate(summary.keys))
     repeated = keys[1:][keys[1:] == keys[:-1]]
     if len(repeated):
@@ -236,7 +235,6 @@ def check_summary(summary: LogSummary, *, since: float | None, log: str) -> None
 
 
 def notes_on(summary: LogSummary) -> list[str]:
-    """Notes on the log: rows left out, repeated questions and how they are recognised, and rewards by judges."""
     notes: list[str] = []
     plan, rows, marked = summary.model.plan, summary.rows, summary.marked
     if summary.left_out.undrawn:

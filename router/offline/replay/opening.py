@@ -81,8 +81,6 @@ def open_log(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenLog:
-    """A log that `replay` reads in batches or into memory."""
-
     #: the file, folder, pattern or URL; None for the ledger of the store
     path: Place | None
     format: str | None
@@ -95,7 +93,6 @@ class OpenLog:
 
     @property
     def several(self) -> bool:
-        """Whether the path is a folder or a pattern. The files are not listed."""
         return self.path is not None and is_several(self.path)
 
     def files(self) -> Sequence[Place]:
@@ -168,7 +165,6 @@ class OpenLog:
         return f"the ledger {self.label}" if self.path is None else shown(self.path)
 
     def policies(self) -> LoggedPolicies:
-        """The policies that the store records; empty for a file."""
         if self.path is not None:
             return {}
         with ledger_of(self.settings, label=self.label) as ledger:

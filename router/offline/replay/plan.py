@@ -79,7 +79,6 @@ class Plan:
             raise InvalidInput(f"{self.sample!r}", field="sample", remedy="use 0 or more")
 
     def read_at_weight(self, log: Log) -> Log:
-        """The log with rewards at the plan's weight of cost; see `weight` and `usual_weight`."""
         if self.weight is not None:
             return log.weighted(self.weight)
         return log.weighted(self.usual_weight, rows=log.priced) if log.priced is not None else log
@@ -90,8 +89,6 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateSpec:
-    """A candidate, parsed from its name."""
-
     name: str
     kind: Kind
     #: arm, key, version or registry name
@@ -107,7 +104,6 @@ class CandidateSpec:
 
     @property
     def learns(self) -> bool:
-        """Whether the candidate is a policy that learns from the log."""
         return self.kind == "policy" and self.what != "uniform"
 
 
@@ -142,8 +138,6 @@ def parse_candidates(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedPlan:
-    """A plan with its candidates."""
-
     plan: Plan
     #: None for each arm of the log, and uniform
     candidates: Sequence[CandidateSpec] | None
@@ -221,8 +215,6 @@ def described(spec: CandidateSpec) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedPolicy:
-    """A policy that decided rows of a log."""
-
     name: str
     #: algorithm and params as canonical JSON
     params: str
@@ -306,8 +298,6 @@ class ImportanceWeights:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentResult:
-    """Result on the rows that share a value of a field."""
-
     name: str
     rows: int
     effective_rows: float
@@ -338,13 +328,10 @@ class CandidateResult:
     unsupported: Mapping[ArmName, float]
     #: worst and best reward that unsupported decisions allow; None without unsupported decisions
     bounds: tuple[float, float] | None
-    #: arm -> mean probability
     shares: Mapping[ArmName, float]
     #: field -> its segments, largest first
     segments: Mapping[str, tuple[SegmentResult, ...]]
-    #: name of another estimator -> its estimate of the reward
     others: Mapping[str, EstimateWithInterval]
-    #: notes, for example on rows that the policy refused to learn, or decisions by the fallback
     notes: tuple[str, ...] = ()
     learned: Learned = None
     #: True if candidate and baseline are the same policy, which differ at most in what they have learned
@@ -377,14 +364,12 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Skipped:
-    #: line of the file, or id of the decision
     where: str
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayResult:
-    #: description of the source
     log: str
     rows: int
     #: times of the first and last decision, seconds since the epoch; None if rows have no times
@@ -418,7 +403,6 @@ class ReplayResult:
     logged: tuple[LoggedPolicy, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values with the documented keys; None for a number that is not finite."""
         plain: dict[str, Any] = finite_json(asdict(self))
         for candidate in plain["candidates"]:
             candidate["holes"] = candidate.pop("unsupported")

@@ -140,7 +140,6 @@ def prepare(
 @dataclass(frozen=True, kw_only=True)
 class _Preparation:
     plan: Plan
-    #: see `settings_in_force`
     settings: Settings
     encoder: MakeEncoder | None
     progress: Progress

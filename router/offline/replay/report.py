@@ -24,7 +24,6 @@ _SOURCES = {
     "default": "default rewards (no feedback)",
     "late": "with later feedback that came after they were learned",
 }
-#: description of what a candidate has learned; keys as in `Learned`
 _LEARNED = {"folds": "learned from this log", "along": "learning along this log", "before": "as it was then"}
 #: most decimals, however narrow the interval is
 _DIGITS = 6
@@ -61,7 +60,6 @@ def compared(replayed: ReplayResult) -> list[CandidateResult]:
 
 
 def judged(replayed: ReplayResult) -> list[CandidateResult]:
-    """The compared candidates that can be judged on this log."""
     return [candidate for candidate in compared(replayed) if candidate.verdict != "cannot be judged"]
 
 
@@ -182,7 +180,6 @@ def _times(replayed: ReplayResult) -> str:
 
 
 def footnotes(replayed: ReplayResult) -> list[str]:
-    """Notes below the tables of estimates."""
     shown = {c.estimator for c in judged(replayed)} | {name for c in judged(replayed) for name in c.others}
     pairs = [" and ".join(pair) for pair in (("snips", "ips"), ("sndr", "dr")) if shown.issuperset(pair)]
     if not pairs:
@@ -205,7 +202,6 @@ def values_of(candidate: CandidateResult) -> tuple[str, str, str, str]:
 
 
 def interval(measured: EstimateWithInterval, *, sign: str = "") -> tuple[str, str] | None:
-    """Both ends as text; None without a finite interval."""
     ends = _ends(measured)
     return ends and (_decimal(measured, ends[0], sign=sign), _decimal(measured, ends[1], sign=sign))
 

@@ -44,8 +44,6 @@ EARLIEST: Final = 100_000
 
 @dataclass(kw_only=True, slots=True)
 class LeftOut(Tally):
-    """Numbers of rows that are not judged."""
-
     #: rows whose arm was not drawn
     undrawn: int = 0
     #: rows without a time, counted if `since` is set
@@ -66,13 +64,11 @@ class LogPart:
     kept: list[Log] | None = None
     #: bytes of arrays that may stay in memory; a part that fits is read once for both passes
     room: int = 0
-    #: rows that the last pass left out
     left_out: LeftOut = field(default_factory=LeftOut)
     #: True ends a pass after its current batch
     stopped: bool = False
 
     def batches(self) -> Iterator[Log]:
-        """The rows in batches, with the probabilities of every candidate."""
         if self.kept is not None:
             yield from self.kept
             return
@@ -87,7 +83,6 @@ class LogPart:
         self.kept = cached if used <= self.room else None
 
     def read(self) -> Iterator[Log]:
-        """Read the batches from storage."""
         raise NotImplementedError
 
     def names_of(self, key: np.uint64) -> list[str]:
@@ -229,7 +224,6 @@ class LogSummary(Tally):
 
     model: RewardModel
     weights: list[WeightTally] = field(metadata={"merge": _merge_each})
-    #: index of the candidate that is the baseline; None for the logged policy
     baseline: int | None = field(default=None, metadata={"merge": lambda first, _: first})
     #: largest difference of each candidate's probabilities from the baseline's, shape (candidates,)
     apart: Vector = field(default_factory=lambda: np.zeros(0), metadata={"merge": np.maximum})
@@ -247,13 +241,11 @@ class LogSummary(Tally):
     offered: Choices = field(default_factory=lambda: np.zeros(1, dtype=np.intp))
     #: name in _FLAGS -> number of rows
     marked: Counter[str] = field(default_factory=Counter)
-    #: hashes of the ids, an array per batch
     keys: list[Keys] = field(default_factory=list)
     #: hashes of the different texts of questions, an array per batch
     texts: list[Keys] = field(default_factory=list)
     #: number of rows for each way of recognising the question (BY_TEXT, BY_FEATURES, BY_ID), shape (3,)
     known_by: Choices = field(default_factory=lambda: np.zeros(3, dtype=np.intp))
-    #: field -> value -> rows
     fields: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, log: Log) -> None:
@@ -341,7 +333,6 @@ class Scores:
         return columns
 
 
-#: most segments of a field that are shown
 MOST_SEGMENTS = 12
 #: name of the segment of all values without a segment of their own
 OTHERS = "others"
@@ -349,10 +340,7 @@ OTHERS = "others"
 
 @dataclass(kw_only=True)
 class ScoreSums(Tally):
-    """Moments of the scores, from the second pass."""
-
     whole: Moments
-    #: field -> value -> moments of its rows
     segments: dict[str, dict[str, Moments]]
 
     @classmethod

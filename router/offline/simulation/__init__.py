@@ -65,7 +65,6 @@ class Simulated:
     #: exact match minus the exact match of the mixture line at the same number of steps
     above_line: float
     above_line_se: float | None
-    #: arm -> share of the questions
     arms: Mapping[ArmName, float]
     #: shares of the arms per group of questions with the same cheapest right arm, then of questions without a right arm
     confusion: Sequence[LabelShares[ArmName]]
@@ -79,7 +78,6 @@ class Simulated:
     oracle_share: float | None
     #: rewards while learning, compared with each fixed arm; None if the policy does not learn question by question
     first_pass: FirstPass | None = None
-    #: number of seeds; 0 for a row that needs no run
     seeds: int = 0
     #: number of questions in the judged table, and in the denominator of `em`
     n: int = 0
@@ -184,7 +182,6 @@ def _aligned(test: LabelledTable, *, table: LabelledTable) -> LabelledTable:
 
 
 def _check(measure: "_Measure", *, weights: Sequence[float], seeds: int) -> None:
-    """Raise InvalidInput or ConfigError for the first option that is not possible."""
     world, arms, settings = measure.world, measure.world.table.arms, measure.world.settings
     rows, judged, warm = len(world.table.rows), len(world.judged.rows), world.warm
     asked = rows if world.folds == 1 else rows - math.ceil(rows / world.folds)  # questions of a pass
@@ -262,7 +259,6 @@ class _Measure:
         return rows
 
     def _row(self, policy: str, *, weight: float | None, shares: Sequence[Matrix], **more: Any) -> Simulated:
-        """Make a row. shares: a matrix of the arms' shares per seed."""
         points = [self._point(one) for one in shares]
         (em, em_se), (steps, steps_se) = (mean_and_error(values) for values in zip(*points, strict=True))
         table = self.world.judged
@@ -313,14 +309,12 @@ class _Measure:
 
 
 def _pooled(folds: Sequence[Played]) -> Matrix:
-    """The shares under one seed: those of all folds, in the order of the table."""
     order = np.argsort(np.concatenate([fold.test for fold in folds]))
     shares: Matrix = np.concatenate([fold.shares for fold in folds])[order]
     return shares
 
 
 def _instances_of(policies: Mapping[str, Mapping[str, Json]], *, table: LabelledTable) -> dict[str, Policy]:
-    """Make each policy. Raises ConfigError for a policy that cannot be made, or names an unknown arm."""
     if not policies:
         raise InvalidInput("names none", field="policy", remedy=f"known: {', '.join(known_policies())}")
     instances = {name: make_policy(name, params=params) for name, params in policies.items()}

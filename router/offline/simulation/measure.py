@@ -116,10 +116,8 @@ class FirstPass:
     """Mean rewards per question of a policy while it learned, over all passes, compared with each fixed arm."""
 
     incumbent: ArmName
-    #: fixed arm with the highest reward
     best_fixed: ArmName
     reward: float
-    #: standard error over the seeds; None for one seed
     reward_se: float | None
     #: mean rewards of each fixed arm, and of the best arm of every question
     always: Mapping[ArmName, float]
@@ -241,7 +239,6 @@ def _percents(shares: Mapping[ArmName, float]) -> str:
 
 
 def footnotes(rows: Sequence["Simulated"]) -> list[str]:
-    """Notes below the tables, and the rewards of each policy while it learned."""
     first, seeds = rows[0], max(row.seeds for row in rows)
     notes = [
         f"EM in % of {first.total} questions, {first.n} of them judged; mean and standard error over {seeds} seeds",
@@ -265,14 +262,12 @@ def footnotes(rows: Sequence["Simulated"]) -> list[str]:
 
 
 def check_labelled(share: float) -> None:
-    """Raise InvalidInput unless 0 < share <= 1."""
     if not 0.0 < share <= 1.0:
         remedy = "use more than 0 and at most 1, for example 0.3"
         raise InvalidInput(f"{share!r} is no share of the decisions", field="labelled", remedy=remedy)
 
 
 def while_learning(one: FirstPass) -> str:
-    """The rewards while learning, as a sentence."""
     even = "does not break even" if one.break_even is None else f"breaks even after {one.break_even} questions"
     return (
         f"{one.passes} orders of {one.questions} questions: while it learns it earns {one.reward:.3f} a question and "
@@ -290,7 +285,6 @@ def _pair(value: float, *, error: float | None, sign: str = "") -> str:
 
 
 def plot_frontier(rows: Sequence["Simulated"], *, path: str | Path) -> None:
-    """Write EM against mean steps as a PNG. Raises as check_png."""
     png(path, size=(8.0, 5.6), draw=lambda figure: _draw_frontier(figure, rows))
 
 

@@ -41,7 +41,6 @@ from ragbandit.shared.types import (
     Vector,
 )
 
-#: number of test questions in one call of a policy
 BATCH = 64
 #: time of a run's first decision; each decision takes a second. Policies read no times, but rows of a ledger have them
 EPOCH = 1_700_000_000.0
@@ -83,8 +82,6 @@ class SimulationRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Played:
-    """Result of a run."""
-
     test: Places
     #: shape (tests, arms): 1 for the arm with the best score, shared by equal arms; the pmf of a policy without scores
     shares: Matrix
@@ -95,9 +92,7 @@ class Played:
     earned: Vector
     #: number of decisions by the fallback, in the pass and in the test
     faults: int
-    #: number of updates that the learner or the policy refused
     refused: int
-    #: reason of the first fault or refusal
     reason: str | None
     #: True if the policy was trained on the outcomes of all arms (TableTrained), and did not learn row by row
     full_information: bool
@@ -165,8 +160,6 @@ def play(
 
 
 class Learning:
-    """A policy that learns the training rows."""
-
     def __init__(self, run: SimulationRun, *, world: SimulationData) -> None:
         self.run, self.world = run, world
         self.policy: Policy = _policy_of(run, settings=world.settings)

@@ -219,11 +219,7 @@ def _by_question(pmf: Matrix, question: Choices) -> Matrix:
 def _measured_standings(
     outcomes: Outcomes, shares: Mapping[str, Matrix], *, settings: Settings, confidence: float
 ) -> list[Standing]:
-    """Means over the questions of each policy in `shares`, then of each fixed arm.
-
-    shares: policy -> probabilities of the arms in `outcomes.complete`, shape (questions, K). The gains compare the
-    first policy with the fixed arms.
-    """
+    """Means over the questions: first of each policy in `shares` (pmfs of complete arms), then of each fixed arm."""
     low, high = settings.reward.minimum, settings.reward.maximum
     values = {"reward": outcomes.reward, "quality": outcomes.quality, "cost": outcomes.cost}
     standings, policy_rewards = [], list[Vector]()

@@ -50,10 +50,7 @@ def finish(axes: "Axes") -> None:
 
 
 def check_png(path: str | Path) -> None:
-    """Check that a figure can be written to this path. Call it before hours of work.
-
-    Raises ConfigError if matplotlib is missing, InvalidInput if no PNG file can be written to the path.
-    """
+    """Raise InvalidInput if no PNG file can be written to the path, ConfigError if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise missing_package("matplotlib", extra="plots", field="plot")
     _check_file(path, suffix=".png", field="plot")

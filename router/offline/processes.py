@@ -43,11 +43,8 @@ def process_executor(
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
         if isinstance(error, BrokenExecutor):
-            raise RagBanditError(
-                "a process of the pool died",
-                field="jobs",
-                remedy='use 1; a script that uses more needs if __name__ == "__main__" around its own work',
-            ) from error
+            remedy = 'use 1; a script that uses more needs if __name__ == "__main__" around its own work'
+            raise RagBanditError("a process of the pool died", field="jobs", remedy=remedy) from error
         raise
     finally:
         pool.shutdown(cancel_futures=True)

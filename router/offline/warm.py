@@ -52,11 +52,9 @@ def learner_of(policy: Policy) -> Policy:
 def check_policy(policy: Policy, *, name: str) -> None:
     """Raise ConfigError for a policy that does not learn from a ledger."""
     if isinstance(policy, TableTrained):
-        raise ConfigError(
-            f"{name} is trained on a table as a whole, not row by row",
-            field="policy.name",
-            remedy=f"use: ragbandit policy train --policy {name} --table T.jsonl --out FOLDER",
-        )
+        message = f"{name} is trained on a table as a whole, not row by row"
+        remedy = f"use: ragbandit policy train --policy {name} --table T.jsonl --out FOLDER"
+        raise ConfigError(message, field="policy.name", remedy=remedy)
 
 
 def table_material(
@@ -68,17 +66,14 @@ def table_material(
     now: float,
     progress: Progress = no_progress,
 ) -> WarmRows:
-    """Make a row for each question and arm, ordered by the hash of the question.
+    """Make a row for each question and arm. Raises ConfigError if steps have no price.
 
-    The order of the file is not used: tables are often sorted by source, which would look like drift.
-    Raises ConfigError if steps have no price.
+    The rows are sorted by the hash of the question: tables are often sorted by source, which would look like drift.
     """
     if not settings.reward.cost.get("steps", 0.0) > 0.0:
-        raise ConfigError(
-            "steps have no price: they are the only cost that a table knows",
-            field="reward.cost",
-            remedy="add steps: 1.0, or learn from the log of `ragbandit evaluate --log`, which has every cost",
-        )
+        message = "steps have no price: they are the only cost that a table knows"
+        remedy = "add steps: 1.0, or learn from the log of `ragbandit evaluate --log`, which has every cost"
+        raise ConfigError(message, field="reward.cost", remedy=remedy)
     queries = [table_query(row) for row in table.rows]
     texts = [query.text for query in queries]
     features = embedded(texts, encoder=encoder, data_dir=settings.data_dir, progress=progress)
@@ -110,9 +105,8 @@ def log_material(
     needs_features: bool,
     progress: Progress = no_progress,
 ) -> WarmRows:
-    """Read the rows of a log at the configured weight of cost; encode those without features of this encoder.
+    """Read the rows of a log at the configured cost weight; encode those without features of this encoder.
 
-    The order is that of the log, or that of `table_material` if every arm of every question has an outcome.
     Raises InvalidInput if the policy needs features and a row without usable features has no question.
     """
     weight = settings.reward.weight
@@ -124,11 +118,9 @@ def log_material(
         if row.decision.query.text.strip():
             blind.append(at)
         elif needs_features:
-            raise InvalidInput(
-                "has no question, and its features are missing or another encoder's",
-                field=f"{source}:{row.line} text",
-                remedy="log the questions or the features of the configured encoder, or leave the row out",
-            )
+            message = "has no question, and its features are missing or another encoder's"
+            remedy = "log the questions or the features of the configured encoder, or leave the row out"
+            raise InvalidInput(message, field=f"{source}:{row.line} text", remedy=remedy)
     texts = [material[at].decision.query.text for at in blind]
     encoded = embedded(texts, encoder=encoder, data_dir=settings.data_dir, progress=progress) if texts else ()
     for at, features in zip(blind, encoded, strict=True):
@@ -306,10 +298,7 @@ def numbered(rows: Sequence[Logged]) -> Choices:
 
 
 def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
-    """The mean outcomes by question and arm, or None if a question lacks the outcome of an offered arm.
-
-    Questions that were not answered by every arm of `complete` are left out.
-    """
+    """Mean outcomes of questions that every complete arm answered; None if a question lacks an arm's outcome."""
     if not has_every_arm(rows):
         return None
     arms = tuple(dict.fromkeys(arm for row in rows for arm in row.decision.arms))

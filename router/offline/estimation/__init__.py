@@ -152,8 +152,7 @@ class Estimate:
 def scores(*, reward: Vector, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Matrix:
     """Terms of the estimators for each row, shape (4, n): w, w r, w (r - M[a]), and the sum of Q M over the arms.
 
-    `Estimator` defines the letters. The expected mean of w is 1 if every arm of the candidate could be drawn. The
-    arrays must come from a checked `Log`.
+    The arrays must come from a checked `Log`.
     """
     drawn = np.arange(len(action)) * logged.shape[1] + action
     weight = np.take(candidate, drawn) / np.take(logged, drawn)
@@ -162,7 +161,7 @@ def scores(*, reward: Vector, action: Choices, logged: Matrix, candidate: Matrix
 
 
 def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
-    """The estimate, from the moments of the estimator's `parts` over all rows: mean correction + mean baseline.
+    """The estimate from the moments of the estimator's `parts`: mean correction + mean baseline.
 
     A self-normalised estimator divides the mean correction by the mean weight.
     """
@@ -223,10 +222,7 @@ def cressie_read(moments: Moments, *, confidence: float, extremes: Extremes, val
 
 
 def _regressed(moments: Moments, *, extra: Matrix) -> tuple[Vector, Vector]:
-    """Regress the score on the weights, once with each of m extra rows.
-
-    Returns (mean score at weight 1, its standard error), both of shape (m,).
-    """
+    """Regress the score on the weights with each of m extra rows. Returns (scores at weight 1, standard errors)."""
     rows, total = moments.rows, moments.rows + _SHARE
     step = extra - moments.mean
     mean = moments.mean + step * (_SHARE / total)
@@ -241,11 +237,9 @@ def _regressed(moments: Moments, *, extra: Matrix) -> tuple[Vector, Vector]:
 def heavy_weight(powers: Vector) -> float:
     """Weight of a heavy row of a candidate: mean w^3 / mean w^2, at least 1.
 
-    powers: sums over rows and arms of p w^2 and p w^3, shape (2,), where w = candidate's probability / p.
-
-    The skewness of the scores moves the ends of an interval by about this weight times the scale of the reward (Johnson
-    1978, "Modified t tests and confidence intervals for asymmetrical populations"). It depends on the probabilities and
-    not on the draws.
+    powers: sums over rows and arms of p w^2 and p w^3, where w = candidate's probability / p. The skewness of the
+    scores moves the ends of an interval by about this weight times the scale of the reward (Johnson 1978, "Modified t
+    tests and confidence intervals for asymmetrical populations").
     """
     squares, cubes = powers.tolist()
     return max(1.0, cubes / squares) if squares > 0.0 else 1.0
@@ -254,10 +248,8 @@ def heavy_weight(powers: Vector) -> float:
 def extreme_rows(
     heavy: Sequence[float], *, rewards: Interval, baseline: float = 0.0, minus_logged: bool = False
 ) -> Extremes:
-    """The extreme rows for the interval of one candidate, or of the difference between two candidates.
+    """The extreme rows for the interval of one candidate (one `heavy_weight`), or of a difference between two.
 
-    heavy: `heavy_weight` of each candidate.
-    rewards: smallest and largest possible reward.
     baseline: mean prediction of the model; 0 without a model.
     minus_logged: True if the candidate is compared with the logged policy, so that scores are reduced by the reward.
     """

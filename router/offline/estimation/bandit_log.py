@@ -209,10 +209,7 @@ def folds_of(keys: Keys, *, folds: int) -> Choices:
 
 
 def keys_of_bytes(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]) -> Keys:
-    """Hash texts. text: all texts, concatenated. lengths: length of each text in bytes, shape (n,).
-
-    The hash of a text does not depend on the machine or on the other texts.
-    """
+    """Hash concatenated texts of these lengths in bytes. A hash depends only on its text, on every machine."""
     words = -(-lengths // 8)
     if words.max(initial=0) <= _WORDS:
         return _keys_of_padded(text, lengths=lengths)

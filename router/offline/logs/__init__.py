@@ -196,11 +196,8 @@ def log_format(path: Place, *, format: str | None) -> str:  # noqa: A002 - as ab
         return "parquet"
     format_name = format_of(path, format=format)
     if isinstance(path, str) and format_name != "parquet":
-        raise InvalidInput(
-            f"a log at a URL must be Parquet, not {format_name}",
-            field="log",
-            remedy="copy the file to this machine, or export it with --format parquet",
-        )
+        remedy = "copy the file to this machine, or export it with --format parquet"
+        raise InvalidInput(f"a log at a URL must be Parquet, not {format_name}", field="log", remedy=remedy)
     return format_name
 
 

@@ -94,10 +94,7 @@ class LogSource(Protocol):
         """Prefix of a row's name in messages; see `row_named`."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield record batches with the requested columns, except optional columns that the source lacks.
-
-        Raises InvalidInput for a source that cannot be read or lacks a required column.
-        """
+        """Yield record batches with these columns, except optional ones that the source lacks. Raises InvalidInput."""
 
 
 def arms_of(source: LogSource, *, every: bool) -> tuple[ArmName, ...]:
@@ -145,11 +142,8 @@ def offered_arms(batch: Any) -> dict[ArmName, None]:
 
 def check_choice(arms: Sequence[ArmName]) -> None:
     if len(arms) < 2:
-        raise InvalidInput(
-            f"has one arm only ({', '.join(arms)})",
-            field="log",
-            remedy="replay needs a choice: log traffic with two arms or more",
-        )
+        remedy = "replay needs a choice: log traffic with two arms or more"
+        raise InvalidInput(f"has one arm only ({', '.join(arms)})", field="log", remedy=remedy)
 
 
 def row_named(batch: Any, row: int, *, place: str) -> str:
@@ -159,11 +153,7 @@ def row_named(batch: Any, row: int, *, place: str) -> str:
 
 
 def decoded(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
-    """Decode and check a record batch. place: see `row_named`.
-
-    The log has features if all rows have features of one encoder.
-    Raises InvalidInput with row, field and remedy for the first impossible row.
-    """
+    """Decode and check a batch. The log has features if all rows have features of one encoder. Raises InvalidInput."""
     log = _DecodedBatch(batch=batch, spec=spec, place=place).log()
     log.check(named=lambda row: row_named(batch, row, place=place))
     return log

@@ -173,9 +173,8 @@ def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
 
 
 def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    """Yield the rows of a file, and a BadRow for each unusable record.
+    """Yield the rows of a file, given as line numbers and parsers of lines; unusable rows become BadRow.
 
-    records: pairs of a line number and a function that parses the line.
     A row without a version must offer at least two arms. A row with a version may offer one, since the service logs
     such rows if the caller allows only one arm.
     """
@@ -299,17 +298,11 @@ def _reward(parts: Record, *, defaults: Defaults) -> Reward:
     value = min(max(parts["quality"] - parts["weight"] * parts["cost"], low), high)
     logged = parts.get("value", value)
     if not low - slack(low) <= logged <= high + slack(high):
-        raise InvalidInput(
-            f"{logged!r} lies outside [{low:g}, {high:g}]",
-            field="reward",
-            remedy="declare the bounds that the rewards have (minimum, maximum)",
-        )
+        remedy = "declare the bounds that the rewards have (minimum, maximum)"
+        raise InvalidInput(f"{logged!r} lies outside [{low:g}, {high:g}]", field="reward", remedy=remedy)
     if abs(logged - value) > slack(abs(parts["quality"]) + abs(parts["weight"] * parts["cost"])):
-        raise InvalidInput(
-            f"{logged!r}, but its parts give {value!r}",
-            field="reward.value",
-            remedy="value = quality - weight * cost, within the bounds; leave out what is not known",
-        )
+        remedy = "value = quality - weight * cost, within the bounds; leave out what is not known"
+        raise InvalidInput(f"{logged!r}, but its parts give {value!r}", field="reward.value", remedy=remedy)
     return Reward(**parts | {"value": value})
 
 

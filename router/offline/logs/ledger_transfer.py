@@ -71,10 +71,7 @@ class ImportCounts(Tally):
 def ledger_rows(
     ledger: Ledger, *, since: float | None = None, before: float | None = None, upto: int | None = None
 ) -> Iterator[Logged]:
-    """Yield the ledger's rows in order, if their decisions were made in [since, before).
-
-    upto: the last seq to read; None for all. Raises StoreError at a row that cannot be read.
-    """
+    """Yield the rows whose decisions were made in [since, before), up to the seq `upto`. Raises StoreError."""
     rows = rows_of_ledger(ledger.database, label=ledger.label, after=0, upto=upto, page=PAGE)
     for page in _pages(rows):
         late = late_decisions(ledger, page[0][0]["seq"], page[-1][0]["seq"])
@@ -162,11 +159,8 @@ def take_in(
 
     def hold() -> None:
         if not ledger.acquire(holder=holder, lease_s=lease_s, patience_s=patience_s):
-            raise NotReady(
-                f"a learner holds the ledger {ledger.label!r}",
-                field="label",
-                remedy="stop that learner and try again, or import into another ledger with --label",
-            )
+            remedy = "stop that learner and try again, or import into another ledger with --label"
+            raise NotReady(f"a learner holds the ledger {ledger.label!r}", field="label", remedy=remedy)
 
     try:
         for number, page in enumerate(_pages(iter(rows()))):
@@ -203,10 +197,7 @@ def _register(ledger: Ledger, *, now: float) -> None:
 
 
 def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
-    """Mark the row as imported if its draw cannot be repeated from its seed and snapshot.
-
-    A draw whose seed contains the secret of another store is marked SEEDED_ELSEWHERE.
-    """
+    """Mark the row IMPORTED if its draw cannot be repeated, SEEDED_ELSEWHERE if its seed has another store's secret."""
     decision = row.decision
     has_snapshot = decision.version.startswith(f"{decision.policy}-") and _VERSION.search(decision.version)
     if IMPORTED in decision.facts or (has_snapshot and draw_fault(decision) is None):
@@ -220,8 +211,7 @@ def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
 def _renamed(rows: Sequence[Logged], *, ledger: Ledger, connection: Connection) -> list[Logged]:
     """Give a new id to each imported row whose id the service does not allow, or which another decision has.
 
-    Systems that number their rows produce the same ids. The new id depends on the ledger's label and the old id. Rows
-    that the ledger has learned under their ids keep them.
+    The new id depends on the ledger's label and the old id. Rows that the ledger has learned keep their ids.
     """
     ids = [row.decision.id for row in rows]
     in_ledger = updates.c.policy == ledger.label, updates.c.decision_id.in_(ids)

@@ -50,10 +50,7 @@ _TYPES = pa.types
 
 
 def _check_columns(schema: Any, columns: Sequence[str], *, place: str) -> None:
-    """Raise InvalidInput for a missing column, and for a name that occurs twice.
-
-    columns: requested columns. A key of a record may be missing unless it is in _NEEDED; other columns may not.
-    """
+    """Raise InvalidInput for a repeated name, and for a missing column unless it is an optional key of a record."""
     _check_names(schema, place=place)
     names = schema.names
     by_arm = "pmf" in names and not _has_lists(schema.field("pmf").type)
@@ -198,9 +195,8 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
                 number += 1
                 yield row
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise InvalidInput(
-                f"is damaged after row {number}: {error}", field=str(path), remedy="fetch the file again"
-            ) from error
+            remedy = "fetch the file again"
+            raise InvalidInput(f"is damaged after row {number}: {error}", field=str(path), remedy=remedy) from error
 
 
 def _cells(batch: Any) -> Iterator[Record]:

@@ -65,10 +65,7 @@ class LabelledRow(BaseModel):
 def question_rows(
     path: Path, make: Callable[[Mapping[str, Any], LabelledRow], Row], *, limit: int | None = None, kind: str = "row"
 ) -> list[Row]:
-    """Call `make` for each of the first `limit` lines; None for all. It may raise InvalidInput with the key as field.
-
-    Raises InvalidInput with "<file>:<line> <key>" for an unusable line, and for an id that occurs twice.
-    """
+    """Call `make` for each of the first `limit` lines, or for all. Raises InvalidInput with "<file>:<line> <key>"."""
     rows: list[Row] = []
     line_of: dict[str, int] = {}
     for number, raw in lines(path):
@@ -196,10 +193,8 @@ def arm_rows(
     first: int = 1,
     occurrence: int = 0,
 ) -> list[Logged]:
-    """Make the K log rows of a table's row, in the order of the arms.
+    """Make a log row for each arm. now: time of the decisions, seconds since the epoch.
 
-    now: time of the decisions, seconds since the epoch.
-    first: seq of the first row.
     occurrence: number of earlier rows of the table with this question. The ids depend on it and on the question, so
     that the same table always gives the same ids.
     """
@@ -262,15 +257,13 @@ def train(
     """Train a policy on these rows and write its folder. Returns the report of the fit, with "folder" and "sha256".
 
     params: params of the policy. Those that serving needs must be configured too.
-    progress: called with the number of batches done and the total.
-    Raises ConfigError before the training for another kind of policy, wrong params or a folder in use; InvalidInput if
-    no row has a label.
+    progress: receives (number of batches done, total).
+    Raises ConfigError before the training; InvalidInput if no row has a label.
     """
     names = trainable()
     if policy not in names:
-        raise ConfigError(
-            f"{policy!r} is not trained on tables", field="policy", remedy=f"use one of {', '.join(names)}"
-        )
+        remedy = f"use one of {', '.join(names)}"
+        raise ConfigError(f"{policy!r} is not trained on tables", field="policy", remedy=remedy)
     if params.get("trained") is not None:
         raise ConfigError("is the output of this command", field="policy.params.trained", remedy="leave this param out")
     target = free_folder(out)
@@ -283,8 +276,7 @@ def train(
 def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[TableRow]:
     """Read questions without outcomes: one JSON object with "question" and "hops" per line. Hops serve as labels.
 
-    Questions of the table's rows (`known`) are left out, since their outcomes are better labels (as in Adaptive-RAG).
-    Raises InvalidInput with file, line and key.
+    Questions in `known` are left out, since their outcomes are better labels (as in Adaptive-RAG). Raises InvalidInput.
     """
     known_texts = {row.question for row in known}
     rows = [row for row in question_rows(Path(path), _question, kind="question") if row.question not in known_texts]

@@ -215,8 +215,7 @@ class ResultAssembler:
     ) -> EstimateWithInterval:
         """`_measured` on the whole log, without an interval if the log has too few rows.
 
-        Unsupported decisions widen the interval of the reward by range / 2 x their mass. Quality and cost then have
-        no interval.
+        Unsupported decisions widen the reward's interval by range / 2 x their mass; quality and cost get no interval.
         """
         measured = self._measured(self.sums.whole, *sides, target=target, other=other, confidence=confidence)
         mass = sum(self.summary.weights[side].unsupported_mass for side in sides if side is not None)

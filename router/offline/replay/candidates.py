@@ -64,9 +64,7 @@ class MemoryLog:
 def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any) -> MemoryLog:
     """Check rows and keep them in memory, also as arrays. Decisions whose arm was not drawn are left out.
 
-    mixed_arms: rows may offer different arms; the columns are then all arms that occur.
-    about: other fields of MemoryLog: ledger, described, since, skipped, logged, serving, share.
-    Raises InvalidInput for an empty log, a log of one arm, an impossible row, or mixed arms that are not allowed.
+    mixed_arms: True if rows may offer different arms. about: other fields of MemoryLog. Raises InvalidInput.
     """
     all_rows = list(rows)
     spec = BatchSpec(arms=(), mixed_arms=mixed_arms, fields=("version",), features=True)
@@ -74,9 +72,8 @@ def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any
     was_drawn = drawn(batch)
     batch = batch.filter(pa.array(was_drawn))
     if not batch.num_rows:
-        raise InvalidInput(
-            "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
-        )
+        remedy = "feedback must have been learned before it can be replayed"
+        raise InvalidInput("has no rows", field="log", remedy=remedy)
     spec = replace(spec, arms=tuple(offered_arms(batch if mixed_arms else batch.slice(0, 1))))
     check_choice(spec.arms)
     return MemoryLog(
@@ -88,10 +85,7 @@ def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any
 
 
 def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> None:
-    """Raise ConfigError for a policy that names an arm which the log lacks, or was not trained for these arms.
-
-    Without this check the replay would judge the arm that the policy falls back to.
-    """
+    """Raise ConfigError if a policy would fall back: it names an unknown arm, or was trained for other arms."""
     policy = make_policy(candidate.what, params=candidate.params)
     try:
         check_arms(policy, arms=arms, where=candidate.name)
@@ -109,8 +103,7 @@ def update_of(
 ) -> Update:
     """Make the update that a policy learns from a row.
 
-    features: features of all rows; None for those of each decision. weight: cost weight; None for the row's own. It
-    does not change a reward that was logged without its parts.
+    features: features of all rows; None for those of each decision. weight: cost weight; None for the row's own.
     share: share of the log's rows that this policy learns, in (0, 1].
     """
     decision, reward = priced(row.decision, weight=weight), row.reward
@@ -143,10 +136,7 @@ class CandidatePolicy:
         self.refused: set[int] = set()
 
     def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
-        """The probabilities that the policy would serve now for these rows, floors included; shape (len(rows), K).
-
-        weight: cost weight; None for the weight given at creation, or else each row's own.
-        """
+        """The probabilities that would be served now, with floors; shape (len(rows), K). weight: None for the usual."""
         weight = self._weight if weight is None else weight
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
@@ -210,7 +200,6 @@ def crossfitted(
     """Cross-fit a policy: a copy learns all folds except one, and gives probabilities for that fold.
 
     weights: cost weights at which the copies are asked; None for the served weight.
-    folds_of_rows: shape (n,); all rows of a question are in the same fold.
     judged: rows to ask about, shape (n,); None for all rows. Other rows get probability 0.
     Returns (probabilities (n, K) for each weight, notes on faults).
     """
@@ -236,10 +225,7 @@ def crossfitted(
 
 
 def held_out_folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:
-    """The fold of each row, by the text of its question without the context. No fold is empty.
-
-    question: number of each row's question with its context, used if the log has fewer texts than folds.
-    """
+    """The fold of each row: by the text of its question, or by `question` if there are fewer texts than folds."""
     by_hash = folds_of(log.log.questions, folds=folds)
     if len(np.unique(by_hash)) == folds:
         return by_hash
@@ -257,10 +243,7 @@ def crossfitted_policy(
     settings: Settings,
     progress: Progress,
 ) -> tuple[dict[str, Matrix], tuple[str, ...]]:
-    """Cross-fit untrained copies of a policy, at the served weight of cost and at other weights.
-
-    weights: cost weight -> its label. Returns (name or label -> probabilities (n, K), notes on faults).
-    """
+    """Cross-fit untrained copies of a policy. Returns (name, or label in `weights` -> probabilities (n, K), notes)."""
 
     def make() -> CandidatePolicy:
         copy = make_policy(policy.algorithm, params=policy.params)
@@ -275,11 +258,8 @@ def crossfitted_policy(
 def load(spec: CandidateSpec, *, files: SnapshotFiles) -> tuple[Policy, SnapshotInfo]:
     """Load the snapshot of a version. Raises InvalidInput if it does not exist, SnapshotError if it is broken."""
     if not files.exists(spec.what):
-        raise InvalidInput(
-            f"{spec.what!r} is no policy and no snapshot in {files.root}",
-            field="policy",
-            remedy=f"use fixed:ARM, column:KEY, a version, or one of {', '.join(known_policies())}",
-        )
+        remedy = f"use fixed:ARM, column:KEY, a version, or one of {', '.join(known_policies())}"
+        raise InvalidInput(f"{spec.what!r} is no policy and no snapshot in {files.root}", field="policy", remedy=remedy)
     return files.load(spec.what)
 
 
@@ -309,10 +289,7 @@ def progressive_validation(
 
 
 def learned_before(log: MemoryLog) -> Choices:
-    """For each row, how many rows of the log the served policy had learned when it decided; shape (n,).
-
-    The decision's version contains the last learned seq. For a row of another ledger it is the row's index.
-    """
+    """How many rows the served policy had learned when it decided each row, by the seq in its version; shape (n,)."""
     counts = np.arange(len(log.rows))
     seqs = np.maximum.accumulate([row.seq for row in log.rows])  # a file need not be sorted by seq
     for at, row in enumerate(log.rows):
@@ -333,10 +310,7 @@ def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
 
 
 def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: float | None) -> Settings:
-    """The settings for draws from candidates, without an incumbent that the log does not offer.
-
-    floor: smallest probability of every arm, without a cold start; None for the service's floors.
-    """
+    """The settings for draws from candidates, without an unknown incumbent. floor: None for the service's floors."""
     changes: dict[str, Any] = {} if floor is None else {"floor": floor, "cold_start_floor": 0.0}
     if settings.policy.incumbent not in arms:
         changes["incumbent"] = None
@@ -357,9 +331,9 @@ def service_note(settings: Settings) -> str:
 
 
 def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settings) -> Settings | None:
-    """The settings of the serving policy if it is the baseline; None for another baseline.
+    """The settings of the serving policy if it is the baseline, else None.
 
-    If the plan names no baseline, it is the baseline if a candidate reads questions and the service decided rows.
+    Without a baseline in the plan, it is the baseline if a candidate reads questions and the service decided rows.
     """
     if resolved.plan.baseline not in (CURRENT, None) or not resolved.reads_text:
         return None
@@ -391,20 +365,17 @@ def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[F
         return judged, notes
     count = int(np.count_nonzero(seen))
     if count == np.count_nonzero(judged):
-        raise InvalidInput(
-            f"all {count} rows were learned by a snapshot, or ask questions that it has learned",
-            field="policy",
-            remedy="judge an older version, log more traffic, or name the policy instead, which is cross-fitted",
-        )
+        message = f"all {count} rows were learned by a snapshot, or ask questions that it has learned"
+        remedy = "judge an older version, log more traffic, or name the policy instead, which is cross-fitted"
+        raise InvalidInput(message, field="policy", remedy=remedy)
     reason = "a snapshot has learned them, or may have, or has learned their question"
     return judged & ~seen, [*notes, f"{count} rows are left out: {reason}"]
 
 
 def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool:
-    """Whether the snapshot may have learned this row.
+    """Whether the snapshot may have learned this row: by seq in its own ledger, by time in another.
 
-    The seq decides for a row of the snapshot's ledger. For another ledger the time decides, as a new label learns all
-    earlier decisions of its store.
+    A new label learns all earlier decisions of its store.
     """
     if (ledger or row.decision.policy) == info.policy:
         return row.seq <= info.last_seq

@@ -171,10 +171,7 @@ def estimate_candidates(
     """Judge candidates whose probabilities are in the parts of a log.
 
     candidate_pmfs: descriptions and notes of the candidates, in the same order.
-    log: description of the source.
-    logged: policies of the log's store; empty or None if the log does not come from a store.
     since: time of the first decisions that were read, seconds since the epoch; None for all.
-    sampled_from: number of rows that the log had before a sample was drawn; None without a sample.
     executor: reads the parts; default threads of this process.
     Raises InvalidInput for an impossible row, an empty log, or an unknown baseline.
     """
@@ -212,11 +209,9 @@ def check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
     repeated = keys[1:][keys[1:] == keys[:-1]]
     if len(repeated):
         names = [name for part in parts for name in part.names_of(repeated[0])]
-        raise InvalidInput(
-            f"has the id of {names[0]}; {len(repeated)} rows repeat an id",
-            field=f"{names[-1]} id",
-            remedy="log every decision once; a row that is in two files would count twice",
-        )
+        message = f"has the id of {names[0]}; {len(repeated)} rows repeat an id"
+        remedy = "log every decision once; a row that is in two files would count twice"
+        raise InvalidInput(message, field=f"{names[-1]} id", remedy=remedy)
 
 
 def check_summary(summary: LogSummary, *, since: float | None, log: str) -> None:
@@ -224,14 +219,12 @@ def check_summary(summary: LogSummary, *, since: float | None, log: str) -> None
     left_out = summary.left_out
     check_times(kept=summary.rows, older=left_out.older, timeless=left_out.timeless, since=since, log=log)
     if not summary.rows:
-        raise InvalidInput(
-            "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
-        )
+        remedy = "feedback must have been learned before it can be replayed"
+        raise InvalidInput("has no rows", field="log", remedy=remedy)
     for name in summary.model.plan.segments:
         if not any(summary.fields[name]):
-            raise InvalidInput(
-                "no row has it", field=f"segment {name}", remedy="use tenant, version, policy or a key of the context"
-            )
+            remedy = "use tenant, version, policy or a key of the context"
+            raise InvalidInput("no row has it", field=f"segment {name}", remedy=remedy)
 
 
 def notes_on(summary: LogSummary) -> list[str]:
@@ -313,9 +306,6 @@ def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
     if plan.baseline in (None, LOGGED):
         return None
     if plan.baseline not in names:
-        raise InvalidInput(
-            f"{plan.baseline!r} is not judged",
-            field="baseline",
-            remedy=f"use {CURRENT}, {LOGGED}, or one of {', '.join(names)}",
-        )
+        remedy = f"use {CURRENT}, {LOGGED}, or one of {', '.join(names)}"
+        raise InvalidInput(f"{plan.baseline!r} is not judged", field="baseline", remedy=remedy)
     return names.index(plan.baseline)

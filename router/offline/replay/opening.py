@@ -102,20 +102,17 @@ class OpenLog:
             return [self.path]
         files = files_of(self.path)
         if not files:
-            raise InvalidInput(
-                "has no Parquet files", field=shown(self.path), remedy="name a folder with *.parquet in it"
-            )
+            remedy = "name a folder with *.parquet in it"
+            raise InvalidInput("has no Parquet files", field=shown(self.path), remedy=remedy)
         if self.skip_bad:
-            raise InvalidInput(
-                "a log of several files is judged whole", field="skip_bad", remedy="remove the rows, or name one file"
-            )
+            remedy = "remove the rows, or name one file"
+            raise InvalidInput("a log of several files is judged whole", field="skip_bad", remedy=remedy)
         return files
 
     @contextmanager
     def sources(self, *, own: Sequence[str], skipped: list[BadRow]) -> Iterator[Sequence[LogSource]]:
-        """Open the log as sources of batches.
+        """Open the log as sources of batches. own: columns with pmfs of candidates. skipped: receives unusable rows.
 
-        own: columns with pmfs of candidates. skipped: receives the unusable rows if skip_bad is set.
         Raises InvalidInput for a ledger without rows, StoreError if the ledger cannot be read.
         """
         if self.path is None:
@@ -171,11 +168,10 @@ class OpenLog:
             return logged_policies(ledger)
 
     def read(self, progress: Progress = no_progress, *, older: bool = False, sample: int = 0) -> MemoryLog:
-        """Read rows into memory.
+        """Read rows into memory. Raises InvalidInput, or StoreError if the store cannot be read.
 
-        older: read rows decided before `since` too if the log is a ledger: policies learn them.
+        older: True reads rows decided before `since` too if the log is a ledger: policies learn them.
         sample: keep at most this many rows, drawn by the hash of their id; 0 keeps all.
-        Raises InvalidInput, or StoreError if the store cannot be read.
         """
         skipped: list[BadRow] = []
         logged: LoggedPolicies = {}
@@ -218,10 +214,7 @@ class OpenLog:
 
 
 def sampled(rows: Iterable[Logged], *, most: int) -> tuple[list[Logged], int]:
-    """Draw at most `most` rows by the hash of their id, or keep all if `most` is 0.
-
-    Returns (rows in their order, number of rows before the draw).
-    """
+    """Draw at most `most` rows by the hash of their id (0: keep all). Returns (rows in order, rows before the draw)."""
     total = 0
 
     def numbered() -> Iterator[tuple[int, Logged]]:

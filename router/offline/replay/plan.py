@@ -126,11 +126,8 @@ def parse_candidates(
         elif name in known_policies() or is_class_path(name):
             specs.append(CandidateSpec(name=name, kind="policy", what=name, params=params.get(name, {})))
         elif colon or not name:
-            raise InvalidInput(
-                f"{name!r} is not a candidate",
-                field="policy",
-                remedy="use fixed:ARM, column:KEY, a version or a policy",
-            )
+            remedy = "use fixed:ARM, column:KEY, a version or a policy"
+            raise InvalidInput(f"{name!r} is not a candidate", field="policy", remedy=remedy)
         else:
             specs.append(CandidateSpec(name=name, kind="snapshot", what=name))
     return specs
@@ -157,10 +154,7 @@ class ResolvedPlan:
         return self.plan.baseline == CURRENT or any(spec.needs_rows for spec in self.candidates or ())
 
     def completed(self, *, arms: Sequence[ArmName], current: Settings | None = None) -> "ResolvedPlan":
-        """The plan with all candidates and the baseline filled in.
-
-        arms: arms of the log. current: settings of the serving policy if it is the baseline, else None.
-        """
+        """Fill in candidates and baseline. current: settings of the serving policy if it is the baseline."""
         candidates = baselines(arms) if self.candidates is None else self.candidates
         baseline = self.plan.baseline or LOGGED
         if current is not None:
@@ -181,10 +175,7 @@ def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
 
 
 def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> Matrix:
-    """Probabilities of a candidate that reads no questions, shape (n, K). named: describes a row for messages.
-
-    Raises InvalidInput for an unknown arm, or for the first row whose pmf in the column is invalid.
-    """
+    """Probabilities of a candidate that reads no questions, shape (n, K). Raises InvalidInput for a bad arm or pmf."""
     if spec.kind == "column":
         pmf = log.own[spec.what]
         wrong = wrong_pmfs(pmf, offered=log.offered)
@@ -197,9 +188,8 @@ def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> 
     if spec.kind == "policy":
         return np.asarray(even, dtype=np.float64)
     if spec.what not in log.arms:
-        raise InvalidInput(
-            f"{spec.what!r} is not in the log", field=spec.name, remedy=f"use one of {', '.join(log.arms)}"
-        )
+        remedy = f"use one of {', '.join(log.arms)}"
+        raise InvalidInput(f"{spec.what!r} is not in the log", field=spec.name, remedy=remedy)
     column = log.arms.index(ArmName(spec.what))
     always = np.zeros(log.pmf.shape)
     always[:, column] = 1.0
@@ -231,10 +221,7 @@ LoggedPolicies = Mapping[str, frozenset[LoggedPolicy]]
 
 
 def deciders(recorded: LoggedPolicies, versions: Iterable[str]) -> tuple[LoggedPolicy, ...]:
-    """The policies that may have decided with these versions, sorted by name; () if a version is unknown.
-
-    A version without a record may belong to any policy of its ledger.
-    """
+    """The policies that may have decided with these versions, sorted by name; () if a version is unknown."""
     policies: set[LoggedPolicy] = set()
     for version in versions:
         of_version = recorded.get(version) or recorded.get(version.partition("-")[0])

@@ -64,11 +64,7 @@ def logged_policies(ledger: Ledger) -> LoggedPolicies:
 
 
 def serving_settings(ledger: Ledger, *, settings: Settings) -> Settings | None:
-    """The settings that the service uses now: the configuration with the changes of a promoted version.
-
-    None if only imports wrote the ledger. Raises StoreError if the store cannot be read, ConfigError for a version
-    that the configuration no longer allows.
-    """
+    """The settings of the service, with the changes of a promoted version; None if only imports wrote the ledger."""
     registered = ledger.registered()
     if registered is None or registered["algorithm"] == IMPORTED:
         return None
@@ -156,15 +152,12 @@ class _Preparation:
         """Encode the questions. Returns (features, hash of the configured encoder)."""
         for row in log.rows:
             if not row.decision.query.text.strip():
-                raise InvalidInput(
-                    f"{row.decision.id} has no question, and its features are missing or another encoder's",
-                    field="text",
-                    remedy="log the questions or the features, or judge what reads neither, with --baseline logged",
-                )
+                message = f"{row.decision.id} has no question, and its features are missing or another encoder's"
+                remedy = "log the questions or the features, or judge what reads neither, with --baseline logged"
+                raise InvalidInput(message, field="text", remedy=remedy)
         if self.encoder is None:
-            raise ConfigError(
-                "a policy needs features", field="encoder", remedy="pass encoder=, a function that makes one"
-            )
+            remedy = "pass encoder=, a function that makes one"
+            raise ConfigError("a policy needs features", field="encoder", remedy=remedy)
         encoder = self.encoder()
         texts = [row.decision.query.text for row in log.rows]
         features = embedded(texts, encoder=encoder, data_dir=self.settings.data_dir, progress=self.progress)
@@ -173,21 +166,16 @@ class _Preparation:
     def candidate_pmf(
         self, spec: CandidateSpec, *, log: MemoryLog, judged: Flags, snapshot: tuple[Policy, SnapshotInfo] | None
     ) -> CandidatePmf:
-        """Probabilities of a candidate, 0 outside of the judged rows. A policy learns the other rows too.
-
-        judged: shape (n,). snapshot: the candidate's policy if it is a snapshot, else None.
-        """
+        """Probabilities of a candidate, 0 outside of the judged rows. A policy learns the other rows too."""
         if not spec.needs_rows:
             pmf = array_pmf(spec, log=log.log, named=lambda row: row_name(log.rows[row]))
             return CandidatePmf(described=described(spec), pmf=pmf)
         if snapshot is not None:
             policy, info = snapshot
             if self.plan.weight is not None and not serves_prices(policy):
-                raise InvalidInput(
-                    f"{info.version} has one weight of cost for all questions ({info.algorithm})",
-                    field="price",
-                    remedy="leave --price out, or name the policy, which then learns this log at that price",
-                )
+                message = f"{info.version} has one weight of cost for all questions ({info.algorithm})"
+                remedy = "leave --price out, or name the policy, which then learns this log at that price"
+                raise InvalidInput(message, field="price", remedy=remedy)
             frozen = self._candidate_policy(policy, log=log, features=self._features_for(policy, info, log=log))
             pmf = np.zeros(log.log.pmf.shape)
             pmf[judged] = frozen.ask(np.flatnonzero(judged))
@@ -219,11 +207,8 @@ class _Preparation:
             return log.log.features
         features, encoder_hash = self.encoded(log)
         if encoder_hash != info.encoder_hash:
-            raise InvalidInput(
-                f"{info.version} was made with encoder {info.encoder_hash[:12]}, not {encoder_hash[:12]}",
-                field="encoder",
-                remedy="configure the encoder that the snapshot was made with",
-            )
+            message = f"{info.version} was made with encoder {info.encoder_hash[:12]}, not {encoder_hash[:12]}"
+            raise InvalidInput(message, field="encoder", remedy="configure the encoder that the snapshot was made with")
         return features
 
     def _candidate_policy(self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None) -> CandidatePolicy:

@@ -98,10 +98,7 @@ def memory_part(log: Log, *, undrawn: int = 0, early: int = 0) -> LogPart:
 
 
 def certain_start(parts: Sequence[Iterable[Log]]) -> list[int]:
-    """Number of rows of each part before the first exploration; all of them drew the same arm with certainty.
-
-    All numbers are 0 if the first EARLIEST rows contain no exploration.
-    """
+    """Rows of each part before the first exploration, which draw one arm with certainty; 0 without exploration."""
     counts = [0] * len(parts)
     first_arm = -1
     for index, part in enumerate(parts):
@@ -401,10 +398,7 @@ def measure_part(
 
 
 def check_times(*, kept: int, older: int, timeless: int, since: float | None, log: str) -> None:
-    """Raise InvalidInput if `since` is set and rows have no time, or all rows are older.
-
-    kept: number of rows decided since then. older: number of the other rows. timeless: older rows without a time.
-    """
+    """Raise InvalidInput if `since` is set and rows have no time, or all are older. kept: number of later rows."""
     if timeless:
         message, remedy = f"{timeless} of {kept + older} rows have no made_at", "log the times, or leave out --since"
         raise InvalidInput(message, field=f"{log} since", remedy=remedy)

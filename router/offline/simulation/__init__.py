@@ -170,11 +170,8 @@ def simulate(
 
 def _aligned(test: LabelledTable, *, table: LabelledTable) -> LabelledTable:
     if set(test.arms) != set(table.arms):
-        raise InvalidInput(
-            f"has the arms {', '.join(test.arms)}, the table has {', '.join(table.arms)}",
-            field="test",
-            remedy="both need the same arms",
-        )
+        message = f"has the arms {', '.join(test.arms)}, the table has {', '.join(table.arms)}"
+        raise InvalidInput(message, field="test", remedy="both need the same arms")
     both = {row.question for row in table.rows} & {row.question for row in test.rows}
     if both:
         log.warning("%d questions of the test file are also in the table: results on them are too good", len(both))
@@ -200,11 +197,8 @@ def _check(measure: "_Measure", *, weights: Sequence[float], seeds: int) -> None
         if not holds:
             raise InvalidInput(message, field=field_, remedy=remedy)
     if not settings.reward.cost.get("steps", 0.0) > 0.0:
-        raise ConfigError(
-            "steps have no price: they are the only cost that a table knows",
-            field="reward.cost",
-            remedy="add steps: 1.0, or simulate with another configuration",
-        )
+        message = "steps have no price: they are the only cost that a table knows"
+        raise ConfigError(message, field="reward.cost", remedy="add steps: 1.0, or simulate with another configuration")
 
 
 @dataclass(frozen=True, kw_only=True)

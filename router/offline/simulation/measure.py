@@ -57,10 +57,7 @@ def line_arms(table: LabelledTable) -> tuple[int, int]:
 
 
 def above_line(point: FrontierPoint, *, ends: tuple[FrontierPoint, FrontierPoint]) -> float:
-    """EM of the point minus EM of the line through two fixed arms at the same steps.
-
-    If both arms have the same steps, the better one replaces the line.
-    """
+    """EM of the point minus EM of the line through two fixed arms at the same steps, or of the better of equal arms."""
     (em, steps), ((cheap, low), (expensive, high)) = point, ends
     if high == low:
         return em - max(cheap, expensive)
@@ -144,8 +141,7 @@ def first_pass(
 ) -> FirstPass:
     """Summarise the passes of a policy, given as a sequence of runs per seed.
 
-    rewards: rewards of every row and arm of the learned table, shape (n, arms).
-    incumbent: arm to compare with; None for the arm with the highest mean reward.
+    rewards: shape (n, arms), of the learned table. incumbent: None for the arm with the highest mean reward.
     """
     runs = [run for folds in seeds for run in folds]
     known = [rewards[run.order] for run in runs]  # a pass each: (questions, arms)

@@ -101,10 +101,7 @@ class Played:
 
 
 def split_of(world: SimulationData, *, seed: int, fold: int) -> tuple[Places, Places]:
-    """Returns (rows to learn, in the order of the pass; rows of the judged table to predict), for every policy alike.
-
-    The seed gives an order of the table. Every folds-th row of this order is predicted.
-    """
+    """Returns (rows to learn, in the order of the pass; judged rows to predict). Only seed and fold decide."""
     order = np.random.default_rng(seed).permutation(len(world.table.rows))
     if world.folds == 1:
         return order, np.arange(len(world.judged.rows))

@@ -86,8 +86,6 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """The verdict on whether routing pays, with its evidence."""
-
     verdict: Kind
     sentence: str
     #: fixed arm with the highest mean reward

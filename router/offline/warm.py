@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -50,7 +50,6 @@ def learner_of(policy: Policy) -> Policy:
 
 
 def check_policy(policy: Policy, *, name: str) -> None:
-    """Raise ConfigError for a policy that does not learn from a ledger."""
     if isinstance(policy, TableTrained):
         message = f"{name} is trained on a table as a whole, not row by row"
         remedy = f"use: ragbandit policy train --policy {name} --table T.jsonl --out FOLDER"
@@ -160,7 +159,7 @@ def _by_hash(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
     return [replace(row, seq=seq) for seq, row in enumerate(chain.from_iterable(groups), start=1)]
 
 
-#: default time to wait for a learner that holds the ledger, seconds
+#: time to wait for a learner that holds the ledger, seconds
 PATIENCE_S = 30.0
 
 
@@ -180,19 +179,16 @@ def enter(
     ledger: Ledger,
     settings: Settings,
     encoder_hash: str,
-    patience_s: float | None = None,
-    clock: Callable[[], float] = time.time,
     progress: Progress = no_progress,
 ) -> Entered:
     """Append the rows that the ledger does not have, learn them, and make a snapshot.
 
     Raises Conflict if a row contradicts what the ledger has learned, or has features of another encoder; NotReady if a
-    learner holds the ledger for longer than patience_s (default PATIENCE_S).
+    learner holds the ledger for longer than PATIENCE_S.
     """
-    patience_s = PATIENCE_S if patience_s is None else patience_s
-    policy = register(ledger, settings=settings, encoder_hash=encoder_hash, now=clock())
-    learner = Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=settings, clock=clock)
-    learner.drain(patience_s=patience_s)  # earlier decisions come before these rows
+    policy = register(ledger, settings=settings, encoder_hash=encoder_hash, now=time.time())
+    learner = Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=settings)
+    learner.drain(patience_s=PATIENCE_S)  # earlier decisions come before these rows
     rows = material.rows
     if settings.log.text != "full":
         rows = [replace(row, decision=_without_texts(row.decision, settings=settings)) for row in rows]
@@ -206,13 +202,12 @@ def enter(
         origin=material.origin,
         source=material.source,
         lease_s=settings.learning.lease_s,
-        patience_s=patience_s,
+        patience_s=PATIENCE_S,
         remade=True,
-        clock=clock,
         progress=show,
     )
     progress("learning", 0, 0)
-    learner.drain(patience_s=patience_s)
+    learner.drain(patience_s=PATIENCE_S)
     last = ledger.last_seq()
     newest = ledger.latest_snapshots(
         limit=1, algorithm=policy.algorithm, params=policy.params, encoder_hash=_hash_for(policy, encoder_hash)

@@ -271,7 +271,6 @@ def extreme_rows(
 
 
 def verdict(interval: Interval) -> DifferenceVerdict:
-    """Verdict from an interval of (candidate - other): above 0, below 0, or neither."""
     low, high = interval
     if low > 0.0:
         return "better"

@@ -82,7 +82,6 @@ class Log:
     priced: Flags | None = None
     #: features of the questions, shape (n, d); None if a row has none, or if several encoders made them
     features: npt.NDArray[np.float32] | None = None
-    #: hash of the encoder of `features`; "" if not known
     encoder_hash: str = ""
     #: field for segments -> its value in every row: "tenant", "version", "policy" or a key of the context
     fields: Mapping[str, Strings] = field(default_factory=dict)
@@ -124,7 +123,6 @@ class Log:
         )
 
     def check(self, *, named: Callable[[int], str]) -> None:
-        """Raise InvalidInput for the first impossible row. named: describes a row for messages."""
         faults = [
             (int(np.argmin(good)), name, message, remedy)
             for name, good, message, remedy in self._checks()
@@ -204,7 +202,6 @@ def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
 
 
 def folds_of(keys: Keys, *, folds: int) -> Choices:
-    """The fold of each row, shape (n,), from 0 to folds - 1. It depends only on the row's key."""
     return (keys % np.uint64(folds)).astype(np.intp)
 
 
@@ -285,7 +282,6 @@ class WeightTally(Tally):
     variance: float = 0.0
     #: sum of the candidate's probabilities of arms that could not be drawn, shape (K,)
     unsupported: Vector = field(default_factory=_no_arms)
-    #: sum of the candidate's probabilities, shape (K,)
     shares: Vector = field(default_factory=_no_arms)
     largest: float = field(default=0.0, metadata={"merge": max})
     #: largest weight over all arms that could have been drawn, whether or not they were drawn
@@ -317,7 +313,6 @@ class WeightTally(Tally):
 
     @property
     def effective_rows(self) -> float:
-        """(sum w)^2 / sum w^2."""
         return effective_rows(self.total, squares=self.squares)
 
     @property
@@ -332,7 +327,6 @@ class WeightTally(Tally):
         return self.total / self.rows - off, self.total / self.rows + off
 
     def plausible(self, *, alpha: float = ALPHA) -> bool:
-        """Whether the mean weight agrees with the logged probabilities."""
         low, high = self.mean_interval(alpha=alpha)
         return low - 1e-9 <= 1.0 - self.unsupported_mass <= high + 1e-9
 
@@ -342,7 +336,6 @@ class ArmTally(Tally):
     rows: int = 0
     #: sum of the logged probabilities, shape (K,)
     expected: Vector = field(default_factory=_no_arms)
-    #: sum of the variances of the draws, shape (K,)
     variance: Vector = field(default_factory=_no_arms)
     drawn: Vector = field(default_factory=_no_arms)
     #: sums of reward, quality and cost over the rows that drew the arm, shape (K, 3)

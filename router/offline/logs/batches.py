@@ -31,7 +31,6 @@ from ragbandit.shared.types import KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix,
 
 #: fields for segments that are columns of a log; other fields are keys of the context
 FIELDS = ("tenant", "version", "policy")
-#: numbers of a reward that are read
 REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
 #: texts of a reward that are read; a file may lack judged_by
 REWARD_WORDS = ("preset", "source", "judged_by")
@@ -70,7 +69,6 @@ class BatchSpec:
     mixed_arms: bool = False
     #: names for `Log.fields`: tenant, version, policy or keys of the context
     fields: tuple[str, ...] = ()
-    #: columns with the pmf of a candidate
     own: tuple[str, ...] = ()
     features: bool = False
 
@@ -195,6 +193,9 @@ class _DecodedBatch:
         keys = keys_of_bytes(ids, lengths=lengths)
         questions, known_by = self._questions(keys)
         features = self._features() if spec.features else None
+        priced = None
+        if "cost_weight" in names:
+            priced = np.asarray(batch.column("cost_weight").is_valid().to_numpy(zero_copy_only=False))
         lines = self._optional(LINE, otherwise=np.zeros(0, dtype=np.intp))
         return Log(
             arms=spec.arms,
@@ -211,7 +212,7 @@ class _DecodedBatch:
             maximum=float(numbers["maximum"].max()),
             raw=_equals(texts["preset"], "reward") | _equals(texts["preset"], "default"),
             defaulted=_equals(texts["source"], "default"),
-            priced=self._present("cost_weight"),
+            priced=priced,
             late=self._optional("late", otherwise=np.zeros(batch.num_rows, dtype=np.bool_)).astype(np.bool_),
             made_at=self._optional("made_at", otherwise=np.zeros(batch.num_rows)).astype(np.float64),
             judged=_equals(texts["judged_by"], "judge") if "judged_by" in texts else None,
@@ -358,12 +359,6 @@ class _DecodedBatch:
             return [value if isinstance(value, str) else canonical(value) for value in values]
 
         return _looked_up(self.batch.column(name), convert, null="")
-
-    def _present(self, name: str) -> Flags | None:
-        """Flags of the rows that have a value in a column, shape (n,); None if there is no such column."""
-        if name not in self.batch.schema.names:
-            return None
-        return np.asarray(self.batch.column(name).is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
 
     def _optional(self, name: str, *, otherwise: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if name not in self.batch.schema.names:

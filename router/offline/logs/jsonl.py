@@ -264,7 +264,6 @@ def _offer_fault(row: _Row) -> tuple[str, str, str] | None:
 
 
 def _draw_fault(row: _Row) -> tuple[str, str, str] | None:
-    """Returns (field, reason, remedy) if the draw contradicts the pmf, else None."""
     if row.arm not in row.arms:
         return "arm", f"{row.arm!r} is not among {', '.join(row.arms)}", _EVERY_ARM
     drawn = row.pmf[row.arms.index(row.arm)]

@@ -118,7 +118,6 @@ def _features_column(stored: Sequence[bytes | None]) -> Any:
 
 
 def _lists_of(texts: Sequence[str]) -> Any:
-    """JSON texts of lists of arms as a column. Each different text is parsed once."""
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     lists = pa.array([json.loads(text) for text in places], pa.list_(pa.string()))
     return lists.take(pa.array([places[text] for text in texts], pa.int32()))

@@ -243,7 +243,6 @@ class _ImportPage:
     ledger: Ledger
     connection: Connection
     rows: Sequence[Logged]
-    #: id -> row of the table `decisions`
     decision_rows: Mapping[DecisionId, Mapping[str, Any]]
     source: str
     origin: str
@@ -253,7 +252,6 @@ class _ImportPage:
     def of(
         cls, page: Sequence[Logged], *, ledger: Ledger, connection: Connection, secret: bytes | None, **about: Any
     ) -> "_ImportPage":
-        """Make a page of the rows of a log, marked and renamed. about: the other fields."""
         rows = [_marked(row, origin=about["origin"], secret=secret) for row in page]
         if not about["remade"]:
             rows = _renamed(rows, ledger=ledger, connection=connection)

@@ -1,8 +1,7 @@
 """Parquet: the keys of a record as typed columns, objects without a schema as JSON text.
 
-`reward` is a struct of its parts; in files of other tools it may be a column of numbers. A key of `extra` whose value
-in the first row is a list of numbers (a candidate's pmf) becomes a column. The other keys are stored as JSON in the
-column `extra`. A replay reads the same files as arrays (`ParquetSource`).
+A key of `extra` whose value in the first row is a list of numbers (a candidate's pmf) becomes a column; the others stay
+JSON in the column `extra`. `reward` is a struct of its parts; other tools may write a column of numbers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -162,7 +161,6 @@ def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
 
 
 def opened(path: Place, **options: Any) -> Any:
-    """Open a Parquet file. Raises InvalidInput if it cannot be read or has no rows."""
     file = _opened(path, **options)
     if not file.metadata.num_rows:
         file.close()
@@ -248,7 +246,6 @@ def _is_exact_list(value: object) -> bool:
 
 
 def _file_batch(rows: Sequence[Logged], *, lists: Sequence[str]) -> Any:
-    """The rows with all columns of a file. lists: keys of `extra` that become columns."""
     batch = rows_batch(rows, KEYS, parts=[*PARTS])
     columns: dict[str, Any] = dict(zip(KEYS, batch.columns, strict=True))
     extras = [dict(row.extra) for row in rows]

@@ -50,8 +50,6 @@ _Name = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
 class LabelledRow(BaseModel):
-    """Keys of a line that describe its question."""
-
     model_config = ConfigDict(strict=True)
 
     #: default "<kind>-<line>"
@@ -84,7 +82,6 @@ def question_rows(
 
 
 def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
-    """A required text that the service would accept. Raises InvalidInput."""
     if entry.get(key) is None:
         raise InvalidInput("is missing", field=key, remedy=remedy)
     return checked_text(entry[key], field=key)
@@ -96,7 +93,6 @@ ORIGIN = "table"
 _ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: arm -> steps or seconds of its answer, in the range that the service accepts
 _Amounts = dict[str, Annotated[float, Field(ge=0.0, le=1e9)]]
-#: true counts as 1, false as 0
 _Quality = Annotated[
     float, BeforeValidator(lambda value: float(value) if isinstance(value, bool) else value), Field(ge=0.0, le=1.0)
 ]

@@ -148,7 +148,6 @@ def _object(value: Any) -> Any:
 
 
 def probabilities(value: Any) -> list[float] | dict[str, float]:
-    """Probabilities in the order of the arms, or by arm."""
     value = _object(value)
     if isinstance(value, dict):
         return {str(arm): number(share) for arm, share in value.items() if not is_missing(share)}
@@ -156,7 +155,6 @@ def probabilities(value: Any) -> list[float] | dict[str, float]:
 
 
 def reward(value: Any) -> dict[str, Any]:
-    """The parts of a reward. A number is the part `value`."""
     value = _object(value)
     if isinstance(value, dict):  # raw_quality, which earlier releases wrote, is left out
         return {name: part for name, part in value.items() if not is_missing(part) and name != "raw_quality"}

@@ -46,7 +46,6 @@ from ragbandit.router.offline.replay.sums import LogSummary, Scores, ScoreSums, 
 from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.types import ArmName, Vector
 
-WRONG_LOG = "the log contradicts its own probabilities, so that no interval holds"
 #: largest number of versions, and of unusable rows, that the result names
 MOST_VERSIONS, MOST_NAMED = 4, 20
 
@@ -136,7 +135,7 @@ class ResultAssembler:
             quality_difference=gaps[1],
             cost_difference=gaps[2],
             verdict=verdict,
-            missing=WRONG_LOG if self.faults else self._missing(index),
+            missing=self._missing(index),
             rows_needed=needed,
             weights=ImportanceWeights(
                 effective_rows=weights.effective_rows,
@@ -317,7 +316,9 @@ class ResultAssembler:
         return min(tried, key=lambda rows_of_side: rows_of_side.effective)
 
     def _missing(self, index: int) -> str | None:
-        """Reason and remedy if a side of the comparison has too few rows, else None."""
+        """Why the candidate's difference has no interval, with a remedy; None if it has one."""
+        if self.faults:
+            return "the log contradicts its own probabilities, so that no interval holds"
         missing = self._tried(index, self.baseline).missing
         if not missing:
             return None

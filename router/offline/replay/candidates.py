@@ -36,7 +36,6 @@ class MemoryLog:
     #: label of the ledger that learned the rows; None for the label in each decision
     ledger: str | None = None
     described: str = "a log in memory"
-    #: earlier decisions were left out, seconds since the epoch; None if all rows are here
     since: float | None = None
     skipped: Sequence[BadRow] = ()
     #: number of rows that were left out because their arm was not drawn; see `drawn`
@@ -125,7 +124,6 @@ class CandidatePolicy:
     def __init__(
         self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None, settings: Settings, weight: float | None
     ) -> None:
-        """settings: see `settings_in_force`."""
         self.policy, self.log = policy, log
         self.features = features if "features" in policy.needs else None
         self._settings, self._weight = settings, weight
@@ -183,7 +181,6 @@ def notes_of(*candidates: CandidatePolicy) -> tuple[str, ...]:
     return tuple(notes)
 
 
-#: makes a new, untrained copy of a candidate
 MakeCandidatePolicy = Callable[[], CandidatePolicy]
 
 

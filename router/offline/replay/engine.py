@@ -1,7 +1,4 @@
-"""The engine of a replay: sums the batches of a log in two passes and computes the results from the sums.
-
-    pass 1   counts, weights, draws, hashes of ids; sums of the reward model     -> checks, solved model
-    pass 2   sums of the estimates, by segment                                   -> results
+"""Replays a log in two passes: the first sums counts, weights and the reward model, the second the estimates.
 
 A log has one part per file. Threads or an executor read the parts; their sums are merged in the order of the files.
 """
@@ -141,7 +138,6 @@ def _replay_sources(log: OpenLog, *, resolved: ResolvedPlan, judging: Callable[.
 
 
 def check_spread(log: OpenLog, *, resolved: ResolvedPlan) -> None:
-    """Raise InvalidInput for a plan or a candidate that cannot be judged on several files."""
     if not log.several:
         return
     if resolved.plan.learn or resolved.plan.baseline == CURRENT:
@@ -215,7 +211,6 @@ def check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
 
 
 def check_summary(summary: LogSummary, *, since: float | None, log: str) -> None:
-    """Raise InvalidInput for a log without rows, rows without times if `since` is set, or a segment no row has."""
     left_out = summary.left_out
     check_times(kept=summary.rows, older=left_out.older, timeless=left_out.timeless, since=since, log=log)
     if not summary.rows:

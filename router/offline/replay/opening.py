@@ -96,7 +96,6 @@ class OpenLog:
         return self.path is not None and is_several(self.path)
 
     def files(self) -> Sequence[Place]:
-        """The files of the folder or the pattern, by name, or the one file. Raises InvalidInput."""
         assert self.path is not None
         if not self.several:
             return [self.path]

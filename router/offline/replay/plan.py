@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator, Flags, Interval
+from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator, Interval
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_pmfs
 from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
 from ragbandit.router.storage.rows.conversion import canonical
@@ -39,7 +39,6 @@ class Plan:
     Raises InvalidInput for a confidence outside (0, 1), fewer than two folds, an unknown estimator or reward model.
     """
 
-    #: one of ESTIMATORS
     estimator: str = "dr"
     #: weight of cost for rewards and policies; None for each row's own weight
     weight: float | None = None
@@ -158,20 +157,17 @@ class ResolvedPlan:
         candidates = baselines(arms) if self.candidates is None else self.candidates
         baseline = self.plan.baseline or LOGGED
         if current is not None:
-            serving = current_candidate(current, plan=self.plan)
-            candidates, baseline = [*candidates, serving], serving.name
+            policy = current.policy
+            baseline = f"the current {policy.name}" if self.plan.learn else f"{policy.name} as it is now"
+            serving = CandidateSpec(
+                name=baseline, kind="policy", what=policy.name, params=policy.params, current=current
+            )
+            candidates = [*candidates, serving]
         return ResolvedPlan(plan=replace(self.plan, baseline=baseline), candidates=candidates)
 
 
 def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
-    """The candidates that do not learn: each arm of the log, and the uniform policy."""
     return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
-
-
-def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
-    policy = settings.policy
-    name = f"the current {policy.name}" if plan.learn else f"{policy.name} as it is now"
-    return CandidateSpec(name=name, kind="policy", what=policy.name, params=policy.params, current=settings)
 
 
 def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> Matrix:
@@ -247,9 +243,6 @@ class CandidatePmf:
     learned: Learned = None
     #: the policy of the registry as it would be served; None for other candidates
     policy: LoggedPolicy | None = None
-
-    def part(self, rows: Flags) -> "CandidatePmf":
-        return replace(self, pmf=self.pmf[rows])
 
 
 #: verdict on a candidate. "cannot be judged": unsupported decisions prevent a verdict. "same policy": the candidate is
@@ -362,7 +355,6 @@ class ReplayResult:
     #: times of the first and last decision, seconds since the epoch; None if rows have no times
     begin: float | None
     end: float | None
-    #: earlier decisions were left out, seconds since the epoch; None if all rows were read
     since: float | None
     plan: Plan
     baseline: str
@@ -383,7 +375,6 @@ class ReplayResult:
     skipped: tuple[Skipped, ...] = ()
     #: number of rows that the sample was drawn from; None if all rows were read
     sampled_from: int | None = None
-    #: reasons why the log is wrong: drawn arms do not follow the logged probabilities
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     #: the policies that decided the rows; () if the log is not a store's, or the store does not know all of them

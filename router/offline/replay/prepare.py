@@ -76,8 +76,6 @@ def serving_settings(ledger: Ledger, *, settings: Settings) -> Settings | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedLog:
-    """The rows that can be judged, with the probabilities of each candidate."""
-
     log: MemoryLog
     candidate_pmfs: Sequence[CandidatePmf]
     notes: Sequence[str]
@@ -120,7 +118,8 @@ def prepare(
     pmfs = []
     for spec in candidates:
         with_settings = replace(preparation, settings=settings_by_name.get(spec.name, settings))
-        pmf = with_settings.candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name)).part(judged)
+        pmf = with_settings.candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name))
+        pmf = replace(pmf, pmf=pmf.pmf[judged])
         policy = served.get(spec.name)
         if policy is not None and (plan.learn or not spec.current):  # a current policy's name describes what it learned
             served_as = LoggedPolicy.of(policy.algorithm, params=policy.params)

@@ -1,7 +1,6 @@
-"""The sums of a replay: first the summary of a log and the reward model, then the moments of the estimates.
+"""The sums of a replay, which do not depend on how a log is cut into batches.
 
-A log that is read in batches gives the same numbers as a log in memory. The scores of a row, for all candidates and
-estimators and for the logged policy, are columns of one matrix. The moments of this matrix give every estimate, and
+The scores of a row, for all candidates, are columns of one matrix. The moments of this matrix give every estimate, and
 every paired difference with its error.
 """
 
@@ -92,7 +91,6 @@ class LogPart:
 
 
 def memory_part(log: Log, *, undrawn: int = 0, early: int = 0) -> LogPart:
-    """A part with the batches of a log in memory. undrawn, early: numbers of rows that were left out."""
     batches = [log.part(slice(start, start + BATCH)) for start in range(0, len(log), BATCH)]
     return LogPart(kept=batches, left_out=LeftOut(undrawn=undrawn, early=early))
 
@@ -217,8 +215,6 @@ def _merge_each(first: list[WeightTally], second: list[WeightTally]) -> list[Wei
 
 @dataclass(kw_only=True)
 class LogSummary(Tally):
-    """Result of the first pass over a log: counts, ranges, and the reward model."""
-
     model: RewardModel
     weights: list[WeightTally] = field(metadata={"merge": _merge_each})
     baseline: int | None = field(default=None, metadata={"merge": lambda first, _: first})

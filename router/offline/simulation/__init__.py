@@ -203,11 +203,8 @@ def _check(measure: "_Measure", *, weights: Sequence[float], seeds: int) -> None
 
 @dataclass(frozen=True, kw_only=True)
 class _Measure:
-    """Measures results on the judged table, with one denominator of EM and one arm to compare with."""
-
     world: SimulationData
     total: int
-    #: arm that learning is compared with; None for the best fixed arm
     incumbent: str | None
 
     def learned(

@@ -213,7 +213,6 @@ def _main_table(rows: Sequence["Simulated"]) -> Printed:
 
 
 def _label_table(rows: Sequence["Simulated"], by: Literal["confusion", "by_hops", "by_dataset"]) -> Printed:
-    """A line per learned row, a column per label. Without lines if all questions have one label."""
     labels = getattr(rows[0], by)
     nothing = "none right" if by == "confusion" else "unknown"
     heads = [nothing if one.label is None else f"hops {one.label}" if by == "by_hops" else one.label for one in labels]

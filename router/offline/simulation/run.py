@@ -46,7 +46,6 @@ BATCH = 64
 EPOCH = 1_700_000_000.0
 
 Places = npt.NDArray[np.intp]
-RunProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +123,7 @@ def play(
     run: SimulationRun,
     *,
     world: SimulationData,
-    progress: RunProgress = lambda _done, _total: None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
     learning: "Learning | None" = None,
 ) -> Played:
     """Learn, then predict. progress: receives (training rows done, total). learning: None for a new `Learning`."""
@@ -263,7 +262,6 @@ class Learning:
             self._refuse("the policy would not learn it")
 
     def feedback(self, decision: Decision, *, quality: float) -> tuple[Feedback, ...]:
-        """The feedback on a decision whose outcome is learned."""
         return (self.judgement(decision, quality=quality, source="code"),)
 
     def judgement(self, decision: Decision, *, quality: float, source: FeedbackSource) -> Feedback:

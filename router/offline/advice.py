@@ -50,14 +50,11 @@ class Ask:
     folds: int = 5
     #: share of the decisions that are labelled in the passes from cold, in (0, 1]
     labelled: float = LABELLED
-    #: smallest gain in reward per question that justifies a router
-    worth: float = WORTH
+    worth: float = WORTH  #: smallest gain in reward per question that justifies a router
     #: confidence of the policy's gains over the fixed arms if all outcomes are known; other intervals use CONFIDENCE
     confidence: float = CONFIDENCE
-    #: False skips the control, the passes from cold and the frontier
-    everything: bool = True
-    #: True if a race of the arms has eliminated all arms except one
-    alone: bool = False
+    everything: bool = True  #: False skips the control, the passes from cold and the frontier
+    alone: bool = False  #: True if a race of the arms has eliminated all arms except one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +66,7 @@ class Standing:
     roles: tuple[str, ...] = ()
     reward: EstimateWithInterval
     quality: EstimateWithInterval
-    #: in units of `reward.cost`
-    cost: EstimateWithInterval
+    cost: EstimateWithInterval  #: in units of `reward.cost`
     shares: Mapping[ArmName, float]
     #: mean reward of the policy minus the reward of this arm, paired by question; None for the policy itself
     gain: EstimateWithInterval | None = None
@@ -88,14 +84,12 @@ class Point:
 class Advice:
     verdict: Kind
     sentence: str
-    #: fixed arm with the highest mean reward
-    best: str
+    best: str  #: fixed arm with the highest mean reward
     #: "every arm" if the outcomes of all arms are known, "replay" if they are estimated from the logged draws
     by: str
     questions: int
     rows: int
-    #: the policy first, then the fixed arms
-    standings: tuple[Standing, ...]
+    standings: tuple[Standing, ...]  #: the policy first, then the fixed arms
     #: gain over the best fixed arm with outcomes permuted between questions; None if it was not computed
     control: EstimateWithInterval | None = None
     #: simulated service without a warm start, compared with the best fixed arm; None if it was not computed

@@ -33,8 +33,7 @@ class WarmRows:
     rows: Sequence[Logged]
     arms: tuple[ArmName, ...]
     source: str
-    #: name of the format, stored in the facts of the decisions
-    origin: str
+    origin: str  #: name of the format, stored in the facts of the decisions
     #: number of rows whose features were missing or from another encoder, and were computed
     encoded: int = 0
 
@@ -166,8 +165,7 @@ PATIENCE_S = 30.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entered:
     added: int
-    #: rows that the ledger already had
-    known: int
+    known: int  #: rows that the ledger already had
     last_seq: int
     #: version of the snapshot that has learned the rows; None if a running learner has yet to make it
     version: str | None

@@ -57,10 +57,8 @@ _PRODUCT = 1 << 18
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moments:
     rows: int
-    #: shape (k,); zeros if there are no rows
-    mean: Vector
-    #: sum over the rows z of (z - mean)(z - mean)^T, shape (k, k)
-    scatter: Matrix
+    mean: Vector  #: shape (k,); zeros if there are no rows
+    scatter: Matrix  #: sum over the rows z of (z - mean)(z - mean)^T, shape (k, k)
 
     @classmethod
     def of(cls, *columns: Vector) -> "Moments":
@@ -188,11 +186,9 @@ _SHARE = 0.75
 class Extremes:
     """The most extreme rows that a log could have contained, and the bounds of the estimated value."""
 
-    #: columns score, weight of each of the c candidates; shape (m, 1 + c)
-    rows: Matrix
-    #: bounds of the value, in units of reward
-    low: float
-    high: float
+    rows: Matrix  #: columns score, weight of each of the c candidates; shape (m, 1 + c)
+    low: float  #: smallest possible value, in units of reward
+    high: float  #: largest possible value, in units of reward
 
 
 def cressie_read(moments: Moments, *, confidence: float, extremes: Extremes, value: float | None = None) -> Interval:

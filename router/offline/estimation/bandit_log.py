@@ -49,18 +49,12 @@ class Log:
     """A log of n decisions over K arms. Arrays have shape (n,), matrices (n, K), unless stated otherwise."""
 
     arms: tuple[ArmName, ...]
-    #: hashes of the decision ids
-    keys: Keys
-    #: hashes of the questions without context; they choose the folds
-    questions: Keys
-    #: BY_TEXT, BY_FEATURES or BY_ID
-    known_by: Choices
-    #: index of the drawn arm
-    action: Choices
-    #: logged probabilities; 0 for an arm that was not offered or could not be drawn
-    pmf: Matrix
-    #: shape (n, K)
-    offered: Flags
+    keys: Keys  #: hashes of the decision ids
+    questions: Keys  #: hashes of the questions without context; they choose the folds
+    known_by: Choices  #: BY_TEXT, BY_FEATURES or BY_ID
+    action: Choices  #: index of the drawn arm
+    pmf: Matrix  #: logged probabilities; 0 for an arm that was not offered or could not be drawn
+    offered: Flags  #: shape (n, K)
     reward: Vector
     quality: Vector
     cost: Vector
@@ -68,12 +62,9 @@ class Log:
     maximum: float
     #: True if the cost weight does not apply: the reward was given without quality and cost, or is the default
     raw: Flags
-    #: True if the reward is the default, as there was no feedback
-    defaulted: Flags
-    #: True if more feedback came after the decision was learned
-    late: Flags
-    #: seconds since the epoch; 0 if not known
-    made_at: Vector
+    defaulted: Flags  #: True if the reward is the default, as there was no feedback
+    late: Flags  #: True if more feedback came after the decision was learned
+    made_at: Vector  #: seconds since the epoch; 0 if not known
     #: line of each row in its file, from 1; None if the rows are not from a file
     lines: Choices | None = None
     #: True if a judge gave the reward; None if the log does not record who gave it
@@ -146,12 +137,8 @@ class Log:
         )
         if not self.offered.all():
             good = np.asarray(~((pmf > 0.0) & ~self.offered).any(axis=1))
-            yield (
-                "pmf",
-                good,
-                lambda _: "gives probability to an arm that was not offered",
-                "correct the arms or the pmf",
-            )
+            remedy = "correct the arms or the pmf"
+            yield "pmf", good, lambda _: "gives probability to an arm that was not offered", remedy
         good = (self.action >= 0) & (self.action < len(self.arms))
         yield "arm", good, lambda _: "is not among the arms of the pmf", "log the arm that was drawn"
         drawn = pmf[rows, np.where(good, self.action, 0)]
@@ -272,14 +259,11 @@ class WeightTally(Tally):
     """Sums of the importance weights w = candidate's probability / logged probability of one candidate."""
 
     rows: int = 0
-    #: rows with a weight above 0
-    draws: int = 0
+    draws: int = 0  #: rows with a weight above 0
     total: float = 0.0
     squares: float = 0.0
-    #: argument of `heavy_weight`
-    powers: Vector = field(default_factory=lambda: np.zeros(2))
-    #: sum of the conditional variances of the weights
-    variance: float = 0.0
+    powers: Vector = field(default_factory=lambda: np.zeros(2))  #: argument of `heavy_weight`
+    variance: float = 0.0  #: sum of the conditional variances of the weights
     #: sum of the candidate's probabilities of arms that could not be drawn, shape (K,)
     unsupported: Vector = field(default_factory=_no_arms)
     shares: Vector = field(default_factory=_no_arms)
@@ -340,8 +324,7 @@ class ArmTally(Tally):
     drawn: Vector = field(default_factory=_no_arms)
     #: sums of reward, quality and cost over the rows that drew the arm, shape (K, 3)
     sums: Matrix = field(default_factory=_no_arms)
-    #: sum of the logged probabilities of the drawn arms minus its expectation
-    surplus: float = 0.0
+    surplus: float = 0.0  #: sum of the logged probabilities of the drawn arms minus its expectation
     surplus_variance: float = 0.0
 
     def add(self, log: Log) -> None:

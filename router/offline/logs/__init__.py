@@ -29,18 +29,15 @@ class Logged:
 
     decision: Decision
     reward: Reward
-    #: position in the ledger, from 1; the line number if the file has no seqs
-    seq: int
+    seq: int  #: position in the ledger, from 1; the line number if the file has no seqs
     feedback_ids: tuple[FeedbackId, ...] = ()
     #: when the last feedback of the reward was received; None if not known
     feedback_at: float | None = None
     learned_at: float | None = None
-    #: True if more feedback came after the reward was learned
-    late: bool = False
+    late: bool = False  #: True if more feedback came after the reward was learned
     #: unknown keys of the file, for example the pmf of a candidate
     extra: Mapping[str, Json] = field(default_factory=dict)
-    #: line of the file, from 1, for messages; 0 if the row comes from a store
-    line: int = 0
+    line: int = 0  #: line of the file, from 1, for messages; 0 if the row comes from a store
     #: values of the row's `Update` if it comes from a store; files have neither `decided` nor `restarts`
     decided: int | None = None
     restarts: tuple[ArmName, ...] = ()

@@ -64,8 +64,7 @@ _CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSpec:
-    #: all arms of the log, in the order of the columns of its matrices
-    arms: tuple[ArmName, ...]
+    arms: tuple[ArmName, ...]  #: all arms of the log, in the order of the columns of its matrices
     mixed_arms: bool = False
     #: names for `Log.fields`: tenant, version, policy or keys of the context
     fields: tuple[str, ...] = ()
@@ -291,12 +290,9 @@ class _DecodedBatch:
             if too_large[row]:
                 raise self._wrong(row, f"reward.{name}", f"is {values[row]:g}", remedy)
         low, high = numbers["minimum"], numbers["maximum"]
-        self._refuse(
-            (value < low - slack(low)) | (value > high + slack(high)),
-            "reward",
-            lambda row: f"{value[row]:g} lies outside [{low[row]:g}, {high[row]:g}]",
-            "declare the bounds that the rewards have (minimum, maximum)",
-        )
+        beyond = (value < low - slack(low)) | (value > high + slack(high))
+        remedy = "declare the bounds that the rewards have (minimum, maximum)"
+        self._refuse(beyond, "reward", lambda row: f"{value[row]:g} lies outside [{low[row]:g}, {high[row]:g}]", remedy)
 
         def contradiction(row: int) -> str:
             parts = f"quality {quality[row]:g}, weight {weight[row]:g} and cost {cost[row]:g}"

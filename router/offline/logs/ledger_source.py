@@ -24,9 +24,8 @@ class LedgerSource:
     """The rows that a ledger has now, read in pages of seqs. Rows that are added later are not read."""
 
     ledger: Ledger
-    #: first and last seq; last is below first if there are no rows
-    first: int
-    last: int
+    first: int  #: seq of the first row
+    last: int  #: seq of the last row; below `first` if there are no rows
     #: time of the first decisions to read, seconds since the epoch; None for all
     since: float | None
     place: str = ""

@@ -29,7 +29,6 @@ from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.inheritance import inherit, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
 from ragbandit.router.storage.rows.conversion import (
-    Row,
     canonical,
     decision_row,
     feedback_row,
@@ -64,8 +63,7 @@ _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 class ImportCounts(Tally):
     added: int = 0
     known: int = 0
-    #: added rows whose draws cannot be reproduced from their seeds
-    made_elsewhere: int = 0
+    made_elsewhere: int = 0  #: added rows whose draws cannot be reproduced from their seeds
 
 
 def ledger_rows(
@@ -100,27 +98,18 @@ def ledger_rows(
 def late_decisions(ledger: Ledger, first: int, last: int) -> set[str]:
     """Ids of decisions that got more feedback after they were learned. first, last: range of seqs."""
     span = updates.c.policy == ledger.label, updates.c.seq.between(first, last)
+    late_feedback = select(feedback.c.id, feedback.c.decision_id, updates.c.feedback_ids).where(*span, feedback.c.late)
+    late_feedback = late_feedback.join_from(updates, feedback, feedback.c.decision_id == updates.c.decision_id)
+    imported = select(outcomes.c.decision_id, outcomes.c.made_by).where(*span, outcomes.c.stop_reason == IMPORTED)
+    imported = imported.join_from(updates, outcomes, outcomes.c.decision_id == updates.c.decision_id)
     with ledger.database.read() as connection:
-        notes: list[Row] = list(
-            connection.execute(
-                select(feedback.c.id, feedback.c.decision_id, updates.c.feedback_ids)
-                .join_from(updates, feedback, feedback.c.decision_id == updates.c.decision_id)
-                .where(*span, feedback.c.late)
-            ).mappings()
-        )
-        marks: list[Row] = list(
-            connection.execute(
-                select(outcomes.c.decision_id, outcomes.c.made_by)
-                .join_from(updates, outcomes, outcomes.c.decision_id == updates.c.decision_id)
-                .where(*span, outcomes.c.stop_reason == IMPORTED)
-            ).mappings()
-        )
+        notes, marks = connection.execute(late_feedback).all(), connection.execute(imported).all()
     late = {
-        note["decision_id"]
-        for note in notes
-        if note["id"] not in json.loads(note["feedback_ids"]) and note["id"] != _feedback_id(note["decision_id"])
+        decision_id
+        for note_id, decision_id, learned in notes
+        if note_id not in json.loads(learned) and note_id != _feedback_id(decision_id)
     }
-    return late | {row["decision_id"] for row in marks if json.loads(row["made_by"]).get("late")}
+    return late | {decision_id for decision_id, made_by in marks if json.loads(made_by).get("late")}
 
 
 def take_in(

@@ -383,8 +383,7 @@ def _ahead(items: Iterator[Item]) -> Iterator[Item]:
 class RowsSource:
     """Batches of a file that is read row by row."""
 
-    #: each call reads all rows, from the first
-    rows: Callable[[], Iterable[Logged]]
+    rows: Callable[[], Iterable[Logged]]  #: each call reads all rows, from the first
     place: str = "line"
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:

@@ -52,8 +52,7 @@ _Name = Annotated[str, StringConstraints(pattern=r"\S")]
 class LabelledRow(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    #: default "<kind>-<line>"
-    id: _Name
+    id: _Name  #: default "<kind>-<line>"
     question: str
     dataset: _Name | None = None
     #: number of pieces of evidence that the question needs

@@ -57,8 +57,7 @@ class ResultAssembler:
     columns: Scores
     summary: LogSummary
     sums: ScoreSums
-    #: index of the candidate that is the baseline; None for the logged policy
-    baseline: int | None
+    baseline: int | None  #: index of the candidate that is the baseline; None for the logged policy
 
     def result(
         self,

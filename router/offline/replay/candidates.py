@@ -43,8 +43,7 @@ class MemoryLog:
     logged: LoggedPolicies = field(default_factory=dict)
     #: settings that the service uses now; None for a file, and for a ledger that only imports wrote
     serving: Settings | None = None
-    #: share of the log's rows that are here; below 1 if they are a sample
-    share: float = 1.0
+    share: float = 1.0  #: share of the log's rows that are here; below 1 if they are a sample
 
     @property
     def sampled_from(self) -> int | None:

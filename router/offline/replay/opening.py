@@ -81,8 +81,7 @@ def open_log(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenLog:
-    #: the file, folder, pattern or URL; None for the ledger of the store
-    path: Place | None
+    path: Place | None  #: the file, folder, pattern or URL; None for the ledger of the store
     format: str | None
     settings: Settings
     label: str
@@ -150,11 +149,8 @@ class OpenLog:
 
     def _no_rows(self) -> InvalidInput:
         later = "" if self.since is None else f" decided since {instant(self.since)}"
-        return InvalidInput(
-            f"the ledger {self.label!r} has no rows{later}",
-            field="log",
-            remedy="decisions count after their feedback is learned; `ragbandit status` shows the learner's progress",
-        )
+        remedy = "decisions count after their feedback is learned; `ragbandit status` shows the learner's progress"
+        return InvalidInput(f"the ledger {self.label!r} has no rows{later}", field="log", remedy=remedy)
 
     @property
     def described(self) -> str:

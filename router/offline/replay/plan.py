@@ -52,8 +52,7 @@ class Plan:
     segments: tuple[str, ...] = ()
     #: number of parts of the log; a reward model or policy predicts only questions of a part that it has not learned
     folds: int = 5
-    #: "ridge", or "mean" for the mean of each arm without features
-    reward_model: str = "ridge"
+    reward_model: str = "ridge"  #: "ridge", or "mean" for the mean of each arm without features
     #: smallest probability of every arm, without a cold start; None for policy.floor and policy.cold_start_floor
     floor: float | None = None
     #: True if policies of the registry learn the log in order, False if they learn the other folds
@@ -90,11 +89,9 @@ class Plan:
 class CandidateSpec:
     name: str
     kind: Kind
-    #: arm, key, version or registry name
-    what: str
+    what: str  #: arm, key, version or registry name
     params: Mapping[str, Json] = field(default_factory=dict)
-    #: settings of the serving policy; None for any other candidate
-    current: Settings | None = None
+    current: Settings | None = None  #: settings of the serving policy; None for any other candidate
 
     @property
     def needs_rows(self) -> bool:
@@ -135,8 +132,7 @@ def parse_candidates(
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedPlan:
     plan: Plan
-    #: None for each arm of the log, and uniform
-    candidates: Sequence[CandidateSpec] | None
+    candidates: Sequence[CandidateSpec] | None  #: None for each arm of the log, and uniform
 
     @classmethod
     def of(cls, candidates: Sequence[str | CandidateSpec] | None, *, plan: Plan) -> "ResolvedPlan":
@@ -157,17 +153,19 @@ class ResolvedPlan:
         candidates = baselines(arms) if self.candidates is None else self.candidates
         baseline = self.plan.baseline or LOGGED
         if current is not None:
-            policy = current.policy
-            baseline = f"the current {policy.name}" if self.plan.learn else f"{policy.name} as it is now"
-            serving = CandidateSpec(
-                name=baseline, kind="policy", what=policy.name, params=policy.params, current=current
-            )
-            candidates = [*candidates, serving]
+            serving = current_candidate(current, plan=self.plan)
+            candidates, baseline = [*candidates, serving], serving.name
         return ResolvedPlan(plan=replace(self.plan, baseline=baseline), candidates=candidates)
 
 
 def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
     return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
+
+
+def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
+    policy = settings.policy
+    name = f"the current {policy.name}" if plan.learn else f"{policy.name} as it is now"
+    return CandidateSpec(name=name, kind="policy", what=policy.name, params=policy.params, current=settings)
 
 
 def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> Matrix:
@@ -202,8 +200,7 @@ def described(spec: CandidateSpec) -> str:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedPolicy:
     name: str
-    #: algorithm and params as canonical JSON
-    params: str
+    params: str  #: algorithm and params as canonical JSON
 
     @classmethod
     def of(cls, algorithm: str, *, params: Mapping[str, Any]) -> "LoggedPolicy":
@@ -270,8 +267,7 @@ class ImportanceWeights:
     #: number of on-policy rows that would give the same precision: (sum w)^2 / sum w^2
     effective_rows: float
     largest: float
-    #: largest weight that could have been drawn, over all rows and arms
-    possible: float
+    possible: float  #: largest weight that could have been drawn, over all rows and arms
     #: mean weight, near 1 if the log is correct. In one of a thousand correct logs the interval excludes 1
     mean: EstimateWithInterval
 
@@ -283,15 +279,13 @@ class SegmentResult:
     effective_rows: float
     baseline: float
     value: EstimateWithInterval
-    #: value minus the baseline's value on the same rows
-    difference: EstimateWithInterval
+    difference: EstimateWithInterval  #: value minus the baseline's value on the same rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateResult:
     name: str
-    #: for example "always single_step" or "mba after 500 updates of main"
-    described: str
+    described: str  #: for example "always single_step" or "mba after 500 updates of main"
     estimator: str
     reward: EstimateWithInterval
     quality: EstimateWithInterval
@@ -309,8 +303,7 @@ class CandidateResult:
     #: worst and best reward that unsupported decisions allow; None without unsupported decisions
     bounds: tuple[float, float] | None
     shares: Mapping[ArmName, float]
-    #: field -> its segments, largest first
-    segments: Mapping[str, tuple[SegmentResult, ...]]
+    segments: Mapping[str, tuple[SegmentResult, ...]]  #: field -> its segments, largest first
     others: Mapping[str, EstimateWithInterval]
     notes: tuple[str, ...] = ()
     learned: Learned = None
@@ -323,10 +316,8 @@ class CandidateResult:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arm:
     name: ArmName
-    #: share of the decisions
-    drawn: float
-    #: mean logged probability
-    expected: float
+    drawn: float  #: share of the decisions
+    expected: float  #: mean logged probability
     #: False if it was drawn much more or less often than logged, which happens by chance in one of a thousand logs
     plausible: bool
     reward: float | None
@@ -352,9 +343,8 @@ class Skipped:
 class ReplayResult:
     log: str
     rows: int
-    #: times of the first and last decision, seconds since the epoch; None if rows have no times
-    begin: float | None
-    end: float | None
+    begin: float | None  #: time of the first decision, seconds since the epoch; None if not known
+    end: float | None  #: time of the last decision, seconds since the epoch; None if not known
     since: float | None
     plan: Plan
     baseline: str
@@ -370,9 +360,8 @@ class ReplayResult:
     versions: Mapping[str, int]
     candidates: tuple[CandidateResult, ...]
     pairs: tuple[Pair, ...] = ()
-    #: unusable rows that were left out: their number, and the first ones
-    skipped_rows: int = 0
-    skipped: tuple[Skipped, ...] = ()
+    skipped_rows: int = 0  #: number of unusable rows that were left out
+    skipped: tuple[Skipped, ...] = ()  #: the first of these rows
     #: number of rows that the sample was drawn from; None if all rows were read
     sampled_from: int | None = None
     faults: tuple[str, ...] = ()

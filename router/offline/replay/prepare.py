@@ -49,14 +49,10 @@ MakeEncoder = Callable[[], Encoder]
 def logged_policies(ledger: Ledger) -> LoggedPolicies:
     """The policies that the ledger's store records, by version and label. Raises StoreError."""
     by_name: dict[str, frozenset[LoggedPolicy]] = {}
+    recorded = select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
+    registered = select(policies.c.label, policies.c.label, policies.c.algorithm, policies.c.params)
     with ledger.database.read() as connection:
-        recorded = connection.execute(
-            select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
-        ).all()
-        registered = connection.execute(
-            select(policies.c.label, policies.c.label, policies.c.algorithm, policies.c.params)
-        )
-        for label, version, algorithm, params in [*recorded, *registered]:
+        for label, version, algorithm, params in [*connection.execute(recorded), *connection.execute(registered)]:
             policy = frozenset({LoggedPolicy.of(algorithm, params=json.loads(params))})
             by_name[label] = by_name.get(label, frozenset()) | policy
             by_name[version] = by_name[label] if version == label else policy
@@ -79,8 +75,7 @@ class PreparedLog:
     log: MemoryLog
     candidate_pmfs: Sequence[CandidatePmf]
     notes: Sequence[str]
-    #: rows before the first exploration, which are not judged
-    early: int = 0
+    early: int = 0  #: rows before the first exploration, which are not judged
 
     def part(self) -> LogPart:
         log = replace(self.log.log, candidates=tuple(candidate.pmf for candidate in self.candidate_pmfs))

@@ -43,29 +43,22 @@ EARLIEST: Final = 100_000
 
 @dataclass(kw_only=True, slots=True)
 class LeftOut(Tally):
-    #: rows whose arm was not drawn
-    undrawn: int = 0
-    #: rows without a time, counted if `since` is set
-    timeless: int = 0
-    #: rows decided before `since`
-    older: int = 0
-    #: rows before the first exploration
-    early: int = 0
+    undrawn: int = 0  #: rows whose arm was not drawn
+    timeless: int = 0  #: rows without a time, counted if `since` is set
+    older: int = 0  #: rows decided before `since`
+    early: int = 0  #: rows before the first exploration
 
 
 @dataclass(kw_only=True)
 class LogPart:
     """A log or a part of it. The batches have the same order each time they are read."""
 
-    #: prefix of a row's name in messages
-    place: str = "row"
-    #: all batches if they are in memory, else None
-    kept: list[Log] | None = None
+    place: str = "row"  #: prefix of a row's name in messages
+    kept: list[Log] | None = None  #: all batches if they are in memory, else None
     #: bytes of arrays that may stay in memory; a part that fits is read once for both passes
     room: int = 0
     left_out: LeftOut = field(default_factory=LeftOut)
-    #: True ends a pass after its current batch
-    stopped: bool = False
+    stopped: bool = False  #: True ends a pass after its current batch
 
     def batches(self) -> Iterator[Log]:
         if self.kept is not None:
@@ -123,8 +116,7 @@ class SourcePart(LogPart):
     mixed_arms: bool = False
     #: time of the first decisions to judge, seconds since the epoch; None for all
     since: float | None = None
-    #: number of first rows to leave out, since they precede the first exploration
-    early: int = 0
+    early: int = 0  #: number of first rows to leave out, since they precede the first exploration
 
     def __post_init__(self) -> None:
         self.place = self.source.place
@@ -223,17 +215,16 @@ class LogSummary(Tally):
     left_out: LeftOut = field(default_factory=LeftOut)
     rows: int = 0
     names: tuple[ArmName, ...] = field(default=(), metadata={"merge": lambda first, second: first or second})
-    #: smallest and largest reward (including the declared bounds), quality (including 0 and 1), cost (including 0) and
-    #: known time
+    #: smallest reward or declared bound, quality or 0, cost or 0, and known time
     least: Vector = field(default_factory=lambda: np.array([np.inf, 0, 0, np.inf]), metadata={"merge": np.minimum})
+    #: largest reward or declared bound, quality or 1, cost, and known time
     most: Vector = field(
         default_factory=lambda: np.array([-np.inf, 1, -np.inf, -np.inf]), metadata={"merge": np.maximum}
     )
     arms: ArmTally = field(default_factory=ArmTally)
     #: number of rows that offered each arm, shape (K,)
     offered: Choices = field(default_factory=lambda: np.zeros(1, dtype=np.intp))
-    #: name in _FLAGS -> number of rows
-    marked: Counter[str] = field(default_factory=Counter)
+    marked: Counter[str] = field(default_factory=Counter)  #: name in _FLAGS -> number of rows
     keys: list[Keys] = field(default_factory=list)
     #: hashes of the different texts of questions, an array per batch
     texts: list[Keys] = field(default_factory=list)
@@ -282,10 +273,8 @@ class Scores:
     """The columns of a row's scores: _WIDTH for each candidate, then the logged reward, quality and cost."""
 
     candidates: int
-    #: midpoints of the ranges of reward, quality and cost
-    middles: Sequence[float]
-    #: False if there is no model; predictions then count as 0
-    modelled: bool
+    middles: Sequence[float]  #: midpoints of the ranges of reward, quality and cost
+    modelled: bool  #: False if there is no model; predictions then count as 0
 
     def of(self, candidate: int, *, target: int, estimator: Estimator) -> Matrix:
         """Combinations of the columns that give (weight, correction, baseline) of an estimator, shape (3, columns).

@@ -56,11 +56,9 @@ class Simulated:
     policy: str
     #: cost weight (lambda) while learning; None for a row that does not depend on the weight
     weight: float | None
-    #: exact match, percent
-    em: float
+    em: float  #: exact match, percent
     em_se: float | None
-    #: mean number of steps per question
-    steps: float
+    steps: float  #: mean number of steps per question
     steps_se: float | None
     #: exact match minus the exact match of the mixture line at the same number of steps
     above_line: float
@@ -68,20 +66,18 @@ class Simulated:
     arms: Mapping[ArmName, float]
     #: shares of the arms per group of questions with the same cheapest right arm, then of questions without a right arm
     confusion: Sequence[LabelShares[ArmName]]
-    #: shares of the arms per number of hops, and per data set, if the table has them
-    by_hops: Sequence[LabelShares[int]]
-    by_dataset: Sequence[LabelShares[str]]
-    #: mean seconds per question, of all questions and of those that each arm gets (None for an arm without questions)
-    seconds: float | None
+    by_hops: Sequence[LabelShares[int]]  #: shares of the arms per number of hops
+    by_dataset: Sequence[LabelShares[str]]  #: shares of the arms per data set
+    seconds: float | None  #: mean seconds per question; None if the table has no seconds
+    #: mean seconds of the questions that each arm gets; None for an arm without questions
     arm_seconds: Mapping[ArmName, float | None] | None
     #: above_line divided by the above_line of the cheapest-right oracle; None if this oracle gains nothing
     oracle_share: float | None
     #: rewards while learning, compared with each fixed arm; None if the policy does not learn question by question
     first_pass: FirstPass | None = None
     seeds: int = 0
-    #: number of questions in the judged table, and in the denominator of `em`
-    n: int = 0
-    total: int = 0
+    n: int = 0  #: number of questions in the judged table
+    total: int = 0  #: number of questions in the denominator of `em`
     faults: int = 0
     refused: int = 0
     reason: str | None = None

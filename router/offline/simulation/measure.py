@@ -116,22 +116,19 @@ class FirstPass:
     best_fixed: ArmName
     reward: float
     reward_se: float | None
-    #: mean rewards of each fixed arm, and of the best arm of every question
-    always: Mapping[ArmName, float]
-    oracle: float
-    #: number of passes, and of questions in the shortest pass
+    always: Mapping[ArmName, float]  #: reward of each fixed arm
+    oracle: float  #: reward if the best arm answers each question
     passes: int
-    questions: int
-    #: mean number of decisions per pass whose outcome was learned
-    labels: float
-    #: number of questions after which the sum of rewards stays at least the incumbent's, median of the passes (None if
-    #: fewer than half of the passes get there), and the share of passes that get there
+    questions: int  #: number of questions in the shortest pass
+    labels: float  #: mean number of decisions per pass whose outcome was learned
+    #: number of questions after which the sum of rewards stays at least the incumbent's, in the median pass; None if
+    #: fewer than half of the passes break even
     break_even: int | None
-    break_even_share: float
-    #: smallest ratio of the sum of rewards to the incumbent's sum in a prefix of LEAST_PREFIX questions or more, and
-    #: the length of that prefix; None if the incumbent's sum is not above 0
+    break_even_share: float  #: share of the passes that break even
+    #: smallest ratio of the sum of rewards to the incumbent's sum, over the first LEAST_PREFIX questions or more of a
+    #: pass; None if the incumbent's sum is not above 0
     worst_prefix: float | None
-    worst_after: int | None
+    worst_after: int | None  #: number of questions over which the ratio is smallest
     #: share of passes with a prefix in which the sum is below (1 - harm) times the incumbent's
     harmed: float
 

@@ -53,8 +53,7 @@ class SimulationData:
     """Data that all runs share. Every process receives it once."""
 
     table: LabelledTable
-    #: table whose rows are predicted; its arms are in the order of `table`
-    judged: LabelledTable
+    judged: LabelledTable  #: table whose rows are predicted; its arms are in the order of `table`
     #: number of folds, each predicted after the others are learned; 1 if the whole `table` is learned first
     folds: int
     settings: Settings
@@ -62,10 +61,8 @@ class SimulationData:
     features: FeatureRows | None = None
     judged_features: FeatureRows | None = None
     encoder_hash: str = ""
-    #: number of first rows of a pass that are learned with the outcomes of all arms
-    warm: int = 0
-    #: probability that the outcome of a decision is learned, in (0, 1]
-    labelled: float = 1.0
+    warm: int = 0  #: number of first rows of a pass that are learned with the outcomes of all arms
+    labelled: float = 1.0  #: probability that the outcome of a decision is learned, in (0, 1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,23 +81,19 @@ class Played:
     test: Places
     #: shape (tests, arms): 1 for the arm with the best score, shared by equal arms; the pmf of a policy without scores
     shares: Matrix
-    #: the pass, empty if the policy learned no rows one by one: index of each row in the learned table, index of the
-    #: drawn arm, and its reward, each of shape (questions,)
-    order: Places
-    drawn: Places
-    earned: Vector
-    #: number of decisions by the fallback, in the pass and in the test
-    faults: int
+    order: Places  #: indices of the learned rows, in the order of the pass; empty without a pass
+    drawn: Places  #: index of the arm drawn for each row of `order`
+    earned: Vector  #: reward of each row of `order`
+    faults: int  #: number of decisions by the fallback, in the pass and in the test
     refused: int
     reason: str | None
     #: True if the policy was trained on the outcomes of all arms (TableTrained), and did not learn row by row
     full_information: bool
-    #: number of decisions of the pass whose outcome was learned
-    labels: int = 0
+    labels: int = 0  #: number of decisions of the pass whose outcome was learned
 
 
 def split_of(world: SimulationData, *, seed: int, fold: int) -> tuple[Places, Places]:
-    """Returns (rows to learn, in the order of the pass; judged rows to predict). Only seed and fold decide."""
+    """Returns (rows to learn, in the order of the pass; judged rows to predict), the same for every policy."""
     order = np.random.default_rng(seed).permutation(len(world.table.rows))
     if world.folds == 1:
         return order, np.arange(len(world.judged.rows))

@@ -56,7 +56,7 @@ def _begin(begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C the parent ends its processes, without tracebacks
     end_with_parent()
     parent = multiprocessing.parent_process()
-    if parent is not None and not parent.is_alive():  # it died before end_with_parent took effect
+    if parent is not None and not parent.is_alive():  # the parent died before end_with_parent took effect
         raise SystemExit(0)
     if begin is not None:
         begin(*given)

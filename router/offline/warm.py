@@ -44,7 +44,6 @@ def question_key(query: Query) -> str:
 
 
 def learner_of(policy: Policy) -> Policy:
-    """The policy that learns: the inner policy if an incumbent holds it back, else the policy itself."""
     return policy.inner if isinstance(policy, ConservativePolicy) else policy
 
 

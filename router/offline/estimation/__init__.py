@@ -231,7 +231,7 @@ def _regressed(moments: Moments, *, extra: Matrix) -> tuple[Vector, Vector]:
 
 
 def heavy_weight(powers: Vector) -> float:
-    """Weight of a heavy row of a candidate: mean w^3 / mean w^2, at least 1.
+    """Typical weight of a candidate's heavy rows: mean w^3 / mean w^2, at least 1.
 
     powers: sums over rows and arms of p w^2 and p w^3, where w = candidate's probability / p. The skewness of the
     scores moves the ends of an interval by about this weight times the scale of the reward (Johnson 1978, "Modified t
@@ -244,7 +244,7 @@ def heavy_weight(powers: Vector) -> float:
 def extreme_rows(
     heavy: Sequence[float], *, rewards: Interval, baseline: float = 0.0, minus_logged: bool = False
 ) -> Extremes:
-    """The extreme rows for the interval of one candidate (one `heavy_weight`), or of a difference between two.
+    """The extreme rows for the interval of one candidate, or of the difference of two. heavy: their `heavy_weight`.
 
     baseline: mean prediction of the model; 0 without a model.
     minus_logged: True if the candidate is compared with the logged policy, so that scores are reduced by the reward.

@@ -15,9 +15,9 @@ from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows, sure
 
 #: absolute tolerance of the sum of a pmf, and relative tolerance of other numbers, which may have been float32
 SUM_TOLERANCE = 1e-6
-#: smallest allowed probability of a drawn arm: cubes of larger weights overflow. A softmax without a floor gives less
+#: smallest allowed probability of a drawn arm; the cubes of larger weights overflow
 LEAST_PROBABILITY = 1e-80
-#: smallest probability of other arms: smaller ones are rounding errors and count as 0
+#: smallest probability of an arm that was not drawn: smaller ones are rounding errors and count as 0
 REMAINDER = 1e-9
 ROUNDING = 1e-9
 #: largest number allowed in a log, so that squares of weighted rewards stay finite
@@ -51,10 +51,10 @@ class Log:
     arms: tuple[ArmName, ...]
     keys: Keys  #: hashes of the decision ids
     questions: Keys  #: hashes of the questions without context; they choose the folds
-    known_by: Choices  #: BY_TEXT, BY_FEATURES or BY_ID
+    known_by: Choices  #: how the question is recognised: BY_TEXT, BY_FEATURES or BY_ID
     action: Choices  #: index of the drawn arm
     pmf: Matrix  #: logged probabilities; 0 for an arm that was not offered or could not be drawn
-    offered: Flags  #: shape (n, K)
+    offered: Flags  #: True if the arm was offered, shape (n, K)
     reward: Vector
     quality: Vector
     cost: Vector
@@ -262,7 +262,7 @@ class WeightTally(Tally):
     draws: int = 0  #: rows with a weight above 0
     total: float = 0.0
     squares: float = 0.0
-    powers: Vector = field(default_factory=lambda: np.zeros(2))  #: argument of `heavy_weight`
+    powers: Vector = field(default_factory=lambda: np.zeros(2))  #: sums for `heavy_weight`
     variance: float = 0.0  #: sum of the conditional variances of the weights
     #: sum of the candidate's probabilities of arms that could not be drawn, shape (K,)
     unsupported: Vector = field(default_factory=_no_arms)
@@ -292,7 +292,6 @@ class WeightTally(Tally):
 
     @property
     def unsupported_mass(self) -> float:
-        """Share of the candidate's probability that is on arms which could not be drawn."""
         return float(self.unsupported.sum()) / self.rows if self.rows else 0.0
 
     @property
@@ -324,7 +323,7 @@ class ArmTally(Tally):
     drawn: Vector = field(default_factory=_no_arms)
     #: sums of reward, quality and cost over the rows that drew the arm, shape (K, 3)
     sums: Matrix = field(default_factory=_no_arms)
-    surplus: float = 0.0  #: sum of the logged probabilities of the drawn arms minus its expectation
+    surplus: float = 0.0  #: sum over the rows: probability of the drawn arm minus its expectation
     surplus_variance: float = 0.0
 
     def add(self, log: Log) -> None:
@@ -340,7 +339,7 @@ class ArmTally(Tally):
         self.surplus_variance += float(np.maximum(cubes - squares**2, 0.0).sum())
 
     def likely(self, *, alpha: float = ALPHA) -> bool:
-        """Whether the drawn arms have about the logged probabilities that arms drawn from these pmfs would have.
+        """Whether the logged probabilities of the drawn arms are about as large as draws from these pmfs would give.
 
         If not, the pmfs belong to other rows. The probability of an arm drawn from p has mean sum p^2 and variance
         sum p^3 - (sum p^2)^2.

@@ -202,7 +202,6 @@ _SUFFIX: Final = ".parquet"
 
 
 def place_of(text: str | Path) -> Place:
-    """A URL as it is, any other text as a Path."""
     return text if isinstance(text, str) and "://" in text else Path(text)
 
 

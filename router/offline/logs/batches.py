@@ -36,7 +36,7 @@ REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
 REWARD_WORDS = ("preset", "source", "judged_by")
 #: name of the added column with the line of each row, which no file uses
 LINE: Final = "#line"
-#: request for the features of rows without a text, which then identify the question
+#: column to request for the features of rows without a text; these features identify the question
 TEXTLESS: Final = "#features_of_textless"
 _TEXT, _NUMBER, NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
 #: column -> its type; a column that is not listed contains lists of numbers
@@ -55,10 +55,10 @@ PARTS: Final[Mapping[str, Any]] = {
 }
 _NEEDED_IN_ROWS: Final = "a row needs id, arms, pmf, arm and reward"
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
-#: finds decisions whose arm was not drawn: it was kept from an earlier turn, or pinned by the kill switch. The pattern
-#: cannot match inside a text of the facts, where JSON escapes quotes. Other tools may write spaces
+#: pattern for facts of decisions whose arm was not drawn, but kept from an earlier turn or pinned by the kill switch.
+#: It cannot match inside a text of the facts, where JSON escapes quotes. Other tools may write spaces
 _UNDRAWN = rf'"({STICKY}|{KILLED})" ?: ?\{{'
-#: finds decisions that the label queue chose for their value and not at random
+#: pattern for facts of decisions that the label queue chose because of their value and not at random
 _CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
 
 
@@ -110,7 +110,7 @@ def column_of(field: str) -> str:
 
 
 def drawn(batch: Any) -> Flags:
-    """Flags of rows whose arm was drawn, except labels of decisions that the label queue chose for their value."""
+    """Flags of rows whose arm was drawn. False for labels that the label queue requested because of their value."""
     if "facts" not in batch.schema.names:
         return np.ones(batch.num_rows, dtype=np.bool_)
 

@@ -150,7 +150,7 @@ def _reward_record(reward: Reward) -> Record:
 
 
 _VALUES = attrgetter(*map(_attribute, KEYS))
-#: key of a record -> conversion of the attribute. The seed becomes text, since many readers round 64-bit integers
+#: key of a record -> conversion from an attribute of the row. The seed is text: many readers round 64-bit integers
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(KEYS, lambda value: list(value) if isinstance(value, tuple) else value),
     **dict.fromkeys(("context", "aim", "facts"), dict),

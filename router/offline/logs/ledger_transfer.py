@@ -78,7 +78,7 @@ def ledger_rows(
             if isinstance(decision, StoreError):
                 raise decision
             update = update_value(row, decision=decision)
-            if SEEDED_ELSEWHERE in decision.facts:  # the importing store determines this itself
+            if SEEDED_ELSEWHERE in decision.facts:  # the importing store checks seeds itself
                 facts = {name: value for name, value in decision.facts.items() if name != SEEDED_ELSEWHERE}
                 decision = replace(decision, facts=facts)
             if (since is None or decision.made_at >= since) and (before is None or decision.made_at < before):
@@ -124,7 +124,7 @@ def take_in(
     clock: Callable[[], float] = time.time,
     progress: Callable[[ImportCounts], None] = lambda _counts: None,
 ) -> ImportCounts:
-    """Append rows to the ledger in their order, a page per transaction. Rows that it already has are skipped.
+    """Append rows to the ledger in their order, a page per transaction. Rows that the ledger already has are skipped.
 
     rows: called twice, as all rows are checked before the first is written.
     origin: the format, stored in the facts of rows that were made elsewhere.
@@ -298,7 +298,7 @@ class _ImportPage:
         for stored in self.connection.execute(select(updates).where(*in_ledger)).mappings():
             row = by_id[stored["decision_id"]]
             values = self._update_row(row, seq=stored["seq"])
-            if self.remade:  # with another preset, this ledger learned only the value
+            if self.remade:  # quality and cost can be compared only if the presets agree
                 values = {name: values[name] for name in _OF_ANSWER if stored["preset"] == values["preset"]}
             for name, value in values.items():
                 if name not in _SET_BY_LEDGER and stored[name] != value:

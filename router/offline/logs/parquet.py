@@ -39,7 +39,7 @@ from ragbandit.shared.redaction import without_secrets
 GROUP = 1 << 16
 #: rows that are converted to columns at a time
 PIECE = 2048
-#: keys of a record, and parts of a reward, whose value is an object without a schema
+#: keys of a record whose values are objects without a schema
 _OPEN = ("context", "budget", "aim", "facts")
 _OPEN_PARTS = ("terms", "surrogates")
 #: columns that every log has; arms may be missing if each pmf is an object by arm
@@ -292,7 +292,7 @@ def reward_column(parts: Mapping[str, Sequence[Any]]) -> Any:
 
 Item = TypeVar("Item")
 
-#: rows per batch; its arrays fit into a processor's cache
+#: rows per batch, whose arrays fit into a processor's cache
 BATCH = 32_768
 #: rows of the first batch, which may be read only for the arms
 FIRST = 64
@@ -300,8 +300,6 @@ FIRST = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParquetSource:
-    """A Parquet file in batches. Only the requested columns are read."""
-
     path: Place
     defaults: Defaults
 

@@ -137,7 +137,7 @@ def _parsed(value: Any) -> Any:
 
 
 def _object(value: Any) -> Any:
-    """Parse an object, also from JSON text or a list of pairs, as Arrow gives maps. Other values are returned."""
+    """Parse JSON text or a list of pairs (a map of Arrow) into an object. Other values are returned unchanged."""
     value = _parsed(plain(value))
     if not isinstance(value, list | tuple) or (value and type(value[0]) in (float, int, str)):
         return value

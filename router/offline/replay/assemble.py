@@ -103,7 +103,7 @@ class ResultAssembler:
 
     @property
     def _alpha(self) -> float:
-        """Significance level of one check of the log; all checks together have ALPHA."""
+        """Significance level of one check of the log: ALPHA divided by the number of checks."""
         return ALPHA / (1 + len(self.summary.names) + len(self.summary.weights))
 
     @property

@@ -133,7 +133,7 @@ class CandidatePolicy:
         self.refused: set[int] = set()
 
     def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
-        """The probabilities that would be served now, with floors; shape (len(rows), K). weight: None for the usual."""
+        """Probabilities as served now, with floors; shape (len(rows), K). weight: cost weight instead of the usual."""
         weight = self._weight if weight is None else weight
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
@@ -306,7 +306,7 @@ def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
 
 
 def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: float | None) -> Settings:
-    """The settings for draws from candidates, without an unknown incumbent. floor: None for the service's floors."""
+    """The settings for draws from candidates. An incumbent that the log lacks is removed. floor: None for the usual."""
     changes: dict[str, Any] = {} if floor is None else {"floor": floor, "cold_start_floor": 0.0}
     if settings.policy.incumbent not in arms:
         changes["incumbent"] = None

@@ -60,9 +60,9 @@ def open_log(
     config: a file, Settings, or None for ./config.yaml and the environment.
     label: default policy.label.
     minimum, maximum: bounds of rewards that are logged without bounds; default reward.minimum and reward.maximum.
-    since: earlier decisions are left out, seconds since the epoch.
-    mixed_arms: accept rows that offer different arms.
-    skip_bad: leave out and count unusable rows instead of refusing the log.
+    since: time of the first decisions to read, seconds since the epoch; None for all.
+    mixed_arms: True accepts rows that offer different arms.
+    skip_bad: True leaves out and counts unusable rows; False refuses the log.
     Raises InvalidInput for an unknown format, or if the bounds are not finite or minimum is not below maximum;
     ConfigError for a wrong setting.
     """

@@ -34,10 +34,7 @@ RIDGES = ("ridge", "mean")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Settings of a replay.
-
-    Raises InvalidInput for a confidence outside (0, 1), fewer than two folds, an unknown estimator or reward model.
-    """
+    """Settings of a replay. Raises InvalidInput for an unknown name, or a number out of range."""
 
     estimator: str = "dr"
     #: weight of cost for rewards and policies; None for each row's own weight
@@ -106,10 +103,7 @@ class CandidateSpec:
 def parse_candidates(
     names: Sequence[str], *, params: Mapping[str, Mapping[str, Json]] = MappingProxyType({})
 ) -> list[CandidateSpec]:
-    """Parse the names of candidates. params: registry name -> params.
-
-    Raises InvalidInput for a repeated name or an empty list. Whether a version exists is checked later.
-    """
+    """Parse candidates. params: registry name -> params. Raises InvalidInput for a repeated name or an empty list."""
     if not names:
         raise InvalidInput("no candidate is named", field="policy", remedy="for example fixed:single_step")
     specs: list[CandidateSpec] = []
@@ -204,7 +198,7 @@ class LoggedPolicy:
 
     @classmethod
     def of(cls, algorithm: str, *, params: Mapping[str, Any]) -> "LoggedPolicy":
-        """Make it from a recorded policy. If an incumbent holds the policy back, the name is the inner policy's."""
+        """The policy as recorded in a store. If an incumbent holds it back, `name` is the name of the inner policy."""
         name = str(params["policy"]) if algorithm == CONSERVATIVE else algorithm
         return cls(name=name, params=canonical({"algorithm": algorithm, "params": dict(params)}))
 
@@ -231,8 +225,6 @@ Learned = Literal["folds", "along", "before"] | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidatePmf:
-    """A candidate's probabilities on the rows of a log, and its description for the report."""
-
     described: str
     #: shape (n, K); empty if the batches contain the probabilities
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
@@ -264,7 +256,7 @@ class EstimateWithInterval:
 class ImportanceWeights:
     """The importance weights of the drawn arms: w = candidate's probability / logged probability."""
 
-    #: number of on-policy rows that would give the same precision: (sum w)^2 / sum w^2
+    #: number of rows drawn by the candidate that would give the same precision: (sum w)^2 / sum w^2
     effective_rows: float
     largest: float
     possible: float  #: largest weight that could have been drawn, over all rows and arms
@@ -318,7 +310,7 @@ class Arm:
     name: ArmName
     drawn: float  #: share of the decisions
     expected: float  #: mean logged probability
-    #: False if it was drawn much more or less often than logged, which happens by chance in one of a thousand logs
+    #: False if the arm was drawn much more or less often than logged; by chance in one of a thousand logs
     plausible: bool
     reward: float | None
     quality: float | None
@@ -378,6 +370,6 @@ class ReplayResult:
 
 
 def instant(seconds: float) -> str:
-    """A time as date and hour, or as seconds if it is outside of the calendar, as in logs that count otherwise."""
+    """A time as date and hour, or as seconds if the calendar does not contain it, as in logs with other units."""
     text = iso_time(seconds)
     return f"{seconds:g} s" if text is None else f"{text[:10]} {text[11:16]} UTC"

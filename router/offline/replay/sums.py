@@ -89,7 +89,7 @@ def memory_part(log: Log, *, undrawn: int = 0, early: int = 0) -> LogPart:
 
 
 def certain_start(parts: Sequence[Iterable[Log]]) -> list[int]:
-    """Rows of each part before the first exploration, which draw one arm with certainty; 0 without exploration."""
+    """Number of rows in each part before the first exploration, where one arm was certain; 0 if no row explores."""
     counts = [0] * len(parts)
     first_arm = -1
     for index, part in enumerate(parts):
@@ -341,7 +341,6 @@ class ScoreSums(Tally):
 
 
 def ranked(counts: Mapping[str, int]) -> list[str]:
-    """The names by decreasing count; names with equal counts are sorted."""
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
@@ -383,7 +382,7 @@ def measure_part(
 
 
 def check_times(*, kept: int, older: int, timeless: int, since: float | None, log: str) -> None:
-    """Raise InvalidInput if `since` is set and rows have no time, or all are older. kept: number of later rows."""
+    """Raise InvalidInput if `since` is set and rows have no time, or all are older. kept: rows decided later."""
     if timeless:
         message, remedy = f"{timeless} of {kept + older} rows have no made_at", "log the times, or leave out --since"
         raise InvalidInput(message, field=f"{log} since", remedy=remedy)

@@ -57,9 +57,9 @@ def line_arms(table: LabelledTable) -> tuple[int, int]:
 
 
 def above_line(point: FrontierPoint, *, ends: tuple[FrontierPoint, FrontierPoint]) -> float:
-    """EM of the point minus EM of the line through two fixed arms at the same steps, or of the better of equal arms."""
+    """EM of the point minus EM of the line through two fixed arms at the same steps."""
     (em, steps), ((cheap, low), (expensive, high)) = point, ends
-    if high == low:
+    if high == low:  # without a difference in steps, the better arm replaces the line
         return em - max(cheap, expensive)
     return em - (cheap + (steps - low) / (high - low) * (expensive - cheap))
 
@@ -69,7 +69,7 @@ def one_hot(choices: Choices, *, arms: int) -> Matrix:
 
 
 def greedy(values: Matrix, *, cost: Matrix) -> Choices:
-    """The arm with the highest value in each row, shape (n,). Of equal values the cheapest arm, then the first."""
+    """The arm with the highest value in each row, shape (n,). Ties go to the cheapest arm, then to the first."""
     best = values == values.max(axis=1, keepdims=True)
     choices: Choices = np.where(best, cost, np.inf).argmin(axis=1)
     return choices
@@ -146,7 +146,7 @@ def first_pass(
     always = {arm: _mean([one[:, place] for one in known]) for place, arm in enumerate(arms)}
     sums = [(np.cumsum(run.earned), np.cumsum(one[:, column])) for run, one in zip(runs, known, strict=True)]
     even = sorted(one for one in (_passed_for_good(ours - theirs) for ours, theirs in sums) if one is not None)
-    middle = (len(runs) + 1) // 2  # the lower of two in the middle
+    middle = (len(runs) + 1) // 2  # the lower median
     questions = min(len(run.order) for run in runs)
     first = min(LEAST_PREFIX, questions)
     tails = [(ours[first - 1 :], theirs[first - 1 :]) for ours, theirs in sums]
@@ -177,7 +177,7 @@ def _mean(parts: Sequence[Vector]) -> float:
 
 def _passed_for_good(ahead: Vector) -> int | None:
     """Number of questions after which no sum is below 0; None if the last sum is below 0."""
-    below = np.flatnonzero(ahead < -1e-9)  # the sums of the same rewards in another order are equal
+    below = np.flatnonzero(ahead < -1e-9)  # rounding: the same rewards may be summed in another order
     first = int(below[-1]) + 2 if len(below) else 1
     return first if first <= len(ahead) else None
 

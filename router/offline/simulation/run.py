@@ -102,7 +102,7 @@ def split_of(world: SimulationData, *, seed: int, fold: int) -> tuple[Places, Pl
 
 
 def decision_id(row: TableRow, *, seed: int, fold: int) -> DecisionId:
-    """The id of a row's decision. It differs by seed and fold, so that draws differ, and reveals nothing."""
+    """The id of a row's decision. It differs by seed and fold, so that draws differ, and hides the row's id."""
     digest = hashlib.sha256(f"{seed}/{fold}/{row.id}".encode("utf-8", "surrogatepass")).hexdigest()
     return DecisionId(f"simulated-{digest[:40]}")
 
@@ -190,7 +190,7 @@ class Learning:
         return decision
 
     def is_labelled(self, decision: Decision) -> bool:
-        """Whether the outcome is learned. The id decides, so that all policies learn the same decisions."""
+        """Whether the outcome is learned. This depends only on the id, so it does not differ between policies."""
         return chance_of(decision.id, what="labelled") < self.world.labelled
 
     def predicted(self, places: Places) -> list[Drawn]:
@@ -309,8 +309,7 @@ def played(
 ) -> list[Played]:
     """The result of every run, in the order of the runs.
 
-    jobs: number of processes; 1 starts none. here: policies that run one after the other in this process, since their
-    models use all cores.
+    jobs: number of processes. here: names of policies whose runs stay in this process, since a model uses all cores.
     """
     away = [] if jobs == 1 else [index for index, run in enumerate(runs) if run.policy not in here]
     results: dict[int, Played] = {}

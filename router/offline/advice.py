@@ -1,14 +1,10 @@
-"""The verdict on outcomes: what learned routing earns on questions that it has not learned, against each fixed arm.
+"""Verdict on whether learned routing pays, on questions that the policy has not learned.
 
-It has three parts, all on the same questions:
-
-- after a warm start: the policy learns the outcomes of the other folds and is asked as it would be served, floors
-  included. Its gain over each arm is paired by question. If the log has the outcome of one drawn arm per question, the
-  gain is estimated (`ragbandit.router.offline.replay`);
-- the control: the same with the outcomes permuted between questions. Nothing can be learned from these outcomes, so
-  any gain of the policy is chance;
-- from cold: simulated service, which draws one arm per question and labels a share of the answers. It shows after how
-  many questions routing has paid for its learning.
+- After a warm start: the policy learns the outcomes of the other folds. Its gain over each fixed arm is paired by
+  question. If the log has the outcome of one drawn arm per question, replay estimates the gain.
+- Control: the same with outcomes permuted between questions. Any gain is then chance.
+- From cold: simulated service, which draws one arm per question and labels a share of the answers. It measures after
+  how many questions routing has paid for its learning.
 """
 
 import math
@@ -36,61 +32,49 @@ from ragbandit.shared.formats import number, roughly
 from ragbandit.shared.types import ArmName, Matrix, Vector, finite_json
 
 Kind = Literal["route", "fix", "not enough", "wrong log"]
-#: confidence of the intervals
 CONFIDENCE: Final = 0.95
-#: an arm counts as good as the best arm if its mean quality is lower by at most this
+#: an arm is as good as the best arm if its mean quality is lower by at most this
 AS_GOOD: Final = 0.01
 #: default share of the decisions that are labelled
 LABELLED: Final = 0.3
-#: orders of the questions in which a policy learns from cold
+#: number of simulated passes from cold, each over the questions in another order
 PASSES: Final = 5
-#: extra weights of the frontier, as multiples of the proposed weight
+#: multiples of the proposed cost weight at which the policy is also measured for the frontier
 _FRONTIER_FACTORS: Final = (0.0, *(10.0**exponent for exponent in (-1.5, -1.0, -0.5, 0.5, 1.0, 1.5)))
-#: largest number of further questions that is forecast
+#: largest number of further questions that a forecast names
 _FARTHEST: Final = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
-    """Options of the verdict."""
-
-    #: parts of the questions, each held out once
     folds: int = 5
     #: share of the decisions that are labelled in the passes from cold, in (0, 1]
     labelled: float = LABELLED
-    #: smallest gain per question that justifies a router
-    worth: float = WORTH
-    #: confidence of the policy's gains if every outcome is known; other intervals have CONFIDENCE
+    worth: float = WORTH  #: smallest gain in reward per question that justifies a router
+    #: confidence of the policy's gains over the fixed arms if all outcomes are known; other intervals use CONFIDENCE
     confidence: float = CONFIDENCE
-    #: also compute the control, the passes from cold, and the frontier
-    everything: bool = True
-    #: True if a race of the arms has one arm left, so that no other arm can be the best
-    alone: bool = False
+    everything: bool = True  #: False skips the control, the passes from cold and the frontier
+    alone: bool = False  #: True if a race of the arms has eliminated all arms except one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """Means per question of one way to choose arms, on the questions held out."""
+    """Means per held-out question of a policy or a fixed arm."""
 
     name: str
-    #: "best fixed", "most expensive", "cheapest that is as good"
+    #: any of "best fixed", "most expensive" and "cheapest that is as good"
     roles: tuple[str, ...] = ()
     reward: EstimateWithInterval
     quality: EstimateWithInterval
-    #: in units of `reward.cost`
-    cost: EstimateWithInterval
-    #: arm -> share of the questions
+    cost: EstimateWithInterval  #: in units of `reward.cost`
     shares: Mapping[ArmName, float]
-    #: reward of the policy minus this one's, paired by question; None for the policy itself
+    #: mean reward of the policy minus the reward of this arm, paired by question; None for the policy itself
     gain: EstimateWithInterval | None = None
-    #: number of questions with an outcome
     questions: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """The policy at one weight of cost."""
-
     name: str
     quality: EstimateWithInterval
     cost: EstimateWithInterval
@@ -98,24 +82,20 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """The verdict on whether routing pays, with its evidence."""
-
     verdict: Kind
     sentence: str
-    #: the best fixed arm, by `reward.weight`
-    best: str
-    #: "every arm" if all outcomes are known, "replay" if they are estimated from the logged draws
+    best: str  #: fixed arm with the highest mean reward
+    #: "every arm" if the outcomes of all arms are known, "replay" if they are estimated from the logged draws
     by: str
     questions: int
     rows: int
-    #: the policy first
-    standings: tuple[Standing, ...]
-    #: gain over the best fixed arm with permuted outcomes; None if it was not computed
+    standings: tuple[Standing, ...]  #: the policy first, then the fixed arms
+    #: gain over the best fixed arm with outcomes permuted between questions; None if it was not computed
     control: EstimateWithInterval | None = None
-    #: passes from cold, compared with the best fixed arm
+    #: simulated service without a warm start, compared with the best fixed arm; None if it was not computed
     cold: FirstPass | None = None
     frontier: tuple[Point, ...] = ()
-    #: reward.weight compared with the rows; None if fewer than two arms have logged qualities
+    #: comparison of reward.weight with the costs in the log; None if fewer than two arms have logged qualities
     price: Price | None = None
     notes: tuple[str, ...] = ()
     ask: Ask = field(default_factory=Ask)
@@ -123,7 +103,6 @@ class Advice:
     untried: Mapping[ArmName, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; None for a number that is not known."""
         values: dict[str, Any] = finite_json(asdict(self))
         return values
 
@@ -138,9 +117,9 @@ def advise(
     ask: Ask | None = None,
     progress: Progress = no_progress,
 ) -> Advice:
-    """Compute the verdict on these rows. They must have features if the policy needs features.
+    """Compute the verdict from logged rows, which must have features if the policy needs them.
 
-    policy: an untrained policy; copies with its params learn. name: of the policy, for messages.
+    policy: an untrained policy; copies with its params learn. name: name of the policy in messages.
     Raises InvalidInput if there are fewer questions than folds.
     """
     ask = ask or Ask()
@@ -170,7 +149,7 @@ def advise(
     )
     if outcomes is None:
         result = replay_pmfs(log, pmfs, folds=ask.folds, progress=progress)
-        if result.faults:  # the weights of the policy contradict the log
+        if result.faults:  # the policy's importance weights contradict the logged probabilities
             return _wrong_log(result.faults, rows=rated)
         ways = _estimated_standings(result, name=name, arms=log.log.arms)
         notes = (*notes, *result.notes, *(f"{arm} {reason}" for arm, reason in untried.items()))
@@ -208,7 +187,7 @@ def _price(rows: Sequence[Logged], *, weight: float) -> Price | None:
 
 
 def _frontier_weights(settings: Settings, price: Price | None) -> dict[float, str]:
-    """Weight of cost -> label: the number and the settings that have this value. Sorted by weight."""
+    """Returns cost weight -> label, sorted by weight. A label is the number and the settings that have this value."""
     named = [
         *((weight, name) for name, weight in settings.cost_weights.items()),
         (settings.reward.weight, "reward.weight"),
@@ -224,7 +203,7 @@ def _frontier_weights(settings: Settings, price: Price | None) -> dict[float, st
 
 
 def _by_question(pmf: Matrix, question: Choices) -> Matrix:
-    """The first row of every question, shape (questions, K): all rows of a question have the same probabilities."""
+    """One row of `pmf` per question, shape (questions, K). All rows of a question have the same probabilities."""
     _, first = np.unique(question, return_index=True)
     return np.asarray(pmf[first])
 
@@ -232,10 +211,7 @@ def _by_question(pmf: Matrix, question: Choices) -> Matrix:
 def _measured_standings(
     outcomes: Outcomes, shares: Mapping[str, Matrix], *, settings: Settings, confidence: float
 ) -> list[Standing]:
-    """Means over the questions: first of the policies in `shares`, then of each fixed arm.
-
-    shares: name -> probabilities of the complete arms, (questions, K). The gains are those of the first name.
-    """
+    """Means over the questions: first of each policy in `shares` (pmfs of complete arms), then of each fixed arm."""
     low, high = settings.reward.minimum, settings.reward.maximum
     values = {"reward": outcomes.reward, "quality": outcomes.quality, "cost": outcomes.cost}
     standings, policy_rewards = [], list[Vector]()
@@ -294,7 +270,7 @@ def _check_log(rows: Sequence[Logged], *, folds: int, source: str) -> tuple[Sequ
 
 
 def _estimated_standings(result: ReplayResult, *, name: str, arms: Sequence[ArmName]) -> list[Standing]:
-    """The candidates as replay estimates them, the policy first. Weights with too few rows are left out."""
+    """The policy and the fixed arms as replay estimates them. Frontier weights with too few rows are left out."""
     gains = {pair.second: pair.difference for pair in result.pairs if pair.first == name}
     return [
         Standing(
@@ -313,7 +289,7 @@ def _estimated_standings(result: ReplayResult, *, name: str, arms: Sequence[ArmN
 
 
 def _with_roles(standings: Sequence[Standing], *, untried: Mapping[ArmName, str]) -> tuple[Standing, ...]:
-    """The standings with the roles of the arms. Arms that the log cannot judge get none, unless it can judge none."""
+    """Give roles to the fixed arms. An untried arm is neither best nor cheapest, unless all arms are untried."""
     policy, *fixed = standings
     complete = [arm for arm in fixed if arm.questions == policy.questions]
     judged = [arm for arm in complete if arm.name.removeprefix("always ") not in untried] or complete
@@ -329,7 +305,7 @@ def _with_roles(standings: Sequence[Standing], *, untried: Mapping[ArmName, str]
 
 
 def concluded(advice: Advice, *, gain: EstimateWithInterval) -> Advice:
-    """The advice with its verdict and sentence. gain: of the policy over the best fixed arm."""
+    """Add the verdict and the sentence to the advice. gain: the policy's gain over the best fixed arm."""
     worth = advice.ask.worth
     verdict: Kind = "not enough"
     value = "what learned routing is worth is not known yet"
@@ -379,11 +355,12 @@ def _break_even(advice: Advice) -> str:
 
 
 def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> str:
-    """How many more questions would decide if the gain stays the same: the interval narrows like 1 / sqrt(n)."""
+    """How many more questions would decide if the gain stays the same and its interval narrows like 1 / sqrt(n)."""
     if gain.interval is None:
         return "give more labelled questions"
     half = (gain.interval[1] - gain.interval[0]) / 2.0
-    room = max(gain.value, worth - gain.value)  # distance to 0 for "route", to `worth` for "fix"
+    # "route" needs an interval above 0, "fix" an interval below `worth`.
+    room = max(gain.value, worth - gain.value)
     further = questions * ((half / room) ** 2 - 1.0) if half < _FARTHEST * room else math.inf
     lacking = FEWEST_TO_FIX - questions
     further = max(further, lacking)
@@ -397,7 +374,7 @@ def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> st
 def _control(
     outcomes: Outcomes, *, best: str, policy: Policy, ask: Ask, settings: Settings, progress: Progress
 ) -> EstimateWithInterval | None:
-    """Gain over the best fixed arm if outcomes are permuted between questions. best: name of its standing."""
+    """Gain over the best fixed arm with outcomes permuted between questions. best: name of that arm's standing."""
     permuted = outcomes.permuted(seed=0)
     log = memory_log(permuted.rows, mixed_arms=True)
     question = numbered(permuted.rows)
@@ -412,11 +389,11 @@ def _control(
 def _cold(
     outcomes: Outcomes, *, best: str, policy: Policy, ask: Ask, settings: Settings, progress: Progress
 ) -> FirstPass | None:
-    """Passes in which the policy learns as in service, compared with the best fixed arm. None for fewer than 2 arms."""
+    """Simulated service without a warm start, compared with the best fixed arm. None for fewer than 2 arms."""
     table = outcomes.table()
     if len(table.arms) < 2:
         return None
-    reward = settings.reward.model_copy(update={"cost": {"steps": 1.0}})  # the steps of the table are costs
+    reward = settings.reward.model_copy(update={"cost": {"steps": 1.0}})  # the table stores costs as steps
     settings = settings.model_copy(update={"reward": reward})
     world = SimulationData(
         table=table,

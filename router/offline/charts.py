@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: palette of Okabe and Ito, safe for colour-blind readers, without yellow (too pale for lines) and black
+#: palette of Okabe and Ito, safe for colour-blind readers, without black and the pale yellow
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY: Final = "#808080"
 INK: Final = "#222223"
@@ -44,24 +44,19 @@ def print_whole(table: Table, *, console: Console) -> None:
 
 
 def finish(axes: "Axes") -> None:
-    """Draw a light grid behind the data and remove the frame."""
     axes.grid(color="#e5e5e6", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def check_png(path: str | Path) -> None:
-    """Check that a figure can be written to this path. Call it before hours of work.
-
-    Raises ConfigError if matplotlib is missing, InvalidInput if the path is no PNG file that can be written.
-    """
+    """Raise InvalidInput if no PNG file can be written to the path, ConfigError if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise missing_package("matplotlib", extra="plots", field="plot")
     _check_file(path, suffix=".png", field="plot")
 
 
 def check_page(path: str | Path) -> None:
-    """Raise InvalidInput if the path is no HTML file that can be written."""
     _check_file(path, suffix=".html", field="report")
 
 
@@ -89,7 +84,7 @@ def _write(path: str | Path, write: Callable[[Path], object], *, field: str) -> 
 
 
 def png(path: str | Path, *, size: tuple[float, float], draw: Callable[["Figure"], None]) -> None:
-    """Write a figure. size: width and height in inches. After an error `path` is as before; errors as for check_png."""
+    """Write a figure of this width and height in inches. An error leaves `path` unchanged. Raises as check_png."""
     check_png(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -16,7 +16,6 @@ _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def cores() -> int:
-    """Number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # a container may have fewer than the machine
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -44,11 +43,8 @@ def process_executor(
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
         if isinstance(error, BrokenExecutor):
-            raise RagBanditError(
-                "a process of the pool died",
-                field="jobs",
-                remedy='use 1; a script that uses more needs if __name__ == "__main__" around its own work',
-            ) from error
+            remedy = 'use 1; a script that uses more needs if __name__ == "__main__" around its own work'
+            raise RagBanditError("a process of the pool died", field="jobs", remedy=remedy) from error
         raise
     finally:
         pool.shutdown(cancel_futures=True)
@@ -60,7 +56,7 @@ def _begin(begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C the parent ends its processes, without tracebacks
     end_with_parent()
     parent = multiprocessing.parent_process()
-    if parent is not None and not parent.is_alive():  # it died before end_with_parent took effect
+    if parent is not None and not parent.is_alive():  # the parent died before end_with_parent took effect
         raise SystemExit(0)
     if begin is not None:
         begin(*given)

@@ -1,13 +1,9 @@
-"""Warm start: a policy learns labelled questions or a log before it serves.
-
-`table_material` and `log_material` return rows with features. `outcomes_of` returns outcomes by question and arm.
-`enter` appends rows to the configured ledger and learns them.
-"""
+"""Warm start: a policy learns labelled questions or a log before it serves."""
 
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -34,16 +30,11 @@ from ragbandit.shared.types import IMPORTED, ArmName, Decision, FeatureRows, Mat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmRows:
-    """Rows to learn from, in this order."""
-
     rows: Sequence[Logged]
-    #: all arms that occur in the rows
     arms: tuple[ArmName, ...]
-    #: name of the file, for messages
     source: str
-    #: name of the format, stored in the facts of the decisions
-    origin: str
-    #: number of rows that were encoded because their features were missing or from another encoder
+    origin: str  #: name of the format, stored in the facts of the decisions
+    #: number of rows whose features were missing or from another encoder, and were computed
     encoded: int = 0
 
 
@@ -53,18 +44,14 @@ def question_key(query: Query) -> str:
 
 
 def learner_of(policy: Policy) -> Policy:
-    """The policy that learns: the inner policy if an incumbent holds it back, else the policy itself."""
     return policy.inner if isinstance(policy, ConservativePolicy) else policy
 
 
 def check_policy(policy: Policy, *, name: str) -> None:
-    """Raise ConfigError for a policy that does not learn from a ledger."""
     if isinstance(policy, TableTrained):
-        raise ConfigError(
-            f"{name} is trained on a table as a whole, not row by row",
-            field="policy.name",
-            remedy=f"use: ragbandit policy train --policy {name} --table T.jsonl --out FOLDER",
-        )
+        message = f"{name} is trained on a table as a whole, not row by row"
+        remedy = f"use: ragbandit policy train --policy {name} --table T.jsonl --out FOLDER"
+        raise ConfigError(message, field="policy.name", remedy=remedy)
 
 
 def table_material(
@@ -76,17 +63,14 @@ def table_material(
     now: float,
     progress: Progress = no_progress,
 ) -> WarmRows:
-    """Make a row for each question and arm, ordered by the hash of the question.
+    """Make a row for each question and arm. Raises ConfigError if steps have no price.
 
-    The order of the file is not used: tables are often sorted by source, which would look like drift.
-    Raises ConfigError if steps have no price.
+    The rows are sorted by the hash of the question: tables are often sorted by source, which would look like drift.
     """
     if not settings.reward.cost.get("steps", 0.0) > 0.0:
-        raise ConfigError(
-            "steps have no price: they are the only cost that a table knows",
-            field="reward.cost",
-            remedy="add steps: 1.0, or learn from the log of `ragbandit evaluate --log`, which has every cost",
-        )
+        message = "steps have no price: they are the only cost that a table knows"
+        remedy = "add steps: 1.0, or learn from the log of `ragbandit evaluate --log`, which has every cost"
+        raise ConfigError(message, field="reward.cost", remedy=remedy)
     queries = [table_query(row) for row in table.rows]
     texts = [query.text for query in queries]
     features = embedded(texts, encoder=encoder, data_dir=settings.data_dir, progress=progress)
@@ -118,9 +102,8 @@ def log_material(
     needs_features: bool,
     progress: Progress = no_progress,
 ) -> WarmRows:
-    """Read the rows of a log at the configured weight of cost; encode those without features of this encoder.
+    """Read the rows of a log at the configured cost weight; encode those without features of this encoder.
 
-    The order is that of the log, or that of `table_material` if every arm of every question has an outcome.
     Raises InvalidInput if the policy needs features and a row without usable features has no question.
     """
     weight = settings.reward.weight
@@ -132,11 +115,9 @@ def log_material(
         if row.decision.query.text.strip():
             blind.append(at)
         elif needs_features:
-            raise InvalidInput(
-                "has no question, and its features are missing or another encoder's",
-                field=f"{source}:{row.line} text",
-                remedy="log the questions or the features of the configured encoder, or leave the row out",
-            )
+            message = "has no question, and its features are missing or another encoder's"
+            remedy = "log the questions or the features of the configured encoder, or leave the row out"
+            raise InvalidInput(message, field=f"{source}:{row.line} text", remedy=remedy)
     texts = [material[at].decision.query.text for at in blind]
     encoded = embedded(texts, encoder=encoder, data_dir=settings.data_dir, progress=progress) if texts else ()
     for at, features in zip(blind, encoded, strict=True):
@@ -176,19 +157,14 @@ def _by_hash(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
     return [replace(row, seq=seq) for seq, row in enumerate(chain.from_iterable(groups), start=1)]
 
 
-#: default for how long to wait for a learner that holds the ledger, seconds
+#: time to wait for a learner that holds the ledger, seconds
 PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entered:
-    """Result of `enter`."""
-
-    #: rows that were added to the ledger
     added: int
-    #: rows that the ledger had already
-    known: int
-    #: last seq of the ledger after the import
+    known: int  #: rows that the ledger already had
     last_seq: int
     #: version of the snapshot that has learned the rows; None if a running learner has yet to make it
     version: str | None
@@ -200,19 +176,16 @@ def enter(
     ledger: Ledger,
     settings: Settings,
     encoder_hash: str,
-    patience_s: float | None = None,
-    clock: Callable[[], float] = time.time,
     progress: Progress = no_progress,
 ) -> Entered:
     """Append the rows that the ledger does not have, learn them, and make a snapshot.
 
     Raises Conflict if a row contradicts what the ledger has learned, or has features of another encoder; NotReady if a
-    learner holds the ledger for longer than patience_s (default PATIENCE_S).
+    learner holds the ledger for longer than PATIENCE_S.
     """
-    patience_s = PATIENCE_S if patience_s is None else patience_s
-    policy = register(ledger, settings=settings, encoder_hash=encoder_hash, now=clock())
-    learner = Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=settings, clock=clock)
-    learner.drain(patience_s=patience_s)  # earlier decisions come before these rows
+    policy = register(ledger, settings=settings, encoder_hash=encoder_hash, now=time.time())
+    learner = Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=settings)
+    learner.drain(patience_s=PATIENCE_S)  # earlier decisions come before these rows
     rows = material.rows
     if settings.log.text != "full":
         rows = [replace(row, decision=_without_texts(row.decision, settings=settings)) for row in rows]
@@ -226,13 +199,12 @@ def enter(
         origin=material.origin,
         source=material.source,
         lease_s=settings.learning.lease_s,
-        patience_s=patience_s,
+        patience_s=PATIENCE_S,
         remade=True,
-        clock=clock,
         progress=show,
     )
     progress("learning", 0, 0)
-    learner.drain(patience_s=patience_s)
+    learner.drain(patience_s=PATIENCE_S)
     last = ledger.last_seq()
     newest = ledger.latest_snapshots(
         limit=1, algorithm=policy.algorithm, params=policy.params, encoder_hash=_hash_for(policy, encoder_hash)
@@ -318,10 +290,7 @@ def numbered(rows: Sequence[Logged]) -> Choices:
 
 
 def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
-    """The mean outcomes by question and arm, or None if a question lacks the outcome of an offered arm.
-
-    Questions that were not answered by every arm of `complete` are left out.
-    """
+    """Mean outcomes of questions that every complete arm answered; None if a question lacks an arm's outcome."""
     if not has_every_arm(rows):
         return None
     arms = tuple(dict.fromkeys(arm for row in rows for arm in row.decision.arms))

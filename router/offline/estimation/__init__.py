@@ -17,10 +17,8 @@ from ragbandit.shared.confidence_sequences import doubly_robust
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import FeatureRows, Matrix, Vector, effective_rows
 
-#: indices of arms
 Choices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
-#: Python strings
 Strings = npt.NDArray[np.object_]
 #: hashes of ids or questions
 Keys = npt.NDArray[np.uint64]
@@ -30,14 +28,13 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(_work: str, _done: int, _total: int) -> None:
-    """Show no progress."""
+    """Ignore the progress of some work."""
 
 
 class Tally:
-    """A dataclass of sums over rows. To merge two, fields are added, or combined by `merge` of their metadata."""
+    """Base of dataclasses that hold sums over rows. A field's metadata may name a "merge" function other than +."""
 
     def merged(self, other: Self) -> Self:
-        """The tally of both sets of rows."""
         tally: Any = self
         sums = {
             part.name: part.metadata.get("merge", _sum)(getattr(self, part.name), getattr(other, part.name))
@@ -53,23 +50,19 @@ def _sum(first: Any, second: Any) -> Any:
     return first.merged(second) if hasattr(first, "merged") else first + second
 
 
-#: most multiplications in one product; OpenBLAS computes larger products with threads that wait for each other
+#: most multiplications in one product. OpenBLAS computes larger products on several threads, which wait for each other
 _PRODUCT = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moments:
-    """Moments of n rows with k columns."""
-
     rows: int
-    #: shape (k,); zeros without rows
-    mean: Vector
-    #: sum over the rows of (z - mean)(z - mean)^T, shape (k, k)
-    scatter: Matrix
+    mean: Vector  #: shape (k,); zeros if there are no rows
+    scatter: Matrix  #: sum over the rows z of (z - mean)(z - mean)^T, shape (k, k)
 
     @classmethod
     def of(cls, *columns: Vector) -> "Moments":
-        """The moments of these columns, each of shape (n,); NaN where a number is not finite."""
+        """The moments of columns of shape (n,). They are NaN if a number is not finite."""
         values = np.stack(columns)
         width, rows = values.shape
         if rows == 0:
@@ -99,13 +92,12 @@ class Moments:
         return Moments(rows=self.rows, mean=matrix @ self.mean, scatter=matrix @ self.scatter @ matrix.T)
 
 
-#: the estimators by name
 ESTIMATORS: Final = ("ips", "snips", "dm", "dr", "sndr")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimator:
-    """An estimator by name. Raises InvalidInput for another name.
+    """An estimator of a candidate's mean reward. Raises InvalidInput for an unknown name.
 
     r is a row's reward, a its drawn arm, P the logged and Q the candidate's probabilities, w = Q[a] / P[a] the weight,
     and M the reward model.
@@ -116,7 +108,7 @@ class Estimator:
            (Swaminathan and Joachims 2015)
     dm     direct method: mean of the sum of Q M over the arms. Its bias is that of the model (Dudik, Langford and Li
            2011)
-    dr     direct method plus the mean of w (r - M[a]). Unbiased if ips is, whatever the model (the same)
+    dr     direct method plus the mean of w (r - M[a]). Unbiased if ips is, whatever the model (the same paper)
     sndr   direct method plus sum of w (r - M[a]) / sum of w (Dudik, Erhan, Langford and Li 2014)
     """
 
@@ -129,40 +121,36 @@ class Estimator:
 
     @property
     def needs_model(self) -> bool:
-        """Whether the estimator needs predicted rewards."""
         return self.name in ("dm", "dr", "sndr")
 
     @property
     def biased(self) -> bool:
-        """Whether the bias remains with more rows. Then there is no interval."""
+        """Whether the bias remains in long logs. A biased estimator gets no interval."""
         return self.name == "dm"
 
     @property
     def self_normalised(self) -> bool:
-        """Whether the mean correction is divided by the mean weight."""
         return self.name in ("snips", "sndr")
 
     @property
     def parts(self) -> Matrix:
-        """(weight, correction, baseline) as combinations of a row's `scores`, shape (3, 4)."""
+        """Matrix of shape (3, 4) from the four `scores` of a row to its weight, correction and baseline."""
         correction = [0, 0, not self.biased, 0] if self.needs_model else [0, 1, 0, 0]
         return np.array([[1, 0, 0, 0], correction, [0, 0, 0, self.needs_model]], dtype=np.float64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """An estimate and its number of effective rows."""
-
-    #: NaN without rows; NaN if a self-normalised estimator has only weights of 0
+    #: NaN if there are no rows, or if a self-normalised estimator has only weights of 0
     value: float
-    #: number of on-policy rows that would give the same precision: (sum w)^2 / sum w^2 (Kish)
+    #: number of rows drawn by the candidate that would give the same precision: (sum w)^2 / sum w^2 (Kish)
     effective_rows: float
 
 
 def scores(*, reward: Vector, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Matrix:
-    """The parts of every estimator, shape (4, n): w, w r, w (r - M[a]), and the sum of Q M over the arms.
+    """Terms of the estimators for each row, shape (4, n): w, w r, w (r - M[a]), and the sum of Q M over the arms.
 
-    The expected mean of w is 1 if no action is unsupported. The arrays must come from a checked `Log`.
+    The arrays must come from a checked `Log`.
     """
     drawn = np.arange(len(action)) * logged.shape[1] + action
     weight = np.take(candidate, drawn) / np.take(logged, drawn)
@@ -171,10 +159,9 @@ def scores(*, reward: Vector, action: Choices, logged: Matrix, candidate: Matrix
 
 
 def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
-    """The estimate from the moments of its `parts` over all rows.
+    """The estimate from the moments of the estimator's `parts`: mean correction + mean baseline.
 
-    The value is mean correction + mean baseline. A self-normalised estimator divides the mean correction by the mean
-    weight.
+    A self-normalised estimator divides the mean correction by the mean weight.
     """
     weight, correction, baseline = (float(mean) for mean in moments.mean)
     if estimator.self_normalised:
@@ -186,25 +173,22 @@ def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
 
 #: (low, high), in units of reward
 Interval = tuple[float, float]
-#: verdict on a difference
 DifferenceVerdict = Literal["better", "worse", "cannot tell"]
 
-#: directions in which the weights vary by less than this share of their largest variation count as constant
+#: directions in which the weights vary less than this share of their largest variation count as constant
 _FLAT = 1e-10
-#: weight of the extreme row that is added to the log. With half a row, coverage is too low if a few heavy rows decide;
-#: with a whole row, it is too high in other logs
+#: number of copies of an extreme row that are added to a log. 0.5 gives too narrow intervals if a few heavy rows
+#: decide; 1 gives too wide intervals in other logs
 _SHARE = 0.75
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extremes:
-    """Extreme rows that a log might have contained, and the range of the value."""
+    """The most extreme rows that a log could have contained, and the bounds of the estimated value."""
 
-    #: rows (score, weight, ...), shape (m, 1 + c)
-    rows: Matrix
-    #: least and largest possible value, in units of reward
-    low: float
-    high: float
+    rows: Matrix  #: columns score, weight of each of the c candidates; shape (m, 1 + c)
+    low: float  #: smallest possible value, in units of reward
+    high: float  #: largest possible value, in units of reward
 
 
 def cressie_read(moments: Moments, *, confidence: float, extremes: Extremes, value: float | None = None) -> Interval:
@@ -215,11 +199,11 @@ def cressie_read(moments: Moments, *, confidence: float, extremes: Extremes, val
     Langford and Mineiro 2020, "Empirical Likelihood for Contextual Bandits"). This equals a regression of the score on
     the weights, evaluated at weight 1, plus and minus Student's quantile times the standard error.
 
-    A share of one extreme row is added to the log, for each end the worst row of `extremes`: heavy weights are rare,
+    `_SHARE` of one extreme row is added to the log, for each end the worst row of `extremes`: heavy weights are rare,
     and a log with few of them would give too narrow an interval. (The paper adds a whole row at the largest possible
     weight, which makes intervals up to twice as wide if that weight hardly occurs.)
 
-    moments: of the columns (score, weight, ...). value: the point estimate; the interval is widened to contain it.
+    moments: moments of the columns score, weight, ... value: the point estimate; the interval is widened to contain it.
     With too few rows for a residual variance, the interval is the possible range.
     """
     controls = len(moments.mean) - 1
@@ -234,7 +218,7 @@ def cressie_read(moments: Moments, *, confidence: float, extremes: Extremes, val
 
 
 def _regressed(moments: Moments, *, extra: Matrix) -> tuple[Vector, Vector]:
-    """Returns (mean score at weight 1, its standard error), each of shape (m,): one for each of m extra rows."""
+    """Regress the score on the weights with each of m extra rows. Returns (scores at weight 1, standard errors)."""
     rows, total = moments.rows, moments.rows + _SHARE
     step = extra - moments.mean
     mean = moments.mean + step * (_SHARE / total)
@@ -247,13 +231,11 @@ def _regressed(moments: Moments, *, extra: Matrix) -> tuple[Vector, Vector]:
 
 
 def heavy_weight(powers: Vector) -> float:
-    """Weight of a heavy row of a candidate: mean w^3 / mean w^2, at least 1.
+    """Typical weight of a candidate's heavy rows: mean w^3 / mean w^2, at least 1.
 
-    powers: sums over rows and arms of p w^2 and p w^3, shape (2,), where w = candidate's probability / p.
-
-    The skewness of the scores moves the ends of an interval by about this weight times the scale of the reward (Johnson
-    1978, "Modified t tests and confidence intervals for asymmetrical populations"). It depends on the probabilities and
-    not on the draws.
+    powers: sums over rows and arms of p w^2 and p w^3, where w = candidate's probability / p. The skewness of the
+    scores moves the ends of an interval by about this weight times the scale of the reward (Johnson 1978, "Modified t
+    tests and confidence intervals for asymmetrical populations").
     """
     squares, cubes = powers.tolist()
     return max(1.0, cubes / squares) if squares > 0.0 else 1.0
@@ -262,11 +244,8 @@ def heavy_weight(powers: Vector) -> float:
 def extreme_rows(
     heavy: Sequence[float], *, rewards: Interval, baseline: float = 0.0, minus_logged: bool = False
 ) -> Extremes:
-    """The rows that move an interval most, and the range of the value.
+    """The extreme rows for the interval of one candidate, or of the difference of two. heavy: their `heavy_weight`.
 
-    heavy: `heavy_weight` of the candidate, or of two candidates that are compared; their scores are then
-    b + (w1 - w2) (r - m) with a difference b of baselines.
-    rewards: smallest and largest possible reward.
     baseline: mean prediction of the model; 0 without a model.
     minus_logged: True if the candidate is compared with the logged policy, so that scores are reduced by the reward.
     """
@@ -279,8 +258,8 @@ def extreme_rows(
         for weights, r in itertools.product(corners, rewards)
     ]
     if minus_logged:
-        # If the candidate is close to the logged policy, nearly all differences are 0. The few rows that only the
-        # logged policy would draw decide, and a log may contain only failures or only successes among these.
+        # If the candidate is close to the logged policy, nearly all differences are 0. The interval then depends on
+        # the few rows that only the logged policy would draw, which may be all failures or all successes.
         rows += [(baseline - r, 0.0) for r in rewards]
     least, most = rewards
     low, high = (least - most, most - least) if pair or minus_logged else rewards
@@ -288,7 +267,6 @@ def extreme_rows(
 
 
 def verdict(interval: Interval) -> DifferenceVerdict:
-    """Verdict from an interval of (candidate - other): above 0, below 0, or neither."""
     low, high = interval
     if low > 0.0:
         return "better"
@@ -310,12 +288,12 @@ def rows_needed(interval: Interval, *, value: float, rows: int) -> int | None:
 
 
 def corrected(confidence: float, *, comparisons: int) -> float:
-    """Confidence of each of `comparisons` intervals that all hold together with this confidence (Bonferroni)."""
+    """Confidence of one interval so that `comparisons` intervals hold together with this confidence (Bonferroni)."""
     return 1.0 - (1.0 - confidence) / comparisons
 
 
 def _student(confidence: float, *, freedom: int) -> float:
-    """T with P(|T| <= t) = confidence, to three digits if `freedom` is 7 or more (Abramowitz and Stegun 26.7.5)."""
+    """Student's quantile t, P(|T| <= t) = confidence, to three digits from 7 degrees (Abramowitz and Stegun 26.7.5)."""
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     powers = (
         (z**3 + z) / 4,
@@ -326,9 +304,9 @@ def _student(confidence: float, *, freedom: int) -> float:
     return z + math.fsum(term / freedom**power for power, term in enumerate(powers, start=1))
 
 
-#: default penalty, large because features of a question predict little of its reward
+#: default penalty of `Ridge`, large because features of a question predict little of its reward
 _PENALTY = 10.0
-#: rows whose features are converted to float64 and multiplied at a time
+#: largest number of rows whose features are converted to float64 at a time
 ROWS = 1 << 11
 
 
@@ -345,7 +323,8 @@ class Ridge:
 
     def __init__(self, *, arms: int, folds: int, penalty: float = _PENALTY) -> None:
         self._arms, self._folds, self._penalty = arms, folds, penalty
-        #: rows (folds,); y (folds, t); z z^T (folds, K, d+1, d+1); z y^T (folds, K, d+1, t); () before any row
+        #: sums over each fold, () before any row: rows (folds,); y (folds, t); z z^T (folds, K, d+1, d+1);
+        #: z y^T (folds, K, d+1, t)
         self.sums: tuple[Matrix, ...] = ()
         self._solved: dict[int, Matrix] = {}
 
@@ -370,14 +349,12 @@ class Ridge:
             moment[fold, arm] += z.T @ targets[rows]
 
     def merged(self, other: "Ridge") -> "Ridge":
-        """A new model of the rows of both models, which must belong to one log."""
         both = Ridge(arms=self._arms, folds=self._folds, penalty=self._penalty)
         pairs = zip(self.sums, other.sums, strict=True) if self.sums and other.sums else ()
         both.sums = tuple(first + second for first, second in pairs) or self.sums or other.sums
         return both
 
     def without_features(self) -> "Ridge":
-        """A new model of the same rows without features."""
         bare = Ridge(arms=self._arms, folds=self._folds, penalty=self._penalty)
         if self.sums:
             count, total, gram, moment = self.sums
@@ -385,14 +362,14 @@ class Ridge:
         return bare
 
     def solve(self) -> None:
-        """Fit the model and drop the sums. It can only predict afterwards."""
+        """Fit the model and drop the sums. Afterwards the model can only predict."""
         for fold in range(self._folds if self.sums else 0):
             if np.delete(self.sums[0], fold).any():
                 self._coefficients(fold)
         self.sums = ()
 
     def predict(self, features: FeatureRows | None, *, folds: Choices) -> Matrix:
-        """Predictions for these rows from the other folds, shape (n, K, t). Raises InvalidInput without other rows."""
+        """Predict each row by the model of the other folds, shape (n, K, t). Raises InvalidInput if these are empty."""
         predicted = np.empty((0, self._arms, self.sums[1].shape[1] if self.sums else 0))
         for fold, rows in _row_groups(folds):
             learned = self._coefficients(fold)  # (K, d+1, t)
@@ -423,7 +400,7 @@ class Ridge:
         count, total, gram, moment = (np.delete(sums, fold, axis=0).sum(axis=0) for sums in self.sums)
         size, mean = gram.shape[1], total / count
         scale = np.sqrt(np.einsum("kii->i", gram) / count)
-        scale[scale == 0.0] = 1.0  # such a feature is 0 everywhere, and so is its coefficient
+        scale[scale == 0.0] = 1.0  # a feature that is 0 in all rows gets the coefficient 0
         prior = np.diag([1.0, *[self._penalty * (size - 1)] * (size - 1)])
         centred = (moment - gram[:, :, :1] * mean) / scale[:, None]  # the first column of z is 1
         coefficients: Matrix = np.linalg.solve(gram / scale / scale[:, None] + prior, centred) / scale[:, None]

@@ -1,4 +1,4 @@
-"""A log of n decisions over K arms as arrays, which the estimators read, and the checks of its rows."""
+"""A log of n decisions over K arms as arrays, and the checks of its rows."""
 
 import hashlib
 import math
@@ -13,32 +13,30 @@ from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings, T
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows, surely_effective_rows
 
-#: absolute tolerance of the sum of a pmf, and relative tolerance of equal numbers (float32 against float64)
+#: absolute tolerance of the sum of a pmf, and relative tolerance of other numbers, which may have been float32
 SUM_TOLERANCE = 1e-6
-#: smallest probability of a drawn arm. A softmax without a floor gives smaller ones; cubes of their weights overflow
+#: smallest allowed probability of a drawn arm; the cubes of larger weights overflow
 LEAST_PROBABILITY = 1e-80
-#: smaller probabilities of arms that were not drawn are rounding errors, and count as 0
+#: smallest probability of an arm that was not drawn: smaller ones are rounding errors and count as 0
 REMAINDER = 1e-9
-#: absolute tolerance of equal numbers
 ROUNDING = 1e-9
-#: largest number allowed, so that squares of weighted rewards stay finite
+#: largest number allowed in a log, so that squares of weighted rewards stay finite
 LARGEST = 1e60
-#: a question is recognised by its text, or else by its features, or else by the decision's id. With an id, repetitions
-#: of a question are not recognised
+#: a question is recognised by its text, or else its features, or else the decision's id, which differs in repetitions
 BY_TEXT, BY_FEATURES, BY_ID = range(3)
-#: texts of at most this many words of 8 bytes are padded to the same width
+#: if all texts have at most this many words of 8 bytes, all are padded to the same width
 _WORDS = 16
-#: longer texts, in bytes, are hashed one by one, since a step per word for all texts would take minutes
+#: texts of more bytes than this are hashed one by one, since hashing all texts word by word would take minutes
 _LONG = 1 << 17
 
 
 def slack(size: Any) -> Any:
-    """Largest difference by rounding between two numbers of about this size. Arrays work too."""
+    """Largest rounding difference between two numbers of about this size. Arrays work too."""
     return ROUNDING + SUM_TOLERANCE * abs(size)
 
 
 def propensity_fault(probability: float) -> tuple[str, str]:
-    """Returns (reason why no arm can have been drawn with this probability, remedy)."""
+    """Returns (reason, remedy) for a probability with which no arm can have been drawn."""
     reason = f"is {probability:.9g}"
     if 0.0 < probability < LEAST_PROBABILITY:
         remedy = "log the probability that the drawn arm had, or leave the row out (--skip-bad)"
@@ -48,51 +46,38 @@ def propensity_fault(probability: float) -> tuple[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """Arrays aligned by row; `pmf` and `offered` have a column per arm."""
+    """A log of n decisions over K arms. Arrays have shape (n,), matrices (n, K), unless stated otherwise."""
 
     arms: tuple[ArmName, ...]
-    #: hashes of the decision ids, shape (n,)
-    keys: Keys
-    #: hashes of the questions without context, shape (n,); they choose the folds
-    questions: Keys
-    #: how each question is recognised: BY_TEXT, BY_FEATURES or BY_ID, shape (n,)
-    known_by: Choices
-    #: index of the arm that was drawn, shape (n,)
-    action: Choices
-    #: logged probabilities, shape (n, K); 0 for an arm that was not offered or could not be drawn
-    pmf: Matrix
-    #: which arms were offered, shape (n, K)
-    offered: Flags
-    #: the learned reward and its parts, shape (n,)
+    keys: Keys  #: hashes of the decision ids
+    questions: Keys  #: hashes of the questions without context; they choose the folds
+    known_by: Choices  #: how the question is recognised: BY_TEXT, BY_FEATURES or BY_ID
+    action: Choices  #: index of the drawn arm
+    pmf: Matrix  #: logged probabilities; 0 for an arm that was not offered or could not be drawn
+    offered: Flags  #: True if the arm was offered, shape (n, K)
     reward: Vector
     quality: Vector
     cost: Vector
-    #: declared bounds of the rewards
     minimum: float
     maximum: float
-    #: the reward was given without quality and cost, or by default, so the weight of cost does not apply; shape (n,)
+    #: True if the cost weight does not apply: the reward was given without quality and cost, or is the default
     raw: Flags
-    #: the reward is the default, as there was no feedback; shape (n,)
-    defaulted: Flags
-    #: more feedback came after the decision was learned, shape (n,)
-    late: Flags
-    #: seconds since the epoch, 0 if not known, shape (n,)
-    made_at: Vector
-    #: line of each row in its file, from 1, shape (n,); None if the rows are not from a file
+    defaulted: Flags  #: True if the reward is the default, as there was no feedback
+    late: Flags  #: True if more feedback came after the decision was learned
+    made_at: Vector  #: seconds since the epoch; 0 if not known
+    #: line of each row in its file, from 1; None if the rows are not from a file
     lines: Choices | None = None
-    #: a judge gave the reward, shape (n,); None if the log does not record who gave it
+    #: True if a judge gave the reward; None if the log does not record who gave it
     judged: Flags | None = None
-    #: the request had a cost weight of its own, shape (n,); None if the log has no such column
+    #: True if the request had its own cost weight; None if the log has no such column
     priced: Flags | None = None
-    #: features of the questions, shape (n, d); None if a row has none, or they are of several encoders
+    #: features of the questions, shape (n, d); None if a row has none, or if several encoders made them
     features: npt.NDArray[np.float32] | None = None
-    #: hash of the encoder of `features`; "" if not known
     encoder_hash: str = ""
     #: field for segments -> its value in every row: "tenant", "version", "policy" or a key of the context
     fields: Mapping[str, Strings] = field(default_factory=dict)
-    #: column with the pmf of a candidate -> probabilities, shape (n, K)
+    #: column with the pmf of a candidate -> its probabilities
     own: Mapping[str, Matrix] = field(default_factory=dict)
-    #: probabilities of each candidate, shape (n, K)
     candidates: tuple[Matrix, ...] = ()
 
     def __len__(self) -> int:
@@ -100,13 +85,11 @@ class Log:
 
     @property
     def propensity(self) -> Vector:
-        """Logged probability of the drawn arm, shape (n,)."""
         return np.take_along_axis(self.pmf, self.action[:, None], axis=1)[:, 0]
 
     def weighted(self, weight: float, *, rows: Flags | None = None) -> "Log":
-        """The log with reward = quality - weight * cost, except for `raw` rewards.
+        """The log with reward = quality - weight * cost, except for `raw` rewards. rows: the rows to change.
 
-        rows: the rows to change, shape (n,); None for all.
         The bounds are widened to include all rewards. If rewards were cut at the bounds of another weight, expensive
         arms could not be distinguished.
         """
@@ -117,12 +100,10 @@ class Log:
 
     @property
     def nbytes(self) -> int:
-        """Size of all arrays in bytes."""
         arrays = [*vars(self).values(), *self.fields.values(), *self.own.values(), *self.candidates]
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     def part(self, rows: Flags | Choices | slice) -> "Log":
-        """The selected rows, in the order of the selection."""
         arrays: dict[str, Any] = {name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)}
         return replace(
             self,
@@ -133,7 +114,6 @@ class Log:
         )
 
     def check(self, *, named: Callable[[int], str]) -> None:
-        """Raise InvalidInput for the first impossible row. named: describes a row for messages."""
         faults = [
             (int(np.argmin(good)), name, message, remedy)
             for name, good, message, remedy in self._checks()
@@ -157,12 +137,8 @@ class Log:
         )
         if not self.offered.all():
             good = np.asarray(~((pmf > 0.0) & ~self.offered).any(axis=1))
-            yield (
-                "pmf",
-                good,
-                lambda _: "gives probability to an arm that was not offered",
-                "correct the arms or the pmf",
-            )
+            remedy = "correct the arms or the pmf"
+            yield "pmf", good, lambda _: "gives probability to an arm that was not offered", remedy
         good = (self.action >= 0) & (self.action < len(self.arms))
         yield "arm", good, lambda _: "is not among the arms of the pmf", "log the arm that was drawn"
         drawn = pmf[rows, np.where(good, self.action, 0)]
@@ -194,12 +170,12 @@ def possible(pmf: Matrix, *, action: Choices) -> Matrix:
 
 
 def unsupported(pmf: Matrix, *, candidate: Matrix) -> Flags:
-    """Flags, shape (n, K), of arms that could not be drawn but have a probability by the candidate."""
+    """Flags (n, K) of arms that the candidate may draw but the logged policy could not."""
     return (pmf <= 0.0) & (candidate >= REMAINDER)
 
 
 def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
-    """Rows whose pmf, shape (n, K), is not a distribution over the arms, or over the offered arms."""
+    """Indices of rows whose pmf, shape (n, K), is no distribution or gives probability to an arm not offered."""
     with np.errstate(invalid="ignore"):
         sums = np.einsum("nk->n", pmf)
         # NaN fails both comparisons. The whole matrix is checked first, which is fast and mostly succeeds.
@@ -213,15 +189,11 @@ def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
 
 
 def folds_of(keys: Keys, *, folds: int) -> Choices:
-    """The fold of each row, shape (n,), from 0 to folds - 1. It depends only on the row's key."""
     return (keys % np.uint64(folds)).astype(np.intp)
 
 
 def keys_of_bytes(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]) -> Keys:
-    """Hash texts. text: all texts, concatenated. lengths: length of each text in bytes, shape (n,).
-
-    The hash of a text does not depend on the machine or on the other texts.
-    """
+    """Hash concatenated texts of these lengths in bytes. A hash depends only on its text, on every machine."""
     words = -(-lengths // 8)
     if words.max(initial=0) <= _WORDS:
         return _keys_of_padded(text, lengths=lengths)
@@ -250,25 +222,25 @@ def _keys_of_padded(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int6
     padded[np.arange(8 * words) < lengths[:, None]] = text
     keys: Keys = mixed(np.zeros(len(lengths), dtype=np.uint64), lengths.astype(np.uint64))
     for number, word in enumerate(padded.view("<u8").T):
-        # Padding must not change a key: it depends on the longest text of the batch.
+        # Padding must not change a key, since its width depends on the longest text of the batch.
         keys = np.where(8 * number < lengths, mixed(keys, word), keys)
     return keys
 
 
 def mixed(keys: Keys, words: Keys) -> Keys:
-    """Add a word to each key, both of shape (n,), with the finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
+    """Mix a word into each key, both of shape (n,), with the finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
     keys = (keys + words) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         keys = (keys ^ (keys >> np.uint64(shift))) * np.uint64(factor)
     return np.asarray(keys ^ (keys >> np.uint64(31)), dtype=np.uint64)
 
 
-#: chance that at least one check of a replay calls a right log wrong
+#: largest probability that the checks of a replay reject a correct log
 ALPHA = 1e-3
 
 
 def deviation(variance: float, *, largest: float, alpha: float) -> float:
-    """The number t with P(|sum of deviations| >= t) <= alpha, by Freedman's inequality for both sides.
+    """The number t with P(|sum of deviations| >= t) <= alpha, by Freedman's two-sided inequality.
 
     variance: sum of the conditional variances. largest: bound of a single deviation. t solves
     2 exp(-t^2 / (2 variance + 2 largest t / 3)) = alpha.
@@ -279,36 +251,27 @@ def deviation(variance: float, *, largest: float, alpha: float) -> float:
 
 
 def _no_arms() -> Vector:
-    """Initial value of a sum per arm: one 0, to which arrays of any shape can be added."""
     return np.zeros(1)
 
 
 @dataclass(kw_only=True, slots=True)
 class WeightTally(Tally):
-    """Sums of the weights w of one candidate."""
+    """Sums of the importance weights w = candidate's probability / logged probability of one candidate."""
 
     rows: int = 0
-    #: rows with a weight above 0
-    draws: int = 0
-    #: sum of w
+    draws: int = 0  #: rows with a weight above 0
     total: float = 0.0
-    #: sum of w^2
     squares: float = 0.0
-    #: see `heavy_weight`
-    powers: Vector = field(default_factory=lambda: np.zeros(2))
-    #: sum of the conditional variances of w
-    variance: float = 0.0
+    powers: Vector = field(default_factory=lambda: np.zeros(2))  #: sums for `heavy_weight`
+    variance: float = 0.0  #: sum of the conditional variances of the weights
     #: sum of the candidate's probabilities of arms that could not be drawn, shape (K,)
     unsupported: Vector = field(default_factory=_no_arms)
-    #: sum of the candidate's probabilities, shape (K,)
     shares: Vector = field(default_factory=_no_arms)
-    #: largest w
     largest: float = field(default=0.0, metadata={"merge": max})
-    #: largest w over all arms that could have been drawn
+    #: largest weight over all arms that could have been drawn, whether or not they were drawn
     possible: float = field(default=0.0, metadata={"merge": max})
 
     def add(self, log: Log, *, candidate: Matrix) -> None:
-        """Add rows. candidate: its probabilities, shape (n, K)."""
         if not len(log):
             return
         ratios = np.divide(candidate, log.pmf, out=np.zeros_like(candidate), where=log.pmf > 0.0)
@@ -329,12 +292,10 @@ class WeightTally(Tally):
 
     @property
     def unsupported_mass(self) -> float:
-        """Share of the candidate's probability that is on arms which could not be drawn."""
         return float(self.unsupported.sum()) / self.rows if self.rows else 0.0
 
     @property
     def effective_rows(self) -> float:
-        """(sum w)^2 / sum w^2."""
         return effective_rows(self.total, squares=self.squares)
 
     @property
@@ -344,36 +305,28 @@ class WeightTally(Tally):
         return surely_effective_rows(self.total, squares=self.squares, rows=self.rows, expected_squares=expected)
 
     def mean_interval(self, *, alpha: float = ALPHA) -> tuple[float, float]:
-        """Interval of the mean weight. For at most a share alpha of right logs it excludes 1 - unsupported_mass."""
+        """Interval of the mean weight. It excludes 1 - unsupported_mass in at most a share alpha of correct logs."""
         off = deviation(self.variance, largest=max(self.possible, 1.0), alpha=alpha) / self.rows
         return self.total / self.rows - off, self.total / self.rows + off
 
     def plausible(self, *, alpha: float = ALPHA) -> bool:
-        """Whether the mean weight agrees with the logged probabilities."""
         low, high = self.mean_interval(alpha=alpha)
         return low - 1e-9 <= 1.0 - self.unsupported_mass <= high + 1e-9
 
 
 @dataclass(kw_only=True, slots=True)
 class ArmTally(Tally):
-    """Draws and rewards per arm."""
-
     rows: int = 0
     #: sum of the logged probabilities, shape (K,)
     expected: Vector = field(default_factory=_no_arms)
-    #: sum of the variances of the draws, shape (K,)
     variance: Vector = field(default_factory=_no_arms)
-    #: number of draws, shape (K,)
     drawn: Vector = field(default_factory=_no_arms)
     #: sums of reward, quality and cost over the rows that drew the arm, shape (K, 3)
     sums: Matrix = field(default_factory=_no_arms)
-    #: sum of the logged probabilities of the drawn arms minus its expectation
-    surplus: float = 0.0
-    #: variance of `surplus`
+    surplus: float = 0.0  #: sum over the rows: probability of the drawn arm minus its expectation
     surplus_variance: float = 0.0
 
     def add(self, log: Log) -> None:
-        """Add rows."""
         powers = log.pmf * log.pmf
         squares, cubes = powers.sum(axis=1), (powers * log.pmf).sum(axis=1)
         drawn = (log.action[:, None] == np.arange(len(log.arms))).astype(np.float64)
@@ -386,10 +339,10 @@ class ArmTally(Tally):
         self.surplus_variance += float(np.maximum(cubes - squares**2, 0.0).sum())
 
     def likely(self, *, alpha: float = ALPHA) -> bool:
-        """Whether the drawn arms have about the probabilities that arms drawn from these pmfs have.
+        """Whether the logged probabilities of the drawn arms are about as large as draws from these pmfs would give.
 
-        This finds logs whose pmfs belong to other rows. The probability of an arm drawn from p has mean sum p^2 and
-        variance sum p^3 - (sum p^2)^2.
+        If not, the pmfs belong to other rows. The probability of an arm drawn from p has mean sum p^2 and variance
+        sum p^3 - (sum p^2)^2.
         """
         return abs(self.surplus) <= deviation(self.surplus_variance, largest=1.0, alpha=alpha)
 

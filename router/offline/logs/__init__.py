@@ -1,7 +1,4 @@
-"""Logged traffic as files: `jsonl` has one JSON object per line, `parquet` the same keys as typed columns.
-
-Both formats keep all data of a row. docs/replay.md lists the keys.
-"""
+"""Logs as files of JSON lines or Parquet, with the same keys and all data of a row. docs/replay.md lists the keys."""
 
 import glob
 import json
@@ -28,32 +25,26 @@ from ragbandit.shared.types import ArmName, Decision, FeedbackId, Json, Reward
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Logged:
-    """A row of a log: a decision and the reward that was learned for it. Times are seconds since the epoch."""
+    """A row of a log: a decision and the reward learned from it. Times are seconds since the epoch."""
 
     decision: Decision
     reward: Reward
-    #: position in the ledger, from 1; the line if the file has no seq
-    seq: int
+    seq: int  #: position in the ledger, from 1; the line number if the file has no seqs
     feedback_ids: tuple[FeedbackId, ...] = ()
     #: when the last feedback of the reward was received; None if not known
     feedback_at: float | None = None
-    #: when the reward was learned; None if not known
     learned_at: float | None = None
-    #: True if more feedback came after the reward was learned
-    late: bool = False
+    late: bool = False  #: True if more feedback came after the reward was learned
     #: unknown keys of the file, for example the pmf of a candidate
     extra: Mapping[str, Json] = field(default_factory=dict)
-    #: line of the file, from 1, for messages; 0 if the row comes from a store
-    line: int = 0
-    #: as in `Update` for a row of a store; files do not contain these two fields
+    line: int = 0  #: line of the file, from 1, for messages; 0 if the row comes from a store
+    #: values of the row's `Update` if it comes from a store; files have neither `decided` nor `restarts`
     decided: int | None = None
     restarts: tuple[ArmName, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BadRow:
-    """A row that cannot be used."""
-
     line: int
     field: str
     reason: str
@@ -73,7 +64,7 @@ _STRICT: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
 def json_object(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the object if JSON can represent it: no NaN, no half characters. Raises PydanticCustomError."""
+    """Return the object if JSON can represent it: no NaN, no unpaired surrogates. Raises PydanticCustomError."""
     try:
         if value:
             _STRICT.encode(value).encode()
@@ -88,7 +79,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
-    """Check each value of a record by itself. Raises InvalidInput for the first wrong value."""
+    """Validate a record. Raises InvalidInput for the first wrong value."""
     try:
         return model.model_validate(record)
     except ValidationError as error:
@@ -106,10 +97,7 @@ def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
 def reward_defaults(
     settings: RewardSettings, *, minimum: float | None = None, maximum: float | None = None
 ) -> Defaults:
-    """The configured bounds and weight of cost, with the bounds given here instead.
-
-    Raises InvalidInput if the bounds are not finite or minimum is not below maximum.
-    """
+    """Defaults from the settings or with these bounds. Raises InvalidInput unless minimum < maximum, both finite."""
     defaults = Defaults(
         minimum=settings.minimum if minimum is None else minimum,
         maximum=settings.maximum if maximum is None else maximum,
@@ -124,9 +112,7 @@ def reward_defaults(
 Place = Path | str
 Row = TypeVar("Row")
 
-#: most bad rows that an error names
 MOST_NAMED = 5
-#: format -> suffixes of its files
 FORMATS = {"jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"), "parquet": (".parquet",)}
 
 
@@ -166,7 +152,6 @@ def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad
 
 
 def with_progress(rows: Iterable[Row], progress: Progress, *, total: int = 0) -> Iterator[Row]:
-    """Yield the rows and call `progress` after every 1000 rows."""
     for done, row in enumerate(rows, start=1):
         yield row
         if done % 1000 == 0:
@@ -179,7 +164,7 @@ def write_rows(
     *,
     format: str | None = None,  # noqa: A002 - as above
 ) -> int:
-    """Write a log and return the number of rows. After an error the file at `path` is as before.
+    """Write a log and return the number of rows. An error leaves the file at `path` unchanged.
 
     Raises InvalidInput, or ConfigError for a format whose package is not installed.
     """
@@ -208,11 +193,8 @@ def log_format(path: Place, *, format: str | None) -> str:  # noqa: A002 - as ab
         return "parquet"
     format_name = format_of(path, format=format)
     if isinstance(path, str) and format_name != "parquet":
-        raise InvalidInput(
-            f"a log at a URL must be Parquet, not {format_name}",
-            field="log",
-            remedy="copy the file to this machine, or export it with --format parquet",
-        )
+        remedy = "copy the file to this machine, or export it with --format parquet"
+        raise InvalidInput(f"a log at a URL must be Parquet, not {format_name}", field="log", remedy=remedy)
     return format_name
 
 
@@ -220,7 +202,6 @@ _SUFFIX: Final = ".parquet"
 
 
 def place_of(text: str | Path) -> Place:
-    """The URL, or the Path of any other text."""
     return text if isinstance(text, str) and "://" in text else Path(text)
 
 

@@ -1,7 +1,7 @@
-"""Decoding of logs: Arrow record batches, with the same columns from every source, become checked arrays.
+"""Decodes Arrow record batches of logs into checked arrays.
 
-A record batch has `id`, `arms`, `pmf`, `arm`, `reward` and the requested columns, with the types of `COLUMNS`. Text may
-be dictionary-encoded. The column of a candidate contains lists of numbers aligned with `arms`.
+A batch has `id`, `arms`, `pmf`, `arm`, `reward` and the requested columns, with the types of `COLUMNS`. Text may be
+dictionary-encoded. The column of a candidate contains lists of numbers aligned with `arms`.
 """
 
 import json
@@ -29,18 +29,17 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Reward, Vector
 
-#: fields for segments that are columns; other fields are keys of the context
+#: fields for segments that are columns of a log; other fields are keys of the context
 FIELDS = ("tenant", "version", "policy")
-#: numbers of a reward that are read
 REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
-#: texts of a reward that are read; judged_by may be missing
+#: texts of a reward that are read; a file may lack judged_by
 REWARD_WORDS = ("preset", "source", "judged_by")
-#: name of the column with the line of a row; no file has a column of this name, or of the next
+#: name of the added column with the line of each row, which no file uses
 LINE: Final = "#line"
-#: name of a request for features of rows without a text, which then identify the question
+#: column to request for the features of rows without a text; these features identify the question
 TEXTLESS: Final = "#features_of_textless"
 _TEXT, _NUMBER, NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
-#: column -> its type; others are lists of numbers
+#: column -> its type; a column that is not listed contains lists of numbers
 COLUMNS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("id", "text", "arm", "version", "tenant", "policy", "encoder_hash", "price"), _TEXT),
     **dict.fromkeys(("seed", "fault", "run_by", "extra"), _TEXT),
@@ -51,37 +50,29 @@ COLUMNS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("explored", "late"), pa.bool_()),
     "features": pa.list_(pa.float32()),
 }
-#: part of a reward -> its type
 PARTS: Final[Mapping[str, Any]] = {
     part: _NUMBER if kind is float else _TEXT for part, kind in get_type_hints(Reward).items()
 }
 _NEEDED_IN_ROWS: Final = "a row needs id, arms, pmf, arm and reward"
-#: remedy for rows that offer different arms
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
-#: matches facts, as JSON, of a decision that was not drawn: a turn that kept the arm of an earlier turn, or an arm
-#: pinned by the kill switch. It cannot match inside of a text, where JSON escapes quotes. Other tools may write spaces.
+#: pattern for facts of decisions whose arm was not drawn, but kept from an earlier turn or pinned by the kill switch.
+#: It cannot match inside a text of the facts, where JSON escapes quotes. Other tools may write spaces
 _UNDRAWN = rf'"({STICKY}|{KILLED})" ?: ?\{{'
-#: matches facts of a decision that the label queue chose by its use and not by its uniform part
+#: pattern for facts of decisions that the label queue chose because of their value and not at random
 _CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSpec:
-    """Options for decoding the batches of a log."""
-
-    #: arms of all rows, in the order of the columns
-    arms: tuple[ArmName, ...]
-    #: rows may offer different arms
+    arms: tuple[ArmName, ...]  #: all arms of the log, in the order of the columns of its matrices
     mixed_arms: bool = False
     #: names for `Log.fields`: tenant, version, policy or keys of the context
     fields: tuple[str, ...] = ()
-    #: columns with the pmf of a candidate
     own: tuple[str, ...] = ()
     features: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns to request from a source."""
         fields = dict.fromkeys(column_of(name) for name in self.fields)
         features = ["features", "encoder_hash"] if self.features else [TEXTLESS]
         return (
@@ -97,17 +88,14 @@ class LogSource(Protocol):
 
     @property
     def place(self) -> str:
-        """Name of a row in messages; see `row_named`."""
+        """Prefix of a row's name in messages; see `row_named`."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield record batches with the requested columns, except optional columns that the source lacks.
-
-        Raises InvalidInput for a source that cannot be read or lacks a required column.
-        """
+        """Yield record batches with these columns, except optional ones that the source lacks. Raises InvalidInput."""
 
 
 def arms_of(source: LogSource, *, every: bool) -> tuple[ArmName, ...]:
-    """The arms of the first row that was drawn, or of all rows if `every` is True; () without rows."""
+    """The arms that the first drawn row offers, or all rows if `every` is True. Empty if the source has no rows."""
     arms: dict[ArmName, None] = {}
     for batch in source.batches(("arms", "facts")):
         rows = drawn_rows(batch)
@@ -118,12 +106,11 @@ def arms_of(source: LogSource, *, every: bool) -> tuple[ArmName, ...]:
 
 
 def column_of(field: str) -> str:
-    """The column that holds a field."""
     return field if field in FIELDS else "context"
 
 
 def drawn(batch: Any) -> Flags:
-    """Flags of the rows whose arm was drawn, without rewards by labels that the queue chose for their use."""
+    """Flags of rows whose arm was drawn. False for labels that the label queue requested because of their value."""
     if "facts" not in batch.schema.names:
         return np.ones(batch.num_rows, dtype=np.bool_)
 
@@ -141,39 +128,29 @@ def drawn(batch: Any) -> Flags:
 
 
 def drawn_rows(batch: Any) -> Any:
-    """The batch without the rows that were not drawn."""
     was_drawn = drawn(batch)
     return batch if was_drawn.all() else batch.filter(pa.array(was_drawn))
 
 
 def offered_arms(batch: Any) -> dict[ArmName, None]:
-    """The arms that the rows offer, in order of first occurrence."""
     names = compute.unique(batch.column("arms").flatten()).to_pylist()
     return {ArmName(name): None for name in names if name is not None}
 
 
 def check_choice(arms: Sequence[ArmName]) -> None:
-    """Raise InvalidInput for a log of one arm."""
     if len(arms) < 2:
-        raise InvalidInput(
-            f"has one arm only ({', '.join(arms)})",
-            field="log",
-            remedy="replay needs a choice: log traffic with two arms or more",
-        )
+        remedy = "replay needs a choice: log traffic with two arms or more"
+        raise InvalidInput(f"has one arm only ({', '.join(arms)})", field="log", remedy=remedy)
 
 
 def row_named(batch: Any, row: int, *, place: str) -> str:
-    """Name of a row for messages: the place with its line if it is from a file, else the id of its decision."""
+    """Name of a row for messages: the place and its line if it is from a file, else the id of its decision."""
     line = batch.column(LINE)[row].as_py() if LINE in batch.schema.names else 0
     return f"{place} {line}" if line else f"decision {batch.column('id')[row].as_py()}"
 
 
 def decoded(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
-    """Decode and check a record batch. place: see `row_named`.
-
-    The log has features if all rows have features of one encoder.
-    Raises InvalidInput with row, field and remedy for the first impossible row.
-    """
+    """Decode and check a batch. The log has features if all rows have features of one encoder. Raises InvalidInput."""
     log = _DecodedBatch(batch=batch, spec=spec, place=place).log()
     log.check(named=lambda row: row_named(batch, row, place=place))
     return log
@@ -196,7 +173,7 @@ class _DecodedBatch:
             raise self._wrong(int(self._rows()[nameless]), "arms", "an arm has no name", "name every arm")
         self.places = self._codes(entries)  # (T,) column of each entry
         count = len(self.spec.arms)
-        #: whether all rows offer all arms in the same order: then the flattened lists are a matrix
+        #: True if all rows offer all arms in the same order, so that the flattened lists form a matrix
         self.even = bool((self.lengths == count).all()) and bool(
             (self.places.reshape(-1, count) == self.places[:count]).all()
         )
@@ -215,6 +192,9 @@ class _DecodedBatch:
         keys = keys_of_bytes(ids, lengths=lengths)
         questions, known_by = self._questions(keys)
         features = self._features() if spec.features else None
+        priced = None
+        if "cost_weight" in names:
+            priced = np.asarray(batch.column("cost_weight").is_valid().to_numpy(zero_copy_only=False))
         lines = self._optional(LINE, otherwise=np.zeros(0, dtype=np.intp))
         return Log(
             arms=spec.arms,
@@ -231,7 +211,7 @@ class _DecodedBatch:
             maximum=float(numbers["maximum"].max()),
             raw=_equals(texts["preset"], "reward") | _equals(texts["preset"], "default"),
             defaulted=_equals(texts["source"], "default"),
-            priced=self._present("cost_weight"),
+            priced=priced,
             late=self._optional("late", otherwise=np.zeros(batch.num_rows, dtype=np.bool_)).astype(np.bool_),
             made_at=self._optional("made_at", otherwise=np.zeros(batch.num_rows)).astype(np.float64),
             judged=_equals(texts["judged_by"], "judge") if "judged_by" in texts else None,
@@ -258,7 +238,7 @@ class _DecodedBatch:
         self._refuse(repeated, "arms", lambda _: "an arm is named twice", "name every arm once")
 
     def _questions(self, ids: Keys) -> tuple[Keys, Choices]:
-        """Returns (hash of each row's question, BY_TEXT, BY_FEATURES or BY_ID), both of shape (n,)."""
+        """Returns (hashes of the questions, how each question is recognised), both of shape (n,)."""
         names = self.batch.schema.names
         keys, known_by = ids, np.full(len(ids), BY_ID, dtype=np.intp)
         textless = np.ones(len(ids), dtype=np.bool_)
@@ -310,12 +290,9 @@ class _DecodedBatch:
             if too_large[row]:
                 raise self._wrong(row, f"reward.{name}", f"is {values[row]:g}", remedy)
         low, high = numbers["minimum"], numbers["maximum"]
-        self._refuse(
-            (value < low - slack(low)) | (value > high + slack(high)),
-            "reward",
-            lambda row: f"{value[row]:g} lies outside [{low[row]:g}, {high[row]:g}]",
-            "declare the bounds that the rewards have (minimum, maximum)",
-        )
+        beyond = (value < low - slack(low)) | (value > high + slack(high))
+        remedy = "declare the bounds that the rewards have (minimum, maximum)"
+        self._refuse(beyond, "reward", lambda row: f"{value[row]:g} lies outside [{low[row]:g}, {high[row]:g}]", remedy)
 
         def contradiction(row: int) -> str:
             parts = f"quality {quality[row]:g}, weight {weight[row]:g} and cost {cost[row]:g}"
@@ -378,12 +355,6 @@ class _DecodedBatch:
             return [value if isinstance(value, str) else canonical(value) for value in values]
 
         return _looked_up(self.batch.column(name), convert, null="")
-
-    def _present(self, name: str) -> Flags | None:
-        """Flags of the rows that have a value in a column, shape (n,); None if there is no such column."""
-        if name not in self.batch.schema.names:
-            return None
-        return np.asarray(self.batch.column(name).is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
 
     def _optional(self, name: str, *, otherwise: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if name not in self.batch.schema.names:

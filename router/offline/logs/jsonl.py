@@ -59,7 +59,6 @@ _AsWhole: Final = BeforeValidator(values.whole)
 _AsMapping: Final = BeforeValidator(values.mapping)
 _Mapping = Annotated[JsonObject, _AsMapping]
 _Members = Annotated[dict[str, float], _AsMapping]
-#: part of a reward
 _AsPart: Final = BeforeValidator(partial(values.number, most=LARGEST))
 _Part = Annotated[float, _AsPart]
 _Whole = Annotated[int, Field(gt=0, lt=2**63)]
@@ -92,7 +91,7 @@ class _Parts(TypedDict, total=False):
 
 
 class _Row(BaseModel):
-    """A record with values converted by `values`. If propensity, seed or explored is None, it is computed."""
+    """Schema of a line. A propensity, seed or explored that is None is computed."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -131,11 +130,10 @@ class _Row(BaseModel):
 
 #: a parsed row; `features` is a float32 array, shape (d,), or None
 Record = dict[str, Any]
-#: the keys of a record, in the order of a line; other keys of a line are kept in `extra`
+#: keys of a record, in the order in which they are written; other keys of a line are kept in `extra`
 KEYS = tuple(_Row.model_fields)
 _ROW_FIELDS = frozenset(part.name for part in fields(Logged))
 _DECISION_FIELDS = frozenset(part.name for part in fields(Decision))
-#: fields of a decision that have the same value in the record
 _SAME_IN_DECISION = [key for key in KEYS if key in _DECISION_FIELDS]
 _REWARD_DEFAULTS = {part.name: part.default for part in fields(Reward)} | {"surrogates": {}}
 
@@ -146,14 +144,13 @@ def _attribute(key: str) -> str:
 
 
 def _reward_record(reward: Reward) -> Record:
-    """The parts of a reward that do not have their default values, and its terms."""
     parts = {name: getattr(reward, name) for name in _REWARD_DEFAULTS}
     changed = {name: value for name, value in parts.items() if value != _REWARD_DEFAULTS[name]}
     return changed | {"terms": dict(reward.terms)}
 
 
 _VALUES = attrgetter(*map(_attribute, KEYS))
-#: key of a record -> conversion of the attribute. The seed is text: many readers round whole numbers of 64 bits
+#: key of a record -> conversion from an attribute of the row. The seed is text: many readers round 64-bit integers
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(KEYS, lambda value: list(value) if isinstance(value, tuple) else value),
     **dict.fromkeys(("context", "aim", "facts"), dict),
@@ -171,15 +168,13 @@ def record_of(row: Logged) -> Record:
 
 
 def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
-    """The values of one key in the records of these rows."""
     value, convert = attrgetter(_attribute(key)), _CONVERSIONS[key]
     return [convert(value(row)) for row in rows]
 
 
 def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    """Yield the rows of a file, and a BadRow for each unusable record.
+    """Yield the rows of a file, given as line numbers and parsers of lines; unusable rows become BadRow.
 
-    records: pairs of a line number and a function that parses the line.
     A row without a version must offer at least two arms. A row with a version may offer one, since the service logs
     such rows if the caller allows only one arm.
     """
@@ -251,7 +246,7 @@ _EVERY_ARM: Final = "log all arms that were offered"
 
 
 def _offer_fault(row: _Row) -> tuple[str, str, str] | None:
-    """(field, reason, remedy) of the first contradiction between arms, pmf and scores, else None."""
+    """Returns (field, reason, remedy) of the first contradiction between arms, pmf and scores, else None."""
     arms, pmf = row.arms, row.pmf
     if len(set(arms)) != len(arms):
         return "arms", f"an arm is named twice: {', '.join(arms)}", "name every arm once"
@@ -269,7 +264,6 @@ def _offer_fault(row: _Row) -> tuple[str, str, str] | None:
 
 
 def _draw_fault(row: _Row) -> tuple[str, str, str] | None:
-    """(field, reason, remedy) if the draw contradicts the pmf, else None."""
     if row.arm not in row.arms:
         return "arm", f"{row.arm!r} is not among {', '.join(row.arms)}", _EVERY_ARM
     drawn = row.pmf[row.arms.index(row.arm)]
@@ -303,17 +297,11 @@ def _reward(parts: Record, *, defaults: Defaults) -> Reward:
     value = min(max(parts["quality"] - parts["weight"] * parts["cost"], low), high)
     logged = parts.get("value", value)
     if not low - slack(low) <= logged <= high + slack(high):
-        raise InvalidInput(
-            f"{logged!r} lies outside [{low:g}, {high:g}]",
-            field="reward",
-            remedy="declare the bounds that the rewards have (minimum, maximum)",
-        )
+        remedy = "declare the bounds that the rewards have (minimum, maximum)"
+        raise InvalidInput(f"{logged!r} lies outside [{low:g}, {high:g}]", field="reward", remedy=remedy)
     if abs(logged - value) > slack(abs(parts["quality"]) + abs(parts["weight"] * parts["cost"])):
-        raise InvalidInput(
-            f"{logged!r}, but its parts give {value!r}",
-            field="reward.value",
-            remedy="value = quality - weight * cost, within the bounds; leave out what is not known",
-        )
+        remedy = "value = quality - weight * cost, within the bounds; leave out what is not known"
+        raise InvalidInput(f"{logged!r}, but its parts give {value!r}", field="reward.value", remedy=remedy)
     return Reward(**parts | {"value": value})
 
 
@@ -321,13 +309,11 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    """Read the rows in the order of the file. Raises InvalidInput if the file is unreadable or empty."""
     records = ((number, partial(parsed, raw)) for number, raw in lines(Path(path)))
     return rows_of(records, defaults=defaults)
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
-    """Write the rows and return their number. After an error `path` is as before. Raises InvalidInput."""
     count = 0
     with new_lines(Path(path)) as out:
         for row in rows:

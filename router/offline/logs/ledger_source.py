@@ -21,27 +21,24 @@ from ragbandit.shared.errors import StoreError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerSource:
-    """The rows of a ledger up to a seq, a page of seqs at a time. Rows that are added later are not read."""
+    """The rows that a ledger has now, read in pages of seqs. Rows that are added later are not read."""
 
     ledger: Ledger
-    #: first and last seq; without rows, last is below first
-    first: int
-    last: int
-    #: earlier decisions are left out, seconds since the epoch; None to read all
+    first: int  #: seq of the first row
+    last: int  #: seq of the last row; below `first` if there are no rows
+    #: time of the first decisions to read, seconds since the epoch; None for all
     since: float | None
-    #: empty, since rows of a ledger have no line
     place: str = ""
 
     @classmethod
     def of(cls, ledger: Ledger, *, since: float | None) -> "LedgerSource":
-        """A source of the rows that the ledger has now."""
         with ledger.database.read() as connection:
             ends = select(func.min(updates.c.seq), func.max(updates.c.seq)).where(updates.c.policy == ledger.label)
             first, last = connection.execute(ends).one()
         return cls(ledger=ledger, first=int(first or 1), last=int(last or 0), since=since)
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield record batches of these columns. Raises StoreError for a row that cannot be read."""
+        """Yield record batches; see `LogSource`. Raises StoreError for a row that cannot be read."""
         start, size = self.first, parquet.FIRST
         while start <= self.last:
             stop = min(start + size - 1, self.last)
@@ -58,7 +55,6 @@ class LedgerSource:
             start, size = stop + 1, parquet.BATCH
 
     def _page(self, columns: Sequence[str], *, start: int, stop: int) -> Mapping[str, Sequence[Any]]:
-        """Column name -> values of the rows with these seqs. Empty if there are no rows."""
         names = [name for name in columns if name not in ("reward", "late")]
         if "reward" in columns:
             names += [*REWARD, *REWARD_WORDS]
@@ -72,7 +68,7 @@ class LedgerSource:
         return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
 
     def _unreadable(self, error: Exception, *, start: int, stop: int) -> Exception:
-        """The error of the row reader for this page, which contains the decision's id, or a general error."""
+        """The error of the row reader for this page, which names the decision, or a general error."""
         try:
             for _ in self.ledger.read_with_decisions(after=start - 1, upto=stop):
                 pass
@@ -121,7 +117,6 @@ def _features_column(stored: Sequence[bytes | None]) -> Any:
 
 
 def _lists_of(texts: Sequence[str]) -> Any:
-    """JSON texts of lists of arms as a column. Each different text is parsed once."""
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     lists = pa.array([json.loads(text) for text in places], pa.list_(pa.string()))
     return lists.take(pa.array([places[text] for text in texts], pa.int32()))

@@ -29,7 +29,6 @@ from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.inheritance import inherit, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
 from ragbandit.router.storage.rows.conversion import (
-    Row,
     canonical,
     decision_row,
     feedback_row,
@@ -47,15 +46,14 @@ from ragbandit.shared.types import IMPORTED, SEEDED_ELSEWHERE, Cost, DecisionId,
 
 T = TypeVar("T")
 
-#: rows per transaction
 PAGE = 500
-#: columns of a decision that are compared with the store if rows are remade
+#: columns of a decision that must equal the stored ones even if rows are remade
 _DRAWN = ("arm", "arms", "pmf")
-#: columns of an update that are compared with the store if rows are remade
+#: columns of an update that must equal the stored ones even if rows are remade
 _OF_ANSWER = ("quality", "cost")
-#: columns of an update that the ledger sets and files do not contain
+#: columns of an update that files lack, since the ledger sets them
 _SET_BY_LEDGER = ("seq", "restarts", "decided")
-#: key of a decision's facts with the id that its row has in the log, if the decision got another id
+#: fact of a decision that was imported under another id: its id in the log
 LOGGED_ID: Final = "logged_id"
 #: end of a snapshot's version: its last update and the first digits of its sha256
 _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
@@ -63,23 +61,15 @@ _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportCounts(Tally):
-    """Counts of imported rows."""
-
-    #: rows that were added to the ledger
     added: int = 0
-    #: rows that the ledger had already
     known: int = 0
-    #: added rows whose draws cannot be reproduced from their seeds
-    made_elsewhere: int = 0
+    made_elsewhere: int = 0  #: added rows whose draws cannot be reproduced from their seeds
 
 
 def ledger_rows(
     ledger: Ledger, *, since: float | None = None, before: float | None = None, upto: int | None = None
 ) -> Iterator[Logged]:
-    """Read the ledger's rows in order, if their decisions were made in [since, before).
-
-    upto: the last seq to read; None for all. Raises StoreError at a row that cannot be read.
-    """
+    """Yield the rows whose decisions were made in [since, before), up to the seq `upto`. Raises StoreError."""
     rows = rows_of_ledger(ledger.database, label=ledger.label, after=0, upto=upto, page=PAGE)
     for page in _pages(rows):
         late = late_decisions(ledger, page[0][0]["seq"], page[-1][0]["seq"])
@@ -88,7 +78,7 @@ def ledger_rows(
             if isinstance(decision, StoreError):
                 raise decision
             update = update_value(row, decision=decision)
-            if SEEDED_ELSEWHERE in decision.facts:  # the importing store determines this itself
+            if SEEDED_ELSEWHERE in decision.facts:  # the importing store checks seeds itself
                 facts = {name: value for name, value in decision.facts.items() if name != SEEDED_ELSEWHERE}
                 decision = replace(decision, facts=facts)
             if (since is None or decision.made_at >= since) and (before is None or decision.made_at < before):
@@ -108,27 +98,18 @@ def ledger_rows(
 def late_decisions(ledger: Ledger, first: int, last: int) -> set[str]:
     """Ids of decisions that got more feedback after they were learned. first, last: range of seqs."""
     span = updates.c.policy == ledger.label, updates.c.seq.between(first, last)
+    late_feedback = select(feedback.c.id, feedback.c.decision_id, updates.c.feedback_ids).where(*span, feedback.c.late)
+    late_feedback = late_feedback.join_from(updates, feedback, feedback.c.decision_id == updates.c.decision_id)
+    imported = select(outcomes.c.decision_id, outcomes.c.made_by).where(*span, outcomes.c.stop_reason == IMPORTED)
+    imported = imported.join_from(updates, outcomes, outcomes.c.decision_id == updates.c.decision_id)
     with ledger.database.read() as connection:
-        notes: list[Row] = list(
-            connection.execute(
-                select(feedback.c.id, feedback.c.decision_id, updates.c.feedback_ids)
-                .join_from(updates, feedback, feedback.c.decision_id == updates.c.decision_id)
-                .where(*span, feedback.c.late)
-            ).mappings()
-        )
-        marks: list[Row] = list(
-            connection.execute(
-                select(outcomes.c.decision_id, outcomes.c.made_by)
-                .join_from(updates, outcomes, outcomes.c.decision_id == updates.c.decision_id)
-                .where(*span, outcomes.c.stop_reason == IMPORTED)
-            ).mappings()
-        )
+        notes, marks = connection.execute(late_feedback).all(), connection.execute(imported).all()
     late = {
-        note["decision_id"]
-        for note in notes
-        if note["id"] not in json.loads(note["feedback_ids"]) and note["id"] != _feedback_id(note["decision_id"])
+        decision_id
+        for note_id, decision_id, learned in notes
+        if note_id not in json.loads(learned) and note_id != _feedback_id(decision_id)
     }
-    return late | {row["decision_id"] for row in marks if json.loads(row["made_by"]).get("late")}
+    return late | {decision_id for decision_id, made_by in marks if json.loads(made_by).get("late")}
 
 
 def take_in(
@@ -143,15 +124,14 @@ def take_in(
     clock: Callable[[], float] = time.time,
     progress: Callable[[ImportCounts], None] = lambda _counts: None,
 ) -> ImportCounts:
-    """Append rows to the ledger in their order, a page per transaction. Rows that it has already are skipped.
+    """Append rows to the ledger in their order, a page per transaction. Rows that the ledger already has are skipped.
 
     rows: called twice, as all rows are checked before the first is written.
     origin: the format, stored in the facts of rows that were made elsewhere.
     source: name of the file, for messages.
     lease_s: lease on the ledger, seconds.
     patience_s: how long to wait for the ledger's learner, seconds.
-    remade: rows that the ledger has may differ in times, features and weight of cost; arm, quality and cost must be
-    equal.
+    remade: True accepts other times, features and cost weights than the ledger's; arm, quality and cost must be equal.
     progress: called after every page with the counts.
     Raises NotReady if the learner keeps the ledger, and Conflict with the line if an id has other contents.
     """
@@ -168,11 +148,8 @@ def take_in(
 
     def hold() -> None:
         if not ledger.acquire(holder=holder, lease_s=lease_s, patience_s=patience_s):
-            raise NotReady(
-                f"a learner holds the ledger {ledger.label!r}",
-                field="label",
-                remedy="stop that learner and try again, or import into another ledger with --label",
-            )
+            remedy = "stop that learner and try again, or import into another ledger with --label"
+            raise NotReady(f"a learner holds the ledger {ledger.label!r}", field="label", remedy=remedy)
 
     try:
         for number, page in enumerate(_pages(iter(rows()))):
@@ -209,10 +186,7 @@ def _register(ledger: Ledger, *, now: float) -> None:
 
 
 def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
-    """The row, with its origin in its facts if its draw cannot be repeated from its seed and snapshot.
-
-    A draw seeded with the secret of another store is marked SEEDED_ELSEWHERE.
-    """
+    """Mark the row IMPORTED if its draw cannot be repeated, SEEDED_ELSEWHERE if its seed has another store's secret."""
     decision = row.decision
     has_snapshot = decision.version.startswith(f"{decision.policy}-") and _VERSION.search(decision.version)
     if IMPORTED in decision.facts or (has_snapshot and draw_fault(decision) is None):
@@ -224,10 +198,9 @@ def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
 
 
 def _renamed(rows: Sequence[Logged], *, ledger: Ledger, connection: Connection) -> list[Logged]:
-    """The rows, with a new id for an imported row whose id the service does not allow or another decision has.
+    """Give a new id to each imported row whose id the service does not allow, or which another decision has.
 
-    Systems that number their rows produce the same ids. The new id depends on the ledger's label and the old id. Rows
-    that the ledger has learned under their ids keep them.
+    The new id depends on the ledger's label and the old id. Rows that the ledger has learned keep their ids.
     """
     ids = [row.decision.id for row in rows]
     in_ledger = updates.c.policy == ledger.label, updates.c.decision_id.in_(ids)
@@ -259,7 +232,6 @@ class _ImportPage:
     ledger: Ledger
     connection: Connection
     rows: Sequence[Logged]
-    #: id -> row of the table `decisions`
     decision_rows: Mapping[DecisionId, Mapping[str, Any]]
     source: str
     origin: str
@@ -269,7 +241,6 @@ class _ImportPage:
     def of(
         cls, page: Sequence[Logged], *, ledger: Ledger, connection: Connection, secret: bytes | None, **about: Any
     ) -> "_ImportPage":
-        """Make a page of the rows of a log, marked and renamed. about: the other fields."""
         rows = [_marked(row, origin=about["origin"], secret=secret) for row in page]
         if not about["remade"]:
             rows = _renamed(rows, ledger=ledger, connection=connection)
@@ -306,7 +277,7 @@ class _ImportPage:
                 raise self._conflict(row, "encoder_hash", message)
 
     def _check_decisions(self, *, new_ids: Collection[str]) -> None:
-        """Raise Conflict if a stored decision differs from its row in any field; if remade, in one of _DRAWN."""
+        """Raise Conflict if a stored decision differs from its row; if `remade`, only the columns _DRAWN count."""
         rows = {row.decision.id: row for row in self.rows if row.decision.id not in new_ids}
         if not rows:
             return
@@ -327,7 +298,7 @@ class _ImportPage:
         for stored in self.connection.execute(select(updates).where(*in_ledger)).mappings():
             row = by_id[stored["decision_id"]]
             values = self._update_row(row, seq=stored["seq"])
-            if self.remade:  # with another preset, this ledger learned only the value
+            if self.remade:  # quality and cost can be compared only if the presets agree
                 values = {name: values[name] for name in _OF_ANSWER if stored["preset"] == values["preset"]}
             for name, value in values.items():
                 if name not in _SET_BY_LEDGER and stored[name] != value:

@@ -1,8 +1,7 @@
 """Parquet: the keys of a record as typed columns, objects without a schema as JSON text.
 
-`reward` is a struct of its parts; in files of other tools it may be a column of numbers. A key of `extra` whose value
-in the first row is a list of numbers (a candidate's pmf) becomes a column. The other keys are stored as JSON in the
-column `extra`. A replay reads the same files as arrays (`ParquetSource`).
+A key of `extra` whose value in the first row is a list of numbers (a candidate's pmf) becomes a column; the others stay
+JSON in the column `extra`. `reward` is a struct of its parts; other tools may write a column of numbers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,11 +35,11 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_file, remote_system
 from ragbandit.shared.redaction import without_secrets
 
-#: rows per row group, which a reader holds in memory
+#: rows per row group of a written file; a reader holds a row group in memory
 GROUP = 1 << 16
 #: rows that are converted to columns at a time
 PIECE = 2048
-#: keys and parts of a reward that contain an object without a schema
+#: keys of a record whose values are objects without a schema
 _OPEN = ("context", "budget", "aim", "facts")
 _OPEN_PARTS = ("terms", "surrogates")
 #: columns that every log has; arms may be missing if each pmf is an object by arm
@@ -50,10 +49,7 @@ _TYPES = pa.types
 
 
 def _check_columns(schema: Any, columns: Sequence[str], *, place: str) -> None:
-    """Raise InvalidInput for a missing column, and for a name that occurs twice.
-
-    columns: requested columns. A key of a record may be missing unless it is in _NEEDED; other columns may not.
-    """
+    """Raise InvalidInput for a repeated name, and for a missing column unless it is an optional key of a record."""
     _check_names(schema, place=place)
     names = schema.names
     by_arm = "pmf" in names and not _has_lists(schema.field("pmf").type)
@@ -165,7 +161,6 @@ def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
 
 
 def opened(path: Place, **options: Any) -> Any:
-    """Open a Parquet file. Raises InvalidInput if it cannot be read or has no rows."""
     file = _opened(path, **options)
     if not file.metadata.num_rows:
         file.close()
@@ -188,7 +183,6 @@ def _opened(path: Place, **options: Any) -> Any:
 
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    """Read the rows in the order of the file. Raises InvalidInput if the file is unreadable or empty."""
     with opened(place_of(path)) as file:
         _check_columns(file.schema_arrow, _NEEDED, place=shown(place_of(path)))
         cells_of_rows = (cells for batch in file.iter_batches(batch_size=PIECE) for cells in _cells(batch))
@@ -199,15 +193,14 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
                 number += 1
                 yield row
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise InvalidInput(
-                f"is damaged after row {number}: {error}", field=str(path), remedy="fetch the file again"
-            ) from error
+            remedy = "fetch the file again"
+            raise InvalidInput(f"is damaged after row {number}: {error}", field=str(path), remedy=remedy) from error
 
 
 def _cells(batch: Any) -> Iterator[Record]:
     """Yield each row of a batch. Features are arrays, since a list of Python numbers takes ten times the memory."""
     for at, name in enumerate(batch.schema.names):
-        if name in _TIMES and _TYPES.is_timestamp(batch.column(at).type):  # Python has no nanoseconds and fewer zones
+        if name in _TIMES and _TYPES.is_timestamp(batch.column(at).type):  # datetime has no nanoseconds and fewer zones
             batch = batch.set_column(at, name, _exact(batch.column(at), COLUMNS[name]))
     if "features" not in batch.schema.names or not pa.types.is_list(batch.schema.field("features").type):
         yield from batch.to_pylist()
@@ -218,7 +211,7 @@ def _cells(batch: Any) -> Iterator[Record]:
 
 
 def _record_of(cells: Record) -> Record:
-    """The record with the keys of `extra`, without empty unknown columns and empty members of structs."""
+    """The record with the keys of `extra`. Empty unknown columns and empty members of structs are dropped."""
     record = {key: value for key, value in cells.items() if key in KEYS or (value is not None and key != "extra")}
     for key in _OPEN:
         if isinstance(members := record.get(key), dict):
@@ -228,7 +221,6 @@ def _record_of(cells: Record) -> Record:
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
-    """Write the rows and return their number. After an error `path` is as before. Raises InvalidInput."""
     count, stream = 0, iter(rows)
     piece = list(islice(stream, PIECE))
     extra = piece[0].extra if piece else {}
@@ -254,7 +246,6 @@ def _is_exact_list(value: object) -> bool:
 
 
 def _file_batch(rows: Sequence[Logged], *, lists: Sequence[str]) -> Any:
-    """The rows with all columns of a file. lists: keys of `extra` that become columns."""
     batch = rows_batch(rows, KEYS, parts=[*PARTS])
     columns: dict[str, Any] = dict(zip(KEYS, batch.columns, strict=True))
     extras = [dict(row.extra) for row in rows]
@@ -287,7 +278,6 @@ def _column(rows: Sequence[Logged], name: str, *, parts: Sequence[str]) -> Any:
 
 
 def record_batch(columns: Mapping[str, Any]) -> Any:
-    """Make a record batch of columns, which are sequences or Arrow arrays."""
     arrays = {
         name: values if isinstance(values, pa.Array) else pa.array(values, COLUMNS.get(name, NUMBERS))
         for name, values in columns.items()
@@ -296,14 +286,13 @@ def record_batch(columns: Mapping[str, Any]) -> Any:
 
 
 def reward_column(parts: Mapping[str, Sequence[Any]]) -> Any:
-    """Make a struct column of the parts of rewards."""
     arrays = [pa.array(values, PARTS[name]) for name, values in parts.items()]
     return pa.StructArray.from_arrays(arrays, names=[*parts])
 
 
 Item = TypeVar("Item")
 
-#: rows per batch; its arrays fit into a processor's cache
+#: rows per batch, whose arrays fit into a processor's cache
 BATCH = 32_768
 #: rows of the first batch, which may be read only for the arms
 FIRST = 64
@@ -311,10 +300,7 @@ FIRST = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParquetSource:
-    """A Parquet file in batches. Only the requested columns are read."""
-
     path: Place
-    #: bounds and weight for rewards that are logged without them
     defaults: Defaults
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
@@ -365,11 +351,9 @@ class ParquetSource:
 
     @property
     def place(self) -> str:
-        """Name of a row in messages."""
         return f"{shown(self.path)} row"
 
     def columns(self) -> tuple[str, ...]:
-        """The names of the file's columns."""
         with opened(self.path) as file:
             return tuple(file.schema_arrow.names)
 
@@ -397,12 +381,10 @@ def _ahead(items: Iterator[Item]) -> Iterator[Item]:
 class RowsSource:
     """Batches of a file that is read row by row."""
 
-    #: each call reads all rows, from the first
-    rows: Callable[[], Iterable[Logged]]
+    rows: Callable[[], Iterable[Logged]]  #: each call reads all rows, from the first
     place: str = "line"
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield record batches; see `LogSource`."""
         stream, size = iter(self.rows()), FIRST
         while page := list(islice(stream, size)):
             yield rows_batch(page, [*columns, LINE])
@@ -410,7 +392,6 @@ class RowsSource:
 
 
 def row_name(row: Logged) -> str:
-    """Name of a row for messages."""
     return f"line {row.line}" if row.line else f"decision {row.decision.id}"
 
 

@@ -50,14 +50,10 @@ _Name = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
 class LabelledRow(BaseModel):
-    """Optional keys of a line about its question."""
-
     model_config = ConfigDict(strict=True)
 
-    #: default "<kind>-<line>"
-    id: _Name
+    id: _Name  #: default "<kind>-<line>"
     question: str
-    #: name of the data set of the question
     dataset: _Name | None = None
     #: number of pieces of evidence that the question needs
     hops: Annotated[int, Field(ge=0)] | None = None
@@ -66,10 +62,7 @@ class LabelledRow(BaseModel):
 def question_rows(
     path: Path, make: Callable[[Mapping[str, Any], LabelledRow], Row], *, limit: int | None = None, kind: str = "row"
 ) -> list[Row]:
-    """Call `make` for each of the first `limit` lines; None for all. It may raise InvalidInput with the key as field.
-
-    Raises InvalidInput with "<file>:<line> <key>" for an unusable line, and for an id that occurs twice.
-    """
+    """Call `make` for each of the first `limit` lines, or for all. Raises InvalidInput with "<file>:<line> <key>"."""
     rows: list[Row] = []
     line_of: dict[str, int] = {}
     for number, raw in lines(path):
@@ -88,7 +81,6 @@ def question_rows(
 
 
 def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
-    """A required text that the service would accept. Raises InvalidInput."""
     if entry.get(key) is None:
         raise InvalidInput("is missing", field=key, remedy=remedy)
     return checked_text(entry[key], field=key)
@@ -96,11 +88,10 @@ def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
 
 #: value of the fact IMPORTED in decisions made from a table
 ORIGIN = "table"
-#: names of arms that a configuration allows too, so that a service can use what is learned from a table
+#: names of arms that a configuration also allows, so that a service can use what a policy learns from a table
 _ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: arm -> steps or seconds of its answer, in the range that the service accepts
 _Amounts = dict[str, Annotated[float, Field(ge=0.0, le=1e9)]]
-#: true counts as 1, false as 0
 _Quality = Annotated[
     float, BeforeValidator(lambda value: float(value) if isinstance(value, bool) else value), Field(ge=0.0, le=1.0)
 ]
@@ -111,7 +102,7 @@ class _Line(BaseModel):
 
     correct: Annotated[dict[str, _Quality], Field(max_length=MAX_ARMS)]
     steps: _Amounts
-    #: empty if the value is not an object: other files may use this key otherwise
+    #: empty if the value is no object, since other files may use this key for something else
     seconds: Annotated[_Amounts, BeforeValidator(lambda value: value if isinstance(value, dict) else {})] = {}
     context: JsonObject | None = None
 
@@ -125,12 +116,10 @@ class LabelledTable:
 
     @cached_property
     def correct(self) -> Matrix:
-        """Quality of every answer, shape (n, arms), in [0, 1]."""
         return self._numbers("correct")
 
     @cached_property
     def steps(self) -> Matrix:
-        """Steps of every answer, shape (n, arms), >= 0."""
         return self._numbers("steps")
 
     @cached_property
@@ -199,10 +188,8 @@ def arm_rows(
     first: int = 1,
     occurrence: int = 0,
 ) -> list[Logged]:
-    """Make the K log rows of a table's row, in the order of the arms.
+    """Make a log row for each arm. now: time of the decisions, seconds since the epoch.
 
-    now: time of the decisions, seconds since the epoch.
-    first: seq of the first row.
     occurrence: number of earlier rows of the table with this question. The ids depend on it and on the question, so
     that the same table always gives the same ids.
     """
@@ -246,7 +233,6 @@ def _id(query: Query, *, arm: ArmName, occurrence: int) -> DecisionId:
 
 
 def trainable() -> list[str]:
-    """The names of the policies that are trained on tables."""
     names = []
     for name, path in sorted(POLICIES.items()):
         module, _, attribute = path.partition(":")
@@ -265,16 +251,14 @@ def train(
 ) -> dict[str, Json]:
     """Train a policy on these rows and write its folder. Returns the report of the fit, with "folder" and "sha256".
 
-    params: of the policy. Params that the service needs must be configured there too.
-    progress: called with the number of batches done and the total.
-    Raises ConfigError before the training for another kind of policy, wrong params or a folder in use; InvalidInput if
-    no row has a label.
+    params: params of the policy. Those that serving needs must be configured too.
+    progress: receives (number of batches done, total).
+    Raises ConfigError before the training; InvalidInput if no row has a label.
     """
     names = trainable()
     if policy not in names:
-        raise ConfigError(
-            f"{policy!r} is not trained on tables", field="policy", remedy=f"use one of {', '.join(names)}"
-        )
+        remedy = f"use one of {', '.join(names)}"
+        raise ConfigError(f"{policy!r} is not trained on tables", field="policy", remedy=remedy)
     if params.get("trained") is not None:
         raise ConfigError("is the output of this command", field="policy.params.trained", remedy="leave this param out")
     target = free_folder(out)
@@ -287,8 +271,7 @@ def train(
 def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[TableRow]:
     """Read questions without outcomes: one JSON object with "question" and "hops" per line. Hops serve as labels.
 
-    Questions of the table's rows (`known`) are left out, since their outcomes are better labels (as in Adaptive-RAG).
-    Raises InvalidInput with file, line and key.
+    Questions in `known` are left out, since their outcomes are better labels (as in Adaptive-RAG). Raises InvalidInput.
     """
     known_texts = {row.question for row in known}
     rows = [row for row in question_rows(Path(path), _question, kind="question") if row.question not in known_texts]

@@ -35,7 +35,6 @@ _FLAGS: Final = {"true": True, "false": False, "yes": True, "no": False, "1": Tr
 
 
 def number(value: Any, *, most: float = sys.float_info.max) -> float:
-    """A finite number, at most `most` in size."""
     if type(value) is float and abs(value) <= most:  # the fast path for most values
         return value
     value = plain(value)
@@ -51,7 +50,6 @@ def number(value: Any, *, most: float = sys.float_info.max) -> float:
 
 
 def seconds(value: Any) -> float:
-    """A time as seconds since 1970. Raises ValueError for a number in another unit."""
     value = plain(value)
     try:
         if isinstance(value, datetime):
@@ -76,7 +74,6 @@ def _written_time(value: Any) -> float:
 
 
 def flag(value: Any) -> bool:
-    """True or false."""
     value = plain(value)
     if isinstance(value, str):
         value = _FLAGS.get(value.strip().lower())
@@ -86,7 +83,6 @@ def flag(value: Any) -> bool:
 
 
 def whole(value: Any) -> int:
-    """A whole number."""
     value = plain(value)
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
@@ -96,7 +92,6 @@ def whole(value: Any) -> int:
 
 
 def text(value: Any) -> str:
-    """A text; numbers become their digits."""
     if type(value) is str:
         return value
     value = plain(value)
@@ -110,12 +105,10 @@ def text(value: Any) -> str:
 
 
 def texts(value: Any) -> list[str]:
-    """A list of texts."""
     return [text(item) for item in _items(value)]
 
 
 def numbers(value: Any) -> list[float]:
-    """A list of finite numbers."""
     return [number(item) for item in _items(value)]
 
 
@@ -127,7 +120,6 @@ def _items(value: Any) -> Sequence[Any]:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """An object whose members JSON can represent."""
     value = _object(value)
     if not isinstance(value, dict):
         raise ValueError("Give an object, or its JSON as text")
@@ -145,10 +137,7 @@ def _parsed(value: Any) -> Any:
 
 
 def _object(value: Any) -> Any:
-    """The object that JSON text or a list of pairs (key, value) represents; return any other value as it is.
-
-    Arrow gives maps as lists of pairs.
-    """
+    """Parse JSON text or a list of pairs (a map of Arrow) into an object. Other values are returned unchanged."""
     value = _parsed(plain(value))
     if not isinstance(value, list | tuple) or (value and type(value[0]) in (float, int, str)):
         return value
@@ -159,7 +148,6 @@ def _object(value: Any) -> Any:
 
 
 def probabilities(value: Any) -> list[float] | dict[str, float]:
-    """Probabilities in the order of the arms, or by arm."""
     value = _object(value)
     if isinstance(value, dict):
         return {str(arm): number(share) for arm, share in value.items() if not is_missing(share)}
@@ -167,7 +155,6 @@ def probabilities(value: Any) -> list[float] | dict[str, float]:
 
 
 def reward(value: Any) -> dict[str, Any]:
-    """The parts of a reward. A number is the part `value`."""
     value = _object(value)
     if isinstance(value, dict):  # raw_quality, which earlier releases wrote, is left out
         return {name: part for name, part in value.items() if not is_missing(part) and name != "raw_quality"}

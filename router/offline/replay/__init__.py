@@ -1,10 +1,7 @@
-"""Replay: judges policies on logged traffic (off-policy evaluation).
+"""Replay: judges policies on logged traffic (off-policy evaluation). docs/replay.md explains the numbers.
 
-    log = open_log("log.parquet")
-    result = replay(log, candidates=["fixed:single_step", "uniform"])
-
-`open_log` takes a file or the ledger of the configured store. `memory_log` takes rows. `estimate_candidates` takes
-the parts of a log with the probabilities of each candidate. docs/replay.md explains how each number is computed.
+log = open_log("log.parquet")
+result = replay(log, candidates=["fixed:single_step", "uniform"])
 """
 
 from ragbandit.router.offline.replay.candidates import MemoryLog, memory_log

@@ -1,4 +1,4 @@
-"""Results of a replay from its sums: estimates, intervals, differences, segments."""
+"""Builds the results of a replay from its sums."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -46,23 +46,18 @@ from ragbandit.router.offline.replay.sums import LogSummary, Scores, ScoreSums, 
 from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.types import ArmName, Vector
 
-#: reason for missing intervals if the log has faults
-WRONG_LOG = "the log contradicts its own probabilities, so that no interval holds"
-#: most versions, and most unusable rows, that the result names
+#: largest number of versions, and of unusable rows, that the result names
 MOST_VERSIONS, MOST_NAMED = 4, 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultAssembler:
-    """Builds the results of a replay from its sums."""
-
     plan: Plan
     candidates: Sequence[CandidateSpec]
     columns: Scores
     summary: LogSummary
     sums: ScoreSums
-    #: index of the candidate that is the baseline; None for the logged policy
-    baseline: int | None
+    baseline: int | None  #: index of the candidate that is the baseline; None for the logged policy
 
     def result(
         self,
@@ -72,7 +67,7 @@ class ResultAssembler:
         skipped: Sequence[BadRow],
         **about: Any,
     ) -> ReplayResult:
-        """Build the result. about: fields of the result that describe the log."""
+        """Build the result. about: further fields of the result, which describe the log."""
         summary = self.summary
         versions: Mapping[str, int] = summary.fields.get("version", {})
         policies = deciders(logged, versions)
@@ -108,7 +103,7 @@ class ResultAssembler:
 
     @property
     def _alpha(self) -> float:
-        """Chance that one check calls a right log wrong; all checks together share ALPHA."""
+        """Significance level of one check of the log: ALPHA divided by the number of checks."""
         return ALPHA / (1 + len(self.summary.names) + len(self.summary.weights))
 
     @property
@@ -139,7 +134,7 @@ class ResultAssembler:
             quality_difference=gaps[1],
             cost_difference=gaps[2],
             verdict=verdict,
-            missing=WRONG_LOG if self.faults else self._missing(index),
+            missing=self._missing(index),
             rows_needed=needed,
             weights=ImportanceWeights(
                 effective_rows=weights.effective_rows,
@@ -168,10 +163,10 @@ class ResultAssembler:
         )
 
     def _judged(self, index: int, *, described: CandidatePmf, logged: Sequence[LoggedPolicy]) -> CandidateResult:
-        """The candidate's result, without better or worse if a policy is compared with itself.
+        """The candidate's result. It is neither better nor worse if a policy is compared with itself.
 
-        logged: the policies that served. A candidate is the same policy if its name is the same; if it learns along
-        the log, its params and weight of cost must be the same too.
+        logged: the policies that served. The candidate is one of them if its name is the same; if it learns along the
+        log, its params and cost weight must be the same too.
         """
         candidate = self._candidate(index, described=described)
         if index != self.baseline and self.summary.apart[index] <= SUM_TOLERANCE:
@@ -201,7 +196,6 @@ class ResultAssembler:
         return [f"{spec.what} was not offered in {missing} rows: there all offered arms alike"]
 
     def _pairs(self) -> tuple[Pair, ...]:
-        """Differences between all candidates, except the serving policy, which is the baseline."""
         indices = [index for index, spec in enumerate(self.candidates) if not spec.current]
         pairs = list(itertools.combinations(indices, 2))
         confidence = corrected(self.plan.confidence, comparisons=max(1, len(pairs)))
@@ -219,13 +213,12 @@ class ResultAssembler:
     ) -> EstimateWithInterval:
         """`_measured` on the whole log, without an interval if the log has too few rows.
 
-        Unsupported decisions widen the interval of the reward by range / 2 x their mass. Quality and cost then have
-        no interval.
+        Unsupported decisions widen the reward's interval by range / 2 x their mass; quality and cost get no interval.
         """
         measured = self._measured(self.sums.whole, *sides, target=target, other=other, confidence=confidence)
         mass = sum(self.summary.weights[side].unsupported_mass for side in sides if side is not None)
         tried = self._tried(*sides)
-        enough_rows = tried.enough or not tried.draws  # without any row the interval is the whole range
+        enough_rows = tried.enough or not tried.draws  # if no row has a weight, the interval is the whole range
         if self.faults or not enough_rows or (mass and target):
             return _without_interval(measured)
         if not mass or measured.interval is None:
@@ -278,7 +271,7 @@ class ResultAssembler:
         extremes = extreme_rows(
             heavy,
             rewards=bounds,
-            # Without a model the baseline contains only imputed midpoints.
+            # Without a model, the predicted means contain only the midpoints for unsupported decisions.
             baseline=fmean(predicted) if estimator.needs_model else 0.0,
             minus_logged=None in sides,
         )
@@ -313,7 +306,7 @@ class ResultAssembler:
         return estimated(estimator, moments=parts).effective_rows
 
     def _tried(self, *sides: int | None) -> Tried:
-        """The rows that the log has for the side with the fewest effective rows. None is the logged policy."""
+        """Row counts of the side with the fewest effective rows. None stands for the logged policy."""
         rows = self.summary.rows
         tried = [Tried(draws=rows, judged=rows, effective=rows, questions=rows)]
         for weights in (self.summary.weights[side] for side in sides if side is not None):
@@ -322,7 +315,9 @@ class ResultAssembler:
         return min(tried, key=lambda rows_of_side: rows_of_side.effective)
 
     def _missing(self, index: int) -> str | None:
-        """Which side of a comparison has too few rows, and a remedy; None if both have enough."""
+        """Why the candidate's difference has no interval, with a remedy; None if it has one."""
+        if self.faults:
+            return "the log contradicts its own probabilities, so that no interval holds"
         missing = self._tried(index, self.baseline).missing
         if not missing:
             return None
@@ -352,7 +347,7 @@ class ResultAssembler:
 
     @cached_property
     def faults(self) -> tuple[str, ...]:
-        """Contradictions between the log and its probabilities. If there are any, no interval holds."""
+        """Contradictions between the log and its probabilities. A log with faults has no valid interval."""
         faults, tally = [], self.summary.arms
         for arm, plausible, drawn, expected in zip(
             self.summary.names, tally.plausible(alpha=self._alpha), tally.drawn, tally.expected, strict=True
@@ -405,7 +400,6 @@ def _verdict(gap: EstimateWithInterval | None, *, unsupported_mass: float) -> Ca
 
 
 def others_largest(counts: Mapping[str, int]) -> dict[str, int]:
-    """The MOST_VERSIONS largest counts by name, and the sum of the others."""
     names = ranked(counts)
     others = names[MOST_VERSIONS:]
     largest = {name: counts[name] for name in names[:MOST_VERSIONS]}

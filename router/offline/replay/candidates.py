@@ -26,36 +26,27 @@ from ragbandit.shared.types import IMPORTED, ArmName, Decision, FeatureRows, Mat
 
 #: most questions in one call of a policy
 ASKED_AT_ONCE = 256
-#: rows between two reports of progress in progressive validation
 PROGRESS_STEP = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryLog:
-    """A log in memory, as rows and as arrays."""
-
     rows: Sequence[Logged]
     log: Log
     #: label of the ledger that learned the rows; None for the label in each decision
     ledger: str | None = None
-    #: description of the source, for the report
     described: str = "a log in memory"
-    #: earlier decisions were left out, seconds since the epoch; None if all rows are here
     since: float | None = None
-    #: rows that were left out because they cannot be used
     skipped: Sequence[BadRow] = ()
-    #: number of decisions left out: their arm was not drawn, or the label queue chose their label for its use
+    #: number of rows that were left out because their arm was not drawn; see `drawn`
     undrawn: int = 0
-    #: the policies of its store; empty if the log does not come from a store
     logged: LoggedPolicies = field(default_factory=dict)
     #: settings that the service uses now; None for a file, and for a ledger that only imports wrote
     serving: Settings | None = None
-    #: share of the log's rows that are here; below 1 if they are a sample
-    share: float = 1.0
+    share: float = 1.0  #: share of the log's rows that are here; below 1 if they are a sample
 
     @property
     def sampled_from(self) -> int | None:
-        """Number of rows that this sample was drawn from; None if all rows are here."""
         return round((len(self.rows) + self.undrawn) / self.share) if self.share < 1.0 else None
 
     def with_columns(self, *, fields: Sequence[str], own: Sequence[str]) -> "MemoryLog":
@@ -71,9 +62,7 @@ class MemoryLog:
 def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any) -> MemoryLog:
     """Check rows and keep them in memory, also as arrays. Decisions whose arm was not drawn are left out.
 
-    mixed_arms: rows may offer different arms; the columns are then all arms that occur.
-    about: other fields of MemoryLog: ledger, described, since, skipped, logged, serving, share.
-    Raises InvalidInput for an empty log, a log of one arm, an impossible row, or mixed arms that are not allowed.
+    mixed_arms: True if rows may offer different arms. about: other fields of MemoryLog. Raises InvalidInput.
     """
     all_rows = list(rows)
     spec = BatchSpec(arms=(), mixed_arms=mixed_arms, fields=("version",), features=True)
@@ -81,9 +70,8 @@ def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any
     was_drawn = drawn(batch)
     batch = batch.filter(pa.array(was_drawn))
     if not batch.num_rows:
-        raise InvalidInput(
-            "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
-        )
+        remedy = "feedback must have been learned before it can be replayed"
+        raise InvalidInput("has no rows", field="log", remedy=remedy)
     spec = replace(spec, arms=tuple(offered_arms(batch if mixed_arms else batch.slice(0, 1))))
     check_choice(spec.arms)
     return MemoryLog(
@@ -95,15 +83,12 @@ def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any
 
 
 def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> None:
-    """Raise ConfigError for a policy that names an arm which the log lacks, or was not trained for these arms.
-
-    Without this check the replay would judge the arm that the policy falls back to.
-    """
+    """Raise ConfigError if a policy would fall back: it names an unknown arm, or was trained for other arms."""
     policy = make_policy(candidate.what, params=candidate.params)
     try:
         check_arms(policy, arms=arms, where=candidate.name)
     except ConfigError as error:
-        if error.field is None or error.field.count(".") != 1:  # a param of a policy inside of another
+        if error.field is None or error.field.count(".") != 1:  # the param belongs to an inner policy
             raise
         if "--param" in (error.remedy or ""):
             raise
@@ -116,8 +101,7 @@ def update_of(
 ) -> Update:
     """Make the update that a policy learns from a row.
 
-    features: of all rows, None to take those of the decision. weight: weight of cost; None for the row's own. It does
-    not change a reward that was logged without its parts.
+    features: features of all rows; None for those of each decision. weight: cost weight; None for the row's own.
     share: share of the log's rows that this policy learns, in (0, 1].
     """
     decision, reward = priced(row.decision, weight=weight), row.reward
@@ -130,7 +114,6 @@ def update_of(
 
 
 def priced(decision: Decision, *, weight: float | None) -> Decision:
-    """The decision with this weight of cost; None keeps its own weight."""
     return decision if weight is None else replace(decision, cost_weight=weight)
 
 
@@ -140,23 +123,17 @@ class CandidatePolicy:
     def __init__(
         self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None, settings: Settings, weight: float | None
     ) -> None:
-        """settings: with the floors, the cold start and the incumbent in force."""
         self.policy, self.log = policy, log
         self.features = features if "features" in policy.needs else None
         self._settings, self._weight = settings, weight
         self._columns = {arm: index for index, arm in enumerate(log.log.arms)}
         self.faults = 0
         self.reason: str | None = None
-        #: share of the log's rows that the policy learns
         self.share = log.share
-        #: indices of the rows that the policy refused to learn
         self.refused: set[int] = set()
 
     def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
-        """The probabilities that the policy would serve now for these rows, floors included; shape (len(rows), K).
-
-        weight: weight of cost; None for the weight given at creation, or else each row's own.
-        """
+        """Probabilities as served now, with floors; shape (len(rows), K). weight: cost weight instead of the usual."""
         weight = self._weight if weight is None else weight
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
@@ -185,7 +162,6 @@ class CandidatePolicy:
         return draws
 
     def learn(self, index: int) -> None:
-        """Teach the policy one row."""
         row = self.log.rows[index]
         update = update_of(row, features=self.features, index=index, weight=self._weight, share=self.share)
         if not apply(self.policy, update):
@@ -193,7 +169,6 @@ class CandidatePolicy:
 
 
 def notes_of(*candidates: CandidatePolicy) -> tuple[str, ...]:
-    """Notes on the faults of these policies, and on rows that they refused to learn."""
     notes = []
     faults = sum(candidate.faults for candidate in candidates)
     refused = set[int]().union(*(candidate.refused for candidate in candidates))
@@ -205,7 +180,6 @@ def notes_of(*candidates: CandidatePolicy) -> tuple[str, ...]:
     return tuple(notes)
 
 
-#: makes a new, untrained copy of a candidate
 MakeCandidatePolicy = Callable[[], CandidatePolicy]
 
 
@@ -219,10 +193,9 @@ def crossfitted(
     progress: Progress,
     judged: Flags | None = None,
 ) -> tuple[list[Matrix], tuple[str, ...]]:
-    """Cross-fit a policy: each fold is asked of a copy that learned the other folds.
+    """Cross-fit a policy: a copy learns all folds except one, and gives probabilities for that fold.
 
-    weights: the weights of cost to ask at; None for the served weight.
-    folds_of_rows: shape (n,); all rows of a question are in the same fold.
+    weights: cost weights at which the copies are asked; None for the served weight.
     judged: rows to ask about, shape (n,); None for all rows. Other rows get probability 0.
     Returns (probabilities (n, K) for each weight, notes on faults).
     """
@@ -248,10 +221,7 @@ def crossfitted(
 
 
 def held_out_folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:
-    """The fold of each row, by the text of its question without the context. No fold is empty.
-
-    question: number of each row's question with its context, used if the log has fewer texts than folds.
-    """
+    """The fold of each row: by the text of its question, or by `question` if there are fewer texts than folds."""
     by_hash = folds_of(log.log.questions, folds=folds)
     if len(np.unique(by_hash)) == folds:
         return by_hash
@@ -269,10 +239,7 @@ def crossfitted_policy(
     settings: Settings,
     progress: Progress,
 ) -> tuple[dict[str, Matrix], tuple[str, ...]]:
-    """Cross-fit untrained copies of a policy, at the served weight of cost and at other weights.
-
-    weights: weight -> its label. Returns (name or label -> probabilities (n, K), notes on faults).
-    """
+    """Cross-fit untrained copies of a policy. Returns (name, or label in `weights` -> probabilities (n, K), notes)."""
 
     def make() -> CandidatePolicy:
         copy = make_policy(policy.algorithm, params=policy.params)
@@ -287,11 +254,8 @@ def crossfitted_policy(
 def load(spec: CandidateSpec, *, files: SnapshotFiles) -> tuple[Policy, SnapshotInfo]:
     """Load the snapshot of a version. Raises InvalidInput if it does not exist, SnapshotError if it is broken."""
     if not files.exists(spec.what):
-        raise InvalidInput(
-            f"{spec.what!r} is no policy and no snapshot in {files.root}",
-            field="policy",
-            remedy=f"use fixed:ARM, column:KEY, a version, or one of {', '.join(known_policies())}",
-        )
+        remedy = f"use fixed:ARM, column:KEY, a version, or one of {', '.join(known_policies())}"
+        raise InvalidInput(f"{spec.what!r} is no policy and no snapshot in {files.root}", field="policy", remedy=remedy)
     return files.load(spec.what)
 
 
@@ -321,10 +285,7 @@ def progressive_validation(
 
 
 def learned_before(log: MemoryLog) -> Choices:
-    """Per row, how many rows of the log the served policy had learned when it decided; shape (n,).
-
-    The decision's version contains the last learned seq. For a row of another ledger it is the row's index.
-    """
+    """How many rows the served policy had learned when it decided each row, by the seq in its version; shape (n,)."""
     counts = np.arange(len(log.rows))
     seqs = np.maximum.accumulate([row.seq for row in log.rows])  # a file need not be sorted by seq
     for at, row in enumerate(log.rows):
@@ -345,10 +306,7 @@ def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
 
 
 def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: float | None) -> Settings:
-    """The settings for draws from candidates, without an incumbent that the log does not offer.
-
-    floor: smallest probability of every arm, without a cold start; None for the service's floors.
-    """
+    """The settings for draws from candidates. An incumbent that the log lacks is removed. floor: None for the usual."""
     changes: dict[str, Any] = {} if floor is None else {"floor": floor, "cold_start_floor": 0.0}
     if settings.policy.incumbent not in arms:
         changes["incumbent"] = None
@@ -356,7 +314,6 @@ def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: flo
 
 
 def service_note(settings: Settings) -> str:
-    """A note on floors, cold start, incumbent and holdback of the candidates."""
     policy = settings.policy
     floor = f"{FLOORS:g} / arms" if policy.floor is None else f"{policy.floor:g}"
     note = f"policies and snapshots are judged as they would be served: floor {floor}"
@@ -370,9 +327,9 @@ def service_note(settings: Settings) -> str:
 
 
 def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settings) -> Settings | None:
-    """The settings of the serving policy if it is the baseline; None for another baseline.
+    """The settings of the serving policy if it is the baseline, else None.
 
-    If the plan names no baseline, it is the baseline if a candidate reads questions and the service decided rows.
+    Without a baseline in the plan, it is the baseline if a candidate reads questions and the service decided rows.
     """
     if resolved.plan.baseline not in (CURRENT, None) or not resolved.reads_text:
         return None
@@ -404,20 +361,17 @@ def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[F
         return judged, notes
     count = int(np.count_nonzero(seen))
     if count == np.count_nonzero(judged):
-        raise InvalidInput(
-            f"all {count} rows were learned by a snapshot, or ask questions that it has learned",
-            field="policy",
-            remedy="judge an older version, log more traffic, or name the policy instead, which is cross-fitted",
-        )
+        message = f"all {count} rows were learned by a snapshot, or ask questions that it has learned"
+        remedy = "judge an older version, log more traffic, or name the policy instead, which is cross-fitted"
+        raise InvalidInput(message, field="policy", remedy=remedy)
     reason = "a snapshot has learned them, or may have, or has learned their question"
     return judged & ~seen, [*notes, f"{count} rows are left out: {reason}"]
 
 
 def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool:
-    """Whether the snapshot may have learned this row.
+    """Whether the snapshot may have learned this row: by seq in its own ledger, by time in another.
 
-    The seq decides for a row of the snapshot's ledger. For another ledger the time decides, as a new label learns all
-    earlier decisions of its store.
+    A new label learns all earlier decisions of its store.
     """
     if (ledger or row.decision.policy) == info.policy:
         return row.seq <= info.last_seq

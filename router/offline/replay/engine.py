@@ -1,7 +1,4 @@
-"""The engine of a replay: sums the batches of a log in two passes and computes the results from the sums.
-
-    pass 1   counts, weights, draws, hashes of ids; sums of the reward model     -> checks, solved model
-    pass 2   sums of the estimates, by segment                                   -> results
+"""Replays a log in two passes: the first sums counts, weights and the reward model, the second the estimates.
 
 A log has one part per file. Threads or an executor read the parts; their sums are merged in the order of the files.
 """
@@ -56,9 +53,9 @@ from ragbandit.shared.types import Matrix
 
 Sums = TypeVar("Sums", bound=Tally)
 
-#: with at least this many rows per fold, estimators with a model are shown even if the plan's estimator needs none
+#: with at least this many rows per fold, estimators with a model are shown even if the plan does not need a model
 FEWEST_ROWS = 2
-#: bytes of arrays that stay in memory between the passes, for all parts together
+#: most bytes of arrays that stay in memory between the passes, for all parts together
 KEPT_BYTES: Final = 1 << 28
 #: a log with at most this share of different questions gets a note
 FRESH: Final = 0.8
@@ -81,7 +78,7 @@ def replay(
     memory, unless a candidate or the baseline reads questions.
     candidates: names as for `ragbandit replay --policy`, or specs; None for each arm of the log, and uniform.
     plan: default Plan().
-    settings: of the service. They set floors, cold start, incumbent and fallback of policies and snapshots, and the
+    settings: settings of the service. They give floors, cold start, incumbent, fallback of policies and snapshots, and
     folders of snapshots and cached features. Default: the settings of the opened log.
     encoder: makes the encoder for rows without usable features; default for an opened log: the configured encoder.
     executor: judges the files of a folder or a pattern, such as Dask's `Client.get_executor()`; default threads.
@@ -141,7 +138,6 @@ def _replay_sources(log: OpenLog, *, resolved: ResolvedPlan, judging: Callable[.
 
 
 def check_spread(log: OpenLog, *, resolved: ResolvedPlan) -> None:
-    """Raise InvalidInput for a plan or a candidate that cannot be judged on several files."""
     if not log.several:
         return
     if resolved.plan.learn or resolved.plan.baseline == CURRENT:
@@ -171,10 +167,7 @@ def estimate_candidates(
     """Judge candidates whose probabilities are in the parts of a log.
 
     candidate_pmfs: descriptions and notes of the candidates, in the same order.
-    log: description of the source.
-    logged: the policies of its store; empty or None if the log does not come from a store.
-    since: earlier decisions are left out, seconds since the epoch.
-    sampled_from: number of rows that the log had before a sample was drawn; None without a sample.
+    since: time of the first decisions that were read, seconds since the epoch; None for all.
     executor: reads the parts; default threads of this process.
     Raises InvalidInput for an impossible row, an empty log, or an unknown baseline.
     """
@@ -208,35 +201,28 @@ def estimate_candidates(
 
 
 def check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
-    """Raise InvalidInput if two rows have the same id: the decision would count twice."""
     keys = np.sort(np.concatenate(summary.keys))
     repeated = keys[1:][keys[1:] == keys[:-1]]
     if len(repeated):
         names = [name for part in parts for name in part.names_of(repeated[0])]
-        raise InvalidInput(
-            f"has the id of {names[0]}; {len(repeated)} rows repeat an id",
-            field=f"{names[-1]} id",
-            remedy="log every decision once; a row that is in two files would count twice",
-        )
+        message = f"has the id of {names[0]}; {len(repeated)} rows repeat an id"
+        remedy = "log every decision once; a row that is in two files would count twice"
+        raise InvalidInput(message, field=f"{names[-1]} id", remedy=remedy)
 
 
 def check_summary(summary: LogSummary, *, since: float | None, log: str) -> None:
-    """Raise InvalidInput for a log without rows, rows without times if `since` is set, or a segment no row has."""
     left_out = summary.left_out
     check_times(kept=summary.rows, older=left_out.older, timeless=left_out.timeless, since=since, log=log)
     if not summary.rows:
-        raise InvalidInput(
-            "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
-        )
+        remedy = "feedback must have been learned before it can be replayed"
+        raise InvalidInput("has no rows", field="log", remedy=remedy)
     for name in summary.model.plan.segments:
         if not any(summary.fields[name]):
-            raise InvalidInput(
-                "no row has it", field=f"segment {name}", remedy="use tenant, version, policy or a key of the context"
-            )
+            remedy = "use tenant, version, policy or a key of the context"
+            raise InvalidInput("no row has it", field=f"segment {name}", remedy=remedy)
 
 
 def notes_on(summary: LogSummary) -> list[str]:
-    """Notes on the log: rows left out, repeated questions and how they are recognised, and rewards by judges."""
     notes: list[str] = []
     plan, rows, marked = summary.model.plan, summary.rows, summary.marked
     if summary.left_out.undrawn:
@@ -315,9 +301,6 @@ def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
     if plan.baseline in (None, LOGGED):
         return None
     if plan.baseline not in names:
-        raise InvalidInput(
-            f"{plan.baseline!r} is not judged",
-            field="baseline",
-            remedy=f"use {CURRENT}, {LOGGED}, or one of {', '.join(names)}",
-        )
+        remedy = f"use {CURRENT}, {LOGGED}, or one of {', '.join(names)}"
+        raise InvalidInput(f"{plan.baseline!r} is not judged", field="baseline", remedy=remedy)
     return names.index(plan.baseline)

@@ -60,9 +60,9 @@ def open_log(
     config: a file, Settings, or None for ./config.yaml and the environment.
     label: default policy.label.
     minimum, maximum: bounds of rewards that are logged without bounds; default reward.minimum and reward.maximum.
-    since: earlier decisions are left out, seconds since the epoch.
-    mixed_arms: accept rows that offer different arms.
-    skip_bad: leave out and count unusable rows instead of refusing the log.
+    since: time of the first decisions to read, seconds since the epoch; None for all.
+    mixed_arms: True accepts rows that offer different arms.
+    skip_bad: True leaves out and counts unusable rows; False refuses the log.
     Raises InvalidInput for an unknown format, or if the bounds are not finite or minimum is not below maximum;
     ConfigError for a wrong setting.
     """
@@ -81,10 +81,7 @@ def open_log(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenLog:
-    """A log that `replay` reads in batches or into memory."""
-
-    #: the file, folder, pattern or URL; None for the ledger of the store
-    path: Place | None
+    path: Place | None  #: the file, folder, pattern or URL; None for the ledger of the store
     format: str | None
     settings: Settings
     label: str
@@ -95,30 +92,25 @@ class OpenLog:
 
     @property
     def several(self) -> bool:
-        """Whether the path is a folder or a pattern. The files are not listed."""
         return self.path is not None and is_several(self.path)
 
     def files(self) -> Sequence[Place]:
-        """The files of the folder or the pattern, by name, or the one file. Raises InvalidInput."""
         assert self.path is not None
         if not self.several:
             return [self.path]
         files = files_of(self.path)
         if not files:
-            raise InvalidInput(
-                "has no Parquet files", field=shown(self.path), remedy="name a folder with *.parquet in it"
-            )
+            remedy = "name a folder with *.parquet in it"
+            raise InvalidInput("has no Parquet files", field=shown(self.path), remedy=remedy)
         if self.skip_bad:
-            raise InvalidInput(
-                "a log of several files is judged whole", field="skip_bad", remedy="remove the rows, or name one file"
-            )
+            remedy = "remove the rows, or name one file"
+            raise InvalidInput("a log of several files is judged whole", field="skip_bad", remedy=remedy)
         return files
 
     @contextmanager
     def sources(self, *, own: Sequence[str], skipped: list[BadRow]) -> Iterator[Sequence[LogSource]]:
-        """Open the log as sources of batches.
+        """Open the log as sources of batches. own: columns with pmfs of candidates. skipped: receives unusable rows.
 
-        own: columns with pmfs of candidates. skipped: receives the unusable rows if skip_bad is set.
         Raises InvalidInput for a ledger without rows, StoreError if the ledger cannot be read.
         """
         if self.path is None:
@@ -157,30 +149,24 @@ class OpenLog:
 
     def _no_rows(self) -> InvalidInput:
         later = "" if self.since is None else f" decided since {instant(self.since)}"
-        return InvalidInput(
-            f"the ledger {self.label!r} has no rows{later}",
-            field="log",
-            remedy="decisions count after their feedback is learned; `ragbandit status` shows the learner's progress",
-        )
+        remedy = "decisions count after their feedback is learned; `ragbandit status` shows the learner's progress"
+        return InvalidInput(f"the ledger {self.label!r} has no rows{later}", field="log", remedy=remedy)
 
     @property
     def described(self) -> str:
-        """Description of the source, for the report."""
         return f"the ledger {self.label}" if self.path is None else shown(self.path)
 
     def policies(self) -> LoggedPolicies:
-        """The policies that the store records; empty for a file."""
         if self.path is not None:
             return {}
         with ledger_of(self.settings, label=self.label) as ledger:
             return logged_policies(ledger)
 
     def read(self, progress: Progress = no_progress, *, older: bool = False, sample: int = 0) -> MemoryLog:
-        """Read rows into memory.
+        """Read rows into memory. Raises InvalidInput, or StoreError if the store cannot be read.
 
-        older: read rows decided before `since` too if the log is a ledger: policies learn them.
+        older: True reads rows decided before `since` too if the log is a ledger: policies learn them.
         sample: keep at most this many rows, drawn by the hash of their id; 0 keeps all.
-        Raises InvalidInput, or StoreError if the store cannot be read.
         """
         skipped: list[BadRow] = []
         logged: LoggedPolicies = {}
@@ -223,10 +209,7 @@ class OpenLog:
 
 
 def sampled(rows: Iterable[Logged], *, most: int) -> tuple[list[Logged], int]:
-    """Draw at most `most` rows by the hash of their id, or keep all if `most` is 0.
-
-    Returns (rows in their order, number of rows before the draw).
-    """
+    """Draw at most `most` rows by the hash of their id (0: keep all). Returns (rows in order, rows before the draw)."""
     total = 0
 
     def numbered() -> Iterator[tuple[int, Logged]]:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator, Flags, Interval
+from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator, Interval
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_pmfs
 from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
 from ragbandit.router.storage.rows.conversion import canonical
@@ -29,22 +29,17 @@ CURRENT: Final = "current"
 LOGGED: Final = "logged"
 #: most rows in memory; a row takes about 10 KB
 SAMPLE: Final = 50_000
-#: names of the reward models
 RIDGES = ("ridge", "mean")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Settings of a replay.
+    """Settings of a replay. Raises InvalidInput for an unknown name, or a number out of range."""
 
-    Raises InvalidInput for a confidence outside (0, 1), fewer than two folds, an unknown estimator or reward model.
-    """
-
-    #: one of ESTIMATORS
     estimator: str = "dr"
     #: weight of cost for rewards and policies; None for each row's own weight
     weight: float | None = None
-    #: value of reward.weight. If `weight` is None, rewards of rows with a price of their own are computed with it
+    #: reward.weight of the service. It replaces a price that a row had of its own, unless `weight` is set
     usual_weight: float = 0.0
     #: name of a candidate; "current" for the serving policy, which learns this log like a candidate; "logged" for the
     #: served draws; None for "current" if a candidate reads questions and the service logged the rows, else "logged"
@@ -52,10 +47,9 @@ class Plan:
     confidence: float = 0.95
     #: fields of the rows; results are also given for each value of a field
     segments: tuple[str, ...] = ()
-    #: parts of the log; a reward model or policy is asked only about questions of a fold that it has not learned
+    #: number of parts of the log; a reward model or policy predicts only questions of a part that it has not learned
     folds: int = 5
-    #: "ridge", or "mean" for the mean of each arm without features
-    reward_model: str = "ridge"
+    reward_model: str = "ridge"  #: "ridge", or "mean" for the mean of each arm without features
     #: smallest probability of every arm, without a cold start; None for policy.floor and policy.cold_start_floor
     floor: float | None = None
     #: True if policies of the registry learn the log in order, False if they learn the other folds
@@ -80,27 +74,21 @@ class Plan:
             raise InvalidInput(f"{self.sample!r}", field="sample", remedy="use 0 or more")
 
     def read_at_weight(self, log: Log) -> Log:
-        """The log with rewards at the plan's weight of cost; see `weight` and `usual_weight`."""
         if self.weight is not None:
             return log.weighted(self.weight)
         return log.weighted(self.usual_weight, rows=log.priced) if log.priced is not None else log
 
     def folds_in(self, log: Log) -> Choices:
-        """The fold of each row, shape (n,). It depends only on the row's question."""
         return folds_of(log.questions, folds=self.folds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateSpec:
-    """A candidate, parsed from its name."""
-
     name: str
     kind: Kind
-    #: arm, key, version or registry name
-    what: str
+    what: str  #: arm, key, version or registry name
     params: Mapping[str, Json] = field(default_factory=dict)
-    #: settings of the serving policy; None for any other candidate
-    current: Settings | None = None
+    current: Settings | None = None  #: settings of the serving policy; None for any other candidate
 
     @property
     def needs_rows(self) -> bool:
@@ -109,17 +97,13 @@ class CandidateSpec:
 
     @property
     def learns(self) -> bool:
-        """Whether the candidate is a policy that learns from the log."""
         return self.kind == "policy" and self.what != "uniform"
 
 
 def parse_candidates(
     names: Sequence[str], *, params: Mapping[str, Mapping[str, Json]] = MappingProxyType({})
 ) -> list[CandidateSpec]:
-    """Parse the names of candidates. params: registry name -> params.
-
-    Raises InvalidInput for a repeated name or an empty list. Whether a version exists is checked later.
-    """
+    """Parse candidates. params: registry name -> params. Raises InvalidInput for a repeated name or an empty list."""
     if not names:
         raise InvalidInput("no candidate is named", field="policy", remedy="for example fixed:single_step")
     specs: list[CandidateSpec] = []
@@ -132,11 +116,8 @@ def parse_candidates(
         elif name in known_policies() or is_class_path(name):
             specs.append(CandidateSpec(name=name, kind="policy", what=name, params=params.get(name, {})))
         elif colon or not name:
-            raise InvalidInput(
-                f"{name!r} is not a candidate",
-                field="policy",
-                remedy="use fixed:ARM, column:KEY, a version or a policy",
-            )
+            remedy = "use fixed:ARM, column:KEY, a version or a policy"
+            raise InvalidInput(f"{name!r} is not a candidate", field="policy", remedy=remedy)
         else:
             specs.append(CandidateSpec(name=name, kind="snapshot", what=name))
     return specs
@@ -144,11 +125,8 @@ def parse_candidates(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedPlan:
-    """A plan with its candidates."""
-
     plan: Plan
-    #: None for each arm of the log, and uniform
-    candidates: Sequence[CandidateSpec] | None
+    candidates: Sequence[CandidateSpec] | None  #: None for each arm of the log, and uniform
 
     @classmethod
     def of(cls, candidates: Sequence[str | CandidateSpec] | None, *, plan: Plan) -> "ResolvedPlan":
@@ -165,10 +143,7 @@ class ResolvedPlan:
         return self.plan.baseline == CURRENT or any(spec.needs_rows for spec in self.candidates or ())
 
     def completed(self, *, arms: Sequence[ArmName], current: Settings | None = None) -> "ResolvedPlan":
-        """The plan with all candidates and the baseline filled in.
-
-        arms: of the log. current: settings of the serving policy if it is the baseline, else None.
-        """
+        """Fill in candidates and baseline. current: settings of the serving policy if it is the baseline."""
         candidates = baselines(arms) if self.candidates is None else self.candidates
         baseline = self.plan.baseline or LOGGED
         if current is not None:
@@ -178,22 +153,17 @@ class ResolvedPlan:
 
 
 def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
-    """The candidates that do not learn: each arm of the log, and the uniform policy."""
     return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
 
 
 def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
-    """The serving policy as a candidate."""
     policy = settings.policy
     name = f"the current {policy.name}" if plan.learn else f"{policy.name} as it is now"
     return CandidateSpec(name=name, kind="policy", what=policy.name, params=policy.params, current=settings)
 
 
 def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> Matrix:
-    """Probabilities of a candidate that reads no questions, shape (n, K). named: describes a row for messages.
-
-    Raises InvalidInput for an unknown arm, or for the first row whose pmf in the column is invalid.
-    """
+    """Probabilities of a candidate that reads no questions, shape (n, K). Raises InvalidInput for a bad arm or pmf."""
     if spec.kind == "column":
         pmf = log.own[spec.what]
         wrong = wrong_pmfs(pmf, offered=log.offered)
@@ -206,9 +176,8 @@ def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> 
     if spec.kind == "policy":
         return np.asarray(even, dtype=np.float64)
     if spec.what not in log.arms:
-        raise InvalidInput(
-            f"{spec.what!r} is not in the log", field=spec.name, remedy=f"use one of {', '.join(log.arms)}"
-        )
+        remedy = f"use one of {', '.join(log.arms)}"
+        raise InvalidInput(f"{spec.what!r} is not in the log", field=spec.name, remedy=remedy)
     column = log.arms.index(ArmName(spec.what))
     always = np.zeros(log.pmf.shape)
     always[:, column] = 1.0
@@ -217,7 +186,6 @@ def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> 
 
 
 def described(spec: CandidateSpec) -> str:
-    """Description of a candidate that does not learn."""
     if spec.kind == "fixed":
         return f"always {spec.what}"
     return f"the pmf in {spec.what}" if spec.kind == "column" else "all arms alike"
@@ -225,16 +193,12 @@ def described(spec: CandidateSpec) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedPolicy:
-    """A policy that decided rows of a log."""
-
-    #: as configured in policy.name
     name: str
-    #: algorithm and params as canonical JSON
-    params: str
+    params: str  #: algorithm and params as canonical JSON
 
     @classmethod
     def of(cls, algorithm: str, *, params: Mapping[str, Any]) -> "LoggedPolicy":
-        """Make it from a recorded policy. If an incumbent holds the policy back, the name is the inner policy's."""
+        """The policy as recorded in a store. If an incumbent holds it back, `name` is the name of the inner policy."""
         name = str(params["policy"]) if algorithm == CONSERVATIVE else algorithm
         return cls(name=name, params=canonical({"algorithm": algorithm, "params": dict(params)}))
 
@@ -244,10 +208,7 @@ LoggedPolicies = Mapping[str, frozenset[LoggedPolicy]]
 
 
 def deciders(recorded: LoggedPolicies, versions: Iterable[str]) -> tuple[LoggedPolicy, ...]:
-    """The policies that may have decided with these versions, sorted by name; () if a version is unknown.
-
-    A version without a record may belong to any policy of its ledger.
-    """
+    """The policies that may have decided with these versions, sorted by name; () if a version is unknown."""
     policies: set[LoggedPolicy] = set()
     for version in versions:
         of_version = recorded.get(version) or recorded.get(version.partition("-")[0])
@@ -264,8 +225,6 @@ Learned = Literal["folds", "along", "before"] | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidatePmf:
-    """A candidate's probabilities on the rows of a log, and its description for the report."""
-
     described: str
     #: shape (n, K); empty if the batches contain the probabilities
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
@@ -273,10 +232,6 @@ class CandidatePmf:
     learned: Learned = None
     #: the policy of the registry as it would be served; None for other candidates
     policy: LoggedPolicy | None = None
-
-    def part(self, rows: Flags) -> "CandidatePmf":
-        """The probabilities of the rows selected by `rows`, shape (n,)."""
-        return replace(self, pmf=self.pmf[rows])
 
 
 #: verdict on a candidate. "cannot be judged": unsupported decisions prevent a verdict. "same policy": the candidate is
@@ -294,7 +249,6 @@ class EstimateWithInterval:
 
     @property
     def interval(self) -> Interval | None:
-        """(low, high), or None."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
@@ -302,40 +256,33 @@ class EstimateWithInterval:
 class ImportanceWeights:
     """The importance weights of the drawn arms: w = candidate's probability / logged probability."""
 
-    #: number of on-policy rows that would give the same precision: (sum w)^2 / sum w^2
+    #: number of rows drawn by the candidate that would give the same precision: (sum w)^2 / sum w^2
     effective_rows: float
     largest: float
-    #: largest weight that could have been drawn, over all rows and arms
-    possible: float
-    #: mean weight, near 1 if the log is right. For one right log in a thousand, the interval excludes 1
+    possible: float  #: largest weight that could have been drawn, over all rows and arms
+    #: mean weight, near 1 if the log is correct. In one of a thousand correct logs the interval excludes 1
     mean: EstimateWithInterval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentResult:
-    """Result on the rows that share a value of a field."""
-
     name: str
     rows: int
     effective_rows: float
     baseline: float
     value: EstimateWithInterval
-    #: value minus the baseline's, on the same rows
-    difference: EstimateWithInterval
+    difference: EstimateWithInterval  #: value minus the baseline's value on the same rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateResult:
-    """Result of one candidate."""
-
     name: str
-    #: for example "always single_step" or "mba after 500 updates of main"
-    described: str
+    described: str  #: for example "always single_step" or "mba after 500 updates of main"
     estimator: str
     reward: EstimateWithInterval
     quality: EstimateWithInterval
     cost: EstimateWithInterval
-    #: reward minus the baseline's, paired, corrected for the number of candidates; None for the baseline itself
+    #: reward minus the baseline's reward, paired, corrected for the number of candidates; None for the baseline itself
     difference: EstimateWithInterval | None
     quality_difference: EstimateWithInterval | None
     cost_difference: EstimateWithInterval | None
@@ -347,13 +294,9 @@ class CandidateResult:
     unsupported: Mapping[ArmName, float]
     #: worst and best reward that unsupported decisions allow; None without unsupported decisions
     bounds: tuple[float, float] | None
-    #: arm -> mean probability
     shares: Mapping[ArmName, float]
-    #: field -> its segments, largest first
-    segments: Mapping[str, tuple[SegmentResult, ...]]
-    #: name of another estimator -> its estimate of the reward
+    segments: Mapping[str, tuple[SegmentResult, ...]]  #: field -> its segments, largest first
     others: Mapping[str, EstimateWithInterval]
-    #: for example on rows that the policy refused to learn, or decisions by the fallback
     notes: tuple[str, ...] = ()
     learned: Learned = None
     #: True if candidate and baseline are the same policy, which differ at most in what they have learned
@@ -364,14 +307,10 @@ class CandidateResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arm:
-    """One arm in the log."""
-
     name: ArmName
-    #: share of the decisions
-    drawn: float
-    #: mean logged probability
-    expected: float
-    #: False if it was drawn much more or less often than logged, which happens by chance in one of a thousand logs
+    drawn: float  #: share of the decisions
+    expected: float  #: mean logged probability
+    #: False if the arm was drawn much more or less often than logged; by chance in one of a thousand logs
     plausible: bool
     reward: float | None
     quality: float | None
@@ -380,41 +319,31 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """Two candidates compared with each other."""
-
     first: str
     second: str
-    #: reward of the first minus the second's, paired, corrected for the number of pairs
+    #: reward of the first minus the reward of the second, paired, corrected for the number of pairs
     difference: EstimateWithInterval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Skipped:
-    """A row that was left out."""
-
-    #: line of the file, or id of the decision
     where: str
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayResult:
-    """Result of a replay."""
-
-    #: description of the source
     log: str
     rows: int
-    #: times of the first and last decision, seconds since the epoch; None if rows have no times
-    begin: float | None
-    end: float | None
-    #: earlier decisions were left out, seconds since the epoch; None if all rows were read
+    begin: float | None  #: time of the first decision, seconds since the epoch; None if not known
+    end: float | None  #: time of the last decision, seconds since the epoch; None if not known
     since: float | None
     plan: Plan
     baseline: str
     baseline_reward: EstimateWithInterval
     baseline_quality: EstimateWithInterval
     baseline_cost: EstimateWithInterval
-    #: number of differences that share the error
+    #: number of comparisons with the baseline, for which the confidence is corrected
     comparisons: int
     arms: tuple[Arm, ...]
     #: kind of reward -> rows: "explicit", "default", or "late" if more feedback came after the row was learned
@@ -423,19 +352,16 @@ class ReplayResult:
     versions: Mapping[str, int]
     candidates: tuple[CandidateResult, ...]
     pairs: tuple[Pair, ...] = ()
-    #: unusable rows that were left out: their number, and the first ones
-    skipped_rows: int = 0
-    skipped: tuple[Skipped, ...] = ()
+    skipped_rows: int = 0  #: number of unusable rows that were left out
+    skipped: tuple[Skipped, ...] = ()  #: the first of these rows
     #: number of rows that the sample was drawn from; None if all rows were read
     sampled_from: int | None = None
-    #: reasons why the log is wrong: drawn arms do not follow the logged probabilities
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     #: the policies that decided the rows; () if the log is not a store's, or the store does not know all of them
     logged: tuple[LoggedPolicy, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values with the documented keys; None for a number that is not finite."""
         plain: dict[str, Any] = finite_json(asdict(self))
         for candidate in plain["candidates"]:
             candidate["holes"] = candidate.pop("unsupported")
@@ -444,6 +370,6 @@ class ReplayResult:
 
 
 def instant(seconds: float) -> str:
-    """A time as date and hour, or as seconds if it is outside of the calendar, as in logs that count otherwise."""
+    """A time as date and hour, or as seconds if the calendar does not contain it, as in logs with other units."""
     text = iso_time(seconds)
     return f"{seconds:g} s" if text is None else f"{text[:10]} {text[11:16]} UTC"

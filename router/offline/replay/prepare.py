@@ -49,14 +49,10 @@ MakeEncoder = Callable[[], Encoder]
 def logged_policies(ledger: Ledger) -> LoggedPolicies:
     """The policies that the ledger's store records, by version and label. Raises StoreError."""
     by_name: dict[str, frozenset[LoggedPolicy]] = {}
+    recorded = select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
+    registered = select(policies.c.label, policies.c.label, policies.c.algorithm, policies.c.params)
     with ledger.database.read() as connection:
-        recorded = connection.execute(
-            select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
-        ).all()
-        registered = connection.execute(
-            select(policies.c.label, policies.c.label, policies.c.algorithm, policies.c.params)
-        )
-        for label, version, algorithm, params in [*recorded, *registered]:
+        for label, version, algorithm, params in [*connection.execute(recorded), *connection.execute(registered)]:
             policy = frozenset({LoggedPolicy.of(algorithm, params=json.loads(params))})
             by_name[label] = by_name.get(label, frozenset()) | policy
             by_name[version] = by_name[label] if version == label else policy
@@ -64,11 +60,7 @@ def logged_policies(ledger: Ledger) -> LoggedPolicies:
 
 
 def serving_settings(ledger: Ledger, *, settings: Settings) -> Settings | None:
-    """The settings that the service uses now: the configuration with the changes of a promoted version.
-
-    None if only imports wrote the ledger. Raises StoreError if the store cannot be read, ConfigError for a version
-    that the configuration no longer allows.
-    """
+    """The settings of the service, with the changes of a promoted version; None if only imports wrote the ledger."""
     registered = ledger.registered()
     if registered is None or registered["algorithm"] == IMPORTED:
         return None
@@ -80,16 +72,12 @@ def serving_settings(ledger: Ledger, *, settings: Settings) -> Settings | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedLog:
-    """The rows that can be judged, with the probabilities of each candidate."""
-
     log: MemoryLog
     candidate_pmfs: Sequence[CandidatePmf]
     notes: Sequence[str]
-    #: rows before the first exploration, which are not judged
-    early: int = 0
+    early: int = 0  #: rows before the first exploration, which are not judged
 
     def part(self) -> LogPart:
-        """The rows with the candidates' probabilities, for `estimate_candidates`."""
         log = replace(self.log.log, candidates=tuple(candidate.pmf for candidate in self.candidate_pmfs))
         return memory_part(log, undrawn=self.log.undrawn, early=self.early)
 
@@ -103,10 +91,7 @@ def prepare(
     encoder: MakeEncoder | None = None,
     progress: Progress = no_progress,
 ) -> PreparedLog:
-    """Compute the probabilities of every candidate on every row that is judged.
-
-    The parameters and errors are those of `replay`.
-    """
+    """Compute the probabilities of every candidate on every row that is judged. See `replay` for parameters, errors."""
     settings = settings_in_force(settings, arms=log.log.arms, floor=plan.floor)
     settings_by_name, served = dict[str, Settings](), dict[str, Policy]()
     for spec in candidates:
@@ -128,9 +113,10 @@ def prepare(
     pmfs = []
     for spec in candidates:
         with_settings = replace(preparation, settings=settings_by_name.get(spec.name, settings))
-        pmf = with_settings.candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name)).part(judged)
+        pmf = with_settings.candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name))
+        pmf = replace(pmf, pmf=pmf.pmf[judged])
         policy = served.get(spec.name)
-        if policy is not None and (plan.learn or not spec.current):  # the name of a current policy says the same
+        if policy is not None and (plan.learn or not spec.current):  # a current policy's name describes what it learned
             served_as = LoggedPolicy.of(policy.algorithm, params=policy.params)
             pmf = replace(pmf, learned="along" if plan.learn else "folds", policy=served_as)
         pmfs.append(pmf)
@@ -144,7 +130,6 @@ def prepare(
 @dataclass(frozen=True, kw_only=True)
 class _Preparation:
     plan: Plan
-    #: with the floors in force
     settings: Settings
     encoder: MakeEncoder | None
     progress: Progress
@@ -161,15 +146,12 @@ class _Preparation:
         """Encode the questions. Returns (features, hash of the configured encoder)."""
         for row in log.rows:
             if not row.decision.query.text.strip():
-                raise InvalidInput(
-                    f"{row.decision.id} has no question, and its features are missing or another encoder's",
-                    field="text",
-                    remedy="log the questions or the features, or judge what reads neither, with --baseline logged",
-                )
+                message = f"{row.decision.id} has no question, and its features are missing or another encoder's"
+                remedy = "log the questions or the features, or judge what reads neither, with --baseline logged"
+                raise InvalidInput(message, field="text", remedy=remedy)
         if self.encoder is None:
-            raise ConfigError(
-                "a policy needs features", field="encoder", remedy="pass encoder=, a function that makes one"
-            )
+            remedy = "pass encoder=, a function that makes one"
+            raise ConfigError("a policy needs features", field="encoder", remedy=remedy)
         encoder = self.encoder()
         texts = [row.decision.query.text for row in log.rows]
         features = embedded(texts, encoder=encoder, data_dir=self.settings.data_dir, progress=self.progress)
@@ -178,21 +160,16 @@ class _Preparation:
     def candidate_pmf(
         self, spec: CandidateSpec, *, log: MemoryLog, judged: Flags, snapshot: tuple[Policy, SnapshotInfo] | None
     ) -> CandidatePmf:
-        """Probabilities of a candidate, 0 outside of the judged rows. A policy learns the other rows too.
-
-        judged: shape (n,). snapshot: the candidate's policy if it is a snapshot, else None.
-        """
+        """Probabilities of a candidate, 0 outside of the judged rows. A policy learns the other rows too."""
         if not spec.needs_rows:
             pmf = array_pmf(spec, log=log.log, named=lambda row: row_name(log.rows[row]))
             return CandidatePmf(described=described(spec), pmf=pmf)
         if snapshot is not None:
             policy, info = snapshot
             if self.plan.weight is not None and not serves_prices(policy):
-                raise InvalidInput(
-                    f"{info.version} has one weight of cost for all questions ({info.algorithm})",
-                    field="price",
-                    remedy="leave --price out, or name the policy, which then learns this log at that price",
-                )
+                message = f"{info.version} has one weight of cost for all questions ({info.algorithm})"
+                remedy = "leave --price out, or name the policy, which then learns this log at that price"
+                raise InvalidInput(message, field="price", remedy=remedy)
             frozen = self._candidate_policy(policy, log=log, features=self._features_for(policy, info, log=log))
             pmf = np.zeros(log.log.pmf.shape)
             pmf[judged] = frozen.ask(np.flatnonzero(judged))
@@ -224,11 +201,8 @@ class _Preparation:
             return log.log.features
         features, encoder_hash = self.encoded(log)
         if encoder_hash != info.encoder_hash:
-            raise InvalidInput(
-                f"{info.version} was made with encoder {info.encoder_hash[:12]}, not {encoder_hash[:12]}",
-                field="encoder",
-                remedy="configure the encoder that the snapshot was made with",
-            )
+            message = f"{info.version} was made with encoder {info.encoder_hash[:12]}, not {encoder_hash[:12]}"
+            raise InvalidInput(message, field="encoder", remedy="configure the encoder that the snapshot was made with")
         return features
 
     def _candidate_policy(self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None) -> CandidatePolicy:

@@ -24,15 +24,13 @@ _SOURCES = {
     "default": "default rewards (no feedback)",
     "late": "with later feedback that came after they were learned",
 }
-#: description of what a candidate has learned; keys as in `Learned`
 _LEARNED = {"folds": "learned from this log", "along": "learning along this log", "before": "as it was then"}
 #: most decimals, however narrow the interval is
 _DIGITS = 6
-#: size of a screen
 _COLUMNS, _LINES = 80, 24
 #: a possible weight of at least this is printed as unbounded
 _UNBOUNDED = 1e6
-#: a difference counts as close to zero if a verdict needs more rows than this many times the log
+#: a difference is called close to zero if a verdict needs more than this many times the rows of the log
 _HOPELESS = 100
 
 
@@ -58,12 +56,10 @@ def headline(replayed: ReplayResult) -> list[str]:
 
 
 def compared(replayed: ReplayResult) -> list[CandidateResult]:
-    """The candidates without the baseline."""
     return [candidate for candidate in replayed.candidates if candidate.verdict != "baseline"]
 
 
 def judged(replayed: ReplayResult) -> list[CandidateResult]:
-    """The compared candidates that can be judged on this log."""
     return [candidate for candidate in compared(replayed) if candidate.verdict != "cannot be judged"]
 
 
@@ -83,7 +79,6 @@ def _sentence(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
 
 
 def side(candidate: CandidateResult) -> str:
-    """Name of a candidate in a comparison, with what it has learned."""
     name = one_line(candidate.name)
     return name if candidate.learned is None else f"{name}, {_LEARNED[candidate.learned]},"
 
@@ -156,7 +151,6 @@ def _forecast(candidate: CandidateResult, *, rows: int) -> str:
 
 
 def about_the_log(replayed: ReplayResult) -> list[str]:
-    """Lines on the log and on how it was judged."""
     plan, baseline = replayed.plan, one_line(replayed.baseline)
     parts = {"reward": replayed.baseline_reward, "quality": replayed.baseline_quality, "cost": replayed.baseline_cost}
     values = ", ".join(f"{name} {cell(part)}" for name, part in parts.items())
@@ -186,7 +180,6 @@ def _times(replayed: ReplayResult) -> str:
 
 
 def footnotes(replayed: ReplayResult) -> list[str]:
-    """Notes below the tables of estimates."""
     shown = {c.estimator for c in judged(replayed)} | {name for c in judged(replayed) for name in c.others}
     pairs = [" and ".join(pair) for pair in (("snips", "ips"), ("sndr", "dr")) if shown.issuperset(pair)]
     if not pairs:
@@ -209,7 +202,6 @@ def values_of(candidate: CandidateResult) -> tuple[str, str, str, str]:
 
 
 def interval(measured: EstimateWithInterval, *, sign: str = "") -> tuple[str, str] | None:
-    """Both ends as text; None without a finite interval."""
     ends = _ends(measured)
     return ends and (_decimal(measured, ends[0], sign=sign), _decimal(measured, ends[1], sign=sign))
 
@@ -236,7 +228,7 @@ def _digits(measured: EstimateWithInterval) -> int:
     if size >= 100.0:
         return 1 if size < 1000.0 else 0
     low, high = _ends(measured) or (0.0, 0.0)
-    # An end of +0.0004 shown as +0.000 would hide the verdict.
+    # An interval's end of +0.0004, shown as +0.000, would hide the verdict.
     seen = [size for size in (abs(low), abs(high), (high - low) / 10.0) if size > 10.0**-_DIGITS]
     digits = 3
     while digits < _DIGITS and any(round(size, digits) == 0.0 for size in seen):

@@ -1,7 +1,6 @@
-"""The sums of a replay: first the summary of a log and the reward model, then the moments of the estimates.
+"""The sums of a replay, which do not depend on how a log is cut into batches.
 
-A log that is read in batches gives the same numbers as a log in memory. The scores of a row, for all candidates and
-estimators and for the logged policy, are columns of one matrix. The moments of this matrix give every estimate, and
+The scores of a row, for all candidates, are columns of one matrix. The moments of this matrix give every estimate, and
 every paired difference with its error.
 """
 
@@ -38,41 +37,30 @@ from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf,
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
 
-#: an exploration after more rows than this is not searched for
+#: number of first rows in which the first exploration is searched for
 EARLIEST: Final = 100_000
 
 
 @dataclass(kw_only=True, slots=True)
 class LeftOut(Tally):
-    """Numbers of rows that are not judged, by reason."""
-
-    #: their arm was not drawn
-    undrawn: int = 0
-    #: `since` is set, and the row has no time
-    timeless: int = 0
-    #: decided before `since`
-    older: int = 0
-    #: before the first exploration
-    early: int = 0
+    undrawn: int = 0  #: rows whose arm was not drawn
+    timeless: int = 0  #: rows without a time, counted if `since` is set
+    older: int = 0  #: rows decided before `since`
+    early: int = 0  #: rows before the first exploration
 
 
 @dataclass(kw_only=True)
 class LogPart:
     """A log or a part of it. The batches have the same order each time they are read."""
 
-    #: name of a row in messages
-    place: str = "row"
-    #: all batches if they are in memory, else None
-    kept: list[Log] | None = None
+    place: str = "row"  #: prefix of a row's name in messages
+    kept: list[Log] | None = None  #: all batches if they are in memory, else None
     #: bytes of arrays that may stay in memory; a part that fits is read once for both passes
     room: int = 0
-    #: rows that the last pass left out
     left_out: LeftOut = field(default_factory=LeftOut)
-    #: set to True to end a pass after its current batch
-    stopped: bool = False
+    stopped: bool = False  #: True ends a pass after its current batch
 
     def batches(self) -> Iterator[Log]:
-        """The rows in batches, with the probabilities of every candidate."""
         if self.kept is not None:
             yield from self.kept
             return
@@ -87,7 +75,6 @@ class LogPart:
         self.kept = cached if used <= self.room else None
 
     def read(self) -> Iterator[Log]:
-        """Read the batches from storage."""
         raise NotImplementedError
 
     def names_of(self, key: np.uint64) -> list[str]:
@@ -97,16 +84,12 @@ class LogPart:
 
 
 def memory_part(log: Log, *, undrawn: int = 0, early: int = 0) -> LogPart:
-    """A part with the batches of a log in memory. undrawn, early: numbers of rows that were left out."""
     batches = [log.part(slice(start, start + BATCH)) for start in range(0, len(log), BATCH)]
     return LogPart(kept=batches, left_out=LeftOut(undrawn=undrawn, early=early))
 
 
 def certain_start(parts: Sequence[Iterable[Log]]) -> list[int]:
-    """Number of rows of each part before the first exploration: in all of them the same arm was certain.
-
-    All numbers are 0 if the first EARLIEST rows contain no exploration.
-    """
+    """Number of rows in each part before the first exploration, where one arm was certain; 0 if no row explores."""
     counts = [0] * len(parts)
     first_arm = -1
     for index, part in enumerate(parts):
@@ -131,16 +114,14 @@ class SourcePart(LogPart):
     plan: Plan
     arms: tuple[ArmName, ...]
     mixed_arms: bool = False
-    #: earlier decisions are left out, seconds since the epoch; None to read all
+    #: time of the first decisions to judge, seconds since the epoch; None for all
     since: float | None = None
-    #: number of first rows that are left out because they precede the first exploration
-    early: int = 0
+    early: int = 0  #: number of first rows to leave out, since they precede the first exploration
 
     def __post_init__(self) -> None:
         self.place = self.source.place
 
     def read(self) -> Iterator[Log]:
-        """Read the batches from the source. Raises InvalidInput for an impossible row."""
         self.left_out = left_out = LeftOut()
         spec = BatchSpec(
             arms=self.arms,
@@ -172,16 +153,14 @@ class SourcePart(LogPart):
 
 @dataclass(kw_only=True)
 class RewardModel:
-    """The cross-fitted reward model of a plan. It reads features if all rows have features of one encoder."""
+    """The cross-fitted reward model of a plan. It reads features if one encoder made the features of all rows."""
 
     plan: Plan
-    #: None before the first row
     ridge: Ridge | None = None
-    #: (encoder, width) of the features that occurred, ("", 0) for rows without features
+    #: (hash of the encoder, width) of the features that occurred; ("", 0) for rows without features
     kinds: frozenset[tuple[str, int]] = frozenset()
 
     def learn(self, log: Log) -> None:
-        """Add rows to the model."""
         self.kinds |= {(log.encoder_hash, 0 if log.features is None else log.features.shape[1])}
         ridge = self.ridge or Ridge(arms=len(log.arms), folds=self.plan.folds)
         self.ridge = ridge if self.reads_features else ridge.without_features()
@@ -189,7 +168,6 @@ class RewardModel:
         self.ridge.add(self._read(log), action=log.action, targets=targets, folds=self.plan.folds_in(log))
 
     def merged(self, other: "RewardModel") -> "RewardModel":
-        """A model of the rows of both models."""
         both = RewardModel(plan=self.plan, kinds=self.kinds | other.kinds)
         ridges = [model.ridge for model in (self, other) if model.ridge is not None]
         ridges = ridges if both.reads_features else [ridge.without_features() for ridge in ridges]
@@ -197,7 +175,6 @@ class RewardModel:
         return both
 
     def solve(self) -> None:
-        """Fit the model; only its coefficients remain."""
         if self.ridge is not None:
             self.ridge.solve()
 
@@ -209,19 +186,18 @@ class RewardModel:
 
     @property
     def reads_features(self) -> bool:
-        """Whether the model reads features: the plan allows it, and `has_features`."""
+        """Whether `plan` allows features, and one encoder made the features of all rows."""
         return self.plan.reward_model != "mean" and self.has_features
 
     @property
     def has_features(self) -> bool:
-        """Whether all rows have features of one encoder."""
         return len(self.kinds) == 1 and all(width for _, width in self.kinds)
 
     def _read(self, log: Log) -> FeatureRows | None:
         return log.features if self.reads_features else None
 
 
-#: flags of `Log` whose rows are counted
+#: flags of `Log` of which the True values are counted
 _FLAGS: Final = ("defaulted", "late", "raw", "judged")
 
 
@@ -231,40 +207,32 @@ def _merge_each(first: list[WeightTally], second: list[WeightTally]) -> list[Wei
 
 @dataclass(kw_only=True)
 class LogSummary(Tally):
-    """Result of the first pass over a log: counts, ranges, and the reward model."""
-
     model: RewardModel
     weights: list[WeightTally] = field(metadata={"merge": _merge_each})
-    #: index of the candidate that is the baseline; None for the logged policy
     baseline: int | None = field(default=None, metadata={"merge": lambda first, _: first})
-    #: per candidate, the largest difference of a probability from the baseline's, shape (candidates,)
+    #: largest difference of each candidate's probabilities from the baseline's, shape (candidates,)
     apart: Vector = field(default_factory=lambda: np.zeros(0), metadata={"merge": np.maximum})
     left_out: LeftOut = field(default_factory=LeftOut)
     rows: int = 0
-    #: the arms, in the order of the columns
     names: tuple[ArmName, ...] = field(default=(), metadata={"merge": lambda first, second: first or second})
-    #: smallest and largest reward (including the declared bounds), quality (including 0 and 1), cost (including 0) and
-    #: known time
+    #: smallest reward or declared bound, quality or 0, cost or 0, and known time
     least: Vector = field(default_factory=lambda: np.array([np.inf, 0, 0, np.inf]), metadata={"merge": np.minimum})
+    #: largest reward or declared bound, quality or 1, cost, and known time
     most: Vector = field(
         default_factory=lambda: np.array([-np.inf, 1, -np.inf, -np.inf]), metadata={"merge": np.maximum}
     )
     arms: ArmTally = field(default_factory=ArmTally)
     #: number of rows that offered each arm, shape (K,)
     offered: Choices = field(default_factory=lambda: np.zeros(1, dtype=np.intp))
-    #: flag of `Log` -> number of rows; see _FLAGS
-    marked: Counter[str] = field(default_factory=Counter)
-    #: hashes of the ids, an array per batch
+    marked: Counter[str] = field(default_factory=Counter)  #: name in _FLAGS -> number of rows
     keys: list[Keys] = field(default_factory=list)
     #: hashes of the different texts of questions, an array per batch
     texts: list[Keys] = field(default_factory=list)
     #: number of rows for each way of recognising the question (BY_TEXT, BY_FEATURES, BY_ID), shape (3,)
     known_by: Choices = field(default_factory=lambda: np.zeros(3, dtype=np.intp))
-    #: field -> value -> rows
     fields: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, log: Log) -> None:
-        """Add rows."""
         self.model.learn(log)
         self.rows += len(log)
         self.names = log.arms
@@ -288,11 +256,10 @@ class LogSummary(Tally):
 
     @property
     def different_texts(self) -> int:
-        """Number of different questions among the rows with a text."""
         return len(np.unique(np.concatenate(self.texts))) if self.texts else 0
 
     def bounds(self, target: int) -> tuple[float, float]:
-        """Range of the reward, the quality or the cost."""
+        """Range of the reward (target 0), the quality (1) or the cost (2)."""
         return float(self.least[target]), float(self.most[target])
 
 
@@ -305,15 +272,12 @@ _WIDTH: Final = 2 + 3 * 3
 class Scores:
     """The columns of a row's scores: _WIDTH for each candidate, then the logged reward, quality and cost."""
 
-    #: number of candidates
     candidates: int
-    #: midpoints of the ranges of reward, quality and cost
-    middles: Sequence[float]
-    #: whether there is a model; without one its predictions count as 0
-    modelled: bool
+    middles: Sequence[float]  #: midpoints of the ranges of reward, quality and cost
+    modelled: bool  #: False if there is no model; predictions then count as 0
 
     def of(self, candidate: int, *, target: int, estimator: Estimator) -> Matrix:
-        """(weight, correction, baseline) of this estimator as combinations of the columns, shape (3, columns).
+        """Combinations of the columns that give (weight, correction, baseline) of an estimator, shape (3, columns).
 
         target: 0 for reward, 1 for quality, 2 for cost. Unsupported actions get the midpoint of the range; the bias is
         at most range / 2 x unsupported mass.
@@ -327,7 +291,7 @@ class Scores:
         return rows
 
     def logged(self, target: int) -> Vector:
-        """The logged value of this target as a combination of the columns, shape (columns,)."""
+        """The combination of the columns that gives the logged value of this target, shape (columns,)."""
         return np.asarray(np.eye(1, self.candidates * _WIDTH + 3, self.candidates * _WIDTH + target)[0])
 
     def matrix(self, log: Log, *, model: RewardModel) -> Matrix:
@@ -351,7 +315,6 @@ class Scores:
         return columns
 
 
-#: most segments of a field that are shown
 MOST_SEGMENTS = 12
 #: name of the segment of all values without a segment of their own
 OTHERS = "others"
@@ -359,10 +322,7 @@ OTHERS = "others"
 
 @dataclass(kw_only=True)
 class ScoreSums(Tally):
-    """Moments of the scores, from the second pass."""
-
     whole: Moments
-    #: field -> value -> moments of its rows
     segments: dict[str, dict[str, Moments]]
 
     @classmethod
@@ -372,7 +332,6 @@ class ScoreSums(Tally):
         return cls(whole=nothing, segments={name: dict.fromkeys(values, nothing) for name, values in segments.items()})
 
     def add(self, log: Log, *, scores: Matrix) -> None:
-        """Add rows with their scores, shape (columns, n)."""
         self.whole = self.whole.merged(Moments.of(*scores))
         for name, groups in self.segments.items():
             values, named = log.fields[name], np.array([value for value in groups if value != OTHERS])
@@ -382,7 +341,6 @@ class ScoreSums(Tally):
 
 
 def ranked(counts: Mapping[str, int]) -> list[str]:
-    """The names by decreasing count; names with equal counts are sorted."""
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
@@ -424,10 +382,7 @@ def measure_part(
 
 
 def check_times(*, kept: int, older: int, timeless: int, since: float | None, log: str) -> None:
-    """Raise InvalidInput if `since` is set and rows have no time, or all rows are older.
-
-    kept: number of rows decided since then. older: number of the other rows. timeless: older rows without a time.
-    """
+    """Raise InvalidInput if `since` is set and rows have no time, or all are older. kept: rows decided later."""
     if timeless:
         message, remedy = f"{timeless} of {kept + older} rows have no made_at", "log the times, or leave out --since"
         raise InvalidInput(message, field=f"{log} since", remedy=remedy)

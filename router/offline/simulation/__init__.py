@@ -1,9 +1,7 @@
 """Simulation: a full-information table runs through the policy and learner code that serves live traffic.
 
-    table = read_table("table.jsonl")
-    rows = simulate(table, policies={"mba": {}}, encoder=HashingEncoder)
-
-How each number is made: docs/simulate.md.
+table = read_table("table.jsonl")
+rows = simulate(table, policies={"mba": {}}, encoder=HashingEncoder)
 """
 
 import logging
@@ -47,45 +45,39 @@ __all__ = ["DEFAULT_WEIGHT", "Simulated", "simulate"]
 
 log = logging.getLogger("ragbandit.simulation")
 
-#: lambda by default, in reward per step
+#: default cost weight (lambda), in reward per step
 DEFAULT_WEIGHT = RewardSettings().weight
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Simulated:
-    """One policy at one weight of cost, over all seeds. Numbers with _se have the standard error over seeds there."""
+    """A policy at one cost weight, over all seeds. Fields with _se are standard errors over the seeds."""
 
     policy: str
-    #: lambda while learning; None for a row that does not depend on it
+    #: cost weight (lambda) while learning; None for a row that does not depend on the weight
     weight: float | None
-    #: percent
-    em: float
+    em: float  #: exact match, percent
     em_se: float | None
-    #: mean per question of the table
-    steps: float
+    steps: float  #: mean number of steps per question
     steps_se: float | None
-    #: EM minus the mixture's at the same steps
+    #: exact match minus the exact match of the mixture line at the same number of steps
     above_line: float
     above_line_se: float | None
-    #: shares of the questions, by arm
     arms: Mapping[ArmName, float]
-    #: these shares by label: questions by their cheapest right arm, then questions without a right arm
+    #: shares of the arms per group of questions with the same cheapest right arm, then of questions without a right arm
     confusion: Sequence[LabelShares[ArmName]]
-    #: and by hops and by data set, as far as the table has them
-    by_hops: Sequence[LabelShares[int]]
-    by_dataset: Sequence[LabelShares[str]]
-    #: mean per question, and of the questions that each arm gets (None for an arm without any); None: not in the table
-    seconds: float | None
+    by_hops: Sequence[LabelShares[int]]  #: shares of the arms per number of hops
+    by_dataset: Sequence[LabelShares[str]]  #: shares of the arms per data set
+    seconds: float | None  #: mean seconds per question; None if the table has no seconds
+    #: mean seconds of the questions that each arm gets; None for an arm without questions
     arm_seconds: Mapping[ArmName, float | None] | None
-    #: above_line over that of the cheapest-right oracle; None where that one gains nothing
+    #: above_line divided by the above_line of the cheapest-right oracle; None if this oracle gains nothing
     oracle_share: float | None
-    #: the first pass compared with always one arm; None if the policy does not learn question by question
+    #: rewards while learning, compared with each fixed arm; None if the policy does not learn question by question
     first_pass: FirstPass | None = None
-    #: 0 for a row that needs no run
     seeds: int = 0
-    #: questions of the judged table, and questions in the denominator of EM
-    n: int = 0
-    total: int = 0
+    n: int = 0  #: number of questions in the judged table
+    total: int = 0  #: number of questions in the denominator of `em`
     faults: int = 0
     refused: int = 0
     reason: str | None = None
@@ -93,7 +85,7 @@ class Simulated:
     params: Mapping[str, Json] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The row as it is printed: `lambda` for weight, which Python has taken."""
+        """The row as it is printed, with the key `lambda` for `weight`: `lambda` is a Python keyword."""
         values = asdict(self)
         return {"policy": values.pop("policy"), "lambda": values.pop("weight"), **values}
 
@@ -115,14 +107,19 @@ def simulate(
     jobs: int = 1,
     progress: Progress = no_progress,
 ) -> list[Simulated]:
-    """One row per policy and weight, then the baselines.
+    """Returns a row per simulated policy and weight, then the baselines. docs/simulate.md explains the numbers.
 
-    policies: name or class path -> params. test: rows to predict after learning the table; default folds of the table.
-    weights: weights of cost while learning; default the settings'. total: denominator of EM.
-    settings: floor, fallback, prices and bounds of the reward, folder of the cache. encoder: makes the encoder.
-    incumbent: compared with while learning; default policy.incumbent, else the best fixed arm.
-    warm: rows of a pass that are learned first with all outcomes. labelled: chance that an outcome is learned.
-    jobs: processes. Raises InvalidInput or ConfigError before anything is learned.
+    policies: name or class path -> params.
+    test: rows to predict after the whole table is learned; None to predict folds of the table.
+    weights: cost weights while learning; default reward.weight.
+    total: denominator of EM; default the number of judged rows.
+    settings: give floor, fallback, prices and bounds of the reward, and the folder of cached features.
+    encoder: makes the encoder.
+    incumbent: arm that learning is compared with; default policy.incumbent, else the best fixed arm.
+    warm: number of first rows of a pass that are learned with the outcomes of all arms.
+    labelled: probability that the outcome of a decision is learned.
+    jobs: number of processes.
+    Raises InvalidInput or ConfigError before anything is learned.
     """
     settings = settings or Settings()
     weights = (settings.reward.weight,) if weights is None else weights
@@ -168,13 +165,9 @@ def simulate(
 
 
 def _aligned(test: LabelledTable, *, table: LabelledTable) -> LabelledTable:
-    """The test rows with the arms in the table's order."""
     if set(test.arms) != set(table.arms):
-        raise InvalidInput(
-            f"has the arms {', '.join(test.arms)}, the table has {', '.join(table.arms)}",
-            field="test",
-            remedy="both need the same arms",
-        )
+        message = f"has the arms {', '.join(test.arms)}, the table has {', '.join(table.arms)}"
+        raise InvalidInput(message, field="test", remedy="both need the same arms")
     both = {row.question for row in table.rows} & {row.question for row in test.rows}
     if both:
         log.warning("%d questions of the test file are also in the table: results on them are too good", len(both))
@@ -182,7 +175,6 @@ def _aligned(test: LabelledTable, *, table: LabelledTable) -> LabelledTable:
 
 
 def _check(measure: "_Measure", *, weights: Sequence[float], seeds: int) -> None:
-    """Raises InvalidInput or ConfigError for the first number that cannot be simulated."""
     world, arms, settings = measure.world, measure.world.table.arms, measure.world.settings
     rows, judged, warm = len(world.table.rows), len(world.judged.rows), world.warm
     asked = rows if world.folds == 1 else rows - math.ceil(rows / world.folds)  # questions of a pass
@@ -201,20 +193,14 @@ def _check(measure: "_Measure", *, weights: Sequence[float], seeds: int) -> None
         if not holds:
             raise InvalidInput(message, field=field_, remedy=remedy)
     if not settings.reward.cost.get("steps", 0.0) > 0.0:
-        raise ConfigError(
-            "steps have no price: they are the only cost that a table knows",
-            field="reward.cost",
-            remedy="add steps: 1.0, or simulate with another configuration",
-        )
+        message = "steps have no price: they are the only cost that a table knows"
+        raise ConfigError(message, field="reward.cost", remedy="add steps: 1.0, or simulate with another configuration")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Measure:
-    """Common scale of all rows: the judged table, the denominator, the arm that a pass is compared with."""
-
     world: SimulationData
     total: int
-    #: None: the best fixed one
     incumbent: str | None
 
     def learned(
@@ -245,7 +231,7 @@ class _Measure:
         return rows
 
     def baselines(self, *, weights: Sequence[float]) -> list[Simulated]:
-        """Rows without a learner: always one arm, uniform, half of each arm of the line, the oracles."""
+        """Rows without learning: each fixed arm, uniform, the middle of the mixture line, and the oracles."""
         table, arms = self.world.judged, self.world.table.arms
         always = [self._always(place) for place in range(len(arms))]
         plain = {f"always-{arm}": shares for arm, shares in zip(arms, always, strict=True)}
@@ -260,7 +246,6 @@ class _Measure:
         return rows
 
     def _row(self, policy: str, *, weight: float | None, shares: Sequence[Matrix], **more: Any) -> Simulated:
-        """The row of these shares, one matrix per seed."""
         points = [self._point(one) for one in shares]
         (em, em_se), (steps, steps_se) = (mean_and_error(values) for values in zip(*points, strict=True))
         table = self.world.judged
@@ -311,14 +296,12 @@ class _Measure:
 
 
 def _pooled(folds: Sequence[Played]) -> Matrix:
-    """Shares under one seed, all folds together, in the order of the table."""
     order = np.argsort(np.concatenate([fold.test for fold in folds]))
     shares: Matrix = np.concatenate([fold.shares for fold in folds])[order]
     return shares
 
 
 def _instances_of(policies: Mapping[str, Mapping[str, Json]], *, table: LabelledTable) -> dict[str, Policy]:
-    """A policy of each name. Raises ConfigError if it cannot be made, or names an unknown arm."""
     if not policies:
         raise InvalidInput("names none", field="policy", remedy=f"known: {', '.join(known_policies())}")
     instances = {name: make_policy(name, params=params) for name, params in policies.items()}

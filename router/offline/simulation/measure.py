@@ -1,7 +1,6 @@
-"""Arithmetic on a full-information table: points of quality and cost, the mixture line, oracles, and the first pass.
+"""Arithmetic on a full-information table: points of quality and cost, the mixture line, oracles, and learning passes.
 
-`correct` and `steps` of a table have shape (n, arms); a policy's output on the same n questions is `shares` (n, arms),
-each row a distribution: one-hot where it takes the best arm.
+`correct` and `steps` of a table have shape (n, arms). So have `shares`: for each question, the probability of each arm.
 """
 
 import math
@@ -30,28 +29,27 @@ if TYPE_CHECKING:
     from ragbandit.router.offline.simulation.run import Played
 
 
-#: shortest prefix of a pass that a worst one is looked for in, questions: of fewer, one wrong answer moves the ratio
+#: questions in the shortest prefix whose ratio of rewards counts; in a shorter one, a single answer moves the ratio
 LEAST_PREFIX: Final = 100
-#: the arms of the papers' line, where a table has them
+#: ends of the mixture line in the papers
 _PAPERS: Final = (ArmName("single_step"), ArmName("multi_step"))
 
 
-#: a policy's exact match in percent and mean steps per question of the table
+#: (exact match in percent, mean steps per question of the table)
 FrontierPoint = tuple[float, float]
 
 
 def point_of(shares: Matrix, *, table: LabelledTable, total: int) -> FrontierPoint:
-    """EM = 100 * expected sum of correct / total; steps = expected mean over the rows of the table.
+    """The point of these shares. EM = 100 * expected sum of `correct` / total; steps = expected mean over the table.
 
-    total: questions in the denominator of EM, at least the table's. Those missing from the table are wrong under
-    every arm; their steps are not known.
+    total: number of questions in the denominator of EM. Questions that the table lacks count as wrong under every arm.
     """
     em = 100.0 * float((shares * table.correct).sum()) / total
     return em, float((shares * table.steps).sum()) / len(table.rows)
 
 
 def line_arms(table: LabelledTable) -> tuple[int, int]:
-    """Places of single_step and multi_step; in a table without these of the cheapest and the most expensive arm."""
+    """Indices of the two arms that are mixed: single_step and multi_step, else the cheapest and the most expensive."""
     if all(name in table.arms for name in _PAPERS):
         return table.arms.index(_PAPERS[0]), table.arms.index(_PAPERS[1])
     means = table.steps.mean(axis=0)
@@ -59,41 +57,37 @@ def line_arms(table: LabelledTable) -> tuple[int, int]:
 
 
 def above_line(point: FrontierPoint, *, ends: tuple[FrontierPoint, FrontierPoint]) -> float:
-    """EM of the point minus that of the mixture of two fixed arms at the same steps, the same line outside of them.
-
-    Where both cost the same there is no mixing for cost: the better of the two.
-    """
+    """EM of the point minus EM of the line through two fixed arms at the same steps."""
     (em, steps), ((cheap, low), (expensive, high)) = point, ends
-    if high == low:
+    if high == low:  # without a difference in steps, the better arm replaces the line
         return em - max(cheap, expensive)
     return em - (cheap + (steps - low) / (high - low) * (expensive - cheap))
 
 
 def one_hot(choices: Choices, *, arms: int) -> Matrix:
-    """The chosen arm of each of n questions as shares, shape (n, arms)."""
     return np.eye(arms, dtype=np.float64)[choices]
 
 
 def greedy(values: Matrix, *, cost: Matrix) -> Choices:
-    """The arm of the highest value per row, shape (n,); of equal values the cheaper arm, then the first."""
+    """The arm with the highest value in each row, shape (n,). Ties go to the cheapest arm, then to the first."""
     best = values == values.max(axis=1, keepdims=True)
     choices: Choices = np.where(best, cost, np.inf).argmin(axis=1)
     return choices
 
 
 def cheapest_right(table: LabelledTable) -> Choices:
-    """The oracle of the papers: the cheapest of the best arms; the cheapest arm if none is right."""
+    """The oracle of the papers: the cheapest of the best arms, or the cheapest arm if no arm is right."""
     return greedy(table.correct, cost=table.steps)
 
 
 def right_arms(table: LabelledTable) -> list[ArmName | None]:
-    """Label of every row: the cheapest of its best arms, or None if no arm is right."""
+    """The cheapest right arm of each question, or None if no arm is right."""
     some = table.correct.max(axis=1) > 0.0
     return [table.arms[arm] if right else None for arm, right in zip(cheapest_right(table), some, strict=True)]
 
 
 def arm_seconds(shares: Matrix, *, table: LabelledTable) -> dict[ArmName, float | None] | None:
-    """Mean seconds of the questions that each arm gets, None for an arm without any; None: the table has none."""
+    """Mean seconds of the questions that each arm gets; None for an arm without questions, or a table without times."""
     if table.seconds is None:
         return None
     sums, given = (shares * table.seconds).sum(axis=0), shares.sum(axis=0)
@@ -102,14 +96,12 @@ def arm_seconds(shares: Matrix, *, table: LabelledTable) -> dict[ArmName, float 
 
 
 def rewards_of(table: LabelledTable, *, weight: float, price: float, bounds: tuple[float, float]) -> Matrix:
-    """Reward of every arm, shape (n, arms): clip(correct - weight * price * steps), as router.learning.reward makes
-    it.
-    """
+    """Reward of every arm, shape (n, arms), as `ragbandit.router.learning.reward` computes it."""
     return np.clip(table.correct - weight * (price * table.steps), *bounds)
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and its standard error over seeds; of one seed there is no error to tell."""
+    """Returns (mean, its standard error over the seeds; None for one seed)."""
     mean = math.fsum(values) / len(values)
     if len(values) < 2:
         return mean, None
@@ -118,41 +110,35 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstPass:
-    """What a policy earned while it learned, over all its passes, against always one arm. Means per question."""
+    """Mean rewards per question of a policy while it learned, over all passes, compared with each fixed arm."""
 
     incumbent: ArmName
-    #: the arm that earns most if it is always taken
     best_fixed: ArmName
     reward: float
-    #: over seeds; None with one
     reward_se: float | None
-    #: what always one arm, and the best arm of every question, earn on the same questions
-    always: Mapping[ArmName, float]
-    oracle: float
-    #: runs, and questions of the shortest one
+    always: Mapping[ArmName, float]  #: reward of each fixed arm
+    oracle: float  #: reward if the best arm answers each question
     passes: int
-    questions: int
-    #: decisions whose outcome was learned, mean over the passes
-    labels: float
-    #: the question from which on the sum of rewards is never again below the incumbent's, in the middle pass; None
-    #: where fewer than half of the passes get there; and the share that does
+    questions: int  #: number of questions in the shortest pass
+    labels: float  #: mean number of decisions per pass whose outcome was learned
+    #: number of questions after which the sum of rewards stays at least the incumbent's, in the median pass; None if
+    #: fewer than half of the passes break even
     break_even: int | None
-    break_even_share: float
-    #: least sum of rewards over the incumbent's, of the first LEAST_PREFIX questions or more of any pass, and how many
-    #: these were; None where the incumbent's is not above 0
+    break_even_share: float  #: share of the passes that break even
+    #: smallest ratio of the sum of rewards to the incumbent's sum, over the first LEAST_PREFIX questions or more of a
+    #: pass; None if the incumbent's sum is not above 0
     worst_prefix: float | None
-    worst_after: int | None
-    #: share of passes with a prefix below (1 - harm) times the incumbent's
+    worst_after: int | None  #: number of questions over which the ratio is smallest
+    #: share of passes with a prefix in which the sum is below (1 - harm) times the incumbent's
     harmed: float
 
 
 def first_pass(
     seeds: "Sequence[Sequence[Played]]", *, arms: Sequence[ArmName], rewards: Matrix, incumbent: str | None, harm: float
 ) -> FirstPass:
-    """The passes of one policy, a sequence of runs per seed.
+    """Summarise the passes of a policy, given as a sequence of runs per seed.
 
-    rewards: of every row and arm of the table that was learned, (n, arms). incumbent: the arm to compare with; None:
-    the one of the highest mean reward, the first of equal ones.
+    rewards: shape (n, arms), of the learned table. incumbent: None for the arm with the highest mean reward.
     """
     runs = [run for folds in seeds for run in folds]
     known = [rewards[run.order] for run in runs]  # a pass each: (questions, arms)
@@ -160,7 +146,7 @@ def first_pass(
     always = {arm: _mean([one[:, place] for one in known]) for place, arm in enumerate(arms)}
     sums = [(np.cumsum(run.earned), np.cumsum(one[:, column])) for run, one in zip(runs, known, strict=True)]
     even = sorted(one for one in (_passed_for_good(ours - theirs) for ours, theirs in sums) if one is not None)
-    middle = (len(runs) + 1) // 2  # the lower of two in the middle
+    middle = (len(runs) + 1) // 2  # the lower median
     questions = min(len(run.order) for run in runs)
     first = min(LEAST_PREFIX, questions)
     tails = [(ours[first - 1 :], theirs[first - 1 :]) for ours, theirs in sums]
@@ -190,14 +176,13 @@ def _mean(parts: Sequence[Vector]) -> float:
 
 
 def _passed_for_good(ahead: Vector) -> int | None:
-    """The first question, from 1, from which on no sum is below 0; None where the last one is."""
-    below = np.flatnonzero(ahead < -1e-9)  # the sums of the same rewards in another order are equal
+    """Number of questions after which no sum is below 0; None if the last sum is below 0."""
+    below = np.flatnonzero(ahead < -1e-9)  # rounding: the same rewards may be summed in another order
     first = int(below[-1]) + 2 if len(below) else 1
     return first if first <= len(ahead) else None
 
 
 def print_training(rows: Sequence["Simulated"], *, console: Console) -> None:
-    """All tables, wide enough to be whole in a file or a pipe."""
     by_label = [_label_table(rows, by) for by in ("confusion", "by_hops", "by_dataset")]
     for table in (_main_table(rows), *by_label):
         print_whole(table, console=console)
@@ -206,7 +191,6 @@ def print_training(rows: Sequence["Simulated"], *, console: Console) -> None:
 
 
 def _main_table(rows: Sequence["Simulated"]) -> Printed:
-    """A line per row."""
     timed = ["s", "s by arm"] if rows[0].seconds is not None else []
     table = number_table("policy", "lambda", "EM", "steps", "above line", "of oracle", "arms %", *timed)
     for row in rows:
@@ -226,7 +210,6 @@ def _main_table(rows: Sequence["Simulated"]) -> Printed:
 
 
 def _label_table(rows: Sequence["Simulated"], by: Literal["confusion", "by_hops", "by_dataset"]) -> Printed:
-    """A line per learned row, a column per label; none where all questions have one label."""
     labels = getattr(rows[0], by)
     nothing = "none right" if by == "confusion" else "unknown"
     heads = [nothing if one.label is None else f"hops {one.label}" if by == "by_hops" else one.label for one in labels]
@@ -248,7 +231,6 @@ def _percents(shares: Mapping[ArmName, float]) -> str:
 
 
 def footnotes(rows: Sequence["Simulated"]) -> list[str]:
-    """Notes below the tables, what each policy earned while it learned among them."""
     first, seeds = rows[0], max(row.seeds for row in rows)
     notes = [
         f"EM in % of {first.total} questions, {first.n} of them judged; mean and standard error over {seeds} seeds",
@@ -272,14 +254,12 @@ def footnotes(rows: Sequence["Simulated"]) -> list[str]:
 
 
 def check_labelled(share: float) -> None:
-    """Raises InvalidInput unless 0 < share <= 1."""
     if not 0.0 < share <= 1.0:
         remedy = "use more than 0 and at most 1, for example 0.3"
         raise InvalidInput(f"{share!r} is no share of the decisions", field="labelled", remedy=remedy)
 
 
 def while_learning(one: FirstPass) -> str:
-    """What the passes earned, in words."""
     even = "does not break even" if one.break_even is None else f"breaks even after {one.break_even} questions"
     return (
         f"{one.passes} orders of {one.questions} questions: while it learns it earns {one.reward:.3f} a question and "
@@ -297,12 +277,10 @@ def _pair(value: float, *, error: float | None, sign: str = "") -> str:
 
 
 def plot_frontier(rows: Sequence["Simulated"], *, path: str | Path) -> None:
-    """Write EM against mean steps as a PNG. Raises as check_png."""
     png(path, size=(8.0, 5.6), draw=lambda figure: _draw_frontier(figure, rows))
 
 
 def _draw_frontier(figure: "Figure", rows: Sequence["Simulated"]) -> None:
-    """Each policy at its weights, the baselines, and the oracle by reward."""
     axes = figure.subplots()
     learned = list(dict.fromkeys(row.policy for row in rows if row.seeds))
     for name in dict.fromkeys(row.policy for row in rows):

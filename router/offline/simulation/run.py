@@ -1,8 +1,7 @@
-"""One run: a pass over the training rows with only the drawn arm's outcome revealed, then the test rows.
+"""One run: a pass over the training rows that reveals only the drawn arm's outcome, then predictions of the test rows.
 
-The policy sees what a live one sees, by the functions that serve and learn live: `made_decisions` draws, `join` makes
-the reward, `made_update` the ledger's row, `apply` teaches. There is no database and no second process in between;
-every decision is made by the policy that has learned all those before it.
+The functions of the live service decide and learn (`made_decisions`, `join`, `made_update`, `apply`), without database.
+Every decision is made by a policy that has learned all earlier decisions.
 """
 
 import hashlib
@@ -42,38 +41,33 @@ from ragbandit.shared.types import (
     Vector,
 )
 
-#: test questions asked of a policy at once
 BATCH = 64
-#: when a run begins, in seconds; a question a second. No policy sees a clock, but the ledger's rows have times
+#: time of a run's first decision; each decision takes a second. Policies read no times, but rows of a ledger have them
 EPOCH = 1_700_000_000.0
 
 Places = npt.NDArray[np.intp]
-RunProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulationData:
-    """Data that all runs share; every process gets it once."""
+    """Data that all runs share. Every process receives it once."""
 
     table: LabelledTable
-    #: the table whose rows are predicted, arms in the table's order
-    judged: LabelledTable
-    #: parts of the table, each predicted after the others are learned; 1: all of it is learned before
+    judged: LabelledTable  #: table whose rows are predicted; its arms are in the order of `table`
+    #: number of folds, each predicted after the others are learned; 1 if the whole `table` is learned first
     folds: int
     settings: Settings
-    #: features of the questions of `table` and `judged`, shape (n, d), or None if no policy needs them
+    #: features of the questions of `table` and of `judged`, shape (n, d); None if no policy needs them
     features: FeatureRows | None = None
     judged_features: FeatureRows | None = None
     encoder_hash: str = ""
-    #: rows of every pass that are learned before it, with the outcomes of all arms
-    warm: int = 0
-    #: chance that the outcome of a decision is learned, in (0, 1]
-    labelled: float = 1.0
+    warm: int = 0  #: number of first rows of a pass that are learned with the outcomes of all arms
+    labelled: float = 1.0  #: probability that the outcome of a decision is learned, in (0, 1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulationRun:
-    """One learner's life: a policy, its weight of cost, a seed, and a fold (0 where there is a test table)."""
+    """A policy with its cost weight, a seed, and the fold to predict (0 if the judged rows are another table)."""
 
     policy: str
     params: Mapping[str, Json]
@@ -84,33 +78,22 @@ class SimulationRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Played:
-    """Result of a run. The matrices have shape (tests, arms), their rows are those of `test`."""
-
     test: Places
-    #: the greedy choice: shared by the arms of the best score, or the pmf of a policy without scores
+    #: shape (tests, arms): 1 for the arm with the best score, shared by equal arms; the pmf of a policy without scores
     shares: Matrix
-    #: the pass, in its order, each of shape (questions,), empty without a pass: places of its rows in the table that is
-    #: learned, places of the drawn arms among the table's, and their rewards
-    order: Places
-    drawn: Places
-    earned: Vector
-    #: decisions made by the fallback, in the pass and in the test
-    faults: int
-    #: updates that the learner or the policy refused
+    order: Places  #: indices of the learned rows, in the order of the pass; empty without a pass
+    drawn: Places  #: index of the arm drawn for each row of `order`
+    earned: Vector  #: reward of each row of `order`
+    faults: int  #: number of decisions by the fallback, in the pass and in the test
     refused: int
-    #: reason of the first fault or refusal
     reason: str | None
-    #: whether the policy was trained on the outcomes of all arms (TableTrained), instead of learning row by row
+    #: True if the policy was trained on the outcomes of all arms (TableTrained), and did not learn row by row
     full_information: bool
-    #: decisions of the pass whose outcome was learned
-    labels: int = 0
+    labels: int = 0  #: number of decisions of the pass whose outcome was learned
 
 
 def split_of(world: SimulationData, *, seed: int, fold: int) -> tuple[Places, Places]:
-    """The rows to learn, in the order of the pass, and those of the judged table to predict; alike for every policy.
-
-    The seed gives the order of the table; of that every folds-th row is the fold's test.
-    """
+    """Returns (rows to learn, in the order of the pass; judged rows to predict), the same for every policy."""
     order = np.random.default_rng(seed).permutation(len(world.table.rows))
     if world.folds == 1:
         return order, np.arange(len(world.judged.rows))
@@ -119,15 +102,13 @@ def split_of(world: SimulationData, *, seed: int, fold: int) -> tuple[Places, Pl
 
 
 def decision_id(row: TableRow, *, seed: int, fold: int) -> DecisionId:
-    """The id of a row's decision: other seeds and folds draw otherwise, and nothing can be read from it."""
+    """The id of a row's decision. It differs by seed and fold, so that draws differ, and hides the row's id."""
     digest = hashlib.sha256(f"{seed}/{fold}/{row.id}".encode("utf-8", "surrogatepass")).hexdigest()
     return DecisionId(f"simulated-{digest[:40]}")
 
 
 def chance_of(decision_id: DecisionId, *, what: str) -> float:
-    """A uniform number in [0, 1) for something that happens to a decision: alike for every policy, and another than
-    the one by which its arm is drawn.
-    """
+    """A number in [0, 1) for an event of a decision, the same for every policy and independent of the draw."""
     return (seed_of(f"{what}/{decision_id}") >> 11) / 2**53
 
 
@@ -135,10 +116,10 @@ def play(
     run: SimulationRun,
     *,
     world: SimulationData,
-    progress: RunProgress = lambda _done, _total: None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
     learning: "Learning | None" = None,
 ) -> Played:
-    """Learn, then predict. progress: training rows done, and how many there are. learning: one of another kind."""
+    """Learn, then predict. progress: receives (training rows done, total). learning: None for a new `Learning`."""
     train, test = split_of(world, seed=run.seed, fold=run.fold)
     learning = learning or Learning(run, world=world)
     policy = learning.policy
@@ -149,8 +130,8 @@ def play(
         for done, row in enumerate(train[world.warm :], start=world.warm + 1):
             learning.step(int(row))
             progress(done, len(train))
-    elif policy.params.get("trained") is None:  # else `ragbandit policy train` has made it: it is judged as it is
-        # The data set is for reports alone, and an id might spell it.
+    elif policy.params.get("trained") is None:  # a policy that `ragbandit policy train` has made is judged as it is
+        # The data set serves reports only, and an id might contain it.
         policy.fit([replace(world.table.rows[row], id="", dataset=None) for row in train], progress=progress)
     drawn = learning.predicted(test)
     return Played(
@@ -168,8 +149,6 @@ def play(
 
 
 class Learning:
-    """A policy on its way through the training rows."""
-
     def __init__(self, run: SimulationRun, *, world: SimulationData) -> None:
         self.run, self.world = run, world
         self.policy: Policy = _policy_of(run, settings=world.settings)
@@ -185,7 +164,7 @@ class Learning:
         self.reason: str | None = None
 
     def show(self, place: int) -> None:
-        """Learn the outcomes of all arms on one training row, as `ragbandit advise --warm` has them learned."""
+        """Learn the outcomes of all arms on one training row, as `ragbandit advise --warm` does."""
         rows = arm_rows(
             self.world.table.rows[place],
             arms=self.world.table.arms,
@@ -199,7 +178,7 @@ class Learning:
                 self._refuse("the policy would not learn it")
 
     def step(self, place: int) -> Decision:
-        """Decide one training row and learn what the drawn arm made of it, if the decision is labelled."""
+        """Decide one training row. Learn the outcome of the drawn arm if the decision is labelled."""
         row = self.world.table.rows[place]
         decision = self._decision(row, place=place)
         self.steps += 1
@@ -211,11 +190,11 @@ class Learning:
         return decision
 
     def is_labelled(self, decision: Decision) -> bool:
-        """Whether this decision's outcome is learned: by its id, so that policies are compared on the same ones."""
+        """Whether the outcome is learned. This depends only on the id, so it does not differ between policies."""
         return chance_of(decision.id, what="labelled") < self.world.labelled
 
     def predicted(self, places: Places) -> list[Drawn]:
-        """The policy's output on the test rows, without floor."""
+        """The policy's output on the test rows, without a floor."""
         arms, rows, features = self.world.table.arms, self.world.judged.rows, self.world.judged_features
         drawn: list[Drawn] = []
         for start in range(0, len(places), BATCH):
@@ -254,7 +233,7 @@ class Learning:
         return self.world.features[place] if self._sees and self.world.features is not None else None
 
     def learn(self, decision: Decision, *, quality: float, steps: float) -> None:
-        """Adds a ledger row with the drawn arm's outcome only, as a caller would report it."""
+        """Learn the outcome of the drawn arm, as if a caller had reported it."""
         at = decision.made_at
         joined = JoinedDecision(
             decision=decision,
@@ -266,7 +245,7 @@ class Learning:
             settings=self.settings,
             needs_features=self._sees,
             encoder_hash=self.world.encoder_hash,
-            now=at + self.settings.learning.wait_s,  # a window that collects feedback is over
+            now=at + self.settings.learning.wait_s,  # after the time in which feedback is collected
         )
         if not isinstance(verdict, Example):
             self._refuse("the learner waits" if verdict is None else verdict.reason)
@@ -276,11 +255,9 @@ class Learning:
             self._refuse("the policy would not learn it")
 
     def feedback(self, decision: Decision, *, quality: float) -> tuple[Feedback, ...]:
-        """What comes in of a decision whose outcome is learned."""
         return (self.judgement(decision, quality=quality, source="code"),)
 
     def judgement(self, decision: Decision, *, quality: float, source: FeedbackSource) -> Feedback:
-        """One feedback of a decision."""
         key, at = FeedbackId(f"{source}-{decision.id}"), decision.made_at
         return made_feedback(
             decision_id=decision.id, settings=self.settings, now=at, feedback_id=key, rating=quality, source=source
@@ -302,7 +279,7 @@ class Learning:
 
 
 def _policy_of(run: SimulationRun, *, settings: Settings) -> Policy:
-    """The run's policy as it is served: held back, where an incumbent is set, unless it is fitted to a table first."""
+    """The policy as it is served: held back by the incumbent, if one is set and the policy is not fitted to a table."""
     policy = make_policy(run.policy, params=run.params)
     if isinstance(policy, TableTrained) or settings.policy.incumbent is None or run.policy == CONSERVATIVE:
         return policy
@@ -310,7 +287,7 @@ def _policy_of(run: SimulationRun, *, settings: Settings) -> Policy:
 
 
 def _greedy_shares(drawn: Drawn) -> tuple[float, ...]:
-    """Greedy choice of a policy; arms of equal score share."""
+    """The shares of the arms with the best score, or the pmf of a policy without scores."""
     if drawn.scores is None:
         return drawn.pmf
     best = max(drawn.scores)
@@ -318,7 +295,7 @@ def _greedy_shares(drawn: Drawn) -> tuple[float, ...]:
     return tuple(1.0 / ties if score == best else 0.0 for score in drawn.scores)
 
 
-#: in a process of the pool: what it was started with
+#: data of the runs in a process of the pool
 _world: SimulationData | None = None
 
 
@@ -330,10 +307,9 @@ def played(
     here: frozenset[str] = frozenset(),
     progress: Progress = no_progress,
 ) -> list[Played]:
-    """Every run's result, in the order of the runs, whatever the number of processes.
+    """The result of every run, in the order of the runs.
 
-    jobs: processes; 1 starts none. here: policies that are run in this process one after the other, since a model of
-    theirs takes all cores by itself.
+    jobs: number of processes. here: names of policies whose runs stay in this process, since a model uses all cores.
     """
     away = [] if jobs == 1 else [index for index, run in enumerate(runs) if run.policy not in here]
     results: dict[int, Played] = {}

@@ -16,23 +16,21 @@ from ragbandit.shared.types import ArmName, PolicyControl, PolicyVersion, RunBy
 
 log = logging.getLogger("ragbandit.versions")
 
-#: number of consecutive faults after which a candidate is skipped
 FAULTS_IN_A_ROW: Final = 5
-#: time for which a failing candidate is skipped, seconds
+#: time for which a candidate is skipped after FAULTS_IN_A_ROW consecutive faults, seconds
 LEFT_OUT_S: Final = 30.0
 
 _Work = Callable[[], Any]
 
 
 class CandidateRunner:
-    """The thread of one candidate. `submit` and `result` are called by one thread, `loaded` by another.
+    """The thread of one candidate. One thread calls `submit` and `result`, another one `loaded`.
 
     limit_s: time limit for a batch, seconds.
     """
 
     def __init__(self, name: str, *, limit_s: float) -> None:
         self.name, self.limit_s = name, limit_s
-        #: faults since the start of this process
         self.faults = 0
         #: reason of the fault in the last batch; "" if the last batch succeeded
         self.last_fault = ""
@@ -46,7 +44,6 @@ class CandidateRunner:
 
     @property
     def busy(self) -> bool:
-        """Whether a batch, or the loading of the candidate, still runs."""
         return any(future is not None and not future.done() for future in (self._pending, self._loading))
 
     def loaded(self, load: _Work, *, wait_s: float) -> Any:
@@ -92,7 +89,7 @@ class CandidateRunner:
         self._in_a_row, self.last_fault = 0, ""
 
     def close(self) -> None:
-        """End the thread after its current work, without waiting."""
+        """Let the thread end after its current work, without waiting."""
         self._work.put(None)
 
     def failed(self, reason: str) -> str:
@@ -126,7 +123,7 @@ class CandidateRunner:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """The policy in use. Replaced as a whole; its `learn` is never called here."""
+    """The policy in use. It is replaced as a whole, and its `learn` is never called here."""
 
     policy: Policy
     version: str
@@ -140,7 +137,6 @@ class Serving:
 
     @property
     def seen(self) -> Mapping[ArmName, int]:
-        """Arm -> learned outcomes."""
         return self.policy.seen if self.learned is None else self.learned
 
 
@@ -149,9 +145,8 @@ class Candidate:
     """A version in shadow or canary."""
 
     version: PolicyVersion
-    #: None if it is not loaded
     serving: Serving | None
-    #: why it is not loaded
+    #: why `serving` is None; None if it is loaded
     unloaded: str | None
     runner: CandidateRunner
     #: arms that this version offers and the champion does not
@@ -164,7 +159,7 @@ class Candidate:
         return self.unloaded or ("its ledger is being learned again" if rebuilding else None)
 
     def added_for(self, run_by: RunBy) -> tuple[ArmName, ...]:
-        """Arms of `added` that `run_by` can run."""
+        """Arms of `added` that `run_by` can run: the caller, or our workers."""
         if run_by == "caller":
             return self.added
         worker_arms = {} if self.serving is None else self.serving.settings.worker_arms
@@ -176,7 +171,7 @@ class LiveVersions:
     """The kill switch and the candidates of one revision."""
 
     control: PolicyControl
-    #: the canary first, then those in shadow, the oldest first
+    #: the canary first, then the candidates in shadow, the oldest first
     candidates: tuple[Candidate, ...] = ()
 
     @property
@@ -186,11 +181,9 @@ class LiveVersions:
 
     @property
     def added(self) -> tuple[ArmName, ...]:
-        """Arms that only candidates offer."""
         return tuple(dict.fromkeys(arm for candidate in self.candidates for arm in candidate.added))
 
     def added_for(self, run_by: RunBy) -> tuple[ArmName, ...]:
-        """Arms of `added` that `run_by` can run."""
         return tuple(dict.fromkeys(arm for candidate in self.candidates for arm in candidate.added_for(run_by)))
 
 

@@ -30,7 +30,7 @@ from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, Feat
 
 log = logging.getLogger("ragbandit.service")
 
-#: least time between two log lines about the same problem, seconds
+#: shortest time between two log lines about the same problem, seconds
 QUIET_S = 10.0
 
 
@@ -49,30 +49,27 @@ class RouteService:
         self.clock = clock
         #: returns the live versions; called before each batch
         self.live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
-        #: cost-quality frontier of the live policy; turns aims into cost weights; None until the first one is loaded
+        #: turns aims into cost weights; None until the first frontier is loaded
         self.frontier: Frontier | None = None
-        #: secret of the store for the seeds of draws; read by `start`
+        #: secret of the store, from which draws are seeded; None before `start`
         self.secret: bytes | None = None
         # Only the batcher's thread writes these counts; others read them without a lock.
-        #: decisions made by the fallback since the start
+        #: decisions made by the fallback because the policy broke its contract
         self.faults = 0
         #: questions that were offered failing arms because no allowed arm was healthy
         self.fail_opens = 0
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
         self._throttle = Throttle(QUIET_S)
-        #: runs arms in this process; None if workers run all of them
         self.inline: InlineRuns | None = None
         self.batcher: MicroBatcher[Question, Decision] = MicroBatcher(
             self._route_batch, name="ragbandit-route", limit=settings.encoder.max_batch, limits=settings.server
         )
 
     def start(self) -> None:
-        """Start the thread that serves requests. Raises StoreError."""
         self.secret = shared_secret(self.store.database, name=DRAWS, now=time.time())
         self.batcher.start()
 
     def close(self) -> None:
-        """Serve the submitted questions, then stop."""
         self.batcher.close()
 
     def question(self, query: Query | str, *, run_by: RunBy) -> Question:
@@ -103,7 +100,6 @@ class RouteService:
         self.serving, settings = serving, serving.settings
         self.arms = tuple(ArmName(name) for name in settings.arms)
         self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
-        #: arms that pass chats on unchanged, see `passing_arms`
         self.passing = passing_arms(settings)
         self._saved = saved_per_token(settings)
         per_day, holdback = settings.learning.labels_per_day, settings.policy.holdback
@@ -153,7 +149,7 @@ class RouteService:
         return committed
 
     def _record_probes(self, decisions: Iterable[Decision]) -> None:
-        """Report drawn arms to the circuit breaker: the first draw of each arm and tenant can be a probe."""
+        """Report drawn arms to the circuit breaker. The first draw of each arm and tenant can be a probe."""
         first: dict[tuple[ArmName, str], Decision] = {}
         for decision in decisions:
             first.setdefault((decision.arm, decision.query.tenant), decision)
@@ -202,10 +198,10 @@ class RouteService:
     def _offer_arms(self, questions: Sequence[Question], *, live: LiveVersions, settings: Settings, now: float) -> None:
         """Choose the arms that may be drawn for each question, in these steps. Raises StoreError.
 
-        1. `Question.allowed`: the arms that the caller names, as far as its key allows them; otherwise all of `run_by`.
+        1. `Question.allowed` has the arms that the caller names and its key allows, or else all arms of `run_by`.
         2. The circuit breaker excludes arms that fail; if all fail, it excludes none.
         3. Candidates add healthy arms of their own if the caller names none and all arms meet the request's needs.
-        4. A turn of a sticky session keeps only the arm of its draw, if it is among these.
+        4. A turn of a sticky session keeps only the arm of its draw, if the steps before have left this arm.
         """
         healthy = partial(self._poller.breaker.healthy, now=now)
         tenants = [question.query.tenant for question in questions]
@@ -244,7 +240,7 @@ class RouteService:
         if question.stay is None:
             return replace(decision, facts=facts)
         arm = question.stay.arm
-        if decision.arms != (arm,):  # the turn stays for its cached prompt
+        if decision.arms != (arm,):  # the turn keeps an earlier arm for its cached prompt
             facts = {name: value for name, value in facts.items() if name not in BY_ARM}
             decision = replace(decision, arm=arm, arms=(arm,), scores=None)
         # The arm has probability 1, given the earlier draw.

@@ -31,9 +31,9 @@ from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, PolicyControl, PolicyLabel, PolicyVersion
 
 PAGE: Final = 1000
-#: most pages of each table per evaluation; the next evaluation reads on
+#: most pages of each table per evaluation
 PAGES: Final = 20
-#: smallest age of decisions and outcomes that are read, seconds: older rows may still be committed after younger ones
+#: smallest age of rows that are read, seconds: older rows may still be committed after younger ones
 SETTLE_S: Final = 5.0
 
 _DRAWN: Final = decisions.c["id", "arms", "arm", "facts", "policy", "pmf", "scores", "fault", "made_at"]
@@ -41,13 +41,10 @@ _DRAWN: Final = decisions.c["id", "arms", "arm", "facts", "policy", "pmf", "scor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _DrawRow:
-    """A draw with the version's pmf."""
-
     row: RowMapping
     arms: tuple[str, ...]
-    #: "pmf", "candidate", "champion", "scores" -> a number per arm
+    #: "pmf", "candidate", "champion" or "scores" -> a number per arm
     values: Mapping[str, Sequence[float]]
-    #: further numbers of the row
     numbers: tuple[float, ...]
 
 
@@ -56,7 +53,6 @@ class VersionReader:
     """Reads the evidence on a version since it entered its state: decisions, outcomes and ledger, page by page."""
 
     version: PolicyVersion
-    #: ledger of the champion
     champion: PolicyLabel
     #: cost term -> price per unit, for the guardrail of cost
     prices: Mapping[str, float]
@@ -66,9 +62,9 @@ class VersionReader:
     stored_at: float = 0.0
     _last_decision: tuple[float, str] = field(init=False)
     _last_outcome: tuple[float, str] = field(init=False)
-    #: last update read; None before the first page
+    #: last update that was read; None before the first page
     _seq: int | None = None
-    #: whether people had rated enough judged answers before this state; then only their ratings make rewards
+    #: whether people had rated enough judged answers before this state, so that only their ratings count as rewards
     _people: bool = False
 
     def __post_init__(self) -> None:
@@ -174,7 +170,7 @@ def _page(
     after: tuple[float, str],
     now: float,
 ) -> tuple[Sequence[RowMapping], tuple[float, str]]:
-    """Returns (next settled rows ordered by time and id, position of the last one)."""
+    """Returns (next page of rows that are old enough, in order of position, position of its last row)."""
     time, _ = position
     query = query.add_columns(time.label("at")).where(time >= after[0], time < now - SETTLE_S)
     query = query.where(tuple_(*position) > tuple_(*after)).order_by(*position).limit(PAGE)
@@ -187,10 +183,7 @@ def _rows(
     *,
     numbers: Callable[[RowMapping], tuple[float, ...]] = lambda _row: (),
 ) -> list[_DrawRow]:
-    """Drawn rows with a pmf of the version; forced and pinned decisions, and later turns of a sticky one, are skipped.
-
-    numbers: reads further numbers of a row
-    """
+    """Select draws with a pmf of the version, from at least two arms. numbers: reads further numbers of a row."""
     rows: list[_DrawRow] = []
     for row, note in notes:
         with suppress(AttributeError, TypeError, ValueError):  # a damaged row
@@ -201,8 +194,8 @@ def _rows(
                 continue
             pmf = scores_value(row["pmf"]) or ()
             scores = scores_value(row["scores"]) or ()
-            # An arm that cannot be drawn (only a shadow offers it, or the champion never plays it) gives no evidence.
-            # The version is compared on the other arms.
+            # An arm that cannot be drawn, for example because only a shadow offers it, gives no evidence, so the
+            # version is compared on the other arms.
             drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(candidate, pmf, strict=True)]
             total = math.fsum(drawable)
             if total > 0.0 and pmf[arms.index(row["arm"])] > 0.0:
@@ -236,7 +229,7 @@ def _draws(rows: Sequence[_DrawRow], *, weight: float) -> Draws:
 log = logging.getLogger("ragbandit.rollouts")
 
 ACTOR: Final = "evaluator"
-#: lease timeout, seconds: if the evaluator is silent for this long, another one takes over
+#: time limit of a silent evaluator's lease, seconds; then another one takes over
 LEASE_S: Final = 30.0
 #: time after which an unchanged verdict is stored again, seconds
 VERDICT_EVERY_S: Final = 300.0
@@ -246,9 +239,7 @@ _AUDITED: Final = ("n", "n_eff", "difference", "low", "high", "missing", "guardr
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    """Result of judging a version once."""
-
-    #: the version after the action
+    #: the version after the action of the finding
     version: PolicyVersion
     finding: VerdictFinding
 
@@ -281,7 +272,6 @@ class Evaluator:
         return looks
 
     def close(self) -> None:
-        """Release the lease."""
         self._lease.release(holder=self.holder)
 
     def _watch(self, version: PolicyVersion, *, champion: PolicyLabel) -> VersionReader:

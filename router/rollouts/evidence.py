@@ -1,7 +1,6 @@
 """Evidence on a policy version: differences of reward, failures, latency and cost since the version entered its state.
 
-Pure functions of rows. The result does not depend on how the rows are split into pages: every bound is checked after
-each row.
+The result does not depend on how rows are split into pages, because every bound is checked after each row.
 """
 
 import hashlib
@@ -45,17 +44,15 @@ Point = tuple[int, float, float, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draws:
-    """n draws over K arms. An arm that was not offered has probability 0 in all three pmfs."""
+    """n draws over K arms. An arm that was not offered has probability 0 in all three pmfs, which have shape (n, K)."""
 
     ids: tuple[str, ...]
     arms: tuple[str, ...]
     #: column of the drawn arm, shape (n,)
     arm: npt.NDArray[np.intp]
-    #: pmf of the draw, shape (n, K)
+    #: pmf from which the arm was drawn
     pmf: Array
-    #: pmf of the version, shape (n, K)
     candidate: Array
-    #: pmf of the champion, shape (n, K)
     champion: Array
     #: share of the candidate's pmf in `pmf`, shape (n,); 0 in shadow
     weight: Array
@@ -66,7 +63,6 @@ class Draws:
         return len(self.ids)
 
     def cut(self, here: slice | npt.NDArray[np.bool_]) -> "Draws":
-        """Select rows."""
         columns = ("arm", "pmf", "candidate", "champion", "weight", "scores")
         ids = tuple(np.array(self.ids, dtype=object)[here])
         return replace(self, ids=ids, **{name: getattr(self, name)[here] for name in columns})
@@ -77,7 +73,7 @@ class Draws:
         return probabilities
 
     def robust(self, share: Array, *, value: Array, guess: Array) -> Array:
-        """Doubly robust scores of sum_k share_k E[value of arm k], shape (n,). guess: see `doubly_robust`."""
+        """Doubly robust scores of sum_k share_k E[value of arm k], shape (n,). guess: predictions of the values."""
         weight = self.drawn(share) / self.drawn(self.pmf)
         return np.add(*doubly_robust(weight, share=share, arm=self.arm, value=value, guess=guess))
 
@@ -134,7 +130,7 @@ class Predictions:
     _sum: dict[str, float] = field(default_factory=dict)
     _rows: float = 0.0
     _total: float = 0.0
-    #: sum of squared errors of the logged scores minus that of the means; rows with NaN scores are skipped
+    #: squared errors of the logged scores minus those of the means, summed; rows with NaN scores are skipped
     _behind: float = 0.0
 
     def before(
@@ -183,11 +179,11 @@ def tried_of(rows: int, weights: Array, *, needed: int = FEWEST_EFFECTIVE, diffe
 
 @dataclass(kw_only=True, slots=True)
 class JudgeControl:
-    """Judge's scores as a control variate: for a rated row, b (mean score since the last rating - score of the row).
+    """The judge's scores as a control variate: a rated row gets b * (mean score since the last rating - its score).
 
-    Its mean is 0 for any scores if the rated answers are a random sample, since b is computed from earlier ratings.
-    The scores are doubly robust scores of the same difference. Betting sequences do not use it: the larger range of
-    possible scores costs them more than the smaller variance gains.
+    The mean of this is 0 for any scores if the rated answers are a random sample, since b comes from earlier ratings.
+    Scores are doubly robust scores of the same difference. Betting sequences do not use the control, because the larger
+    range of possible scores costs them more than the smaller variance gains.
     """
 
     slopes: JudgeSlopes = field(default_factory=JudgeSlopes)
@@ -229,7 +225,7 @@ class RewardEvidence:
     minimum: float = -1.0
     maximum: float = 1.0
     rows: int = 0
-    #: number of rows after which the candidate was found to be worse; None if it was not
+    #: number of rows after which the candidate proved to be worse; None if it did not
     worse_at: int | None = None
     points: list[Point] = field(default_factory=list)
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
@@ -241,7 +237,6 @@ class RewardEvidence:
     _control: JudgeControl = field(default_factory=JudgeControl)
 
     def add(self, judged: Judged) -> None:
-        """Add rows in the order of the ledger."""
         if self.better is None:
             self.minimum = judged.minimum
             self.maximum = judged.maximum
@@ -285,7 +280,7 @@ class RewardEvidence:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the scores, in units of the reward."""
+        """Standard deviation of the scores, in units of the reward; infinite for fewer than two rows."""
         if self.rows < 2:
             return math.inf
         mean, square = map(float, self._sums[:2] / self.rows)
@@ -298,7 +293,7 @@ class RewardEvidence:
 
     @property
     def tried(self) -> Tried:
-        """Amount of data of the difference, by effective rows and by rows on which the policies differ."""
+        """Amount of data of the difference. Rows on which the policies agree are not effective."""
         return tried_of(self.rows, self._sums[2:5], needed=BURN_IN_EFFECTIVE, differing=float(self._sums[5]))
 
     @property
@@ -319,7 +314,7 @@ class RewardEvidence:
         return self.maximum - self.minimum
 
     def _take(self, sums: Array) -> None:
-        """Add rows to `_sums`. sums: their summands, shape (6, n)."""
+        """Add rows. sums: the summands of `_sums`, shape (6, n)."""
         rows = self.rows + np.arange(1.0, sums.shape[1] + 1.0)
         running = self._sums[:, None] + np.cumsum(sums, axis=1)
         if self.worse_at is None:

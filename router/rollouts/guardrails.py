@@ -18,10 +18,10 @@ GUARDRAILS: Final[tuple[GuardrailName, ...]] = ("failures", "latency", "cost")
 BURN_IN: Final = 100
 #: share of the champion's answers that are slower than its 95th percentile
 _SLOW: Final = 0.05
-#: number of newest outcomes that are searched for the newest answers of each side
+#: number of newest outcomes that are searched for the newest answers of candidate and champion
 _REMEMBERED: Final = 4000
-#: smallest share of failures among a side's newest answers that counts as a sudden failure; the champion's share must
-#: be at most a third of it
+#: smallest share of failures among the candidate's newest answers that counts as a sudden failure; the champion's share
+#: must be at most a third of it
 _SUDDEN: Final = 0.5
 
 
@@ -29,8 +29,7 @@ _SUDDEN: Final = 0.5
 class Guardrail:
     """One guardrail: candidate - factor * champion must be at most `margin`. Values are in [0, 1].
 
-    passed: sequence that proves a violation
-    kept: sequence that proves that the guardrail is kept
+    `passed` proves a violation, `kept` proves that the guardrail is kept.
     """
 
     factor: float
@@ -48,7 +47,7 @@ class Guardrail:
         self.kept = BettingSequence(floor=-1.0, null=-self.margin, alpha=self.alpha)
 
     def add(self, draws: Draws, value: Array) -> None:
-        """Add rows in order; rows with the value NaN are skipped."""
+        """Add rows in their order; rows with the value NaN are skipped."""
         has_value = ~np.isnan(value)
         draws = draws.cut(has_value)
         value = value[has_value]
@@ -62,7 +61,7 @@ class Guardrail:
 
     @property
     def tried(self) -> Tried:
-        """Amount of data of the excess; `draws` and `judged` count outcomes."""
+        """Amount of data of `excess`; its rows are outcomes."""
         return tried_of(self.rows, self.sums[1:])
 
     @property
@@ -72,7 +71,7 @@ class Guardrail:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """(lower, upper) bound of the excess."""
+        """Returns (lower bound, upper bound) of `excess`."""
         return self.passed.lower(), -self.kept.lower()
 
 
@@ -97,7 +96,6 @@ class GuardrailEvidence:
         self.guardrails["failures"] = self._guardrail(margin=self.settings.guardrails.failures)
 
     def add(self, outcomes: Outcomes) -> None:
-        """Add rows in the order in which they were stored."""
         draws = outcomes.draws
         first = 0
         while first < len(draws):  # split at the end of the burn-in, so that pages have no influence
@@ -163,7 +161,7 @@ class GuardrailEvidence:
 
 
 def _failing(part: Array, *, failed: Array, events: int) -> float:
-    """Share of failures among the newest `events` answers of a side; NaN if it has fewer."""
+    """Share of failures in the newest `events` answers of a policy; NaN if it has fewer. part: its part of each draw."""
     upto = int(np.searchsorted(np.cumsum(part), events - 1e-9)) + 1
     if upto > len(part):
         return math.nan

@@ -1,7 +1,4 @@
-"""Versions with their states and verdicts, for the command line, HTTP and the dashboard.
-
-Reads a bounded number of rows: the versions of a configuration, the newest verdicts and the newest decisions.
-"""
+"""Versions with their states and verdicts, for the command line, HTTP and the dashboard."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +19,7 @@ from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import CANDIDATE, Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
 
-#: settings of `policy` that a version cannot change: labels are generated, and all versions share the other ones
+#: settings of `policy` that a version cannot change: labels are generated, and all versions share the others
 _NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
 
 
@@ -47,7 +44,6 @@ def candidates_in(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
 
 
 def candidate_in(facts: Mapping[str, Json], version: str) -> Mapping[str, Json] | None:
-    """Facts about a version at a decision; None if it was not live."""
     return next((candidate for candidate in candidates_in(facts) if candidate.get("version") == version), None)
 
 
@@ -61,7 +57,7 @@ def settings_of(settings: Settings, version: PolicyVersion) -> Settings:
 
 
 def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: str) -> Settings:
-    """`settings_of` for a version that need not exist."""
+    """`settings_of` for changes without a version."""
     sections: dict[str, Mapping[str, object]] = {}
     for section, changed_values in changes.items():
         if section not in SECTIONS or not isinstance(changed_values, Mapping):

@@ -3,11 +3,8 @@
     draft -> shadow -> canary (5, 25, 50 %) -> champion -> retired
 
 A live version can be paused or rolled back; a person may put a rolled back version into shadow again. Rolling back the
-champion makes the previous champion decide again.
-
-Every action is one transaction that locks the row of the kill switch, so versions of a configuration are changed one at
-a time. An action may name the revision that it is based on. An action that the state does not allow raises a Conflict
-with the possible actions.
+champion makes the previous champion decide again. Every action is one transaction that locks the row of the kill
+switch, so versions of a configuration are changed one at a time.
 """
 
 import re
@@ -32,7 +29,7 @@ Verb = Literal["shadow", "canary", "step", "promote", "pause", "resume", "rollba
 
 #: sections of the configuration that a version may change
 SECTIONS: Final = ("policy", "reward", "arms")
-#: versions of one configuration that are neither rolled back nor retired
+#: most versions of one configuration that are neither rolled back nor retired
 MAX_OPEN: Final = 100
 MAX_REASON: Final = 500
 #: most characters of the changes as JSON
@@ -43,8 +40,6 @@ _MAX_LABEL: Final = 40
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Act:
-    """An action on a version."""
-
     verb: Verb
     name: str
     base: PolicyLabel
@@ -52,18 +47,17 @@ class Act:
     actor: str
     reason: str
     now: float
-    #: "canary", "resume": share of its pmf in the served pmf; None: the first of `rollout.steps`
+    #: only for "canary" and "resume": share of its pmf in the served pmf; None for the first of `rollout.steps`
     weight: float | None = None
-    #: "promote": promote against the evidence; noted in the reason and in the audit log
+    #: only for "promote": promote against the evidence; noted in the reason and in the audit log
     force: bool = False
-    #: revision of the version that the action is based on; None: any
+    #: revision of the version that the action is based on; None for any
     revision: int | None = None
     #: evidence for the audit log
     facts: Mapping[str, Json] | None = None
 
 
 def verbs_of(version: PolicyVersion) -> list[Verb]:
-    """Actions that the state of a version allows."""
     return [verb for verb, (states, _) in TRANSITIONS.items() if version.state in states]
 
 
@@ -84,13 +78,8 @@ def add(
 ) -> PolicyVersion:
     """Add a version as a draft. Does not check whether the settings give a valid policy.
 
+    changes: settings that differ, by section: {"policy": {...}, "reward": {...}, ...}. name: None for v1, v2, ...
     Raises InvalidInput, and Conflict if the name is in use or MAX_OPEN versions are open.
-
-    base: label of the configuration
-    changes: settings that differ, by section: {"policy": {...}, "reward": {...}, ...}
-    name: None: v1, v2, ...
-    actor, reason: for the audit log
-    now: seconds since 1970
     """
     _check_changes(changes)
     arms = changes.get("arms")
@@ -135,7 +124,6 @@ def perform(database: Database, act: Act, *, settings: RolloutSettings) -> Polic
 
 
 def perform_within(connection: Connection, act: Act, *, settings: RolloutSettings) -> PolicyVersion:
-    """`perform` in the caller's write transaction."""
     check_reason(act.reason)
     _lock(connection, base=act.base)
     seen = store.version_named(connection, act.name, base=act.base)
@@ -166,15 +154,10 @@ def kill(
     reason: str,
     now: float,
 ) -> PolicyControl:
-    """Turn the kill switch on; it holds from the next decision on. Candidates keep their states, but are not served.
+    """Turn the kill switch on, from the next decision on. Candidates keep their states, but are not served.
 
-    Raises InvalidInput.
-
-    base: label of the configuration
-    arm: arm for every question; None: only the champion decides
-    offered: names of the configured arms
-    actor, reason: for the audit log
-    now: seconds since 1970
+    arm: arm for every question; None lets the champion decide. offered: names of the configured arms. Raises
+    InvalidInput.
     """
     check_reason(reason)
     if arm is not None and arm not in offered:
@@ -352,7 +335,7 @@ def _check_changes(changes: Mapping[str, Json]) -> None:
 
 
 def _check_arms(changes: Mapping[str, Json], versions: Sequence[PolicyVersion]) -> None:
-    """Raises Conflict if another version has an arm of the same name with other params: names identify arms."""
+    """Raises Conflict if another version has an arm of the same name with other params, since names identify arms."""
     arms = changes.get("arms")
     if not isinstance(arms, Mapping):
         return
@@ -370,7 +353,6 @@ def _check_arms(changes: Mapping[str, Json], versions: Sequence[PolicyVersion]) 
 
 
 def check_reason(reason: str) -> None:
-    """Raises InvalidInput if a reason is empty or too long."""
     if not reason.strip() or len(reason) > MAX_REASON:
         remedy = f"give a reason of 1 to {MAX_REASON} characters"
         raise InvalidInput(f"{len(reason)} characters", field="reason", remedy=remedy)

@@ -17,7 +17,7 @@ from ragbandit.shared.types import KILLED, ArmName, Budget, Decision, DecisionId
 
 #: least time left to ask another arm, seconds
 LEAST_S: Final = 0.5
-#: beginning of an id of Open Responses
+#: prefix of the ids of Open Responses
 _PREFIX: Final = "resp_"
 
 
@@ -25,7 +25,7 @@ def other_arms(decision: Decision, *, chat: Mapping[str, Json], settings: Settin
     """The arms that may answer if the arm of this decision fails, the policy's favourite first.
 
     The caller allows these arms, and they can do what the request needs. Empty if a caller or the kill switch chose the
-    arm, or if the caller or the settings turned failover off. chat: the original request.
+    arm, or failover is off. chat: the original request.
     """
     query, link = decision.query, link_of(decision.query.request)
     if link:

@@ -7,10 +7,9 @@ if TYPE_CHECKING:
 
 
 def make_tracing(*, enabled: bool, service: str, process: str) -> "Tracing":
-    """Make the tracing of this process. Call again after a fork. Raises ConfigError if the extra `otel` is missing.
+    """Make the tracing of this process. Call it again after a fork. Raises ConfigError if an extra is missing.
 
-    service: service name, if OTEL_SERVICE_NAME is not set
-    process: kind of the process, for example "worker"
+    service: service name, if OTEL_SERVICE_NAME is not set. process: kind of the process, for example "worker".
     """
     if not enabled:
         from ragbandit.router.telemetry.tracing import OFF

@@ -18,12 +18,10 @@ JOIN_S: Final = 5.0
 
 
 class StoreOutage:
-    """Logs the outage of one kind of work. Thread-safe.
+    """Logs the beginning, duration and end of an outage. Thread-safe.
 
-    action: name of the work in the log
-    failing: log message during an outage: what fails, what it means, what to do
-    restored: log message after it
-    log: name of the logger
+    action: name of the failing work. failing: message during an outage: what fails, what it means, what to do.
+    restored: message after it. log: name of the logger.
     """
 
     def __init__(self, *, action: str, failing: str, restored: str, log: str = "ragbandit.worker") -> None:
@@ -39,7 +37,6 @@ class StoreOutage:
 
     @property
     def lasts(self) -> bool:
-        """Whether the last attempt failed."""
         return self._since is not None
 
     def failed(self, error: BaseException) -> None:
@@ -55,7 +52,6 @@ class StoreOutage:
         self._log.log(self.level, self.failing, extra=facts | {"reason": f"{type(error).__name__}: {error}"})
 
     def ended(self) -> None:
-        """Record a successful attempt."""
         if not self.lasts:
             return
         with self._lock:
@@ -71,12 +67,9 @@ class StoreOutage:
 class Routine:
     """A thread that repeats a task until it is closed. Exceptions are logged, and the task is tried again.
 
-    chore: description of the task, for the log and the thread's name
-    do: the task; returns the seconds until the next run, or None for `every_s`
-    every_s: default time between two runs, seconds
-    at_end: called once after the last run
-    at_once: whether the first run is at the start, or `every_s` later
-    outage: log of failures, if the task needs its own messages
+    chore: description of the task, for the log and the thread's name. do: the task; returns the seconds until the next
+    run, or None for `every_s`. at_end: called once after the last run. at_once: whether the first run is at the start,
+    or `every_s` later. outage: log of failures, if the task needs its own messages.
     """
 
     def __init__(
@@ -103,16 +96,13 @@ class Routine:
         self._thread = threading.Thread(target=self._run, name=f"ragbandit: {chore}", daemon=True)
 
     def start(self) -> "Routine":
-        """Start the thread. Returns self."""
         self._thread.start()
         return self
 
     def wake(self) -> None:
-        """Run the task now."""
         self._woken.set()
 
     def stop(self) -> None:
-        """End the thread after the current run."""
         self._closing = True
         self._woken.set()
 

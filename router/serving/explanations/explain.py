@@ -1,7 +1,4 @@
-"""Explanation of one decision, for the page, the HTTP reply and the terminal.
-
-The texts below the fields are their descriptions in /openapi.json.
-"""
+"""Explanation of one decision. The texts below the fields are their descriptions in /openapi.json."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +26,6 @@ from ragbandit.shared.failures import link_of
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, DecisionId, Json
 
-#: schema of a record in replies
 _AS_REPLY: Final = GetPydanticSchema(lambda _source, handler: handler.generate_schema(RecordReply))
 
 
@@ -158,17 +154,16 @@ def _at(values: Sequence[float] | None, place: int | None) -> float | None:
 
 
 def names_of(value: Json) -> tuple[ArmName, ...]:
-    """The value if it is a list, otherwise (): a row may be damaged."""
+    """The value as a tuple of names; () if it is no list, because a row may be damaged."""
     return tuple(ArmName(str(name)) for name in value) if isinstance(value, list | tuple) else ()
 
 
 def mapping_of(value: Json) -> Mapping[str, Json]:
-    """The value if it is an object, otherwise {}: a row may be damaged."""
+    """The value if it is an object; {} otherwise, because a row may be damaged."""
     return value if isinstance(value, Mapping) else {}
 
 
 def numbers_of(value: Json, *, count: int) -> list[float] | None:
-    """The value if it is a list of `count` numbers, otherwise None."""
     if not isinstance(value, list | tuple) or len(value) != count:
         return None
     are_numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in value)
@@ -191,7 +186,6 @@ def reasons_of(
 
 
 def _before_the_draw(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
-    """Why the arm was not drawn, or not here."""
     if draw.made_elsewhere:
         yield f"The decision came with an imported log: {decision.arm} was drawn elsewhere, and cannot be drawn again."
     sticky = mapping_of(decision.facts.get(STICKY))
@@ -322,7 +316,6 @@ def _of_the_offer(decision: Decision, *, known: Collection[str]) -> Iterator[str
 
 
 def progress_of(record: DecisionRecord, *, rule: ClosingRule) -> str:
-    """A sentence on what the decision waits for, or how it was closed."""
     if record.state == "learned":
         return f"Learned from feedback, as update {record.learned_seq} of its ledger."
     if record.state == "defaulted":

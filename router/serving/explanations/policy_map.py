@@ -1,8 +1,8 @@
 """Map of a policy: at most eight kinds of questions, each with its arms.
 
 A regression tree (CART: Breiman, Friedman, Olshen and Stone 1984) predicts the pmfs of the newest questions from simple
-facts about them. The next split, in any leaf, is the one that reduces the sum of squares of the pmfs around the leaves'
-means the most; the first one of equal splits. R^2 is measured on questions that were not used in the fit.
+facts about them. Each step takes the split, in any leaf, that most reduces the sum of squares of the pmfs around the
+leaves' means; of equal splits the first. R^2 is measured on questions that were not used in the fit.
 """
 
 import hashlib
@@ -26,21 +26,21 @@ from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.formats import number, percent
 from ragbandit.shared.types import IMPORTED, KILLED, STICKY, ArmName, Matrix
 
-#: newest decisions that are read, and most questions among them that are mapped
+#: number of newest decisions that are read, and most questions among them that are mapped
 LOOKED_AT: Final = 5_000
 MOST_QUESTIONS: Final = 2_000
 MOST_LEAVES: Final = 8
-#: fewest questions of a leaf: a number, and all questions divided by a number
+#: fewest questions of a leaf: FEWEST, or 1 / _FEWEST_PART of all questions if that is more
 FEWEST, _FEWEST_PART = 10, 50
-#: least share of the sum of squares by which a split reduces it: less is chance
+#: a split must reduce the sum of squares by at least this share; smaller reductions may be chance
 LEAST_GAIN: Final = 0.01
-#: questions of a leaf that are shown, and most characters of each
+#: number of a leaf's questions that are shown, and most characters of each
 EXAMPLES, LONGEST = 3, 120
 #: most values of facts that splits may test: the most frequent ones
 _MOST_VALUES: Final = 100
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-#: first words of English questions -> their kind
 _YES_OR_NO: Final = "is are was were do does did can could has have had will would should may might"
+#: first word of an English question -> its kind
 _KINDS: Final = (
     {word: word for word in ("who", "what", "which", "when", "where", "why", "how")}
     | dict.fromkeys(("whose", "whom"), "who")
@@ -49,12 +49,11 @@ _KINDS: Final = (
 _PREPOSITIONS: Final = frozenset(("in", "on", "at", "of", "for", "from", "to", "by", "with", "under", "about"))
 _AMOUNTS: Final = frozenset(("many", "much", "long", "old", "far", "often", "big", "large", "tall", "high"))
 
-#: columns of the reward, and of the facts
+#: columns of `updates` with the reward, and of `decisions` with facts about the question
 _REWARD: Final = ("value", "quality", "cost", "minimum", "maximum", "preset")
 _FACTS: Final = ("tenant", "text", "context", "price", "cost_weight")
-#: facts that are counts
+#: facts that count parts of the question
 _COUNTED: Final = frozenset(("words", "names", "numbers"))
-#: facts about a question: names and numbers
 Facts = Mapping[str, str | float]
 Rows = npt.NDArray[np.intp]
 
@@ -65,7 +64,7 @@ class Leaf:
 
     #: conditions that the questions meet, in words; empty if all questions are in this leaf
     conditions: tuple[str, ...]
-    #: share of all questions
+    #: share of all mapped questions
     share: float
     #: mean probability of each arm, the largest first
     arms: Mapping[ArmName, float]
@@ -78,8 +77,6 @@ class Leaf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyMap:
-    """The map of a policy."""
-
     questions: int
     #: largest first
     leaves: tuple[Leaf, ...]
@@ -89,7 +86,6 @@ class PolicyMap:
 
     @property
     def cells(self) -> list[dict[str, str]]:
-        """The cells of a table with a row per leaf."""
         return [
             {
                 "questions": ", ".join(leaf.conditions) or "all",
@@ -103,7 +99,6 @@ class PolicyMap:
 
     @property
     def sentence(self) -> str:
-        """How much of the policy the map explains."""
         if self.explained is None:
             return f"all of the newest {self.questions:,} questions have the same probabilities"
         part = f"these {len(self.leaves)} kinds explain {percent(round(max(self.explained, 0.0), 2))}"
@@ -112,11 +107,11 @@ class PolicyMap:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Test:
-    """A condition that splits questions. yes, no: both sides in words. is_limit: whether it is "at most a number"."""
-
     fact: str
+    #: the condition and its opposite, in words
     yes: str
     no: str
+    #: whether the condition is "at most a number"
     is_limit: bool
     holds: npt.NDArray[np.bool_]
 
@@ -130,7 +125,7 @@ def policy_map(
 ) -> PolicyMap | None:
     """The map of the policy's newest decisions between several arms; None before 2 * FEWEST of them. Raises StoreError.
 
-    weight: reward.weight, at which rewards are read. tenant: None for the questions of all tenants.
+    weight: cost weight at which rewards are read. tenant: None for the questions of all tenants.
     """
     rows = _read(database, label=label, tenant=tenant)
     if len(rows) < 2 * FEWEST:
@@ -268,7 +263,7 @@ def _best_split(targets: Matrix, holds: npt.NDArray[np.bool_], *, fewest: int) -
 
 
 def _explained(targets: Matrix, *, tests: Sequence[_Test], is_fitted: npt.NDArray[np.bool_]) -> float | None:
-    """R^2, on one half of the questions, of the tree of the other half. Equal questions are in the same half."""
+    """R^2 on one half of the questions, of a tree that is fitted on the others. Equal questions share a half."""
     fitted, test_rows = np.flatnonzero(is_fitted), np.flatnonzero(~is_fitted)
     if min(len(fitted), len(test_rows)) < FEWEST or _squares(targets) < 1e-9 * len(targets):
         return None

@@ -74,7 +74,7 @@ def open_database(
 def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None) -> Encoder:
     """Load the configured encoder. Raises ConfigError if its weights or packages are missing, StoreError.
 
-    ledger: existing ledger. `encoder.model: auto` and `encoder.features: auto` continue with its encoder.
+    ledger: existing ledger, with whose encoder the value `auto` of encoder.model and encoder.features continues.
     """
     known = None if ledger is None else encoder_hash_of(ledger)
     origin = None if ledger is None else origin_in(ledger.database, label=ledger.label)
@@ -127,7 +127,7 @@ def choose_encoder(settings: Settings) -> EncoderChoice:
 
 
 def encoder_hash_of(ledger: Ledger) -> str | None:
-    """Hash of the encoder that is registered, or made the newest decision; None in a new ledger. Raises StoreError."""
+    """Hash of the registered encoder, or else of the newest decision's; None in a new ledger. Raises StoreError."""
     registered = ledger.registered()
     return (registered["encoder_hash"] if registered else "") or ledger.newest_encoder_hash()
 
@@ -160,8 +160,8 @@ def judge_sample(settings: Settings) -> JudgeSample | None:
 def make_jobs(settings: Settings) -> Jobs:
     """The configured Redis, reachable or not; no caller waits for it longer than a second.
 
-    Without redis_url and without a private Redis in data_dir, everything works without Redis and its packages. Raises
-    ConfigError if redis_url is set and packages are missing.
+    Without redis_url and without a private Redis in data_dir, everything works without Redis. Raises ConfigError if
+    redis_url is set and packages are missing.
     """
     expected = settings.redis_url is not None or redis_runs(settings)
     if not expected:
@@ -197,7 +197,6 @@ def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
         yield Ledger(database, label=PolicyLabel(label))
 
 
-#: the command that makes the first key
 FIRST_KEY = "ragbandit keys create --role admin --name NAME"
 
 
@@ -231,7 +230,7 @@ def check_exposure(settings: Settings, *, now: float) -> None:
     raise ConfigError(message, field=field, remedy=remedy)
 
 
-#: action of audit entries with the settings that are not the defaults, without secrets
+#: action of audit entries with the settings that are not the defaults
 CONFIG_USED = "config.use"
 
 

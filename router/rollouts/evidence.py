@@ -1,7 +1,4 @@
-"""Evidence on a policy version: differences of reward, failures, latency and cost since the version entered its state.
-
-The result does not depend on how rows are split into pages, because every bound is checked after each row.
-"""
+"""Evidence on a policy version since it entered its state. Pages have no influence: each row is checked."""
 
 import hashlib
 import math
@@ -33,7 +30,6 @@ _SAME: Final = 1e-6
 _TUNED_ROWS: Final = 1000.0
 #: tolerance for the difference of equal policies, as a share of the reward's range
 _ROUNDING: Final = 1e-9
-#: most points of a plotted sequence
 _POINTS: Final = 200
 #: rows between two points at first; doubled whenever the points are halved
 _STRIDE: Final = 25
@@ -111,7 +107,6 @@ class Outcomes:
     failed: Array
     #: duration of the answer, seconds; NaN if not reported
     seconds: Array
-    #: cost in the terms of `reward.cost`
     cost: Array
 
 
@@ -121,10 +116,7 @@ _PRIOR: Final = 2.0
 
 @dataclass(kw_only=True, slots=True)
 class Predictions:
-    """Predictions of values: the champion's logged scores or the arms' means, whichever had the smaller error so far.
-
-    Values and scores are in [0, 1]. The state is a few numbers per arm.
-    """
+    """Predicts values in [0, 1] by the logged scores or the arms' means, whichever had smaller errors so far."""
 
     _count: dict[str, float] = field(default_factory=dict)
     _sum: dict[str, float] = field(default_factory=dict)
@@ -192,9 +184,9 @@ class JudgeControl:
     since: Array = field(default_factory=lambda: np.zeros(2))
 
     def add(self, draws: Draws, *, share: Array, value: Array, judge: Array) -> tuple[Array, Array, Array, Array]:
-        """Add rows. Returns for rated rows: (b, judge's score, its prediction (n, K), mean score since the last row).
+        """Add rows. value, judge: in [0, 1] or NaN, shape (n,).
 
-        value, judge: rating and judge's score in [0, 1], NaN without one, shape (n,)
+        Returns for rated rows (b, the judge's score, its prediction (n, K), mean score since the last rated row).
         """
         rated = ~np.isnan(value)
         judged = ~np.isnan(judge)

@@ -27,10 +27,7 @@ _SUDDEN: Final = 0.5
 
 @dataclass(kw_only=True, slots=True)
 class Guardrail:
-    """One guardrail: candidate - factor * champion must be at most `margin`. Values are in [0, 1].
-
-    `passed` proves a violation, `kept` proves that the guardrail is kept.
-    """
+    """Tests candidate - factor * champion <= margin: `passed` proves a violation, `kept` proves the bound."""
 
     factor: float
     margin: float
@@ -61,7 +58,6 @@ class Guardrail:
 
     @property
     def tried(self) -> Tried:
-        """Amount of data of `excess`; its rows are outcomes."""
         return tried_of(self.rows, self.sums[1:])
 
     @property
@@ -71,7 +67,6 @@ class Guardrail:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Returns (lower bound, upper bound) of `excess`."""
         return self.passed.lower(), -self.kept.lower()
 
 
@@ -161,7 +156,7 @@ class GuardrailEvidence:
 
 
 def _failing(part: Array, *, failed: Array, events: int) -> float:
-    """Share of failures in the newest `events` answers of a policy; NaN if it has fewer. part: its part of each draw."""
+    """Share of failures of the newest `events` answers of a policy; NaN if fewer. part: its part of each draw."""
     upto = int(np.searchsorted(np.cumsum(part), events - 1e-9)) + 1
     if upto > len(part):
         return math.nan

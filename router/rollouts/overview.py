@@ -48,11 +48,7 @@ def candidate_in(facts: Mapping[str, Json], version: str) -> Mapping[str, Json] 
 
 
 def settings_of(settings: Settings, version: PolicyVersion) -> Settings:
-    """The configuration with the changes and the ledger of a version.
-
-    Raises ConfigError, which names the setting, if a version cannot change it, if the policy cannot be made, or if the
-    configuration has an arm of the same name with other params.
-    """
+    """The configuration with the changes and the ledger of a version. Raises ConfigError, which names the setting."""
     return changed_settings(settings, version.changes, label=version.label)
 
 
@@ -82,7 +78,6 @@ def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: 
 
 #: number of newest decisions in which faults are counted
 NEWEST: Final = 200
-#: number of newest verdicts that are shown
 VERDICTS: Final = 50
 
 
@@ -125,7 +120,6 @@ class VersionDetail(PolicyVersion):
 
 
 def overview(database: Database, *, base: PolicyLabel) -> PolicyList:
-    """All versions of a configuration. Raises StoreError."""
     with database.read() as connection:
         control = control_of(connection, base=base)
         versions = versions_of(connection, base=base)
@@ -133,7 +127,6 @@ def overview(database: Database, *, base: PolicyLabel) -> PolicyList:
 
 
 def detail(database: Database, name: str, *, base: PolicyLabel, settings: RolloutSettings) -> VersionDetail:
-    """A version with its verdicts, possible actions and recent faults. Raises NotFound."""
     with database.read() as connection:
         version = version_named(connection, name, base=base)
         verdicts = verdicts_of(connection, name, limit=VERDICTS)

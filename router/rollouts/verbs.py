@@ -32,7 +32,6 @@ SECTIONS: Final = ("policy", "reward", "arms")
 #: most versions of one configuration that are neither rolled back nor retired
 MAX_OPEN: Final = 100
 MAX_REASON: Final = 500
-#: most characters of the changes as JSON
 MAX_CHANGES: Final = 100_000
 _NAME: Final = re.compile(r"[a-z0-9_]{1,20}")
 _MAX_LABEL: Final = 40
@@ -53,7 +52,6 @@ class Act:
     force: bool = False
     #: revision of the version that the action is based on; None for any
     revision: int | None = None
-    #: evidence for the audit log
     facts: Mapping[str, Json] | None = None
 
 
@@ -114,11 +112,7 @@ def add(
 
 
 def perform(database: Database, act: Act, *, settings: RolloutSettings) -> PolicyVersion:
-    """Carry out an action in a transaction. Returns the changed version.
-
-    Raises NotFound; InvalidInput; Conflict if the state does not allow the action, another version blocks it, or the
-    version was changed since `act.revision`.
-    """
+    """Carry out an action. Raises NotFound, InvalidInput, or Conflict if the state or another version forbids it."""
     with database.write() as connection:
         return perform_within(connection, act, settings=settings)
 
@@ -154,11 +148,7 @@ def kill(
     reason: str,
     now: float,
 ) -> PolicyControl:
-    """Turn the kill switch on, from the next decision on. Candidates keep their states, but are not served.
-
-    arm: arm for every question; None lets the champion decide. offered: names of the configured arms. Raises
-    InvalidInput.
-    """
+    """Turn the kill switch on: every question gets `arm`; without an arm the champion decides. Raises InvalidInput."""
     check_reason(reason)
     if arm is not None and arm not in offered:
         raise InvalidInput(f"{arm!r} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")

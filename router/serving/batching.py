@@ -145,10 +145,7 @@ class MicroBatcher(Generic[Item, Result]):
         self._thread.start()
 
     def submit(self, item: Item, *, tenant: str = "", admitted: bool = False) -> "Future[Result]":
-        """Submit an item. Raises Overloaded if the expected wait is too long, NotReady after `close`.
-
-        admitted: whether `check_admission` was called already.
-        """
+        """Submit an item. Raises Overloaded, or NotReady after `close`. admitted: `check_admission` was called."""
         return self.submit_all([item], tenant=tenant, admitted=admitted)[0]
 
     def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
@@ -159,10 +156,7 @@ class MicroBatcher(Generic[Item, Result]):
             return [self._add(item, tenant=tenant) for item in items]
 
     def submit_each(self, items: Sequence[Item], *, tenants: Sequence[str]) -> "list[Future[Result]]":
-        """Submit items one by one. If an item is refused, its Future raises the error.
-
-        Raises Overloaded if the queue is full already, NotReady after `close`.
-        """
+        """Submit the admitted items. The Futures of the others raise errors. Raises Overloaded if none is admitted."""
         futures: list[Future[Result]] = []
         with self._changed:
             for item, tenant in zip(items, tenants, strict=True):

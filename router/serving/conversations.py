@@ -330,11 +330,7 @@ def saved_per_token(settings: Settings) -> dict[ArmName, float]:
 def keep_prefixes(
     questions: Sequence[Question], *, saved: Mapping[ArmName, float], settings: Settings, database: Database
 ) -> None:
-    """Let turns keep the arm of the turn before if its cached prompt saves more than another arm gains.
-
-    questions: have the champion's decisions; forced and sticky turns do not change. saved: see `saved_per_token`.
-    Raises StoreError.
-    """
+    """Let turns keep the arm of the turn before if its cached prompt saves more than another arm gains."""
     rate = settings.reward.cost.get("dollars", 0.0)
     drawn = [question for question in questions if question.stay is None and not question.query.forced]
     turns_drawn = [question for question in drawn if question.query.session is not None]

@@ -59,10 +59,7 @@ def next_decision(
     settings: Settings,
     secret: bytes,
 ) -> Decision | None:
-    """The decision that replaces a failed one; None if no time, money or arm is left.
-
-    arms: from `other_arms`. unhealthy: arms whose circuit is open; they are tried last.
-    """
+    """The decision that replaces a failed one; None if no time, money or arm is left. unhealthy: tried last."""
     budget = _budget_left(capped(decision.query.budget, limits=settings.budget), outcome=outcome)
     ordered = sorted(arms, key=lambda arm: arm in unhealthy)
     failure = failure_of(outcome.made_by)

@@ -173,10 +173,7 @@ def totals_of(sums: ArmTotals) -> Totals:
 
 
 def overview(database: Database, *, policy: PolicyLabel, since: float, until: float, step: int = HOUR_S) -> Overview:
-    """The overview of since <= time < until, extended to whole hours.
-
-    step: length of a step in seconds, a multiple of an hour. Raises InvalidInput, StoreError.
-    """
+    """The overview from `since` to `until`, in whole hours. step: a multiple of 3600, seconds. Raises InvalidInput."""
     first, last = _checked(since=since, until=until, step=step)
     with database.read() as connection:
         rows = hours_of(connection, policy=policy, since=first, until=last)
@@ -210,10 +207,7 @@ MINUTE_S: Final = 60
 
 
 def with_minutes(database: Database, *, history: Overview, weight: float, now: float) -> Overview:
-    """Replace the points by those of the last 60 minutes, unless these have too many rows. Raises StoreError.
-
-    weight: cost weight at which rewards are read.
-    """
+    """Replace the points by those of the last 60 minutes, unless these have too many rows. weight: of cost."""
     last = int(now // MINUTE_S) + 1
     with database.read() as connection:
         rows = minutes_of(connection, policy=history.policy, since=last - 60, weight=weight, limit=MOST_ROWS)

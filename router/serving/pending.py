@@ -184,10 +184,7 @@ class PendingAnswers:
             self.answered(self._store.with_outcome(others))
 
     def deliver(self, outcomes: Mapping[str, Outcome | StoreError]) -> None:
-        """Pass outcomes to the waiting callers; an unreadable outcome raises its error there.
-
-        After a failed arm the caller waits for the decision that replaces it.
-        """
+        """Pass outcomes to waiting callers. After a failed arm these wait for the decision that replaces it."""
         moved = self._moved(outcomes)
         self.answered(outcomes)
         with self._lock:
@@ -267,11 +264,7 @@ class Cancellation:
 
 
 def request(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
-    """Cancel an answer, unless there is an outcome already. A repeated call changes nothing.
-
-    If the arm failed and another arm answers, the answer of the other arm is cancelled. Raises NotFound, or Conflict
-    for a decision that the caller's own stack runs.
-    """
+    """Cancel an answer, or its replacement's answer, if there is no outcome yet. Raises NotFound, Conflict."""
     with database.write() as connection:
         query = select(decisions.c.run_by, decisions.c.policy).where(decisions.c.id == decision_id)
         decision = connection.execute(query).first()
@@ -317,8 +310,7 @@ LIMIT = 1000
 def recover(database: Database, *, jobs: Jobs, settings: Settings, now: float) -> int:
     """Send missing wake-ups to Redis, so that there is one per waiting decision. Returns how many were sent.
 
-    Also ends waits for the judge, a check or a label that are too old, for example because the judge was removed.
-    Raises StoreError, and QueueError if Redis cannot be reached: the next pass tries again.
+    Also ends waits for the judge, a check or a label that are too old. Raises StoreError, QueueError.
     """
     expiry: dict[JobKind, float] = {"judge": settings.judge.expire_s, "check": CHECK_EXPIRE_S, "label": LABEL_EXPIRE_S}
     for kind, expire_s in expiry.items():

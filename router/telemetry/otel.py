@@ -35,7 +35,6 @@ _SCOPE: Final = "ragbandit"
 _CLOSE_S: Final = 3.0
 #: most characters of a stored tracestate; W3C demands at least 512
 _TRACESTATE: Final = 512
-#: most characters of a text in an attribute
 _LONGEST_TEXT: Final = 20_000
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -79,8 +78,6 @@ class _OtelSpan(Span):
 
 
 class OpenTelemetry(Tracing):
-    """Spans and events of one process."""
-
     enabled = True
 
     def __init__(self, *, tracers: TracerProvider, loggers: LoggerProvider) -> None:

@@ -11,18 +11,12 @@ from ragbandit.shared.errors import QueueError
 
 Reply = TypeVar("Reply")
 
-#: shortest time between two log lines of an outage, seconds
 QUIET_S: Final = 60.0
-#: longest wait for the end of a thread, seconds
 JOIN_S: Final = 5.0
 
 
 class StoreOutage:
-    """Logs the beginning, duration and end of an outage. Thread-safe.
-
-    action: name of the failing work. failing: message during an outage: what fails, what it means, what to do.
-    restored: message after it. log: name of the logger.
-    """
+    """Logs the beginning, duration and end of an outage. Thread-safe. action: name of the failing work."""
 
     def __init__(self, *, action: str, failing: str, restored: str, log: str = "ragbandit.worker") -> None:
         self._action = action
@@ -65,11 +59,9 @@ class StoreOutage:
 
 
 class Routine:
-    """A thread that repeats a task until it is closed. Exceptions are logged, and the task is tried again.
+    """A thread that repeats `do` until it is closed. Exceptions are logged, and `do` is tried again.
 
-    chore: description of the task, for the log and the thread's name. do: the task; returns the seconds until the next
-    run, or None for `every_s`. at_end: called once after the last run. at_once: whether the first run is at the start,
-    or `every_s` later. outage: log of failures, if the task needs its own messages.
+    `do` returns the seconds until the next run, or None for `every_s`. at_once: whether the first run is at the start.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""Interface of tracing: spans and events. This implementation does nothing; `otel` has the real one.
-
-If telemetry is off, nothing of OpenTelemetry is imported or called. Callers check `enabled` before expensive work.
-"""
+"""Interface of tracing: spans and events, which are not recorded here. `otel` has the implementation that records."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -33,10 +33,7 @@ def checked_type(value: object, kind: type | UnionType, *, field: str, wanted: s
 
 
 def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str = "", blank: bool = False) -> str:
-    """Refuse blank texts (unless `blank`), long texts, NUL and invalid Unicode. Raises InvalidInput.
-
-    most: limit in characters. advice: added to the remedy of a text that is too long.
-    """
+    """Refuse blank (unless `blank`) or long texts, NUL and invalid Unicode. advice: how to shorten a long text."""
     if not isinstance(text, str):
         raise InvalidInput(f'"{field}" must be text, not {type(text).__name__}', field=field, remedy="send a string")
     if not blank and not text.strip():
@@ -89,10 +86,7 @@ _NO_BUDGET: Final = Budget()
 
 
 def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) -> Query:
-    """Check a query. Returns it with an id, and with its context sorted by key. Raises InvalidInput.
-
-    arms: arms that may be drawn; other configured arms are run by the caller's own stack.
-    """
+    """Check a query. Returns it with an id and a sorted context. arms: those that may be drawn. Raises InvalidInput."""
     checked_type(query, Query, field="question", wanted="a string or a Query")
     checked_text(query.text, field="question")
     if query.id is not None:

@@ -49,8 +49,8 @@ def made_feedback(
 ) -> Feedback:
     """Make a Feedback of exactly one of label, rating, reward, event and retract. Raises InvalidInput.
 
-    rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; stored on [0, 1]
     rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; it is stored as a number in [0, 1]
+    event: a name of the setting feedback_events
     source: human (also None), label, judge or code; None for an event
     retract: kind ("label", "rating" or "reward") of an earlier judgement that the same source and rater take back
     """

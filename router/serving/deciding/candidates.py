@@ -170,10 +170,7 @@ Draw = Callable[..., list[Decision]]
 
 
 def decide_pinned(questions: Sequence[Question], *, draw: Draw, control: PolicyControl, settings: Settings) -> None:
-    """Decide for the arm of the kill switch, even if the circuit breaker suspended it. The policy is not asked.
-
-    A question that does not allow this arm gets the fallback arm. The arm has probability 1.
-    """
+    """Give each question the pinned arm, even if it is suspended, or else the fallback arm. Asks no policy."""
     pinned = ArmName(str(control.arm))
     for question in questions:
         question.arms = question.allowed

@@ -24,10 +24,7 @@ _Work = Callable[[], Any]
 
 
 class CandidateRunner:
-    """The thread of one candidate. One thread calls `submit` and `result`, another one `loaded`.
-
-    limit_s: time limit for a batch, seconds.
-    """
+    """The thread of a candidate. One thread calls `submit` and `result`, another `loaded`. limit_s: for a batch."""
 
     def __init__(self, name: str, *, limit_s: float) -> None:
         self.name, self.limit_s = name, limit_s
@@ -47,10 +44,7 @@ class CandidateRunner:
         return any(future is not None and not future.done() for future in (self._pending, self._loading))
 
     def loaded(self, load: _Work, *, wait_s: float) -> Any:
-        """The result of `load`, which runs on the candidate's thread. wait_s: longest wait in the first call.
-
-        Raises the exception of `load`; or NotReady while it runs: call again later.
-        """
+        """Run `load` on the candidate's thread; the first call waits at most `wait_s`. Raises NotReady meanwhile."""
         if self._loading is None:
             if self.busy:
                 raise NotReady(self._busy_with)

@@ -108,10 +108,7 @@ class RouteService:
             self.labels = LabelSampler(per_day, against=against) if per_day else None
 
     def poll_outcomes(self, *, more: Sequence[ArmName] = ()) -> None:
-        """Update the circuit breaker from the newest outcomes in the store. Raises StoreError.
-
-        more: arms that are offered in addition to the configured ones.
-        """
+        """Update the circuit breaker. more: arms offered in addition to the configured ones. Raises StoreError."""
         if self.labels is not None:
             self.labels.refresh(self.store.database, now=self.clock())
         self._poller.poll(tuple(dict.fromkeys((*self.arms, *more))), now=self.clock())

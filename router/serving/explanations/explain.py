@@ -90,10 +90,7 @@ class Explanation:
 
 
 def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known: Collection[str] = ()) -> Explanation:
-    """Explain one decision. Raises NotFound, InvalidInput, StoreError.
-
-    rule: when a waiting decision is closed. known: names of all arms; shows whether the caller allowed fewer.
-    """
+    """Explain one decision. known: names of all arms. Raises NotFound, InvalidInput, StoreError."""
     record = store.record(DecisionId(checked_id(decision_id, field="decision_id")))
     decision = record.decision
     is_imported, arms = IMPORTED in decision.facts, chances_of(decision)

@@ -123,10 +123,7 @@ Path = tuple[tuple[_Test, bool], ...]
 def policy_map(
     database: Database, *, label: str, schema: ContextSchema, weight: float, tenant: str | None = None
 ) -> PolicyMap | None:
-    """The map of the policy's newest decisions between several arms; None before 2 * FEWEST of them. Raises StoreError.
-
-    weight: cost weight at which rewards are read. tenant: None for the questions of all tenants.
-    """
+    """The map of the newest decisions between several arms; None before 2 * FEWEST of them. weight: of cost."""
     rows = _read(database, label=label, tenant=tenant)
     if len(rows) < 2 * FEWEST:
         return None

@@ -29,10 +29,7 @@ LAGS = 1000
 
 
 class SnapshotFollower:
-    """Finds and loads snapshots of the policy of these settings, for one thread at a time.
-
-    encoder: a snapshot must have been learned with its features, if the policy uses features.
-    """
+    """Finds and loads snapshots of the policy of these settings and of this encoder. Not thread-safe."""
 
     def __init__(self, database: Database, *, settings: Settings, files: SnapshotFiles, encoder: Encoder) -> None:
         self.ledger = Ledger(database, label=PolicyLabel(settings.policy.label))

@@ -245,10 +245,7 @@ def newest(*, after: float, until: float) -> Select[Any]:
 
 
 class OutcomePoller:
-    """Reads the store's newest outcomes into a CircuitBreaker.
-
-    `poll` must be called from one thread; `read` and `breaker` are thread-safe. seconds: the service's time budget.
-    """
+    """Reads the newest outcomes into `breaker`. Only one thread may call `poll`. seconds: the service's budget."""
 
     def __init__(self, database: Database, *, settings: HealthSettings, seconds: float) -> None:
         self.database = database

@@ -40,10 +40,7 @@ _ROW = "ready:"
 
 
 class TrialWrites:
-    """Tries the database with committed writes, since reads may work on a full disk and on a dead connection.
-
-    This process has a row of its own in the table of leases.
-    """
+    """Tries the database by writing a row of its own, since reads may work on a full disk and on a dead connection."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -51,10 +48,7 @@ class TrialWrites:
         self._first = True
 
     def write(self) -> None:
-        """Write once. Raises StoreError if this fails, or if another write failed within the last FAULT_S seconds.
-
-        The second condition finds a full disk, on which one small row may still find a place.
-        """
+        """Write once. Raises StoreError, also FAULT_S after other failures: a full disk may take this small row."""
         self._lease.acquire(holder="ready", lease_s=RETRY_S)
         if self._first:
             forget(self._database, prefix=_ROW, expired_s=FORGOTTEN_S)

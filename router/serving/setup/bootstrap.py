@@ -158,11 +158,7 @@ def judge_sample(settings: Settings) -> JudgeSample | None:
 
 
 def make_jobs(settings: Settings) -> Jobs:
-    """The configured Redis, reachable or not; no caller waits for it longer than a second.
-
-    Without redis_url and without a private Redis in data_dir, everything works without Redis. Raises ConfigError if
-    redis_url is set and packages are missing.
-    """
+    """The configured Redis, reachable or not. Raises ConfigError if redis_url is set and packages are missing."""
     expected = settings.redis_url is not None or redis_runs(settings)
     if not expected:
         late = "/v1/answer waits until one is; the learner finds feedback by polling the database"
@@ -179,7 +175,6 @@ def make_jobs(settings: Settings) -> Jobs:
 
 
 def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learner:
-    """The learner of the configured ledger. It notifies routers through `jobs`."""
     ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
 
     def announce(_info: object) -> None:

@@ -100,7 +100,6 @@ def check_port(server: ServerSettings) -> None:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket bound to this address. Raises OSError."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind)
     try:
@@ -216,7 +215,6 @@ CHANGE: Final = "encoder.model: hashing needs no model, and takes a new policy.l
 class EncoderChoice:
     #: HASHING, a local folder or a hub name
     model: str
-    #: as in `weights.resolve`
     stand_in: bool | None = None
     reason: str
     #: whether the store records it as the encoder that it began with
@@ -265,5 +263,4 @@ def choices(
 
 
 def _missing() -> str | None:
-    """A missing package of encoders with weights; None if all are installed."""
     return next((name for name in PACKAGES if importlib.util.find_spec(name) is None), None)

@@ -34,7 +34,6 @@ _WORDS: Final[Mapping[GuardrailName, str]] = {
 @dataclass(kw_only=True, slots=True)
 class DrawEvidence:
     rows: int = 0
-    #: decisions for which the version gave no usable pmf
     faults: int = 0
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     _agreement: float = 0.0
@@ -59,8 +58,6 @@ class DrawEvidence:
 
 @dataclass(kw_only=True, slots=True)
 class Evidence:
-    """Evidence on a version since it entered its state."""
-
     settings: RolloutSettings
     #: message that arms are not drawn with the logged probabilities (`ragbandit_sample_ratio_uneven`); None if they are
     alarm: str | None = None

@@ -99,7 +99,6 @@ class _Waiting(Generic[Item, Result]):
     item: Item
     future: "Future[Result]"
     tenant: str
-    #: time.monotonic() value after which it is dropped
     expires_at: float
 
 

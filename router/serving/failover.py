@@ -17,7 +17,6 @@ from ragbandit.shared.types import KILLED, ArmName, Budget, Decision, DecisionId
 
 #: least time left to ask another arm, seconds
 LEAST_S: Final = 0.5
-#: prefix of the ids of Open Responses
 _PREFIX: Final = "resp_"
 
 

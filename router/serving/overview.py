@@ -30,7 +30,6 @@ from ragbandit.shared.types import ArmName, ArmTotals, Cost, PolicyLabel, Policy
 HOUR_S: Final = 3600
 #: most rows that are read for points of one minute
 MOST_ROWS: Final = 5_000
-#: most points of a series
 MOST_POINTS: Final = 1000
 MOST_VERSIONS: Final = 50
 
@@ -250,7 +249,6 @@ def _progress(connection: Connection, *, policy: PolicyLabel) -> Progress:
     return progress_of(connection, label=policy, newest=newest, last_seq=int(last_seq or 0))
 
 
-#: shortest time between two reads of the mean, seconds
 _KEPT_S: Final = 60.0
 
 

@@ -33,7 +33,6 @@ from ragbandit.shared.types import CANCELLED, Decision, DecisionId, Outcome, Out
 if TYPE_CHECKING:
     from ragbandit.router.queue.streams import ReadStream
 
-#: most answers that are requested in one batch
 MAX_BATCH = 64
 #: most decisions without a waiting caller that one poll looks up
 POLLED = 500
@@ -92,7 +91,6 @@ class PendingAnswers:
         self._requests.start()
 
     def close(self) -> None:
-        """Send the submitted requests to workers, then end the thread."""
         self._requests.close()
 
     @contextmanager

@@ -75,7 +75,6 @@ def checked_number(value: object, *, field: str, low: float = 0, high: float = M
 #: most texts in one list of a context
 MAX_WORDS: Final = 100
 MAX_SESSION: Final = 128
-#: most earlier messages of a conversation
 MAX_MESSAGES: Final = 64
 #: largest value of the settings conversation.sticky_turns and conversation.max_sticky_turns
 MAX_STICKY_TURNS: Final = 1000

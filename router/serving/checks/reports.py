@@ -22,13 +22,10 @@ from ragbandit.shared.types import (
     OutcomeStatus,
 )
 
-#: most gold answers of one label
 MAX_ANSWERS: Final = 100
-#: longest id of a rater, characters
 MAX_RATER: Final = 64
 SCALES: Final[Mapping[str, tuple[int, int]]] = {"0-1": (0, 1), "1-5": (1, 5)}
 _KINDS: Final = ("label", "rating", "reward")
-#: sources of feedback that callers may name
 _SOURCES: Final = ("human", "label", "judge", "code")
 
 

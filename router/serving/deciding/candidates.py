@@ -55,7 +55,6 @@ def _ask(candidate: Candidate, questions: Sequence[Question], *, features: Featu
 
 
 def _arms_of(candidate: Candidate, question: Question) -> tuple[ArmName, ...]:
-    """The arms that the champion may draw, then those that only this candidate offers."""
     return question.arms + tuple(arm for arm in question.added if arm in candidate.added)
 
 

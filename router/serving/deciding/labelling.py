@@ -36,9 +36,7 @@ _NEWEST: Final = 300
 #: most decisions that are counted to estimate the decisions a day
 _COUNTED: Final = 10_000
 _DAY_S: Final = 86_400.0
-#: seconds between two counts of decisions
 _COUNT_S: Final = 60.0
-#: number of fixed-point steps to find c
 _STEPS: Final = 12
 
 
@@ -74,7 +72,6 @@ class LabelSampler:
             question.label = {"asked": draw < q, "draw": draw, "q": q, "share": share, "uniform": uniform}
 
     def refresh(self, database: Database, *, now: float) -> None:
-        """Update the share and the scales. Raises StoreError."""
         if time.monotonic() >= self._count_at:
             self._count_at = time.monotonic() + _COUNT_S
             self.share = min(1.0, self.per_day / max(1.0, _decisions_per_day(database, now=now)))

@@ -38,7 +38,6 @@ class Question(Offer):
 
     #: arms that `run_by` and the caller (or its key) allow; `arms` has those of them that the champion may draw
     allowed: tuple[ArmName, ...]
-    #: allowed arms that the circuit breaker excluded
     excluded: tuple[ArmName, ...] = ()
     #: whether all allowed arms are offered because all of them fail
     fail_open: bool = False

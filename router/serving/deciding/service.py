@@ -43,7 +43,6 @@ class RouteService:
         settings = serving.settings
         self.store = store
         self.encoder = encoder
-        #: chooses decisions for the label queue; None if labelling is off
         self.labels: LabelSampler | None = None
         self.take_over(serving)
         self.clock = clock
@@ -114,7 +113,6 @@ class RouteService:
         self._poller.poll(tuple(dict.fromkeys((*self.arms, *more))), now=self.clock())
 
     def healths(self) -> list[ArmHealth]:
-        """State of the offered arms at the last `poll_outcomes`."""
         return self._poller.breaker.healths(self.arms, now=self.clock())
 
     def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
@@ -155,7 +153,6 @@ class RouteService:
             self._poller.breaker.record_probe(arm, decision_id=decision.id, now=now, tenant=tenant)
 
     def _decide(self, questions: Sequence[Question]) -> list[Decision]:
-        """Decide all questions, with one forward pass of the encoder."""
         live, serving = self.live(), self.serving
         now = self.clock()
         features = self.encoder.encode([question.query.text for question in questions])  # (n, d)

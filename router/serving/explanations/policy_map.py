@@ -52,7 +52,6 @@ _AMOUNTS: Final = frozenset(("many", "much", "long", "old", "far", "often", "big
 #: columns of `updates` with the reward, and of `decisions` with facts about the question
 _REWARD: Final = ("value", "quality", "cost", "minimum", "maximum", "preset")
 _FACTS: Final = ("tenant", "text", "context", "price", "cost_weight")
-#: facts that count parts of the question
 _COUNTED: Final = frozenset(("words", "names", "numbers"))
 Facts = Mapping[str, str | float]
 Rows = npt.NDArray[np.intp]
@@ -60,8 +59,6 @@ Rows = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leaf:
-    """Questions that the policy treats alike."""
-
     #: conditions that the questions meet, in words; empty if all questions are in this leaf
     conditions: tuple[str, ...]
     #: share of all mapped questions
@@ -116,7 +113,6 @@ class _Test:
     holds: npt.NDArray[np.bool_]
 
 
-#: tests with their results, from the root to a leaf
 Path = tuple[tuple[_Test, bool], ...]
 
 

@@ -24,7 +24,6 @@ log = logging.getLogger("ragbandit.snapshots")
 FIRST_TRIES, REFRESH_TRIES = 5, 3
 #: number of remembered refused snapshots, so that each is counted and logged once
 REMEMBERED = 16
-#: number of newest updates whose lag is measured
 LAGS = 1000
 
 

@@ -40,7 +40,6 @@ class PolicyFollower:
         self._own, self._settings = own, own.settings
         self._database, self._base = own.ledger.database, own.ledger.label
         self._service, self._wake = service, wake
-        #: snapshots of the policy that decides
         self.snapshots = own
         self.live: LiveVersions = NOTHING_LIVE
         #: the version that should decide; None if the configuration itself should
@@ -54,7 +53,6 @@ class PolicyFollower:
         self._runners: dict[str, CandidateRunner] = {}
         self._lock = threading.Lock()
         self._following = threading.Lock()
-        #: last frontier that was read, as JSON
         self._frontier: str | None = None
         service.live = self.glance
 

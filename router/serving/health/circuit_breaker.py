@@ -35,7 +35,6 @@ from ragbandit.shared.types import CANCELLED, IMPORTED, ArmName, CircuitState, D
 EXCLUDED_ARMS: Final = "left_out"
 #: stop reasons of failures that do not count against the arm: the fault is the caller's, or the row is damaged
 NOT_COUNTED = frozenset({CANCELLED, "question_too_long", "request_refused", "unreadable"})
-#: stop reason of an arm whose time budget ran out
 OUT_OF_SECONDS: Final = "budget_seconds"
 #: number of remembered outcomes per arm; `failures` if that is larger
 REMEMBERED = 100
@@ -95,7 +94,6 @@ class CircuitBreaker:
 
     def __init__(self, settings: HealthSettings) -> None:
         self.settings = settings
-        #: oldest outcome first
         self._past: dict[_Source, list[_Past]] = {}
         #: (decision that is the probe of a circuit, time of its draw)
         self._probes: dict[_Source, tuple[DecisionId, float]] = {}
@@ -219,9 +217,7 @@ THOROUGH_EVERY_S = 10.0
 LATE_S = LOCK_WAIT_S + 5.0
 #: outcomes further than this ahead of the reader's clock are read later, seconds
 AHEAD_S = 300.0
-#: most log lines of one read about arms that are suspended for a single tenant
 MOST_LOGGED = 5
-#: most outcomes in one read
 MOST = 10_000
 _NEWS: Final[Mapping[CircuitState, str]] = {
     "open": "arm suspended: its last outcomes all failed; it is tried again after health.cool_down_s",

@@ -1,5 +1,3 @@
-"""The evaluator: judges every live version, stores the verdicts and carries them out. A lease admits one process."""
-
 import json
 import logging
 import math
@@ -36,6 +34,9 @@ PAGES: Final = 20
 SETTLE_S: Final = 5.0
 
 _DRAWN: Final = decisions.c["id", "arms", "arm", "facts", "policy", "pmf", "scores", "fault", "made_at"]
+#: (time, id) of a row
+_Position = tuple[float, str]
+_Column = ColumnElement[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,8 +60,8 @@ class VersionReader:
     #: (kind, reason without numbers) of the last stored verdict
     stored: tuple[str, str] = ("", "")
     stored_at: float = 0.0
-    _last_decision: tuple[float, str] = field(init=False)
-    _last_outcome: tuple[float, str] = field(init=False)
+    _last_decision: _Position = field(init=False)
+    _last_outcome: _Position = field(init=False)
     #: last update that was read; None before the first page
     _seq: int | None = None
     #: whether people had rated enough judged answers before this state, so that only their ratings count as rewards
@@ -128,9 +129,8 @@ class VersionReader:
             reward, judge = np.array([row.numbers for row in rows]).T
             bounds = {"minimum": page[0]["minimum"], "maximum": page[0]["maximum"]}
             draws = _draws(rows, weight=self.version.weight)
-            self.evidence.rewards.add(
-                Judged(draws=draws, reward=reward, judge=judge if self._people else None, **bounds)
-            )
+            judged = Judged(draws=draws, reward=reward, judge=judge if self._people else None, **bounds)
+            self.evidence.rewards.add(judged)
         return end == last
 
     def _rewards(self, row: RowMapping) -> tuple[float, float]:
@@ -156,13 +156,8 @@ class VersionReader:
 
 
 def _page(
-    connection: Connection,
-    query: Select[Any],
-    *,
-    position: tuple[ColumnElement[Any], ColumnElement[Any]],
-    after: tuple[float, str],
-    now: float,
-) -> tuple[Sequence[RowMapping], tuple[float, str]]:
+    connection: Connection, query: Select[Any], *, position: tuple[_Column, _Column], after: _Position, now: float
+) -> tuple[Sequence[RowMapping], _Position]:
     """Returns (next page of rows that are old enough, in order of position, position of its last row)."""
     time, _ = position
     query = query.add_columns(time.label("at")).where(time >= after[0], time < now - SETTLE_S)
@@ -221,7 +216,6 @@ def _draws(rows: Sequence[_DrawRow], *, weight: float) -> Draws:
 
 log = logging.getLogger("ragbandit.rollouts")
 
-ACTOR: Final = "evaluator"
 #: time limit of a silent evaluator's lease, seconds; then another one takes over
 LEASE_S: Final = 30.0
 #: time after which an unchanged verdict is stored again, seconds
@@ -237,11 +231,10 @@ class Look:
 
 
 class Evaluator:
-    """Judges the versions of one configuration. Its state is in memory; another evaluator can take over at any time."""
+    """Judges live versions, stores the verdicts and carries them out. A lease admits one process."""
 
     def __init__(self, database: Database, *, settings: Settings) -> None:
-        self.database = database
-        self.settings = settings
+        self.database, self.settings = database, settings
         self.base = PolicyLabel(settings.policy.label)
         self.holder = lease_holder("rollouts")
         self._lease = Lease(database=database, name=f"rollouts:{self.base}")
@@ -318,7 +311,7 @@ class Evaluator:
                     name=seen.name,
                     base=self.base,
                     revision=seen.revision,
-                    actor=ACTOR,
+                    actor="evaluator",
                     reason=finding.reason[:MAX_REASON],
                     now=now,
                     facts={name: facts[name] for name in _AUDITED} | {"inputs_sha256": finding.inputs_sha256},

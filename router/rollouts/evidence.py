@@ -230,8 +230,7 @@ class RewardEvidence:
 
     def add(self, judged: Judged) -> None:
         if self.better is None:
-            self.minimum = judged.minimum
-            self.maximum = judged.maximum
+            self.minimum, self.maximum = judged.minimum, judged.maximum
             null = self.settings.margin / self._range
             self.better = BettingSequence(floor=-1.0, null=null, alpha=self.settings.alpha)
         draws = judged.draws

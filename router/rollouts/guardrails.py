@@ -1,5 +1,3 @@
-"""Guardrails of a policy version: its failures, latency and cost against the champion's."""
-
 import hashlib
 import math
 from dataclasses import dataclass, field
@@ -44,7 +42,6 @@ class Guardrail:
         self.kept = BettingSequence(floor=-1.0, null=-self.margin, alpha=self.alpha)
 
     def add(self, draws: Draws, value: Array) -> None:
-        """Add rows in their order; rows with the value NaN are skipped."""
         has_value = ~np.isnan(value)
         draws = draws.cut(has_value)
         value = value[has_value]
@@ -62,7 +59,6 @@ class Guardrail:
 
     @property
     def excess(self) -> float:
-        """Estimate of candidate - factor * champion; 0 without rows."""
         return float(self.sums[0]) / self.rows if self.rows else 0.0
 
     @property

@@ -66,11 +66,8 @@ def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: 
     changed = with_changes(settings, sections) if sections else settings
     for arm, params in expanded(sections.get("arms", {})).items():
         if arm in settings.arms and settings.arms[arm] != (params or {}):
-            raise ConfigError(
-                "the configuration has an arm of this name with other params, which workers run",
-                field=f"arms.{arm}",
-                remedy="give the new arm another name",
-            )
+            message = "the configuration has an arm of this name with other params, which workers run"
+            raise ConfigError(message, field=f"arms.{arm}", remedy="give the new arm another name")
     changed = changed.model_copy(update={"policy": changed.policy.model_copy(update={"label": label})})
     check_policy(changed)
     return changed

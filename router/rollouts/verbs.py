@@ -27,7 +27,6 @@ from ragbandit.shared.types import LIVE_STATES, ArmName, Json, PolicyControl, Po
 
 Verb = Literal["shadow", "canary", "step", "promote", "pause", "resume", "rollback", "retire"]
 
-#: sections of the configuration that a version may change
 SECTIONS: Final = ("policy", "reward", "arms")
 #: most versions of one configuration that are neither rolled back nor retired
 MAX_OPEN: Final = 100
@@ -122,19 +121,14 @@ def perform_within(connection: Connection, act: Act, *, settings: RolloutSetting
     _lock(connection, base=act.base)
     seen = store.version_named(connection, act.name, base=act.base)
     if act.revision is not None and act.revision != seen.revision:
-        raise Conflict(
-            f"the version {seen.name!r} was changed meanwhile: it is {_state_in_words(seen)} now",
-            field="revision",
-            remedy=f"look at it again, then decide: ragbandit policy show {seen.name}",
-        )
+        message = f"the version {seen.name!r} was changed meanwhile: it is {_state_in_words(seen)} now"
+        remedy = f"look at it again, then decide: ragbandit policy show {seen.name}"
+        raise Conflict(message, field="revision", remedy=remedy)
     states, change = TRANSITIONS[act.verb]
     if seen.state not in states:
         possible = ", ".join(verbs_of(seen)) or "nothing; add a new version"
-        raise Conflict(
-            f"{act.verb} is not possible while {seen.name!r} is {_state_in_words(seen)}",
-            field="state",
-            remedy=f"possible now: {possible}",
-        )
+        message = f"{act.verb} is not possible while {seen.name!r} is {_state_in_words(seen)}"
+        raise Conflict(message, field="state", remedy=f"possible now: {possible}")
     return change(connection, seen, act, settings)
 
 
@@ -159,7 +153,6 @@ def kill(
 
 
 def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, now: float) -> PolicyControl:
-    """Turn the kill switch off. Raises Conflict if it is off."""
     check_reason(reason)
     with database.write() as connection:
         _lock(connection, base=base)
@@ -205,11 +198,9 @@ def _promote(connection: Connection, seen: PolicyVersion, act: Act, _settings: R
         (verdict.kind, verdict.state, verdict.weight) == proof and verdict.made_at >= seen.since for verdict in newest
     )
     if not (is_proven or act.force):
-        raise Conflict(
-            f"the evidence does not show that {seen.name!r} is better: {seen.waits_for or 'it was not judged yet'}",
-            field="force",
-            remedy='wait, or promote it against the evidence: --force, over HTTP "force": true',
-        )
+        why = seen.waits_for or "it was not judged yet"
+        remedy = 'wait, or promote it against the evidence: --force, over HTTP "force": true'
+        raise Conflict(f"the evidence does not show that {seen.name!r} is better: {why}", field="force", remedy=remedy)
     cause = replace(act, reason=f"{seen.name} was promoted")
     for version in _others(connection, seen):
         if version.state == "champion":
@@ -287,11 +278,8 @@ def _others(connection: Connection, seen: PolicyVersion) -> list[PolicyVersion]:
 def _check_canary(connection: Connection, seen: PolicyVersion) -> None:
     canary = next((version for version in _others(connection, seen) if version.state == "canary"), None)
     if canary is not None:
-        raise Conflict(
-            f"{canary.name!r} is in canary, and there is one at a time",
-            field="state",
-            remedy=f"wait for it, or: ragbandit policy shadow {canary.name}",
-        )
+        remedy = f"wait for it, or: ragbandit policy shadow {canary.name}"
+        raise Conflict(f"{canary.name!r} is in canary, and there is one at a time", field="state", remedy=remedy)
 
 
 def _lock(connection: Connection, *, base: PolicyLabel) -> None:
@@ -314,12 +302,9 @@ def _check_changes(changes: Mapping[str, Json]) -> None:
             raise InvalidInput(f"{section!r} cannot be changed by a version", field="changes", remedy=remedy)
         field = credentials_in(values, field=section)
         if field is not None:
-            raise InvalidInput(
-                "contains an address with a user, a password or a key, which would be stored with the version",
-                field=field,
-                remedy="send it as a header (headers_env of the arm http); or put the arm into the configuration, with "
-                "this param in the environment",
-            )
+            message = "contains an address with a user, a password or a key, which would be stored with the version"
+            remedy = "send it as a header (headers_env of the arm http); or put the arm into the configuration, with "
+            raise InvalidInput(message, field=field, remedy=f"{remedy}this param in the environment")
     if len(canonical(dict(changes))) > MAX_CHANGES:
         raise InvalidInput(f"more than {MAX_CHANGES:,} characters as JSON", field="changes", remedy="send less")
 
@@ -335,11 +320,8 @@ def _check_arms(changes: Mapping[str, Json], versions: Sequence[PolicyVersion]) 
             continue
         for arm, params in arms.items():
             if arm in other_arms and (params or {}) != (other_arms[arm] or {}):
-                raise Conflict(
-                    f"the version {version.name!r} offers an arm of this name with other params",
-                    field=f"arms.{arm}",
-                    remedy="give the new arm another name",
-                )
+                message = f"the version {version.name!r} offers an arm of this name with other params"
+                raise Conflict(message, field=f"arms.{arm}", remedy="give the new arm another name")
 
 
 def check_reason(reason: str) -> None:

@@ -54,7 +54,6 @@ class BatchTime:
         self._spread = self._together = 0.0
 
     def record(self, seconds: float, *, size: int) -> None:
-        """Learn the duration of a batch of `size` items. Ignores the first WARM_UP batches."""
         self._batches += 1
         if self._batches <= WARM_UP:
             return
@@ -127,7 +126,6 @@ class MicroBatcher(Generic[Item, Result]):
         self._expire_s, self._clock = expire_s, clock
         self._queue: deque[_Waiting[Item, Result]] = deque()
         self.batch_time = BatchTime()
-        #: start time and size of the running batch; None while idle
         self._running: tuple[float, int] | None = None
         self._by_tenant = TenantCounts()
         # Tenant and time of the latest request, and of the latest request of any other tenant.
@@ -281,10 +279,9 @@ class MicroBatcher(Generic[Item, Result]):
                     expired.append(first)
                 else:
                     batch.append(first)
+        message = f"not served within {self._expire_s:g} s, and dropped"
         for late in expired:  # without the lock, because the Future calls its callbacks here
-            late.future.set_exception(
-                NotReady(f"not served within {self._expire_s:g} s, and dropped", remedy="try again with the same id")
-            )
+            late.future.set_exception(NotReady(message, remedy="try again with the same id"))
         return batch
 
     def _serve(self, batch: "list[_Waiting[Item, Result]]") -> None:
@@ -310,7 +307,6 @@ def _refusal(kind: type[Overloaded], message: str, *, wait_s: float, field: str 
     return kind(message, field=field, remedy=remedy, retry_after_s=after_s)
 
 
-#: most outcomes, or judgements, in one transaction
 MAX_WRITES: Final = 500
 
 
@@ -336,7 +332,6 @@ def reply_of(future: "Future[Result]", *, timeout_s: float) -> Result:
         return future.result(timeout_s)
     except FutureTimeout as error:
         future.cancel()  # drops the item, unless its batch has begun
-        raise NotReady(
-            f"no reply within {timeout_s:g} s, so whether it is stored is not known",
-            remedy="send it again with the same id: nothing is stored twice",
-        ) from error
+        remedy = "send it again with the same id: nothing is stored twice"
+        message = f"no reply within {timeout_s:g} s, so whether it is stored is not known"
+        raise NotReady(message, remedy=remedy) from error

@@ -102,7 +102,6 @@ def without_middle(text: str, *, most: int) -> str:
 log = logging.getLogger("ragbandit.conversations")
 
 MAX_QUESTION: Final = 4000
-#: most rewrites of one process at a time; further questions are not rewritten
 MOST_UNDER_WAY: Final = 64
 MAX_REWRITE: Final = 2000
 #: failures in a row after which a server is not asked for _REST_S seconds
@@ -152,8 +151,7 @@ class Rewriter:
 
     def __init__(self, chosen: GeneratorSettings, *, settings: RewriteSettings, store: DecisionStore) -> None:
         self.model = chosen.model
-        self.settings = settings
-        self._store = store
+        self.settings, self._store = settings, store
         self._options, self._prices = chosen.openai, chosen.prices_by_model
         self._server = ChatServer(
             base_url=chosen.openai.base_url, api_key_env=chosen.openai.api_key_env, headers=chosen.openai.headers
@@ -353,7 +351,6 @@ def keep_prefixes(
 
 
 def _prompt_tokens(database: Database, ids: Sequence[str]) -> dict[str, int]:
-    """Decision -> prompt tokens of its outcome; decisions without an outcome are missing."""
     tokens = {}
     with database.read() as connection:
         query = select(outcomes.c.decision_id, outcomes.c.cost).where(outcomes.c.decision_id.in_(ids))

@@ -11,6 +11,7 @@ from typing import Final
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.serving.checks.questions import capped, new_id
+from ragbandit.router.serving.deciding.candidates import without_draw
 from ragbandit.router.serving.deciding.needs import as_text, lacks_of, passing_arms
 from ragbandit.shared.failures import FAILOVER, failure_of, link_of
 from ragbandit.shared.types import KILLED, ArmName, Budget, Decision, DecisionId, Json, Outcome
@@ -76,21 +77,9 @@ def next_decision(
     }
     request = {**query.request, FAILOVER: link}
     query = replace(query, id=key, arms=(arm,), forced=True, budget=budget, request=request, chat=chat)
-    return replace(
-        decision,
-        id=key,
-        query=query if arm in passing_arms(settings) else as_text(query),
-        arm=arm,
-        arms=(arm,),
-        pmf=(1.0,),
-        propensity=1.0,
-        scores=None,
-        seed=seed_of(key, secret=secret),
-        explored=False,
-        fault=None,
-        facts={},
-        made_at=outcome.made_at,
-    )
+    query = query if arm in passing_arms(settings) else as_text(query)
+    seed = seed_of(key, secret=secret)
+    return without_draw(decision, arm=arm, id=key, query=query, seed=seed, facts={}, made_at=outcome.made_at)
 
 
 def _budget_left(budget: Budget, *, outcome: Outcome) -> Budget | None:

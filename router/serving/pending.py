@@ -1,5 +1,3 @@
-"""Pending answers: decisions that workers have been asked to answer, and the callers that wait for the outcomes."""
-
 import logging
 import threading
 import time
@@ -69,10 +67,8 @@ class PendingAnswers:
     """Decisions that workers must answer, and the callers that wait for them. Safe to use from several threads."""
 
     def __init__(self, store: DecisionStore, *, notifier: Notifier, server: ServerSettings) -> None:
-        self._store = store
-        self._notifier = notifier
-        self._max_unanswered = server.max_unanswered
-        self._tenant_unanswered = server.tenant_unanswered
+        self._store, self._notifier = store, notifier
+        self._server = server
         self._lock = threading.Lock()
         self._futures: dict[str, list[Future[Outcome]]] = {}
         #: decision without an outcome -> (tenant, time.monotonic() when it stops counting), in the order of lookups
@@ -242,11 +238,11 @@ class PendingAnswers:
     def _check_place(self, tenant: str) -> None:
         remedy = "try again when some are answered, with the same id"
         total, of_tenant = len(self._unanswered) + self._deciding, self._by_tenant.get(tenant, 0)
-        if total >= self._max_unanswered:
+        if total >= self._server.max_unanswered:
             self._refused["count"] += 1
             message = f"{total} questions have no answer yet (server.max_unanswered)"
             raise Overloaded(message, remedy=remedy, retry_after_s=RETRY_S)
-        if of_tenant >= self._tenant_unanswered:
+        if of_tenant >= self._server.tenant_unanswered:
             self._refused["tenant"] += 1
             message = f"{of_tenant} questions of the tenant {tenant!r} have no answer yet (server.tenant_unanswered)"
             raise TooManyRequests(message, field="tenant", remedy=remedy, retry_after_s=RETRY_S)

@@ -1,5 +1,3 @@
-"""Background threads that repeat a task, and log the beginning, duration and end of an outage."""
-
 import logging
 import threading
 import time
@@ -74,10 +72,8 @@ class Routine:
         at_once: bool = True,
         outage: StoreOutage | None = None,
     ) -> None:
-        self._do = do
-        self._every_s = every_s
-        self._at_end = at_end
-        self._at_once = at_once
+        self._do, self._at_end = do, at_end
+        self._every_s, self._at_once = every_s, at_once
         self._outage = outage or StoreOutage(
             action="housekeeping",
             failing=f"cannot {chore}; trying again, and nothing is lost. Make the database reachable",

@@ -72,7 +72,6 @@ def checked_number(value: object, *, field: str, low: float = 0, high: float = M
     return float(value)
 
 
-#: most texts in one list of a context
 MAX_WORDS: Final = 100
 MAX_SESSION: Final = 128
 MAX_MESSAGES: Final = 64
@@ -81,7 +80,6 @@ MAX_STICKY_TURNS: Final = 1000
 #: aim -> its largest value; a question has either an aim or a cost weight
 AIMS: Final[Mapping[str, float]] = {"quality": 1.0, "steps": 1e6, "dollars": 1e6, "seconds": 1e6}
 _ROLES: Final = ("system", "user", "assistant")
-_NO_BUDGET: Final = Budget()
 
 
 def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) -> Query:
@@ -97,7 +95,7 @@ def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) 
         query = replace(query, context={key: plain(value) for key, value in query.context.items()})
         _check_context(query.context, most_bytes=settings.server.max_context_bytes)
     check_declared(query.context, schema=settings.context)
-    if query.budget != _NO_BUDGET:
+    if query.budget != Budget():
         _check_budget(query.budget)
     if query.session is not None or query.asked is not None or query.messages != ():
         _check_conversation(query)
@@ -127,8 +125,12 @@ def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Collectio
         if len(set(arms)) != len(arms):
             raise InvalidInput("an arm is named twice", field="arms", remedy="name each arm once")
         for arm in arms:
+            if arm in configured and arm not in known:
+                message = f"the arm {arm!r} is run by your own stack (run_by: caller)"
+                remedy = f"use Router.route or POST /v1/route for it; our workers run {', '.join(known)}"
+                raise InvalidInput(message, field="arms", remedy=remedy)
             if arm not in known:
-                raise _unknown_arm(arm, known=known, configured=configured)
+                raise InvalidInput(f"unknown arm {arm!r}", field="arms", remedy=known_choices(known, given=arm))
     if query.forced and (arms is None or len(arms) != 1):
         raise InvalidInput("an arm is forced, but `arms` is not one arm", field="arms", remedy="name the one arm")
 
@@ -157,13 +159,6 @@ def _check_aim(query: Query) -> None:
         raise InvalidInput(f"{value!r:.80} is out of range", field=f"aim.{name}", remedy=remedy)
 
 
-def _unknown_arm(arm: str, *, known: Sequence[ArmName], configured: Collection[str]) -> InvalidInput:
-    if arm in configured:
-        remedy = f"use Router.route or POST /v1/route for it; our workers run {', '.join(known)}"
-        return InvalidInput(f"the arm {arm!r} is run by your own stack (run_by: caller)", field="arms", remedy=remedy)
-    return InvalidInput(f"unknown arm {arm!r}", field="arms", remedy=known_choices(known, given=arm))
-
-
 def _check_budget(budget: Budget) -> None:
     checked_type(budget, Budget, field="budget", wanted="a Budget")
     for cap in ("rounds", "passages", "tokens", "seconds", "dollars"):
@@ -177,7 +172,6 @@ def _check_budget(budget: Budget) -> None:
 
 
 def capped(budget: Budget, *, limits: BudgetSettings) -> Budget:
-    """For each cap, the smaller one of a query's budget and the settings."""
     caps = {}
     for cap in fields(Budget):
         both = (getattr(budget, cap.name), getattr(limits, cap.name))

@@ -164,6 +164,12 @@ def _noted(decision: Decision, note: dict[str, Json]) -> Decision:
     return replace(decision, facts={**decision.facts, CANDIDATE: note})
 
 
+def without_draw(decision: Decision, *, arm: ArmName, **changes: Any) -> Decision:
+    """Replace the draw of a decision by an arm with probability 1, and other fields by `changes`."""
+    certain: dict[str, Any] = {"arm": arm, "arms": (arm,), "pmf": (1.0,), "propensity": 1.0, "explored": False}
+    return replace(decision, **certain, scores=None, fault=None, **changes)
+
+
 #: `made_decisions` with all arguments except the questions and the outputs of the policy
 Draw = Callable[..., list[Decision]]
 
@@ -176,14 +182,5 @@ def decide_pinned(questions: Sequence[Question], *, draw: Draw, control: PolicyC
     outputs = [PolicyOutput(pmf=(1.0 / len(question.arms),) * len(question.arms)) for question in questions]
     for question, decision in zip(questions, draw(questions, outputs=outputs), strict=True):
         arm = pinned if pinned in question.arms else fallback_arm(settings.policy.fallback, arms=question.arms)
-        question.decision = replace(
-            decision,
-            arm=arm,
-            arms=(arm,),
-            pmf=(1.0,),
-            propensity=1.0,
-            scores=None,
-            explored=False,
-            fault=None,
-            facts={KILLED: {"arm": pinned, "revision": control.revision}},
-        )
+        facts: dict[str, Json] = {KILLED: {"arm": pinned, "revision": control.revision}}
+        question.decision = without_draw(decision, arm=arm, facts=facts)

@@ -45,7 +45,6 @@ class LabelSampler:
 
     def __init__(self, per_day: int, *, against: str | None = None) -> None:
         self.per_day, self.against = per_day, against
-        #: labels per decision, in (0, 1]
         self.share = 1.0
         #: factors of the two parts of `use`: c / mean of learning, c / mean of estimate; 0 before the first `refresh`
         self._scales: tuple[float, float] = (0.0, 0.0)

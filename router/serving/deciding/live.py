@@ -153,7 +153,6 @@ class Candidate:
         return self.unloaded or ("its ledger is being learned again" if rebuilding else None)
 
     def added_for(self, run_by: RunBy) -> tuple[ArmName, ...]:
-        """Arms of `added` that `run_by` can run: the caller, or our workers."""
         if run_by == "caller":
             return self.added
         worker_arms = {} if self.serving is None else self.serving.settings.worker_arms
@@ -170,7 +169,6 @@ class LiveVersions:
 
     @property
     def asks(self) -> bool:
-        """Whether there are candidates, and the kill switch is off."""
         return bool(self.candidates) and self.control.killed is None
 
     @property

@@ -49,7 +49,6 @@ def with_terms(query: Query, *, settings: Settings) -> Query:
 
 
 def terms_of(query: Query) -> Mapping[str, Json]:
-    """The stored cost weights of key and tenant; {} if the row is damaged."""
     terms = query.request.get(TERMS)
     return terms if isinstance(terms, Mapping) else {}
 

@@ -1,5 +1,3 @@
-"""One question on its way through a batch."""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final

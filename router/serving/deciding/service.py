@@ -1,5 +1,3 @@
-"""Decision service: questions in, committed decisions out."""
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -41,12 +39,10 @@ class RouteService:
         self, store: DecisionStore, *, encoder: Encoder, serving: Serving, clock: Callable[[], float] = time.time
     ) -> None:
         settings = serving.settings
-        self.store = store
-        self.encoder = encoder
+        self.store, self.encoder = store, encoder
         self.labels: LabelSampler | None = None
         self.take_over(serving)
         self.clock = clock
-        #: returns the live versions; called before each batch
         self.live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
         #: turns aims into cost weights; None until the first frontier is loaded
         self.frontier: Frontier | None = None

@@ -113,7 +113,7 @@ def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known:
 
 
 def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
-    """The offered arms, in the order of the draw. Values that a damaged row lacks are None."""
+    """The offered arms, in the order of the draw. Values are None if a damaged row lacks them."""
     count = min(len(decision.arms), len(decision.pmf))
     quality, cost = (numbers_of(decision.facts.get(name), count=count) for name in ("quality", "cost"))
     scores = numbers_of(decision.scores, count=count)
@@ -320,10 +320,6 @@ def progress_of(record: DecisionRecord, *, rule: ClosingRule) -> str:
     if record.state in ("closed", "quarantined"):
         end = "Closed, and nothing was learned of it" if record.state == "closed" else "Quarantined: not learned"
         return f"{end}: {record.reason}."
-    return _waiting(record, rule=rule)
-
-
-def _waiting(record: DecisionRecord, *, rule: ClosingRule) -> str:
     decision, ends = record.decision, moment(record.decision.made_at + rule.wait_s + rule.expire_s)
     judgements = [item for item in record.feedback if item.value is not None]
     if record.reason is not None:

@@ -1,5 +1,3 @@
-"""Snapshot follower: loads the newest snapshot that the learner has published."""
-
 import logging
 import time
 from collections import deque

@@ -69,7 +69,6 @@ class PolicyFollower:
         self._take_over(self._champion)
 
     def glance(self) -> LiveVersions:
-        """The live versions for the next batch. Raises StoreError."""
         with self._database.look() as connection:
             if control_of(connection, base=self._base).revision == self.live.control.revision:
                 return self.live

@@ -244,8 +244,7 @@ class OutcomePoller:
     """Reads the newest outcomes into `breaker`. Only one thread may call `poll`. seconds: the service's budget."""
 
     def __init__(self, database: Database, *, settings: HealthSettings, seconds: float) -> None:
-        self.database = database
-        self.seconds = seconds
+        self.database, self.seconds = database, seconds
         self.breaker = CircuitBreaker(settings)
         self._lock = Lock()
         self._read_at: float | None = None

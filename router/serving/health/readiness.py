@@ -34,7 +34,6 @@ RETRY_S = 1.0
 REPLY_S = 2.0
 #: seconds for which a failed write of the service makes the database fail, even if the trial write succeeds
 FAULT_S = 5.0
-#: age at which trial rows of other processes are deleted, seconds
 FORGOTTEN_S = 3600.0
 _ROW = "ready:"
 

@@ -112,17 +112,16 @@ def encoder_of(settings: Settings) -> Encoder:
     """`make_encoder` for the store of these settings, if they have one. Raises ConfigError, StoreError."""
     if not has_store(settings):
         return make_encoder(settings.encoder)
-    with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
-        return make_encoder(settings.encoder, ledger=Ledger(database, label=PolicyLabel(settings.policy.label)))
+    with ledger_of(settings, label=settings.policy.label) as ledger:
+        return make_encoder(settings.encoder, ledger=ledger)
 
 
 def choose_encoder(settings: Settings) -> EncoderChoice:
     """The encoder of a service with these settings; opens the store only for `auto`. Raises StoreError."""
     if settings.encoder.model != AUTO:
         return choices(settings.encoder)[0]
-    with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
-        ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
-        origin = origin_in(database, label=ledger.label)
+    with ledger_of(settings, label=settings.policy.label) as ledger:
+        origin = origin_in(ledger.database, label=ledger.label)
         return choices(settings.encoder, origin=origin, known=encoder_hash_of(ledger))[0]
 
 
@@ -225,7 +224,6 @@ def check_exposure(settings: Settings, *, now: float) -> None:
     raise ConfigError(message, field=field, remedy=remedy)
 
 
-#: action of audit entries with the settings that are not the defaults
 CONFIG_USED = "config.use"
 
 

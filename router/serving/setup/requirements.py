@@ -207,7 +207,6 @@ def _check_access(path: Path, *, field: str, needs: int, writes: bool) -> bool:
 #: packages of the extra "models" that encoders with weights need
 PACKAGES: Final = ("torch", "transformers", "tokenizers", "huggingface_hub")
 _BEGAN: Final = "the store began with it"
-#: remedy if the packages of the encoder cannot be installed
 CHANGE: Final = "encoder.model: hashing needs no model, and takes a new policy.label"
 
 

@@ -134,7 +134,7 @@ class VersionReader:
         return end == last
 
     def _rewards(self, row: RowMapping) -> tuple[float, float]:
-        """Returns (reward, reward by the judge's score), NaN if missing. If people rate, only they give rewards."""
+        """Returns (reward, reward by the judge's score), NaN if missing. If people rate, the judge gives no reward."""
         if not self._people:
             return row["value"], math.nan
         if row["judged_by"] == "judge":
@@ -171,7 +171,7 @@ def _rows(
     *,
     numbers: Callable[[RowMapping], tuple[float, ...]] = lambda _row: (),
 ) -> list[_DrawRow]:
-    """Select draws with a pmf of the version, from at least two arms. numbers: reads further numbers of a row."""
+    """Select draws between several arms for which the version gave a pmf. numbers: further numbers of a row."""
     rows: list[_DrawRow] = []
     for row, note in notes:
         with suppress(AttributeError, TypeError, ValueError):  # a damaged row
@@ -225,7 +225,6 @@ _AUDITED: Final = ("n", "n_eff", "difference", "low", "high", "missing", "guardr
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    #: the version after the action of the finding
     version: PolicyVersion
     finding: VerdictFinding
 

@@ -1,4 +1,4 @@
-"""Evidence on a policy version since it entered its state. Pages have no influence: each row is checked."""
+"""Evidence on a policy version since it entered its state. The split of rows into pages does not change the results."""
 
 import hashlib
 import math
@@ -173,9 +173,8 @@ def tried_of(rows: int, weights: Array, *, needed: int = FEWEST_EFFECTIVE, diffe
 class JudgeControl:
     """The judge's scores as a control variate: a rated row gets b * (mean score since the last rating - its score).
 
-    The mean of this is 0 for any scores if the rated answers are a random sample, since b comes from earlier ratings.
-    Scores are doubly robust scores of the same difference. Betting sequences do not use the control, because the larger
-    range of possible scores costs them more than the smaller variance gains.
+    If the rated answers are a random sample, the mean of this term is 0, since b comes from earlier ratings. Betting
+    sequences do not use it, because the larger range of scores costs them more than the smaller variance gains.
     """
 
     slopes: JudgeSlopes = field(default_factory=JudgeSlopes)
@@ -208,9 +207,8 @@ class JudgeControl:
 class RewardEvidence:
     """Paired doubly robust difference of rewards, candidate minus champion.
 
-    "Better" is proven by a betting sequence, which is exact for any number of rows, since a wrong promotion is served
-    to everybody. "Worse" is decided by an asymptotic sequence from BURN_IN_EFFECTIVE effective rows on, which is
-    faster; a wrong rollback only costs another rollout.
+    A betting sequence, which is exact for any number of rows, proves "better": a wrong promotion is served to all.
+    An asymptotic sequence, which is faster, decides "worse" from BURN_IN_EFFECTIVE effective rows on.
     """
 
     settings: RolloutSettings

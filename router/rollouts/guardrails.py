@@ -25,7 +25,7 @@ _SUDDEN: Final = 0.5
 
 @dataclass(kw_only=True, slots=True)
 class Guardrail:
-    """Tests candidate - factor * champion <= margin: `passed` proves a violation, `kept` proves the bound."""
+    """Whether candidate - factor * champion <= margin: `kept` proves that it is, `passed` proves that it is not."""
 
     factor: float
     margin: float
@@ -98,7 +98,6 @@ class GuardrailEvidence:
 
     @property
     def effective(self) -> float:
-        """Effective rows of the candidate among the outcomes."""
         total, squares = map(float, self.guardrails["failures"].sums[1:3])  # this guardrail counts all outcomes
         return effective_rows(total, squares=squares)
 
@@ -152,7 +151,7 @@ class GuardrailEvidence:
 
 
 def _failing(part: Array, *, failed: Array, events: int) -> float:
-    """Share of failures of the newest `events` answers of a policy; NaN if fewer. part: its part of each draw."""
+    """Share of failures among a policy's newest `events` answers; NaN if fewer. part: its share of each draw."""
     upto = int(np.searchsorted(np.cumsum(part), events - 1e-9)) + 1
     if upto > len(part):
         return math.nan

@@ -53,7 +53,7 @@ def settings_of(settings: Settings, version: PolicyVersion) -> Settings:
 
 
 def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: str) -> Settings:
-    """`settings_of` for changes without a version."""
+    """`settings_of` for changes that are no version yet."""
     sections: dict[str, Mapping[str, object]] = {}
     for section, changed_values in changes.items():
         if section not in SECTIONS or not isinstance(changed_values, Mapping):
@@ -73,7 +73,6 @@ def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: 
     return changed
 
 
-#: number of newest decisions in which faults are counted
 NEWEST: Final = 200
 VERDICTS: Final = 50
 

@@ -73,10 +73,9 @@ def add(
     reason: str,
     now: float,
 ) -> PolicyVersion:
-    """Add a version as a draft. Does not check whether the settings give a valid policy.
+    """Add a version as a draft. Does not check whether its settings give a valid policy. Raises InvalidInput, Conflict.
 
     changes: settings that differ, by section: {"policy": {...}, "reward": {...}, ...}. name: None for v1, v2, ...
-    Raises InvalidInput, and Conflict if the name is in use or MAX_OPEN versions are open.
     """
     _check_changes(changes)
     arms = changes.get("arms")

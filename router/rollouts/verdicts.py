@@ -93,7 +93,7 @@ def decide(
     canary: str | None = None,
     complete: bool = True,
 ) -> VerdictFinding:
-    """The verdict on a version in shadow or canary. canary: another canary. complete: whether all rows were read."""
+    """The verdict on a version. canary: name of another version in canary. complete: whether all rows were read."""
     age = max(0.0, now - version.since)
     times = (age >= evidence.settings.seconds_per_step, age >= evidence.settings.max_age_s)
     rules = _VerdictRules(version, evidence=evidence, control=control, age=age, canary=canary, complete=complete)

@@ -104,10 +104,8 @@ class _Waiting(Generic[Item, Result]):
 class MicroBatcher(Generic[Item, Result]):
     """A thread that calls `work` with batches of items; `submit` returns a Future per item.
 
-    work: returns one result or one exception per item, in order; if it raises, every item gets the exception
-    limit: most items in a batch
-    expire_s: an item that has waited longer is dropped, seconds
-    after: called with the results of a batch after its callers have them; must not raise
+    work: returns a result or an exception per item, in order; if it raises, every item gets the exception. limit: most
+    items in a batch. after: called with the results of a batch after its callers have them; must not raise.
     """
 
     def __init__(
@@ -142,7 +140,7 @@ class MicroBatcher(Generic[Item, Result]):
         self._thread.start()
 
     def submit(self, item: Item, *, tenant: str = "", admitted: bool = False) -> "Future[Result]":
-        """Submit an item. Raises Overloaded, or NotReady after `close`. admitted: `check_admission` was called."""
+        """Submit an item. Raises Overloaded, or NotReady after `close`. admitted: after `check_admission`."""
         return self.submit_all([item], tenant=tenant, admitted=admitted)[0]
 
     def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
@@ -198,7 +196,6 @@ class MicroBatcher(Generic[Item, Result]):
             )
 
     def close(self, *, timeout_s: float = 10.0) -> None:
-        """Serve all submitted items, then end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -39,10 +39,10 @@ _GAP: Final = " [...] "
 
 
 def with_chat(query: Query, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
-    """The query with the question of a chat: its last message, which must be a user's. messages: oldest first.
+    """The query with the question of a chat, whose last message must be a user's. messages: oldest first.
 
     `text` is the question, and so is `asked` if a user or an assistant spoke before. `request.history` counts messages
-    that were left out or shortened: {"left_out": 12, "shortened": 1}. Raises InvalidInput if there is no question.
+    that were left out or shortened: {"left_out": 12, "shortened": 1}. Raises InvalidInput.
     """
     checked_type(messages, list | tuple, field="messages", wanted="a list of messages")
     for message in messages:
@@ -66,8 +66,7 @@ def _trimmed(
 ) -> tuple[tuple[Message, ...], dict[str, Json]]:
     """Trim the history to the settings. Returns (messages, counts of messages that were left out or shortened).
 
-    The system messages come first, as one message with at most half of `conversation.chars` characters, then the last
-    `conversation.turns` messages. A message that does not fit loses its middle; the oldest ones are left out.
+    The system message gets at most half of `conversation.chars`, then come the last `conversation.turns` messages.
     """
     instructions, shortened = [], 0
     room = settings.chars

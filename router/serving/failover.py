@@ -22,11 +22,7 @@ _PREFIX: Final = "resp_"
 
 
 def other_arms(decision: Decision, *, chat: Mapping[str, Json], settings: Settings) -> list[ArmName]:
-    """The arms that may answer if the arm of this decision fails, the policy's favourite first.
-
-    The caller allows these arms, and they can do what the request needs. Empty if a caller or the kill switch chose the
-    arm, or failover is off. chat: the original request.
-    """
+    """The arms that may answer if the decision's arm fails, the policy's favourite first. chat: the request."""
     query, link = decision.query, link_of(decision.query.request)
     if link:
         if link["attempt"] > settings.server.failover:

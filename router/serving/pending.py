@@ -297,14 +297,13 @@ def requested(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionI
 
 log = logging.getLogger("ragbandit.recovery")
 
-#: most wake-ups that one call of `recover` sends
 LIMIT = 1000
 
 
 def recover(database: Database, *, jobs: Jobs, settings: Settings, now: float) -> int:
-    """Send missing wake-ups to Redis, so that there is one per waiting decision. Returns how many were sent.
+    """Send missing wake-ups to Redis, so that there is one per waiting decision, and end waits that are too old.
 
-    Also ends waits for the judge, a check or a label that are too old. Raises StoreError, QueueError.
+    Returns the number of wake-ups. Raises StoreError, and QueueError if Redis cannot be reached.
     """
     expiry: dict[JobKind, float] = {"judge": settings.judge.expire_s, "check": CHECK_EXPIRE_S, "label": LABEL_EXPIRE_S}
     for kind, expire_s in expiry.items():

@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 
 from ragbandit.shared.redaction import without_secrets
 
-#: names of the attributes that every log record has
 _OF_RECORDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
 #: white space, which would end a key=value pair or the line, so that the value is quoted
 _SPACE: Final = re.compile(r"\s")

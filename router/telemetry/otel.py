@@ -1,7 +1,4 @@
-"""Tracing with OpenTelemetry's SDK, sent by OTLP over HTTP to the receiver in OpenTelemetry's environment variables.
-
-The process's global providers are not changed, so instrumented libraries do not send their spans to this receiver.
-"""
+"""Tracing with OpenTelemetry's SDK. The global providers are not changed, so that libraries do not send their spans."""
 
 import os
 import threading

@@ -22,7 +22,6 @@ class StoreOutage:
         self.level = logging.ERROR
         self._log = logging.getLogger(log)
         self._lock = threading.Lock()
-        #: time.monotonic() of its beginning; None without an outage
         self._since: float | None = None
         self.throttle = Throttle(QUIET_S)
         self._times = 0

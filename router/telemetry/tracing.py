@@ -86,9 +86,7 @@ OFF: Final = Tracing()
 #: names of headers, and keys of `Query.request`
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
-#: key of `Query.request`
 REQUEST_ID: Final = "request_id"
-#: key of an ASGI scope
 SCOPE_ID: Final = "ragbandit.request_id"
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")

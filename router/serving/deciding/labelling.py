@@ -1,18 +1,16 @@
 """Choice of the decisions that people are asked to label, each with a probability q, which is logged.
 
-A label changes learning most if the two best arms are close and their difference is uncertain. It changes the report
-most if its decision weighs most in the difference to the arm a, the holdback's or the incumbent. With the difference D
-of the two best arms in posterior samples, and the probability p of the drawn arm,
+A label changes learning most if the two best arms are close and their difference D, in posterior samples, is uncertain.
+It changes the report most if its decision, with probability p of the drawn arm, weighs most in the difference to arm a,
+which is the arm of the holdback, or the incumbent:
 
     learning = sd(D) * share of the samples in which the second arm is ahead,    estimate = |1 - [arm = a] / p|,
     use = learning / its mean + estimate / its mean,    q = clip(c * use, LEAST_LABELLED * share, 1).
 
 `share` = labels a day / decisions a day. Means are over the newest questions; c makes their mean q equal to `share`.
-Without samples, or without an arm a, the part is the same for all questions.
-
-Learning and estimates weight each label by share / q (`label_weight`), so that labels represent all questions (Horvitz
-and Thompson 1952). Replay and the evidence of versions have no weights, so they use only the uniform part of the queue:
-labels that the smallest q would also have drawn.
+Without samples, or without an arm a, the part is the same for all questions. Labels have the weight share / q, so that
+they represent all questions (Horvitz and Thompson 1952). Replay and the evidence of versions have no weights. They use
+only the uniform part of the queue: labels that the smallest q would also have drawn.
 """
 
 import time

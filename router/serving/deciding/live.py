@@ -24,7 +24,7 @@ _Work = Callable[[], Any]
 
 
 class CandidateRunner:
-    """The thread of a candidate. One thread calls `submit` and `result`, another `loaded`. limit_s: for a batch."""
+    """The thread of a candidate. One thread calls `submit` and `result`, another one calls `loaded`."""
 
     def __init__(self, name: str, *, limit_s: float) -> None:
         self.name, self.limit_s = name, limit_s
@@ -77,17 +77,14 @@ class CandidateRunner:
         return result
 
     def succeeded(self) -> None:
-        """Record that the results of a batch are usable."""
         if self._in_a_row >= FAULTS_IN_A_ROW:
             log.info("a candidate gives pmfs again", extra={"action": "candidate", "version": self.name})
         self._in_a_row, self.last_fault = 0, ""
 
     def close(self) -> None:
-        """Let the thread end after its current work, without waiting."""
         self._work.put(None)
 
     def failed(self, reason: str) -> str:
-        """Record a fault. Returns its reason."""
         self.faults += 1
         self._in_a_row += 1
         self.last_fault = reason
@@ -179,5 +176,4 @@ class LiveVersions:
         return tuple(dict.fromkeys(arm for candidate in self.candidates for arm in candidate.added_for(run_by)))
 
 
-#: value before the first version is made
 NOTHING_LIVE: Final = LiveVersions(control=PolicyControl(revision=0))

@@ -3,8 +3,7 @@
 Chats may need tools, images, files, audio, answers in a given format (`json`) or log-probabilities. Arms of the class
 `model` pass them on to a generator with the abilities in `generator.supports`; all other arms read and write only text.
 The need `chat` is a chat that only a model can read: it has parts of other types, a question that is too long for
-features, or no question at its end. A decision has the needs in `request.needs`, and in the fact LACKING the arms that
-were not offered.
+features, or no question at its end.
 """
 
 from collections.abc import Collection, Mapping
@@ -83,7 +82,6 @@ def _names(query: Query, key: str) -> set[str]:
 
 
 def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mapping[ArmName, Ability]) -> UnmetNeed:
-    """The error for a request that no arm can answer. Its message lists the abilities of each arm."""
     unmet = sorted({need for lacks in lacking.values() for need in lacks})
     needs, field = ", ".join(unmet), "messages"
     for need in unmet:

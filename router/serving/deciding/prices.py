@@ -69,11 +69,8 @@ def served_weight(
 ) -> float | None:
     """The cost weight (>= 0) at which a checked query is decided; None for reward.weight, as the policy learned it.
 
-    rebuilding: whether the policy replaces the configured one until that is learned again; then no price is refused.
-    frontier: turns an aim into a weight; None until the first one is loaded.
-
-    Raises InvalidInput if the policy has only one weight for all questions, or the tenant may not have this weight;
-    Forbidden if the key may not have it.
+    rebuilding: whether the policy replaces the configured one for a while; then no price is refused. frontier: turns an
+    aim into a weight. Raises InvalidInput for a weight that policy or tenant forbid, Forbidden if the key forbids it.
     """
     terms, factor = terms_of(query), budget_factor(query)
     if query.cost_weight is None and not query.aim and not terms and factor == 1.0:

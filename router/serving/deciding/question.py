@@ -56,7 +56,6 @@ class Question(Offer):
 
     @property
     def notes(self) -> dict[str, Json]:
-        """Facts about how the offered arms were chosen, to store with the decision."""
         notes: dict[str, Json] = {} if self.stay is None else {STICKY: self.stay.facts}
         if self.label:
             notes[LABEL_QUEUE] = dict(self.label)

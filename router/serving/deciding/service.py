@@ -28,7 +28,6 @@ from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, Feat
 
 log = logging.getLogger("ragbandit.service")
 
-#: shortest time between two log lines about the same problem, seconds
 QUIET_S = 10.0
 
 
@@ -91,7 +90,6 @@ class RouteService:
         )
 
     def take_over(self, serving: Serving) -> None:
-        """Decide with this policy and its settings from the next batch on."""
         self.serving, settings = serving, serving.settings
         self.arms = tuple(ArmName(name) for name in settings.arms)
         self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
@@ -172,7 +170,6 @@ class RouteService:
     def _decide_by_policy(
         self, questions: Sequence[Question], *, draw: Draw, live: LiveVersions, serving: Serving, features: FeatureRows
     ) -> None:
-        """Ask the policy and each candidate once, and draw from their pmfs."""
         settings, database = serving.settings, self.store.database
         asked_candidates = ask(live, questions, features=features)
         queries, arms = [question.served for question in questions], [question.arms for question in questions]

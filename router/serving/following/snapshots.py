@@ -55,10 +55,9 @@ class SnapshotFollower:
         )
 
     def first(self) -> Serving:
-        """Register the policy, then load the newest usable snapshot. Raises as `register`.
+        """Register the policy, and load the newest usable snapshot, or make the first one. Raises as `register`.
 
-        A new ledger gets the policy before learning, as its first snapshot. If the ledger has updates, but no usable
-        snapshot, an interim policy decides until the learner has made a snapshot.
+        If a ledger has updates, but no usable snapshot, an interim policy decides until the learner has made one.
         """
         self.register()
         self.serving = self._first()

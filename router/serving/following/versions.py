@@ -34,7 +34,7 @@ LOAD_S: Final = 5.0
 
 
 class PolicyFollower:
-    """Lets `service` decide by the configuration or the champion. wake: makes another thread call `refresh`."""
+    """Lets `service` decide by the configuration or the champion. wake: makes another thread call `refresh` soon."""
 
     def __init__(self, own: SnapshotFollower, *, service: RouteService, wake: Callable[[], None]) -> None:
         self._own, self._settings = own, own.settings

@@ -1,14 +1,13 @@
-"""Circuit breaker: which arms may be offered, by their last outcomes.
+"""Circuit breaker: which arms may be offered, by their last outcomes (M. Nygard, Release It!, 2007).
 
 The circuit of an arm is *closed* (the arm is healthy and offered) until its last `failures` outcomes all failed. Then
 it is *open*: the arm is excluded until `cool_down_s` have passed since the last failure. Then it is *half open*: the
 arm is offered to one question at a time, until one draws it. That decision is the probe, whose outcome closes or opens
 the circuit. Without an outcome the next probe may start after another cool-down. A server that cannot be reached opens
-the circuit at once, and a Retry-After keeps it open for that long (M. Nygard, Release It!, 2007, "Circuit Breaker").
+the circuit at once, and a Retry-After keeps it open for that long.
 
-Outcomes of our workers count for the questions of all tenants; outcomes that a tenant reports count only for its own
-questions. The state of an arm depends only on its outcomes of the last COUNTED_S seconds, so routers that read the same
-outcomes agree. Only probes are local to each router.
+Outcomes of our workers count for all tenants; outcomes that a tenant reports count only for its own questions. Routers
+that read the same outcomes of the last COUNTED_S seconds agree, except on probes.
 """
 
 import json
@@ -123,11 +122,7 @@ class CircuitBreaker:
     def healthy(
         self, wanted: Sequence[tuple[ArmName, ...]], *, now: float, tenants: Sequence[str] | None = None
     ) -> list[tuple[ArmName, ...]]:
-        """The healthy arms among those that each question of a batch wants.
-
-        tenants: tenant of each question; None if only the outcomes of our workers count. A half-open arm is healthy
-        only for the first question of the batch that wants it.
-        """
+        """The healthy arms that each question wants. A half-open arm is healthy for the first question only."""
         healthy_arms = []
         with self._lock:
             probed: set[_Source] = set()

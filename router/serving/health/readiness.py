@@ -47,7 +47,7 @@ class TrialWrites:
         self._first = True
 
     def write(self) -> None:
-        """Write once. Raises StoreError, also FAULT_S after other failures: a full disk may take this small row."""
+        """Raises StoreError, also for FAULT_S after another failed write: a full disk may take this small row."""
         self._lease.acquire(holder="ready", lease_s=RETRY_S)
         if self._first:
             forget(self._database, prefix=_ROW, expired_s=FORGOTTEN_S)
@@ -77,11 +77,10 @@ def _tried(check: Callable[[], object]) -> "Future[str]":
 
 
 class Readiness:
-    """The state of several parts, by name.
+    """The state of several parts, by name. checks: part -> function that raises an error if the part does not work.
 
-    checks: part -> function that raises an error if the part does not work
-    alive: returns whether the router's thread runs; this is the part "router"
-    serving: returns the policy in use, which is the part "policy" while it replaces the configured one
+    alive: whether the router's thread runs, for the part "router". serving: the policy in use, for the part "policy",
+    which is listed only while another policy decides.
     """
 
     def __init__(

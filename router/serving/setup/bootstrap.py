@@ -72,10 +72,7 @@ def open_database(
 
 
 def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None) -> Encoder:
-    """Load the configured encoder. Raises ConfigError if its weights or packages are missing, StoreError.
-
-    ledger: existing ledger, with whose encoder the value `auto` of encoder.model and encoder.features continues.
-    """
+    """Load the configured encoder; `auto` continues with the encoder of `ledger`. Raises ConfigError, StoreError."""
     known = None if ledger is None else encoder_hash_of(ledger)
     origin = None if ledger is None else origin_in(ledger.database, label=ledger.label)
     options = choices(settings, origin=origin, known=known)
@@ -149,7 +146,6 @@ def _make_full_encoder(settings: EncoderSettings, choice: EncoderChoice, *, know
 
 
 def judge_sample(settings: Settings) -> JudgeSample | None:
-    """The sample of decisions that the judge scores; None if there is no judge, or its share is 0."""
     chosen = settings.judge
     if chosen.generator is None or chosen.share == chosen.first == 0:
         return None

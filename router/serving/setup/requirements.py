@@ -1,7 +1,6 @@
-"""Requirements of a configuration: packages, an address, a data_dir of its own.
+"""Requirements of a configuration: packages, an address, a data_dir that only its owner may read.
 
-`validate` uses this module, so it is quick: it imports no database engine, no model library and no Redis. data_dir
-contains questions, answers and logs, so only its owner may read it: new folders have the mode 0700, files 0600.
+`validate` uses this module, so it is quick: it imports no database engine, no model library and no Redis.
 """
 
 import contextlib
@@ -204,7 +203,6 @@ def _check_access(path: Path, *, field: str, needs: int, writes: bool) -> bool:
     return writable
 
 
-#: packages of the extra "models" that encoders with weights need
 PACKAGES: Final = ("torch", "transformers", "tokenizers", "huggingface_hub")
 _BEGAN: Final = "the store began with it"
 CHANGE: Final = "encoder.model: hashing needs no model, and takes a new policy.label"
@@ -238,10 +236,7 @@ class EncoderChoice:
 def choices(
     settings: EncoderSettings, *, origin: Mapping[str, Any] | None = None, known: str | None = None
 ) -> list[EncoderChoice]:
-    """The encoder to use; two if only their loaded weights show which one the store began with.
-
-    origin: value of the column `policies.encoder`. known: hash of the store's encoder.
-    """
+    """The encoder to use; two if only their weights show which one is `known`, the hash of the store's encoder."""
     if origin is not None and settings.model in (AUTO, origin["model"]):
         stand_in = origin["wheel"] is not None
         return [EncoderChoice(model=origin["model"], stand_in=stand_in, reason=_BEGAN, pinned=True)]

@@ -14,11 +14,11 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
-from ragbandit.router.rollouts.overview import candidate_in, facts_in
+from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
 from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, decide, facts_of
 from ragbandit.router.storage import policy_versions as store
-from ragbandit.router.storage.rows.conversion import scores_value
+from ragbandit.router.storage.rows.conversion import object_or_empty, scores_value
 from ragbandit.router.storage.rows.outcome_rows import CHOSEN_FOR_USE, cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
@@ -147,7 +147,7 @@ class VersionReader:
         for row in page:
             if row["policy"] != self.champion or f'"{CANDIDATE}"' not in row["facts"]:
                 continue
-            facts = facts_in(row["facts"])
+            facts = object_or_empty(row["facts"])
             note = candidate_in(facts, self.version.name)
             if note is None or (note.get("state"), note.get("weight")) != (self.version.state, self.version.weight):
                 continue
@@ -182,8 +182,7 @@ def _rows(
                 continue
             pmf = scores_value(row["pmf"]) or ()
             scores = scores_value(row["scores"]) or ()
-            # An arm that cannot be drawn, for example because only a shadow offers it, gives no evidence, so the
-            # version is compared on the other arms.
+            # An arm that cannot be drawn gives no evidence, so the version is compared on the other arms.
             drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(candidate, pmf, strict=True)]
             total = math.fsum(drawable)
             if total > 0.0 and pmf[arms.index(row["arm"])] > 0.0:
@@ -216,7 +215,7 @@ def _draws(rows: Sequence[_DrawRow], *, weight: float) -> Draws:
 
 log = logging.getLogger("ragbandit.rollouts")
 
-#: time limit of a silent evaluator's lease, seconds; then another one takes over
+#: seconds after which another evaluator may take over the lease of a silent one
 LEASE_S: Final = 30.0
 #: time after which an unchanged verdict is stored again, seconds
 VERDICT_EVERY_S: Final = 300.0
@@ -249,7 +248,7 @@ class Evaluator:
         self._watches = {version.name: self._watch(version, champion=champion) for version in live}
         canary = next((version.name for version in live if version.state == "canary"), None)
         looks = []
-        for version in live:  # the lease is renewed for each version: reading a long ledger takes time
+        for version in live:  # renew the lease for each version, because reading a long ledger takes time
             if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
                 break
             looks.append(self._look(version, control=control, canary=canary, now=now))

@@ -183,10 +183,7 @@ class JudgeControl:
     since: Array = field(default_factory=lambda: np.zeros(2))
 
     def add(self, draws: Draws, *, share: Array, value: Array, judge: Array) -> tuple[Array, Array, Array, Array]:
-        """Add rows. value, judge: in [0, 1] or NaN, shape (n,).
-
-        Returns for rated rows (b, the judge's score, its prediction (n, K), mean score since the last rated row).
-        """
+        """Add rows. Returns for rated rows (b, judge's score, its prediction (n, K), mean score since the last one)."""
         rated = ~np.isnan(value)
         judged = ~np.isnan(judge)
         guess = np.zeros(share.shape)
@@ -221,7 +218,7 @@ class RewardEvidence:
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     better: BettingSequence | None = None
     _stride: int = _STRIDE
-    #: sums of: scores, their squares, ratios, their squares, expected squares, rows on which the policies differ
+    #: sums of scores, squared scores, the three `Draws.weights`, and rows on which the policies differ
     _sums: Array = field(default_factory=lambda: np.zeros(6))
     _predictions: Predictions = field(default_factory=Predictions)
     _control: JudgeControl = field(default_factory=JudgeControl)

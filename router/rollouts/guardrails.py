@@ -18,8 +18,7 @@ BURN_IN: Final = 100
 _SLOW: Final = 0.05
 #: number of newest outcomes that are searched for the newest answers of candidate and champion
 _REMEMBERED: Final = 4000
-#: smallest share of failures among the candidate's newest answers that counts as a sudden failure; the champion's share
-#: must be at most a third of it
+#: share of failures in the newest answers that is a sudden failure, if the champion's share is a third of it or less
 _SUDDEN: Final = 0.5
 
 
@@ -33,7 +32,7 @@ class Guardrail:
     rows: int = 0
     passed: BettingSequence = field(init=False)
     kept: BettingSequence = field(init=False)
-    #: sums of: scores, ratios, their squares, expected squares
+    #: sums of scores and of the three `Draws.weights`
     sums: Array = field(default_factory=lambda: np.zeros(4))
     _predictions: Predictions = field(default_factory=Predictions)
 

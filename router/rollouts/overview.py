@@ -1,6 +1,5 @@
 """Versions with their states and verdicts, for the command line, HTTP and the dashboard."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
@@ -14,6 +13,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.rollouts.verbs import SECTIONS, Verb, next_weight, verbs_of
 from ragbandit.router.storage.policy_versions import control_of, verdicts_of, version_named, versions_of
+from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import ConfigError
@@ -21,15 +21,6 @@ from ragbandit.shared.types import CANDIDATE, Json, PolicyControl, PolicyLabel, 
 
 #: settings of `policy` that a version cannot change: labels are generated, and all versions share the others
 _NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
-
-
-def facts_in(text: str) -> dict[str, Json]:
-    """Parse the facts of a decision; {} if the row is damaged, which `ragbandit verify` reports."""
-    try:
-        facts = json.loads(text)
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def candidates_in(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
@@ -130,7 +121,7 @@ def detail(database: Database, name: str, *, base: PolicyLabel, settings: Rollou
         siblings = versions_of(connection, base=base)
         newest = select(decisions.c.facts).order_by(decisions.c.made_at.desc()).limit(NEWEST)
         rows = connection.execute(newest).scalars().all()
-    notes_of_rows = [candidate_in(facts_in(row), name) for row in rows]
+    notes_of_rows = [candidate_in(object_or_empty(row), name) for row in rows]
     notes = [note for note in notes_of_rows if note is not None]
     faults = [str(note["fault"]) for note in notes if note.get("fault")]
     # The first champion cannot be rolled back to a previous one.

@@ -45,9 +45,9 @@ class Act:
     actor: str
     reason: str
     now: float
-    #: only for "canary" and "resume": share of its pmf in the served pmf; None for the first of `rollout.steps`
+    #: share of the version's pmf in the served pmf, for "canary" and "resume"; None for the first of `rollout.steps`
     weight: float | None = None
-    #: only for "promote": promote against the evidence; noted in the reason and in the audit log
+    #: whether "promote" may contradict the evidence, which the reason and the audit log then note
     force: bool = False
     #: revision of the version that the action is based on; None for any
     revision: int | None = None

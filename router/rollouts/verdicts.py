@@ -178,7 +178,7 @@ class _VerdictRules:
             lacking = "been judged" if guardrails.rows else "an outcome"
             yield _hold(f"no decision since then has {lacking}", f"{needed} effective rows, of which there are 0")
         if effective < needed:
-            # With a tolerance: rounding of equal sums depends on the pages.
+            # The tolerance covers equal sums whose rounding depends on the pages.
             fewer = rewards if rewards.effective <= guardrails.effective * (1.0 + 1e-9) else guardrails
             missing = math.ceil((needed - effective) * fewer.rows / max(effective, 1.0))
             rows = "judged decisions" if fewer is rewards else "outcomes"

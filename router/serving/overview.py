@@ -28,7 +28,6 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, ArmTotals, Cost, PolicyLabel, PolicyVersion, sum_of
 
 HOUR_S: Final = 3600
-#: most rows that are read for points of one minute
 MOST_ROWS: Final = 5_000
 MOST_POINTS: Final = 1000
 MOST_VERSIONS: Final = 50
@@ -160,7 +159,6 @@ def mean(total: float, count: int) -> float | None:
 
 
 _MEANS: Final = ("reward", "quality", "cost")
-#: fields of Totals that are copied from ArmTotals
 _SUMS: Final = {total.name for total in fields(Totals)} & set(ArmTotals.__slots__) - {"learned", *_MEANS}
 
 
@@ -206,7 +204,7 @@ MINUTE_S: Final = 60
 
 
 def with_minutes(database: Database, *, history: Overview, weight: float, now: float) -> Overview:
-    """Replace the points by those of the last 60 minutes, unless these have too many rows. weight: of cost."""
+    """Replace the points by those of the last 60 minutes, unless these have too many rows. weight: cost weight."""
     last = int(now // MINUTE_S) + 1
     with database.read() as connection:
         rows = minutes_of(connection, policy=history.policy, since=last - 60, weight=weight, limit=MOST_ROWS)
@@ -265,7 +263,6 @@ class Savings:
         self.mean: float | None = None
 
     def refresh(self) -> None:
-        """Read the mean if it is older than _KEPT_S. Raises StoreError."""
         if self._policy.holdback is None or self._clock() - self._read_at < _KEPT_S:
             return
         with self._database.read() as connection:

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 MAX_BATCH = 64
 #: most decisions without a waiting caller that one poll looks up
 POLLED = 500
-#: seconds after which a decision without an outcome no longer counts as unanswered; longer than all time limits of
-#: arms, workers and recovery together
+#: seconds until an unanswered decision is no longer counted: longer than all time limits of arms and recovery
 KEEP_S = 86_400.0
 #: Retry-After if too many decisions are unanswered, seconds
 RETRY_S = 5.0

@@ -1,6 +1,4 @@
-"""Router: the library's interface. It decides and commits, stores outcomes and feedback, follows the learner's
-snapshots, and asks workers for answers. It does not learn unless `learn()` is called.
-"""
+"""Router: the library's interface to decisions, outcomes, feedback and answers. It learns only in `learn()`."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -83,7 +83,6 @@ class Tracing:
 
 
 OFF: Final = Tracing()
-#: names of headers, and keys of `Query.request`
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 REQUEST_ID: Final = "request_id"

@@ -8,9 +8,9 @@ which is the arm of the holdback, or the incumbent:
     use = learning / its mean + estimate / its mean,    q = clip(c * use, LEAST_LABELLED * share, 1).
 
 `share` = labels a day / decisions a day. Means are over the newest questions; c makes their mean q equal to `share`.
-Without samples, or without an arm a, the part is the same for all questions. Labels have the weight share / q, so that
-they represent all questions (Horvitz and Thompson 1952). Replay and the evidence of versions have no weights. They use
-only the uniform part of the queue: labels that the smallest q would also have drawn.
+Without samples `learning` is the same for all questions, without an arm a `estimate` is. Labels have the weight
+share / q, so that they represent all questions (Horvitz and Thompson 1952). Replay and the evidence of versions have no
+weights. They use only the uniform part of the queue: labels that the smallest q would also have drawn.
 """
 
 import time

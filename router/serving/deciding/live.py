@@ -133,8 +133,6 @@ class Serving:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A version in shadow or canary."""
-
     version: PolicyVersion
     serving: Serving | None
     #: why `serving` is None; None if it is loaded

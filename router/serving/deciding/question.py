@@ -16,7 +16,6 @@ class Stay:
     """The reason why a turn of a session keeps the arm of an earlier turn."""
 
     arm: ArmName
-    #: decision that drew the arm
     first: DecisionId
     #: number of this turn; the turn with the draw is 1
     turn: int

@@ -34,9 +34,7 @@ MOST_LEAVES: Final = 8
 FEWEST, _FEWEST_PART = 10, 50
 #: a split must reduce the sum of squares by at least this share; smaller reductions may be chance
 LEAST_GAIN: Final = 0.01
-#: number of a leaf's questions that are shown, and most characters of each
 EXAMPLES, LONGEST = 3, 120
-#: most values of facts that splits may test: the most frequent ones
 _MOST_VALUES: Final = 100
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _YES_OR_NO: Final = "is are was were do does did can could has have had will would should may might"
@@ -61,7 +59,6 @@ Rows = npt.NDArray[np.intp]
 class Leaf:
     #: conditions that the questions meet, in words; empty if all questions are in this leaf
     conditions: tuple[str, ...]
-    #: share of all mapped questions
     share: float
     #: mean probability of each arm, the largest first
     arms: Mapping[ArmName, float]
@@ -77,8 +74,7 @@ class PolicyMap:
     questions: int
     #: largest first
     leaves: tuple[Leaf, ...]
-    #: R^2 of a tree that was fitted on half of the questions, on the other half; None if a half is too small, or if all
-    #: pmfs are equal
+    #: R^2 on the half of the questions that the tree was not fitted on; None for few questions or equal pmfs
     explained: float | None
 
     @property
@@ -119,7 +115,7 @@ Path = tuple[tuple[_Test, bool], ...]
 def policy_map(
     database: Database, *, label: str, schema: ContextSchema, weight: float, tenant: str | None = None
 ) -> PolicyMap | None:
-    """The map of the newest decisions between several arms; None before 2 * FEWEST of them. weight: of cost."""
+    """The map of the newest decisions between several arms; None before 2 * FEWEST of them. weight: cost weight."""
     rows = _read(database, label=label, tenant=tenant)
     if len(rows) < 2 * FEWEST:
         return None

@@ -58,7 +58,6 @@ class PolicyFollower:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the policy that decides."""
         return self.snapshots.ledger
 
     def start(self) -> None:

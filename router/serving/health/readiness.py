@@ -47,7 +47,7 @@ class TrialWrites:
         self._first = True
 
     def write(self) -> None:
-        """Raises StoreError, also for FAULT_S after another failed write: a full disk may take this small row."""
+        """Write the row. Raises StoreError, also FAULT_S after another write failed: a full disk may take the row."""
         self._lease.acquire(holder="ready", lease_s=RETRY_S)
         if self._first:
             forget(self._database, prefix=_ROW, expired_s=FORGOTTEN_S)
@@ -149,9 +149,7 @@ class RouterState:
     #: whether another policy decides while the configured one is learned again from the ledger
     rebuilding: bool
     arms: tuple[ArmHealth, ...]
-    #: decisions made by the fallback because the policy broke its contract
     faults: int
-    #: questions that were offered failing arms because no allowed arm was healthy
     fail_opens: int
     #: notifications to workers and learner that did not reach Redis; recovery repeats them
     failed_notifications: int

@@ -171,7 +171,7 @@ def _rows(
     *,
     numbers: Callable[[RowMapping], tuple[float, ...]] = lambda _row: (),
 ) -> list[_DrawRow]:
-    """Select draws between several arms for which the version gave a pmf. numbers: further numbers of a row."""
+    """Select draws between several arms for which the version gave a pmf. numbers: further values of a row."""
     rows: list[_DrawRow] = []
     for row, note in notes:
         with suppress(AttributeError, TypeError, ValueError):  # a damaged row
@@ -281,7 +281,7 @@ class Evaluator:
 
     def _store_verdict(self, watch: VersionReader, *, finding: VerdictFinding, now: float) -> PolicyVersion:
         """Store the verdict if it is new or due, and carry it out, in one transaction. Returns the version after it."""
-        shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", finding.reason)  # a verdict with other numbers is not new
+        shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", finding.reason)  # other numbers do not make a new verdict
         is_due = now - watch.stored_at >= VERDICT_EVERY_S
         if finding.verb is None and shape == watch.stored and not is_due:
             return watch.version

@@ -31,10 +31,10 @@ _TUNED_ROWS: Final = 1000.0
 #: tolerance for the difference of equal policies, as a share of the reward's range
 _ROUNDING: Final = 1e-9
 _POINTS: Final = 200
-#: rows between two points at first; doubled whenever the points are halved
+#: rows between two plotted points; doubled when half of the points are dropped
 _STRIDE: Final = 25
 
-#: (rows, difference, low, high) in units of the reward
+#: plotted point: (number of rows, difference, its lower bound, its upper bound), in units of the reward
 Point = tuple[int, float, float, float]
 
 

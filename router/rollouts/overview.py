@@ -44,7 +44,7 @@ def settings_of(settings: Settings, version: PolicyVersion) -> Settings:
 
 
 def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: str) -> Settings:
-    """`settings_of` for changes that are no version yet."""
+    """`settings_of` for changes that are not a version yet."""
     sections: dict[str, Mapping[str, object]] = {}
     for section, changed_values in changes.items():
         if section not in SECTIONS or not isinstance(changed_values, Mapping):

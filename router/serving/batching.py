@@ -140,7 +140,7 @@ class MicroBatcher(Generic[Item, Result]):
         self._thread.start()
 
     def submit(self, item: Item, *, tenant: str = "", admitted: bool = False) -> "Future[Result]":
-        """Submit an item. Raises Overloaded, or NotReady after `close`. admitted: after `check_admission`."""
+        """Submit an item. Raises Overloaded, or NotReady after `close`. admitted: True after `check_admission`."""
         return self.submit_all([item], tenant=tenant, admitted=admitted)[0]
 
     def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
@@ -151,7 +151,7 @@ class MicroBatcher(Generic[Item, Result]):
             return [self._add(item, tenant=tenant) for item in items]
 
     def submit_each(self, items: Sequence[Item], *, tenants: Sequence[str]) -> "list[Future[Result]]":
-        """Submit the admitted items. The Futures of the others raise errors. Raises Overloaded if none is admitted."""
+        """Submit items; the Future of a refused item raises the reason. Raises Overloaded if the queue is full."""
         futures: list[Future[Result]] = []
         with self._changed:
             for item, tenant in zip(items, tenants, strict=True):

@@ -72,7 +72,6 @@ class PendingAnswers:
         self._futures: dict[str, list[Future[Outcome]]] = {}
         #: decision without an outcome -> (tenant, time.monotonic() when it stops counting), in the order of lookups
         self._unanswered: dict[str, tuple[str, float]] = {}
-        #: number of questions that are being decided and are not in `_unanswered`
         self._deciding = 0
         #: tenant -> number of its decisions in `_unanswered` and of its questions that are being decided
         self._by_tenant = TenantCounts()

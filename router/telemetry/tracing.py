@@ -41,7 +41,7 @@ class Span:
         """Mark as failed. error_type: a class or code; not a message, since messages may contain users' texts."""
 
     def current(self) -> AbstractContextManager[object]:
-        """A block in which this is the current span."""
+        """Returns a context manager that makes this the current span."""
         return nullcontext()
 
     def end(self) -> None:

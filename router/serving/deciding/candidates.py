@@ -33,7 +33,7 @@ BY_ARM = ("quality", "cost", "weight")
 class AskedCandidate:
     candidate: Candidate
     questions: Sequence[Question]
-    #: its draws, or the reason why it was not asked
+    #: the draws of the candidate, or the reason why it was not asked
     pending: "Future[Any] | str"
 
 
@@ -175,7 +175,7 @@ Draw = Callable[..., list[Decision]]
 
 
 def decide_pinned(questions: Sequence[Question], *, draw: Draw, control: PolicyControl, settings: Settings) -> None:
-    """Give each question the pinned arm, even if it is suspended, or else the fallback arm. Asks no policy."""
+    """Give each question the pinned arm, or the fallback arm if it does not allow that. Asks no policy."""
     pinned = ArmName(str(control.arm))
     for question in questions:
         question.arms = question.allowed

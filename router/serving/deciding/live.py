@@ -44,7 +44,7 @@ class CandidateRunner:
         return any(future is not None and not future.done() for future in (self._pending, self._loading))
 
     def loaded(self, load: _Work, *, wait_s: float) -> Any:
-        """Run `load` on the candidate's thread; the first call waits at most `wait_s`. Raises NotReady meanwhile."""
+        """Run `load` on the candidate's thread; the first call waits at most `wait_s`. Raises NotReady until then."""
         if self._loading is None:
             if self.busy:
                 raise NotReady(self._busy_with)
@@ -65,7 +65,7 @@ class CandidateRunner:
         return self._pending
 
     def result(self, pending: "Future[Any]") -> Any:
-        """The result of a batch. Raises PolicyFault if it failed, or did not end within the limit from now on."""
+        """Wait at most `limit_s` for the result of a batch. Raises PolicyFault if there is no result in time."""
         try:
             took_s, result = pending.result(self.limit_s)
         except FutureTimeout:

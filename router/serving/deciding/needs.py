@@ -56,7 +56,7 @@ def passing_arms(settings: Settings) -> dict[ArmName, Ability]:
 def lacks_of(
     query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, Ability]
 ) -> dict[ArmName, list[str]]:
-    """Arms that may not answer this query -> needs that they lack. An optional need counts if any arm meets it."""
+    """Arm that may not answer this query -> its unmet needs. An optional need counts if any arm meets it."""
     needs, optional = _names(query, NEEDS), _names(query, OPTIONAL)
     tokens = query.request.get(TOKENS)
     size = tokens if query.chat and isinstance(tokens, int) else 0

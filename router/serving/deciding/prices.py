@@ -17,7 +17,7 @@ TERMS: Final = "prices"
 BUDGET_FACTOR: Final = "budget_factor"
 #: fields of TERMS that a key may have as scopes, and a tenant as settings
 _SCOPES: Final = ("cost_weight", "cost_weights")
-#: aim -> name of the cost term with its mean, if this differs
+#: aim -> name of its cost term, if the name differs
 _COST_TERMS: Final = {"seconds": "seconds_total"}
 
 
@@ -121,7 +121,7 @@ def _aimed_weight(aim: Mapping[str, float], *, frontier: Frontier | None, prices
 
 
 def _weight(price: Json, *, named: Mapping[str, float]) -> float:
-    """The weight of a price. Raises InvalidInput for an unknown name: a default may have left the settings."""
+    """The weight of a price. Raises InvalidInput for a name that the settings do not have any more."""
     if isinstance(price, str):
         if price not in named:
             remedy = "add it to the setting `cost_weights`, or give the key or tenant another"

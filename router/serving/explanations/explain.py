@@ -119,7 +119,7 @@ def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
     scores = numbers_of(decision.scores, count=count)
     trial = mapping_of(decision.facts.get(CANDIDATE))
     champion, candidate = (numbers_of(trial.get(name), count=len(decision.pmf)) for name in ("champion", "pmf"))
-    if champion is None or candidate is None:  # the draw was no mixture of both
+    if champion is None or candidate is None:  # the draw was not a mixture of the two
         champion = candidate = None
     untried = frozenset(names_of(decision.facts.get(UNTRIED)))
     edges = [0.0, *accumulate(decision.pmf)]
@@ -151,7 +151,7 @@ def _at(values: Sequence[float] | None, place: int | None) -> float | None:
 
 
 def names_of(value: Json) -> tuple[ArmName, ...]:
-    """The value as a tuple of names; () if it is no list, because a row may be damaged."""
+    """The value as a tuple of names; () if it is not a list, because a row may be damaged."""
     return tuple(ArmName(str(name)) for name in value) if isinstance(value, list | tuple) else ()
 
 

@@ -101,7 +101,6 @@ class PolicyMap:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Test:
     fact: str
-    #: the condition and its opposite, in words
     yes: str
     no: str
     #: whether the condition is "at most a number"
@@ -185,7 +184,7 @@ def kind_of(words: Sequence[str]) -> str:
 
 
 def _tests(facts: Sequence[Facts]) -> list[_Test]:
-    """All possible splits: by each frequent name, and by 31 quantiles of each number."""
+    """All possible splits: by each frequent text value, and by 31 quantiles of each number."""
     counts = Counter((fact, value) for row in facts for fact, value in row.items() if isinstance(value, str))
     named = sorted((-count, fact, value) for (fact, value), count in counts.items() if count >= FEWEST)[:_MOST_VALUES]
     tests = []

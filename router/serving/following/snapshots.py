@@ -20,7 +20,6 @@ log = logging.getLogger("ragbandit.snapshots")
 
 #: number of newest snapshots that are tried at the start, and at each refresh
 FIRST_TRIES, REFRESH_TRIES = 5, 3
-#: number of remembered refused snapshots, so that each is counted and logged once
 REMEMBERED = 16
 LAGS = 1000
 
@@ -38,7 +37,7 @@ class SnapshotFollower:
         self.serving = Serving(policy=self.fresh, version="", last_seq=0, settings=settings)
         #: seconds from feedback to this router's policy, for the newest updates
         self.lags: deque[float] = deque(maxlen=LAGS)
-        #: snapshots loaded by `refresh`, and snapshots that could not be used, since the start
+        #: number of snapshots that `refresh` loaded, and of snapshots that could not be used
         self.swaps = self.refused = 0
         self._refused_lately: deque[str] = deque(maxlen=REMEMBERED)
 

@@ -44,7 +44,6 @@ class PolicyFollower:
         self.live: LiveVersions = NOTHING_LIVE
         #: the version that should decide; None if the configuration itself should
         self._champion: PolicyVersion | None = None
-        #: the last champion that could not be used here, which is logged once
         self._refused: PolicyVersion | None = None
         self._loaded_revision = 0
         #: time.monotonic() of the next attempt to load candidates; None if all are loaded

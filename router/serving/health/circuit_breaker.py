@@ -82,7 +82,7 @@ class ArmHealth:
     since: float | None
 
 
-#: one outcome of an arm: (made_at, decision id, whether it failed, time until which it alone suspends the arm)
+#: one outcome of an arm: (made_at, decision id, whether it failed, end of the suspension by this outcome)
 _Past = tuple[float, str, bool, float]
 #: (arm, tenant that reported outcomes; None for the outcomes of our workers)
 _Source = tuple[ArmName, str | None]

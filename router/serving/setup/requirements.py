@@ -29,7 +29,7 @@ def has_store(settings: Settings) -> bool:
     return file is None or _has_bytes(file)
 
 
-#: names of what a service with a SQLite store writes into its folders, except the index, which may exist before it
+#: files and folders that a service with a SQLite store makes, except the index, which may be built earlier
 _REMAINS: Final = ("accepted.yaml", "up.lock", "service.lock", "snapshots", "logs", "dropped_tables")
 
 
@@ -214,7 +214,7 @@ class EncoderChoice:
     model: str
     stand_in: bool | None = None
     reason: str
-    #: whether the store records it as the encoder that it began with
+    #: whether the store records this encoder as its first one
     pinned: bool = False
 
     def in_words(self) -> str:
@@ -236,7 +236,7 @@ class EncoderChoice:
 def choices(
     settings: EncoderSettings, *, origin: Mapping[str, Any] | None = None, known: str | None = None
 ) -> list[EncoderChoice]:
-    """The encoder to use; two if only their weights show which one is `known`, the hash of the store's encoder."""
+    """The encoder to use; two encoders if only their loaded weights show which one has the hash `known`."""
     if origin is not None and settings.model in (AUTO, origin["model"]):
         stand_in = origin["wheel"] is not None
         return [EncoderChoice(model=origin["model"], stand_in=stand_in, reason=_BEGAN, pinned=True)]

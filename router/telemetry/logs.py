@@ -46,7 +46,7 @@ def _facts(record: logging.LogRecord) -> dict[str, Any]:
 class TextLines(logging.Formatter):
     """Format of one line: "time level logger: message key=value ..."."""
 
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -64,7 +64,7 @@ class TextLines(logging.Formatter):
 class JsonLines(logging.Formatter):
     """Format of one JSON object per line: time, level, logger, message, further fields, and `exception`."""
 
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
         at = f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}Z"

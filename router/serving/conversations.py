@@ -66,7 +66,8 @@ def _trimmed(
 ) -> tuple[tuple[Message, ...], dict[str, Json]]:
     """Trim the history to the settings. Returns (messages, counts of messages that were left out or shortened).
 
-    The system message gets at most half of `conversation.chars`, then come the last `conversation.turns` messages.
+    The system message gets at most half of `conversation.chars`, then come the last `conversation.turns` messages. A
+    message that does not fit loses its middle; the oldest messages are left out.
     """
     instructions, shortened = [], 0
     room = settings.chars

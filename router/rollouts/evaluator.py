@@ -1,5 +1,3 @@
-"""The evaluator: judges every live version, stores the verdicts and carries them out. A lease admits one process."""
-
 import json
 import logging
 import math
@@ -16,11 +14,11 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
-from ragbandit.router.rollouts.overview import candidate_in, facts_in
+from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
 from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, decide, facts_of
 from ragbandit.router.storage import policy_versions as store
-from ragbandit.router.storage.rows.conversion import scores_value
+from ragbandit.router.storage.rows.conversion import object_or_empty, scores_value
 from ragbandit.router.storage.rows.outcome_rows import CHOSEN_FOR_USE, cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
@@ -31,23 +29,22 @@ from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, PolicyControl, PolicyLabel, PolicyVersion
 
 PAGE: Final = 1000
-#: most pages of each table per evaluation; the next evaluation reads on
 PAGES: Final = 20
-#: smallest age of decisions and outcomes that are read, seconds: older rows may still be committed after younger ones
+#: smallest age of rows that are read, seconds: older rows may still be committed after younger ones
 SETTLE_S: Final = 5.0
 
 _DRAWN: Final = decisions.c["id", "arms", "arm", "facts", "policy", "pmf", "scores", "fault", "made_at"]
+#: (time, id) of a row
+_Position = tuple[float, str]
+_Column = ColumnElement[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _DrawRow:
-    """A draw with the version's pmf."""
-
     row: RowMapping
     arms: tuple[str, ...]
-    #: "pmf", "candidate", "champion", "scores" -> a number per arm
+    #: "pmf", "candidate", "champion" or "scores" -> a number per arm
     values: Mapping[str, Sequence[float]]
-    #: further numbers of the row
     numbers: tuple[float, ...]
 
 
@@ -56,7 +53,6 @@ class VersionReader:
     """Reads the evidence on a version since it entered its state: decisions, outcomes and ledger, page by page."""
 
     version: PolicyVersion
-    #: ledger of the champion
     champion: PolicyLabel
     #: cost term -> price per unit, for the guardrail of cost
     prices: Mapping[str, float]
@@ -64,11 +60,11 @@ class VersionReader:
     #: (kind, reason without numbers) of the last stored verdict
     stored: tuple[str, str] = ("", "")
     stored_at: float = 0.0
-    _last_decision: tuple[float, str] = field(init=False)
-    _last_outcome: tuple[float, str] = field(init=False)
-    #: last update read; None before the first page
+    _last_decision: _Position = field(init=False)
+    _last_outcome: _Position = field(init=False)
+    #: last update that was read; None before the first page
     _seq: int | None = None
-    #: whether people had rated enough judged answers before this state; then only their ratings make rewards
+    #: whether people had rated enough judged answers before this state, so that only their ratings count as rewards
     _people: bool = False
 
     def __post_init__(self) -> None:
@@ -133,16 +129,12 @@ class VersionReader:
             reward, judge = np.array([row.numbers for row in rows]).T
             bounds = {"minimum": page[0]["minimum"], "maximum": page[0]["maximum"]}
             draws = _draws(rows, weight=self.version.weight)
-            self.evidence.rewards.add(
-                Judged(draws=draws, reward=reward, judge=judge if self._people else None, **bounds)
-            )
+            judged = Judged(draws=draws, reward=reward, judge=judge if self._people else None, **bounds)
+            self.evidence.rewards.add(judged)
         return end == last
 
     def _rewards(self, row: RowMapping) -> tuple[float, float]:
-        """Returns (reward, reward by the judge's score), each NaN if missing.
-
-        If people rate answers, an answer that only a judge scored has no reward.
-        """
+        """Returns (reward, reward by the judge's score), NaN if missing. If people rate, the judge gives no reward."""
         if not self._people:
             return row["value"], math.nan
         if row["judged_by"] == "judge":
@@ -151,14 +143,11 @@ class VersionReader:
         return row["value"], float(np.clip(judged, row["minimum"], row["maximum"]))
 
     def _notes(self, page: Iterable[RowMapping]) -> Iterator[tuple[RowMapping, Mapping[str, Any]]]:
-        """Yield (row, facts about the version, with the champion's pmf) of rows that belong to the present state.
-
-        Right after a change, routers still decide with the earlier champion or weight; such rows are skipped.
-        """
+        """Yield (row, facts about the version) of rows that were decided with its present state and weight."""
         for row in page:
             if row["policy"] != self.champion or f'"{CANDIDATE}"' not in row["facts"]:
                 continue
-            facts = facts_in(row["facts"])
+            facts = object_or_empty(row["facts"])
             note = candidate_in(facts, self.version.name)
             if note is None or (note.get("state"), note.get("weight")) != (self.version.state, self.version.weight):
                 continue
@@ -167,14 +156,9 @@ class VersionReader:
 
 
 def _page(
-    connection: Connection,
-    query: Select[Any],
-    *,
-    position: tuple[ColumnElement[Any], ColumnElement[Any]],
-    after: tuple[float, str],
-    now: float,
-) -> tuple[Sequence[RowMapping], tuple[float, str]]:
-    """Returns (next settled rows ordered by time and id, position of the last one)."""
+    connection: Connection, query: Select[Any], *, position: tuple[_Column, _Column], after: _Position, now: float
+) -> tuple[Sequence[RowMapping], _Position]:
+    """Returns (next page of rows that are old enough, in order of position, position of its last row)."""
     time, _ = position
     query = query.add_columns(time.label("at")).where(time >= after[0], time < now - SETTLE_S)
     query = query.where(tuple_(*position) > tuple_(*after)).order_by(*position).limit(PAGE)
@@ -187,10 +171,7 @@ def _rows(
     *,
     numbers: Callable[[RowMapping], tuple[float, ...]] = lambda _row: (),
 ) -> list[_DrawRow]:
-    """Drawn rows with a pmf of the version; forced and pinned decisions, and later turns of a sticky one, are skipped.
-
-    numbers: reads further numbers of a row
-    """
+    """Select draws between several arms for which the version gave a pmf. numbers: further values of a row."""
     rows: list[_DrawRow] = []
     for row, note in notes:
         with suppress(AttributeError, TypeError, ValueError):  # a damaged row
@@ -201,8 +182,7 @@ def _rows(
                 continue
             pmf = scores_value(row["pmf"]) or ()
             scores = scores_value(row["scores"]) or ()
-            # An arm that cannot be drawn (only a shadow offers it, or the champion never plays it) gives no evidence.
-            # The version is compared on the other arms.
+            # An arm that cannot be drawn gives no evidence, so the version is compared on the other arms.
             drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(candidate, pmf, strict=True)]
             total = math.fsum(drawable)
             if total > 0.0 and pmf[arms.index(row["arm"])] > 0.0:
@@ -235,30 +215,24 @@ def _draws(rows: Sequence[_DrawRow], *, weight: float) -> Draws:
 
 log = logging.getLogger("ragbandit.rollouts")
 
-ACTOR: Final = "evaluator"
-#: lease timeout, seconds: if the evaluator is silent for this long, another one takes over
+#: seconds after which another evaluator may take over the lease of a silent one
 LEASE_S: Final = 30.0
 #: time after which an unchanged verdict is stored again, seconds
 VERDICT_EVERY_S: Final = 300.0
-#: facts of a verdict that are copied to the audit log
 _AUDITED: Final = ("n", "n_eff", "difference", "low", "high", "missing", "guardrails")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    """Result of judging a version once."""
-
-    #: the version after the action
     version: PolicyVersion
     finding: VerdictFinding
 
 
 class Evaluator:
-    """Judges the versions of one configuration. Its state is in memory; another evaluator can take over at any time."""
+    """Judges live versions, stores the verdicts and carries them out. A lease admits one process."""
 
     def __init__(self, database: Database, *, settings: Settings) -> None:
-        self.database = database
-        self.settings = settings
+        self.database, self.settings = database, settings
         self.base = PolicyLabel(settings.policy.label)
         self.holder = lease_holder("rollouts")
         self._lease = Lease(database=database, name=f"rollouts:{self.base}")
@@ -274,14 +248,13 @@ class Evaluator:
         self._watches = {version.name: self._watch(version, champion=champion) for version in live}
         canary = next((version.name for version in live if version.state == "canary"), None)
         looks = []
-        for version in live:  # the lease is renewed for each version: reading a long ledger takes time
+        for version in live:  # renew the lease for each version, because reading a long ledger takes time
             if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
                 break
             looks.append(self._look(version, control=control, canary=canary, now=now))
         return looks
 
     def close(self) -> None:
-        """Release the lease."""
         self._lease.release(holder=self.holder)
 
     def _watch(self, version: PolicyVersion, *, champion: PolicyLabel) -> VersionReader:
@@ -308,7 +281,7 @@ class Evaluator:
 
     def _store_verdict(self, watch: VersionReader, *, finding: VerdictFinding, now: float) -> PolicyVersion:
         """Store the verdict if it is new or due, and carry it out, in one transaction. Returns the version after it."""
-        shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", finding.reason)  # a verdict with other numbers is not new
+        shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", finding.reason)  # other numbers do not make a new verdict
         is_due = now - watch.stored_at >= VERDICT_EVERY_S
         if finding.verb is None and shape == watch.stored and not is_due:
             return watch.version
@@ -336,7 +309,7 @@ class Evaluator:
                     name=seen.name,
                     base=self.base,
                     revision=seen.revision,
-                    actor=ACTOR,
+                    actor="evaluator",
                     reason=finding.reason[:MAX_REASON],
                     now=now,
                     facts={name: facts[name] for name in _AUDITED} | {"inputs_sha256": finding.inputs_sha256},

@@ -1,8 +1,4 @@
-"""Evidence on a policy version: differences of reward, failures, latency and cost since the version entered its state.
-
-Pure functions of rows. The result does not depend on how the rows are split into pages: every bound is checked after
-each row.
-"""
+"""Evidence on a policy version since it entered its state. The split of rows into pages does not change the results."""
 
 import hashlib
 import math
@@ -34,28 +30,25 @@ _SAME: Final = 1e-6
 _TUNED_ROWS: Final = 1000.0
 #: tolerance for the difference of equal policies, as a share of the reward's range
 _ROUNDING: Final = 1e-9
-#: most points of a plotted sequence
 _POINTS: Final = 200
-#: rows between two points at first; doubled whenever the points are halved
+#: rows between two plotted points; doubled when half of the points are dropped
 _STRIDE: Final = 25
 
-#: (rows, difference, low, high) in units of the reward
+#: plotted point: (number of rows, difference, its lower bound, its upper bound), in units of the reward
 Point = tuple[int, float, float, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draws:
-    """n draws over K arms. An arm that was not offered has probability 0 in all three pmfs."""
+    """n draws over K arms. An arm that was not offered has probability 0 in all three pmfs, which have shape (n, K)."""
 
     ids: tuple[str, ...]
     arms: tuple[str, ...]
     #: column of the drawn arm, shape (n,)
     arm: npt.NDArray[np.intp]
-    #: pmf of the draw, shape (n, K)
+    #: pmf from which the arm was drawn
     pmf: Array
-    #: pmf of the version, shape (n, K)
     candidate: Array
-    #: pmf of the champion, shape (n, K)
     champion: Array
     #: share of the candidate's pmf in `pmf`, shape (n,); 0 in shadow
     weight: Array
@@ -66,7 +59,6 @@ class Draws:
         return len(self.ids)
 
     def cut(self, here: slice | npt.NDArray[np.bool_]) -> "Draws":
-        """Select rows."""
         columns = ("arm", "pmf", "candidate", "champion", "weight", "scores")
         ids = tuple(np.array(self.ids, dtype=object)[here])
         return replace(self, ids=ids, **{name: getattr(self, name)[here] for name in columns})
@@ -77,7 +69,7 @@ class Draws:
         return probabilities
 
     def robust(self, share: Array, *, value: Array, guess: Array) -> Array:
-        """Doubly robust scores of sum_k share_k E[value of arm k], shape (n,). guess: see `doubly_robust`."""
+        """Doubly robust scores of sum_k share_k E[value of arm k], shape (n,). guess: predictions of the values."""
         weight = self.drawn(share) / self.drawn(self.pmf)
         return np.add(*doubly_robust(weight, share=share, arm=self.arm, value=value, guess=guess))
 
@@ -115,7 +107,6 @@ class Outcomes:
     failed: Array
     #: duration of the answer, seconds; NaN if not reported
     seconds: Array
-    #: cost in the terms of `reward.cost`
     cost: Array
 
 
@@ -125,16 +116,13 @@ _PRIOR: Final = 2.0
 
 @dataclass(kw_only=True, slots=True)
 class Predictions:
-    """Predictions of values: the champion's logged scores or the arms' means, whichever had the smaller error so far.
-
-    Values and scores are in [0, 1]. The state is a few numbers per arm.
-    """
+    """Predicts values in [0, 1] by the logged scores or the arms' means, whichever had smaller errors so far."""
 
     _count: dict[str, float] = field(default_factory=dict)
     _sum: dict[str, float] = field(default_factory=dict)
     _rows: float = 0.0
     _total: float = 0.0
-    #: sum of squared errors of the logged scores minus that of the means; rows with NaN scores are skipped
+    #: squared errors of the logged scores minus those of the means, summed; rows with NaN scores are skipped
     _behind: float = 0.0
 
     def before(
@@ -183,11 +171,10 @@ def tried_of(rows: int, weights: Array, *, needed: int = FEWEST_EFFECTIVE, diffe
 
 @dataclass(kw_only=True, slots=True)
 class JudgeControl:
-    """Judge's scores as a control variate: for a rated row, b (mean score since the last rating - score of the row).
+    """The judge's scores as a control variate: a rated row gets b * (mean score since the last rating - its score).
 
-    Its mean is 0 for any scores if the rated answers are a random sample, since b is computed from earlier ratings.
-    The scores are doubly robust scores of the same difference. Betting sequences do not use it: the larger range of
-    possible scores costs them more than the smaller variance gains.
+    If the rated answers are a random sample, the mean of this term is 0, since b comes from earlier ratings. Betting
+    sequences do not use it, because the larger range of scores costs them more than the smaller variance gains.
     """
 
     slopes: JudgeSlopes = field(default_factory=JudgeSlopes)
@@ -196,10 +183,7 @@ class JudgeControl:
     since: Array = field(default_factory=lambda: np.zeros(2))
 
     def add(self, draws: Draws, *, share: Array, value: Array, judge: Array) -> tuple[Array, Array, Array, Array]:
-        """Add rows. Returns for rated rows: (b, judge's score, its prediction (n, K), mean score since the last row).
-
-        value, judge: rating and judge's score in [0, 1], NaN without one, shape (n,)
-        """
+        """Add rows. Returns for rated rows (b, judge's score, its prediction (n, K), mean score since the last one)."""
         rated = ~np.isnan(value)
         judged = ~np.isnan(judge)
         guess = np.zeros(share.shape)
@@ -220,31 +204,28 @@ class JudgeControl:
 class RewardEvidence:
     """Paired doubly robust difference of rewards, candidate minus champion.
 
-    "Better" is proven by a betting sequence, which is exact for any number of rows, since a wrong promotion is served
-    to everybody. "Worse" is decided by an asymptotic sequence from BURN_IN_EFFECTIVE effective rows on, which is
-    faster; a wrong rollback only costs another rollout.
+    A betting sequence, which is exact for any number of rows, proves "better": a wrong promotion is served to all.
+    An asymptotic sequence, which is faster, decides "worse" from BURN_IN_EFFECTIVE effective rows on.
     """
 
     settings: RolloutSettings
     minimum: float = -1.0
     maximum: float = 1.0
     rows: int = 0
-    #: number of rows after which the candidate was found to be worse; None if it was not
+    #: number of rows after which the candidate proved to be worse; None if it did not
     worse_at: int | None = None
     points: list[Point] = field(default_factory=list)
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     better: BettingSequence | None = None
     _stride: int = _STRIDE
-    #: sums of: scores, their squares, ratios, their squares, expected squares, rows on which the policies differ
+    #: sums of scores, squared scores, the three `Draws.weights`, and rows on which the policies differ
     _sums: Array = field(default_factory=lambda: np.zeros(6))
     _predictions: Predictions = field(default_factory=Predictions)
     _control: JudgeControl = field(default_factory=JudgeControl)
 
     def add(self, judged: Judged) -> None:
-        """Add rows in the order of the ledger."""
         if self.better is None:
-            self.minimum = judged.minimum
-            self.maximum = judged.maximum
+            self.minimum, self.maximum = judged.minimum, judged.maximum
             null = self.settings.margin / self._range
             self.better = BettingSequence(floor=-1.0, null=null, alpha=self.settings.alpha)
         draws = judged.draws
@@ -285,7 +266,7 @@ class RewardEvidence:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the scores, in units of the reward."""
+        """Standard deviation of the scores, in units of the reward; infinite for fewer than two rows."""
         if self.rows < 2:
             return math.inf
         mean, square = map(float, self._sums[:2] / self.rows)
@@ -298,7 +279,7 @@ class RewardEvidence:
 
     @property
     def tried(self) -> Tried:
-        """Amount of data of the difference, by effective rows and by rows on which the policies differ."""
+        """Amount of data of the difference. Rows on which the policies agree are not effective."""
         return tried_of(self.rows, self._sums[2:5], needed=BURN_IN_EFFECTIVE, differing=float(self._sums[5]))
 
     @property
@@ -319,7 +300,7 @@ class RewardEvidence:
         return self.maximum - self.minimum
 
     def _take(self, sums: Array) -> None:
-        """Add rows to `_sums`. sums: their summands, shape (6, n)."""
+        """Add rows. sums: the summands of `_sums`, shape (6, n)."""
         rows = self.rows + np.arange(1.0, sums.shape[1] + 1.0)
         running = self._sums[:, None] + np.cumsum(sums, axis=1)
         if self.worse_at is None:

@@ -1,5 +1,3 @@
-"""Guardrails of a policy version: its failures, latency and cost against the champion's."""
-
 import hashlib
 import math
 from dataclasses import dataclass, field
@@ -18,20 +16,15 @@ GUARDRAILS: Final[tuple[GuardrailName, ...]] = ("failures", "latency", "cost")
 BURN_IN: Final = 100
 #: share of the champion's answers that are slower than its 95th percentile
 _SLOW: Final = 0.05
-#: number of newest outcomes that are searched for the newest answers of each side
+#: number of newest outcomes that are searched for the newest answers of candidate and champion
 _REMEMBERED: Final = 4000
-#: smallest share of failures among a side's newest answers that counts as a sudden failure; the champion's share must
-#: be at most a third of it
+#: share of failures in the newest answers that is a sudden failure, if the champion's share is a third of it or less
 _SUDDEN: Final = 0.5
 
 
 @dataclass(kw_only=True, slots=True)
 class Guardrail:
-    """One guardrail: candidate - factor * champion must be at most `margin`. Values are in [0, 1].
-
-    passed: sequence that proves a violation
-    kept: sequence that proves that the guardrail is kept
-    """
+    """Whether candidate - factor * champion <= margin: `kept` proves that it is, `passed` proves that it is not."""
 
     factor: float
     margin: float
@@ -39,7 +32,7 @@ class Guardrail:
     rows: int = 0
     passed: BettingSequence = field(init=False)
     kept: BettingSequence = field(init=False)
-    #: sums of: scores, ratios, their squares, expected squares
+    #: sums of scores and of the three `Draws.weights`
     sums: Array = field(default_factory=lambda: np.zeros(4))
     _predictions: Predictions = field(default_factory=Predictions)
 
@@ -48,7 +41,6 @@ class Guardrail:
         self.kept = BettingSequence(floor=-1.0, null=-self.margin, alpha=self.alpha)
 
     def add(self, draws: Draws, value: Array) -> None:
-        """Add rows in order; rows with the value NaN are skipped."""
         has_value = ~np.isnan(value)
         draws = draws.cut(has_value)
         value = value[has_value]
@@ -62,17 +54,14 @@ class Guardrail:
 
     @property
     def tried(self) -> Tried:
-        """Amount of data of the excess; `draws` and `judged` count outcomes."""
         return tried_of(self.rows, self.sums[1:])
 
     @property
     def excess(self) -> float:
-        """Estimate of candidate - factor * champion; 0 without rows."""
         return float(self.sums[0]) / self.rows if self.rows else 0.0
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """(lower, upper) bound of the excess."""
         return self.passed.lower(), -self.kept.lower()
 
 
@@ -97,7 +86,6 @@ class GuardrailEvidence:
         self.guardrails["failures"] = self._guardrail(margin=self.settings.guardrails.failures)
 
     def add(self, outcomes: Outcomes) -> None:
-        """Add rows in the order in which they were stored."""
         draws = outcomes.draws
         first = 0
         while first < len(draws):  # split at the end of the burn-in, so that pages have no influence
@@ -109,7 +97,6 @@ class GuardrailEvidence:
 
     @property
     def effective(self) -> float:
-        """Effective rows of the candidate among the outcomes."""
         total, squares = map(float, self.guardrails["failures"].sums[1:3])  # this guardrail counts all outcomes
         return effective_rows(total, squares=squares)
 
@@ -163,7 +150,7 @@ class GuardrailEvidence:
 
 
 def _failing(part: Array, *, failed: Array, events: int) -> float:
-    """Share of failures among the newest `events` answers of a side; NaN if it has fewer."""
+    """Share of failures among a policy's newest `events` answers; NaN if fewer. part: its share of each draw."""
     upto = int(np.searchsorted(np.cumsum(part), events - 1e-9)) + 1
     if upto > len(part):
         return math.nan

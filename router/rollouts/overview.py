@@ -1,9 +1,5 @@
-"""Versions with their states and verdicts, for the command line, HTTP and the dashboard.
+"""Versions with their states and verdicts, for the command line, HTTP and the dashboard."""
 
-Reads a bounded number of rows: the versions of a configuration, the newest verdicts and the newest decisions.
-"""
-
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
@@ -17,22 +13,14 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.rollouts.verbs import SECTIONS, Verb, next_weight, verbs_of
 from ragbandit.router.storage.policy_versions import control_of, verdicts_of, version_named, versions_of
+from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import CANDIDATE, Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
 
-#: settings of `policy` that a version cannot change: labels are generated, and all versions share the other ones
+#: settings of `policy` that a version cannot change: labels are generated, and all versions share the others
 _NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
-
-
-def facts_in(text: str) -> dict[str, Json]:
-    """Parse the facts of a decision; {} if the row is damaged, which `ragbandit verify` reports."""
-    try:
-        facts = json.loads(text)
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def candidates_in(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
@@ -47,21 +35,16 @@ def candidates_in(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
 
 
 def candidate_in(facts: Mapping[str, Json], version: str) -> Mapping[str, Json] | None:
-    """Facts about a version at a decision; None if it was not live."""
     return next((candidate for candidate in candidates_in(facts) if candidate.get("version") == version), None)
 
 
 def settings_of(settings: Settings, version: PolicyVersion) -> Settings:
-    """The configuration with the changes and the ledger of a version.
-
-    Raises ConfigError, which names the setting, if a version cannot change it, if the policy cannot be made, or if the
-    configuration has an arm of the same name with other params.
-    """
+    """The configuration with the changes and the ledger of a version. Raises ConfigError, which names the setting."""
     return changed_settings(settings, version.changes, label=version.label)
 
 
 def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: str) -> Settings:
-    """`settings_of` for a version that need not exist."""
+    """`settings_of` for changes that are not a version yet."""
     sections: dict[str, Mapping[str, object]] = {}
     for section, changed_values in changes.items():
         if section not in SECTIONS or not isinstance(changed_values, Mapping):
@@ -74,19 +57,14 @@ def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: 
     changed = with_changes(settings, sections) if sections else settings
     for arm, params in expanded(sections.get("arms", {})).items():
         if arm in settings.arms and settings.arms[arm] != (params or {}):
-            raise ConfigError(
-                "the configuration has an arm of this name with other params, which workers run",
-                field=f"arms.{arm}",
-                remedy="give the new arm another name",
-            )
+            message = "the configuration has an arm of this name with other params, which workers run"
+            raise ConfigError(message, field=f"arms.{arm}", remedy="give the new arm another name")
     changed = changed.model_copy(update={"policy": changed.policy.model_copy(update={"label": label})})
     check_policy(changed)
     return changed
 
 
-#: number of newest decisions in which faults are counted
 NEWEST: Final = 200
-#: number of newest verdicts that are shown
 VERDICTS: Final = 50
 
 
@@ -129,7 +107,6 @@ class VersionDetail(PolicyVersion):
 
 
 def overview(database: Database, *, base: PolicyLabel) -> PolicyList:
-    """All versions of a configuration. Raises StoreError."""
     with database.read() as connection:
         control = control_of(connection, base=base)
         versions = versions_of(connection, base=base)
@@ -137,7 +114,6 @@ def overview(database: Database, *, base: PolicyLabel) -> PolicyList:
 
 
 def detail(database: Database, name: str, *, base: PolicyLabel, settings: RolloutSettings) -> VersionDetail:
-    """A version with its verdicts, possible actions and recent faults. Raises NotFound."""
     with database.read() as connection:
         version = version_named(connection, name, base=base)
         verdicts = verdicts_of(connection, name, limit=VERDICTS)
@@ -145,7 +121,7 @@ def detail(database: Database, name: str, *, base: PolicyLabel, settings: Rollou
         siblings = versions_of(connection, base=base)
         newest = select(decisions.c.facts).order_by(decisions.c.made_at.desc()).limit(NEWEST)
         rows = connection.execute(newest).scalars().all()
-    notes_of_rows = [candidate_in(facts_in(row), name) for row in rows]
+    notes_of_rows = [candidate_in(object_or_empty(row), name) for row in rows]
     notes = [note for note in notes_of_rows if note is not None]
     faults = [str(note["fault"]) for note in notes if note.get("fault")]
     # The first champion cannot be rolled back to a previous one.

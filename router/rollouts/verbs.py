@@ -3,11 +3,8 @@
     draft -> shadow -> canary (5, 25, 50 %) -> champion -> retired
 
 A live version can be paused or rolled back; a person may put a rolled back version into shadow again. Rolling back the
-champion makes the previous champion decide again.
-
-Every action is one transaction that locks the row of the kill switch, so versions of a configuration are changed one at
-a time. An action may name the revision that it is based on. An action that the state does not allow raises a Conflict
-with the possible actions.
+champion makes the previous champion decide again. Every action is one transaction that locks the row of the kill
+switch, so versions of a configuration are changed one at a time.
 """
 
 import re
@@ -30,12 +27,10 @@ from ragbandit.shared.types import LIVE_STATES, ArmName, Json, PolicyControl, Po
 
 Verb = Literal["shadow", "canary", "step", "promote", "pause", "resume", "rollback", "retire"]
 
-#: sections of the configuration that a version may change
 SECTIONS: Final = ("policy", "reward", "arms")
-#: versions of one configuration that are neither rolled back nor retired
+#: most versions of one configuration that are neither rolled back nor retired
 MAX_OPEN: Final = 100
 MAX_REASON: Final = 500
-#: most characters of the changes as JSON
 MAX_CHANGES: Final = 100_000
 _NAME: Final = re.compile(r"[a-z0-9_]{1,20}")
 _MAX_LABEL: Final = 40
@@ -43,8 +38,6 @@ _MAX_LABEL: Final = 40
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Act:
-    """An action on a version."""
-
     verb: Verb
     name: str
     base: PolicyLabel
@@ -52,18 +45,16 @@ class Act:
     actor: str
     reason: str
     now: float
-    #: "canary", "resume": share of its pmf in the served pmf; None: the first of `rollout.steps`
+    #: share of the version's pmf in the served pmf, for "canary" and "resume"; None for the first of `rollout.steps`
     weight: float | None = None
-    #: "promote": promote against the evidence; noted in the reason and in the audit log
+    #: whether "promote" may contradict the evidence, which the reason and the audit log then note
     force: bool = False
-    #: revision of the version that the action is based on; None: any
+    #: revision of the version that the action is based on; None for any
     revision: int | None = None
-    #: evidence for the audit log
     facts: Mapping[str, Json] | None = None
 
 
 def verbs_of(version: PolicyVersion) -> list[Verb]:
-    """Actions that the state of a version allows."""
     return [verb for verb, (states, _) in TRANSITIONS.items() if version.state in states]
 
 
@@ -82,15 +73,9 @@ def add(
     reason: str,
     now: float,
 ) -> PolicyVersion:
-    """Add a version as a draft. Does not check whether the settings give a valid policy.
+    """Add a version as a draft. Does not check whether its settings give a valid policy. Raises InvalidInput, Conflict.
 
-    Raises InvalidInput, and Conflict if the name is in use or MAX_OPEN versions are open.
-
-    base: label of the configuration
-    changes: settings that differ, by section: {"policy": {...}, "reward": {...}, ...}
-    name: None: v1, v2, ...
-    actor, reason: for the audit log
-    now: seconds since 1970
+    changes: settings that differ, by section: {"policy": {...}, "reward": {...}, ...}. name: None for v1, v2, ...
     """
     _check_changes(changes)
     arms = changes.get("arms")
@@ -125,34 +110,24 @@ def add(
 
 
 def perform(database: Database, act: Act, *, settings: RolloutSettings) -> PolicyVersion:
-    """Carry out an action in a transaction. Returns the changed version.
-
-    Raises NotFound; InvalidInput; Conflict if the state does not allow the action, another version blocks it, or the
-    version was changed since `act.revision`.
-    """
+    """Carry out an action. Raises NotFound, InvalidInput, or Conflict if the state or another version forbids it."""
     with database.write() as connection:
         return perform_within(connection, act, settings=settings)
 
 
 def perform_within(connection: Connection, act: Act, *, settings: RolloutSettings) -> PolicyVersion:
-    """`perform` in the caller's write transaction."""
     check_reason(act.reason)
     _lock(connection, base=act.base)
     seen = store.version_named(connection, act.name, base=act.base)
     if act.revision is not None and act.revision != seen.revision:
-        raise Conflict(
-            f"the version {seen.name!r} was changed meanwhile: it is {_state_in_words(seen)} now",
-            field="revision",
-            remedy=f"look at it again, then decide: ragbandit policy show {seen.name}",
-        )
+        message = f"the version {seen.name!r} was changed meanwhile: it is {_state_in_words(seen)} now"
+        remedy = f"look at it again, then decide: ragbandit policy show {seen.name}"
+        raise Conflict(message, field="revision", remedy=remedy)
     states, change = TRANSITIONS[act.verb]
     if seen.state not in states:
         possible = ", ".join(verbs_of(seen)) or "nothing; add a new version"
-        raise Conflict(
-            f"{act.verb} is not possible while {seen.name!r} is {_state_in_words(seen)}",
-            field="state",
-            remedy=f"possible now: {possible}",
-        )
+        message = f"{act.verb} is not possible while {seen.name!r} is {_state_in_words(seen)}"
+        raise Conflict(message, field="state", remedy=f"possible now: {possible}")
     return change(connection, seen, act, settings)
 
 
@@ -166,16 +141,7 @@ def kill(
     reason: str,
     now: float,
 ) -> PolicyControl:
-    """Turn the kill switch on; it holds from the next decision on. Candidates keep their states, but are not served.
-
-    Raises InvalidInput.
-
-    base: label of the configuration
-    arm: arm for every question; None: only the champion decides
-    offered: names of the configured arms
-    actor, reason: for the audit log
-    now: seconds since 1970
-    """
+    """Turn the kill switch on: every question gets `arm`; without an arm the champion decides. Raises InvalidInput."""
     check_reason(reason)
     if arm is not None and arm not in offered:
         raise InvalidInput(f"{arm!r} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")
@@ -186,7 +152,6 @@ def kill(
 
 
 def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, now: float) -> PolicyControl:
-    """Turn the kill switch off. Raises Conflict if it is off."""
     check_reason(reason)
     with database.write() as connection:
         _lock(connection, base=base)
@@ -232,11 +197,9 @@ def _promote(connection: Connection, seen: PolicyVersion, act: Act, _settings: R
         (verdict.kind, verdict.state, verdict.weight) == proof and verdict.made_at >= seen.since for verdict in newest
     )
     if not (is_proven or act.force):
-        raise Conflict(
-            f"the evidence does not show that {seen.name!r} is better: {seen.waits_for or 'it was not judged yet'}",
-            field="force",
-            remedy='wait, or promote it against the evidence: --force, over HTTP "force": true',
-        )
+        why = seen.waits_for or "it was not judged yet"
+        remedy = 'wait, or promote it against the evidence: --force, over HTTP "force": true'
+        raise Conflict(f"the evidence does not show that {seen.name!r} is better: {why}", field="force", remedy=remedy)
     cause = replace(act, reason=f"{seen.name} was promoted")
     for version in _others(connection, seen):
         if version.state == "champion":
@@ -314,11 +277,8 @@ def _others(connection: Connection, seen: PolicyVersion) -> list[PolicyVersion]:
 def _check_canary(connection: Connection, seen: PolicyVersion) -> None:
     canary = next((version for version in _others(connection, seen) if version.state == "canary"), None)
     if canary is not None:
-        raise Conflict(
-            f"{canary.name!r} is in canary, and there is one at a time",
-            field="state",
-            remedy=f"wait for it, or: ragbandit policy shadow {canary.name}",
-        )
+        remedy = f"wait for it, or: ragbandit policy shadow {canary.name}"
+        raise Conflict(f"{canary.name!r} is in canary, and there is one at a time", field="state", remedy=remedy)
 
 
 def _lock(connection: Connection, *, base: PolicyLabel) -> None:
@@ -341,18 +301,15 @@ def _check_changes(changes: Mapping[str, Json]) -> None:
             raise InvalidInput(f"{section!r} cannot be changed by a version", field="changes", remedy=remedy)
         field = credentials_in(values, field=section)
         if field is not None:
-            raise InvalidInput(
-                "contains an address with a user, a password or a key, which would be stored with the version",
-                field=field,
-                remedy="send it as a header (headers_env of the arm http); or put the arm into the configuration, with "
-                "this param in the environment",
-            )
+            message = "contains an address with a user, a password or a key, which would be stored with the version"
+            remedy = "send it as a header (headers_env of the arm http); or put the arm into the configuration, with "
+            raise InvalidInput(message, field=field, remedy=f"{remedy}this param in the environment")
     if len(canonical(dict(changes))) > MAX_CHANGES:
         raise InvalidInput(f"more than {MAX_CHANGES:,} characters as JSON", field="changes", remedy="send less")
 
 
 def _check_arms(changes: Mapping[str, Json], versions: Sequence[PolicyVersion]) -> None:
-    """Raises Conflict if another version has an arm of the same name with other params: names identify arms."""
+    """Raises Conflict if another version has an arm of the same name with other params, since names identify arms."""
     arms = changes.get("arms")
     if not isinstance(arms, Mapping):
         return
@@ -362,15 +319,11 @@ def _check_arms(changes: Mapping[str, Json], versions: Sequence[PolicyVersion]) 
             continue
         for arm, params in arms.items():
             if arm in other_arms and (params or {}) != (other_arms[arm] or {}):
-                raise Conflict(
-                    f"the version {version.name!r} offers an arm of this name with other params",
-                    field=f"arms.{arm}",
-                    remedy="give the new arm another name",
-                )
+                message = f"the version {version.name!r} offers an arm of this name with other params"
+                raise Conflict(message, field=f"arms.{arm}", remedy="give the new arm another name")
 
 
 def check_reason(reason: str) -> None:
-    """Raises InvalidInput if a reason is empty or too long."""
     if not reason.strip() or len(reason) > MAX_REASON:
         remedy = f"give a reason of 1 to {MAX_REASON} characters"
         raise InvalidInput(f"{len(reason)} characters", field="reason", remedy=remedy)

@@ -19,9 +19,8 @@ from ragbandit.shared.types import Json, PolicyControl, PolicyVersion, VerdictKi
 
 #: beginning of the reason of a version that returned to shadow because its time ran out; only a person moves it on
 EXPIRED: Final = "its time ran out"
-#: share of decisions without a usable pmf from which a version cannot be a canary
+#: a version is faulty if it gave no usable pmf for this share of decisions, and for at least _LEAST_FAULTS
 _FAULTS: Final = 0.05
-#: smallest number of such decisions
 _LEAST_FAULTS: Final = 20
 #: number of standard errors that a proof takes, for the forecast of missing rows
 _PROOF: Final = 3.4
@@ -34,17 +33,13 @@ _WORDS: Final[Mapping[GuardrailName, str]] = {
 
 @dataclass(kw_only=True, slots=True)
 class DrawEvidence:
-    """Difference between the two policies, and faults of the version."""
-
     rows: int = 0
-    #: decisions for which the version gave no usable pmf
     faults: int = 0
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     _agreement: float = 0.0
     _ratio_sum: float = 0.0
 
     def add(self, draws: Draws) -> None:
-        """Add rows in the order of their decisions."""
         self._ratio_sum += float(draws.ratio.sum())
         self._agreement += float(np.minimum(draws.candidate, draws.champion).sum())
         self.rows += len(draws)
@@ -63,8 +58,6 @@ class DrawEvidence:
 
 @dataclass(kw_only=True, slots=True)
 class Evidence:
-    """Evidence on a version since it entered its state."""
-
     settings: RolloutSettings
     #: message that arms are not drawn with the logged probabilities (`ragbandit_sample_ratio_uneven`); None if they are
     alarm: str | None = None
@@ -84,12 +77,9 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerdictFinding:
-    """A verdict and its action, which the evaluator carries out."""
-
     kind: VerdictKind
     reason: str
     waits_for: str = ""
-    #: action of the evaluator; None for no action
     verb: Verb | None = None
     inputs_sha256: str
 
@@ -103,15 +93,7 @@ def decide(
     canary: str | None = None,
     complete: bool = True,
 ) -> VerdictFinding:
-    """The verdict on a version in shadow or canary.
-
-    version: the version
-    evidence: evidence since it entered its state
-    control: the kill switch
-    now: seconds since 1970
-    canary: name of another version that is in canary; None without one
-    complete: whether all rows were read
-    """
+    """The verdict on a version. canary: name of another version in canary. complete: whether all rows were read."""
     age = max(0.0, now - version.since)
     times = (age >= evidence.settings.seconds_per_step, age >= evidence.settings.max_age_s)
     rules = _VerdictRules(version, evidence=evidence, control=control, age=age, canary=canary, complete=complete)
@@ -196,7 +178,7 @@ class _VerdictRules:
             lacking = "been judged" if guardrails.rows else "an outcome"
             yield _hold(f"no decision since then has {lacking}", f"{needed} effective rows, of which there are 0")
         if effective < needed:
-            # With a tolerance: rounding of equal sums depends on the pages.
+            # The tolerance covers equal sums whose rounding depends on the pages.
             fewer = rewards if rewards.effective <= guardrails.effective * (1.0 + 1e-9) else guardrails
             missing = math.ceil((needed - effective) * fewer.rows / max(effective, 1.0))
             rows = "judged decisions" if fewer is rewards else "outcomes"
@@ -246,7 +228,6 @@ def _hold(reason: str, waits_for: str) -> _Verdict:
 
 
 def facts_of(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:
-    """Numbers of a verdict, for pages and the audit log."""
     rewards, draws = evidence.rewards, evidence.draws
     tried = replace(rewards.tried, draws=draws.rows, questions=draws.rows)
     points: list[Json] = [[rows, *(round(number, 6) for number in numbers)] for rows, *numbers in rewards.points]
@@ -270,7 +251,7 @@ def facts_of(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:
 
 
 def _shown(tried: Tried, **numbers: float) -> dict[str, Json]:
-    """An estimate and its interval; with too little data nulls, and `missing` gives the reason."""
+    """An estimate and its interval. With too little data they are None, and `missing` has the reason."""
     shown: dict[str, Json] = {name: value if tried.enough else None for name, value in numbers.items()}
     return shown | {"missing": tried.missing}
 

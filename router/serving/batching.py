@@ -1,9 +1,7 @@
-"""Micro-batching: requests that arrive at the same time share one forward pass and one transaction.
+"""Micro-batching: requests that arrive during a batch form the next one, with one forward pass and one transaction.
 
-A single request is served at once; requests that arrive during a batch form the next one. With several callers, the
-next batch starts up to 3 ms later, so that callers that were just answered join it: otherwise they split into two
-groups that take turns, which costs a fifth of the throughput. Requests that would wait too long are refused, and
-requests whose caller has left are dropped before any work is done.
+With several callers, the next batch starts up to 3 ms later, so that callers that just got an answer can join it.
+Otherwise the callers split into two groups that take turns, which costs a fifth of the throughput.
 """
 
 import math
@@ -20,35 +18,33 @@ from ragbandit.router.queue.notifier import Notifier
 from ragbandit.shared.errors import NotReady, Overloaded, TooManyRequests
 from ragbandit.shared.types import Receipt
 
-#: number of first batches that are not measured: they load, connect and warm up
+#: number of first batches that are not measured, because they load, connect and warm up
 WARM_UP: Final = 3
-#: weight of a batch that took longer than expected, and of a faster one: the expectation rises faster than it falls
+#: weight of a measurement above the prediction, and of one below: predictions rise faster than they fall
 RISE, FALL = 0.5, 0.2
 #: seconds for which a tenant counts as active after a request
 TENANT_S: Final = 60.0
 MAX_RETRY_S: Final = 60.0
-#: longest wait for callers that were just answered: share of the last batch's time, and seconds
+#: longest wait for callers that just got an answer: share of the last batch's time, and seconds
 GATHER_SHARE, MAX_GATHER_S = 0.05, 0.003
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueState:
-    """State of one queue, and its counts since the start."""
+    """State of one queue. Counts begin at the start of the process."""
 
     waiting: int
-    #: expected wait of an item submitted now, seconds
     expected_wait_s: float
-    #: refused items by reason: "wait", "count", "tenant"
+    #: reason ("wait", "count" or "tenant") -> number of refused items
     refused: Mapping[str, int]
-    #: accepted items that were not worked on, by reason: "gone" (the caller left), "expired" (waited too long)
+    #: reason ("gone": its caller left, "expired": it waited too long) -> number of accepted items that were not served
     dropped: Mapping[str, int]
 
 
 class BatchTime:
     """Predicts the seconds of a batch from its size, by weighted least squares on the latest batches.
 
-    An average would be wrong: batches are small while a queue fills, and a full batch may take as long as a small one,
-    or many times as long.
+    A mean would be wrong, because batches are small while a queue fills, and a full batch may take much longer.
     """
 
     def __init__(self) -> None:
@@ -58,7 +54,6 @@ class BatchTime:
         self._spread = self._together = 0.0
 
     def record(self, seconds: float, *, size: int) -> None:
-        """Learn the duration of a batch of `size` items. Ignores the first WARM_UP batches."""
         self._batches += 1
         if self._batches <= WARM_UP:
             return
@@ -73,7 +68,7 @@ class BatchTime:
         self._together = (1.0 - weight) * (self._together + weight * off_size * off_seconds)
 
     def of(self, size: int) -> float:
-        """Expected seconds of a batch of this size, >= 0; 0 without a learned batch."""
+        """Expected seconds of a batch of `size` items; 0 before the first measured batch."""
         slope = max(0.0, self._together / self._spread) if self._spread > 1e-9 else 0.0
         # Neither the slope nor the constant part of the line may be negative.
         slope = min(slope, self._seconds / self._size) if self._size else 0.0
@@ -84,7 +79,6 @@ class TenantCounts(dict[str, int]):
     """Tenant -> number of its items, >= 1; tenants without items are removed."""
 
     def add(self, tenant: str, more: int) -> None:
-        """Add `more` (may be negative) to the tenant's count; remove the entry at 0."""
         count = self.get(tenant, 0) + more
         if count:
             self[tenant] = count
@@ -95,29 +89,23 @@ class TenantCounts(dict[str, int]):
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: longest wait of an item for its batch, seconds
+#: time limit of an item's wait for its batch, seconds
 SERVE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting(Generic[Item, Result]):
-    """An item that waits for its batch."""
-
     item: Item
     future: "Future[Result]"
     tenant: str
-    #: time.monotonic() value after which it is dropped
     expires_at: float
 
 
 class MicroBatcher(Generic[Item, Result]):
     """A thread that calls `work` with batches of items; `submit` returns a Future per item.
 
-    work: returns one result or one exception per item, in order; if it raises, every item gets the exception
-    limit: most items in a batch
-    limits: bounds of the queue
-    expire_s: an item that has waited longer is dropped, seconds
-    after: receives the results of a batch after its callers; must not raise
+    work: returns a result or an exception per item, in order; if it raises, every item gets the exception. limit: most
+    items in a batch. after: called with the results of a batch after its callers have them; must not raise.
     """
 
     def __init__(
@@ -136,28 +124,23 @@ class MicroBatcher(Generic[Item, Result]):
         self._expire_s, self._clock = expire_s, clock
         self._queue: deque[_Waiting[Item, Result]] = deque()
         self.batch_time = BatchTime()
-        #: start time and size of the running batch; None while idle
         self._running: tuple[float, int] | None = None
         self._by_tenant = TenantCounts()
-        # (tenant, time) of the latest request, and of the latest request of any other tenant.
+        # Tenant and time of the latest request, and of the latest request of any other tenant.
         self._latest, self._other = ("", -math.inf), ("", -math.inf)
         self._refused = {"wait": 0, "count": 0, "tenant": 0}
         self._dropped = {"gone": 0, "expired": 0}
         self._closed = False
-        #: callers at the end of the last batch, and seconds to wait for them
+        #: callers at the end of the last batch, and longest wait for their next items, seconds
         self._callers, self._gather_s = 0, 0.0
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread; items that were submitted before are served now."""
         self._thread.start()
 
     def submit(self, item: Item, *, tenant: str = "", admitted: bool = False) -> "Future[Result]":
-        """Submit an item. Raises Overloaded if the expected wait is too long, NotReady after `close`.
-
-        admitted: whether `check_admission` was called already.
-        """
+        """Submit an item. Raises Overloaded, or NotReady after `close`. admitted: True after `check_admission`."""
         return self.submit_all([item], tenant=tenant, admitted=admitted)[0]
 
     def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
@@ -168,10 +151,7 @@ class MicroBatcher(Generic[Item, Result]):
             return [self._add(item, tenant=tenant) for item in items]
 
     def submit_each(self, items: Sequence[Item], *, tenants: Sequence[str]) -> "list[Future[Result]]":
-        """Submit items with separate admissions: the Future of a refused item raises the reason.
-
-        Raises as `submit` if the first item is refused.
-        """
+        """Submit items; the Future of a refused item raises the reason. Raises Overloaded if the queue is full."""
         futures: list[Future[Result]] = []
         with self._changed:
             for item, tenant in zip(items, tenants, strict=True):
@@ -186,14 +166,14 @@ class MicroBatcher(Generic[Item, Result]):
         return futures
 
     def check_admission(self) -> None:
-        """Raise Overloaded, and count it, if the queue accepts no further item of any tenant."""
+        """Raises Overloaded, and counts it, if the queue accepts no further item of any tenant."""
         limits = self._limits
         with self._changed:
             waiting, wait_s = len(self._queue), self._expected_wait_s()
             if waiting >= limits.max_waiting:
                 self._refused["count"] += 1
                 raise _refusal(Overloaded, f"{waiting} requests are waiting already", wait_s=wait_s)
-            # One item may always wait: otherwise a slow batch would refuse everything until the queue is idle.
+            # One item may always wait. Otherwise a slow batch would refuse everything until the queue is idle.
             if waiting and wait_s > limits.max_wait_s:
                 self._refused["wait"] += 1
                 bound = f"server.max_wait_s ({limits.max_wait_s:g} s)"
@@ -201,15 +181,12 @@ class MicroBatcher(Generic[Item, Result]):
                 raise _refusal(Overloaded, message, wait_s=wait_s)
 
     def alive(self) -> bool:
-        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def depth(self) -> int:
-        """Items waiting for the next batch."""
         return len(self._queue)
 
     def state(self) -> QueueState:
-        """State of the queue, and its counts."""
         with self._changed:
             return QueueState(
                 waiting=len(self._queue),
@@ -219,7 +196,6 @@ class MicroBatcher(Generic[Item, Result]):
             )
 
     def close(self, *, timeout_s: float = 10.0) -> None:
-        """Serve all submitted items, then end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -227,7 +203,7 @@ class MicroBatcher(Generic[Item, Result]):
             self._thread.join(timeout_s)
 
     def _admit(self, tenant: str) -> None:
-        """`check_admission`, and raise TooManyRequests if the tenant's share of the queue is used up."""
+        """Raises Overloaded as `check_admission`, or TooManyRequests if the tenant's share of the queue is used up."""
         self.check_admission()
         now = self._clock()
         if tenant != self._latest[0]:
@@ -243,11 +219,11 @@ class MicroBatcher(Generic[Item, Result]):
             raise _refusal(TooManyRequests, message, wait_s=wait_s, field="tenant")
 
     def _expected_wait_s(self, ahead: int | None = None) -> float:
-        """Seconds until the batch of an item begins. ahead: items before it; None for all waiting items."""
+        """Seconds until the batch of a new item begins. ahead: number of items before it; None for all in the queue."""
         running_s = 0.0
         if self._running is not None:
-            # A late batch is expected to need its delay once more, at most one batch time: a stall of the database does
-            # not refuse requests while the queue has room.
+            # A late batch is expected to need its delay once more, but no more than a whole batch. So a stall of the
+            # database does not refuse requests while the queue has room.
             began, size = self._running
             batch_s = self.batch_time.of(size)
             running_s = min(batch_s, abs(batch_s - (self._clock() - began)))
@@ -300,10 +276,9 @@ class MicroBatcher(Generic[Item, Result]):
                     expired.append(first)
                 else:
                     batch.append(first)
+        message = f"not served within {self._expire_s:g} s, and dropped"
         for late in expired:  # without the lock, because the Future calls its callbacks here
-            late.future.set_exception(
-                NotReady(f"not served within {self._expire_s:g} s, and dropped", remedy="try again with the same id")
-            )
+            late.future.set_exception(NotReady(message, remedy="try again with the same id"))
         return batch
 
     def _serve(self, batch: "list[_Waiting[Item, Result]]") -> None:
@@ -329,7 +304,6 @@ def _refusal(kind: type[Overloaded], message: str, *, wait_s: float, field: str 
     return kind(message, field=field, remedy=remedy, retry_after_s=after_s)
 
 
-#: most outcomes, or items of feedback, in one transaction
 MAX_WRITES: Final = 500
 
 
@@ -340,7 +314,7 @@ def writes(
     notifier: Notifier,
     limits: ServerSettings,
 ) -> MicroBatcher[Item, Result]:
-    """Make the queue for outcomes or for feedback. New items notify the learner."""
+    """Make the queue for outcomes or for feedback. It notifies the learner of new items."""
 
     def notify(results: Sequence[Result | Exception]) -> None:
         if any(result is True or (isinstance(result, Receipt) and not result.duplicate) for result in results):
@@ -355,7 +329,6 @@ def reply_of(future: "Future[Result]", *, timeout_s: float) -> Result:
         return future.result(timeout_s)
     except FutureTimeout as error:
         future.cancel()  # drops the item, unless its batch has begun
-        raise NotReady(
-            f"no reply within {timeout_s:g} s, so whether it is stored is not known",
-            remedy="send it again with the same id: nothing is stored twice",
-        ) from error
+        remedy = "send it again with the same id: nothing is stored twice"
+        message = f"no reply within {timeout_s:g} s, so whether it is stored is not known"
+        raise NotReady(message, remedy=remedy) from error

@@ -2,8 +2,7 @@
 
 After a failed rewrite the question is used as the user wrote it, and `rewrite.failed` has the reason: `timeout`,
 `connection`, `http_500` (or another status), `malformed` or `empty` (the model's answer), `too_long` (the rewrite),
-`question_long` (the question), `busy` (too many rewrites at once), `down` (the model failed several times in a row, and
-is not asked for some seconds).
+`question_long` (the question), `busy` (too many rewrites at once), or `down` (the model failed several times in a row).
 """
 
 import asyncio
@@ -36,16 +35,14 @@ from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.openai_client import ChatReply, ChatServer, event_loop
 from ragbandit.shared.types import ArmName, Decision, DecisionId, Json, Message, Query
 
-#: replaces the middle of a long message
 _GAP: Final = " [...] "
 
 
 def with_chat(query: Query, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
-    """The query with the question of a chat: its last message, which must be a user's. messages: oldest first.
+    """The query with the question of a chat, whose last message must be a user's. messages: oldest first.
 
-    `text` is the question, and so is `asked` if a user or an assistant spoke before. Blank messages are skipped.
-    `request.history` counts messages that were left out or shortened: {"left_out": 12, "shortened": 1}. Raises
-    InvalidInput if there is no question, or a message is not text.
+    `text` is the question, and so is `asked` if a user or an assistant spoke before. `request.history` counts messages
+    that were left out or shortened: {"left_out": 12, "shortened": 1}. Raises InvalidInput.
     """
     checked_type(messages, list | tuple, field="messages", wanted="a list of messages")
     for message in messages:
@@ -69,8 +66,8 @@ def _trimmed(
 ) -> tuple[tuple[Message, ...], dict[str, Json]]:
     """Trim the history to the settings. Returns (messages, counts of messages that were left out or shortened).
 
-    The system message comes first, with at most half of `conversation.chars` characters, then `conversation.turns` of
-    the last messages. A message that does not fit loses its middle; the oldest ones are left out.
+    The system message gets at most half of `conversation.chars`, then come the last `conversation.turns` messages. A
+    message that does not fit loses its middle; the oldest messages are left out.
     """
     instructions, shortened = [], 0
     room = settings.chars
@@ -93,7 +90,7 @@ def _trimmed(
 
 
 def without_middle(text: str, *, most: int) -> str:
-    """Cut the middle out of a text of more than `most` (>= 1) characters: the ends matter more."""
+    """Cut the middle out of a text of more than `most` (>= 1) characters, because the ends matter more."""
     if len(text) <= most:
         return text
     if most <= len(_GAP):
@@ -104,16 +101,13 @@ def without_middle(text: str, *, most: int) -> str:
 
 log = logging.getLogger("ragbandit.conversations")
 
-#: longest question that is rewritten, characters
 MAX_QUESTION: Final = 4000
-#: most rewrites of one process at a time; further questions are not rewritten
 MOST_UNDER_WAY: Final = 64
-#: longest rewrite that is used, characters
 MAX_REWRITE: Final = 2000
 #: failures in a row after which a server is not asked for _REST_S seconds
 _FAILURES: Final = 3
 _REST_S: Final = 5.0
-#: beginnings of the failures that count: the server may be down
+#: beginnings of reasons which show that the server may be down
 _DOWN: Final = ("timeout", "connection", "http_5")
 
 _INSTRUCTIONS: Final = (
@@ -127,7 +121,7 @@ _INSTRUCTIONS: Final = (
 
 
 def messages_of(history: Sequence[Message], *, question: str) -> list[dict[str, str]]:
-    """The chat that asks for one rewrite. System messages are left out: they are about answers."""
+    """The chat that asks for one rewrite. System messages are left out, because they are about answers."""
     turns = [{"role": turn.role, "text": turn.text} for turn in history if turn.role != "system"]
     material = json.dumps({"conversation": turns, "question": question}, ensure_ascii=False)
     return [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": material}]
@@ -153,12 +147,11 @@ def parsed_rewrite(reply: ChatReply) -> tuple[str | None, str | None]:
 
 
 class Rewriter:
-    """Asks one chat model, from one event loop, with a time limit. store: contains earlier rewrites."""
+    """Asks one chat model, from one event loop, with a time limit. store: has the texts of repeated requests."""
 
     def __init__(self, chosen: GeneratorSettings, *, settings: RewriteSettings, store: DecisionStore) -> None:
         self.model = chosen.model
-        self.settings = settings
-        self._store = store
+        self.settings, self._store = settings, store
         self._options, self._prices = chosen.openai, chosen.prices_by_model
         self._server = ChatServer(
             base_url=chosen.openai.base_url, api_key_env=chosen.openai.api_key_env, headers=chosen.openai.headers
@@ -168,7 +161,7 @@ class Rewriter:
         self._rest_until = 0.0
         #: rewrites since the start, by result: "rewritten", "unchanged", or the reason of the failure
         self.results: Counter[str] = Counter()
-        #: sum of their "prompt" and "completion" tokens, as far as the server reports them
+        #: sums of the "prompt" and "completion" tokens of all rewrites, as far as the server reports them
         self.tokens: Counter[str] = Counter()
 
     async def rewritten(self, query: Query) -> Query:
@@ -197,7 +190,7 @@ class Rewriter:
         return replace(query, text=text or query.text, request={**query.request, "rewrite": facts})
 
     async def _bounded(self, query: Query) -> tuple[str | None, dict[str, Json]]:
-        """Returns (rewritten question or None, its facts)."""
+        """Returns (rewritten question or None, facts for `request.rewrite`)."""
         began, before = time.monotonic(), None
         try:
             async with asyncio.timeout(self.settings.seconds):
@@ -206,8 +199,7 @@ class Rewriter:
                         before = await asyncio.to_thread(self._decided_text, DecisionId(query.id))
                 if before is not None:
                     return before, {"repeated": True}
-                # Loading the package takes a second, which must not block the event loop.
-                await asyncio.to_thread(__import__, "openai")
+                await asyncio.to_thread(__import__, "openai")  # takes a second, and must not block the event loop
                 reply = await self._server.complete(self._fields(query.messages, question=query.text))
         except TimeoutError:
             reply = ChatReply(failed="timeout")
@@ -225,7 +217,6 @@ class Rewriter:
         return text, facts | ({"failed": failed} if failed else {})
 
     def _fields(self, history: Sequence[Message], *, question: str) -> dict[str, Any]:
-        """The body of the request: greedy decoding, with the options of the server."""
         options = self._options
         fields: dict[str, Any] = {
             "model": self.model,
@@ -237,7 +228,7 @@ class Rewriter:
         return {name: value for name, value in {**fields, **options.fields}.items() if value is not None}
 
     def _note_health(self, failed: str | None) -> None:
-        """Stop asking a server that is down for a while: it would delay every question by the time limit."""
+        """Pause rewrites while the server is down, since each one would delay its question by the time limit."""
         down = failed is not None and failed.startswith(_DOWN)
         self._failed_in_row = self._failed_in_row + 1 if down else 0
         if self._failed_in_row >= _FAILURES:
@@ -262,7 +253,7 @@ class Rewriter:
 
 
 def rewriter_of(settings: Settings, *, store: DecisionStore) -> Rewriter | None:
-    """The rewriter, if the settings turn it on and its model can be asked."""
+    """The rewriter; None if the settings turn it off, or its model cannot be asked."""
     rewrite = settings.conversation.rewrite
     chosen = rewrite.generator or settings.generator
     if rewrite.by == "off" or chosen.name != "openai" or importlib.util.find_spec("openai") is None:
@@ -277,13 +268,12 @@ class ConversationQueries:
 
     def __init__(self, settings: Settings, *, store: DecisionStore) -> None:
         self.settings = settings.conversation
-        #: None if questions are not rewritten
         self.rewriter: Rewriter | None = rewriter_of(settings, store=store)
 
     def submit(self, messages: Sequence[Message], *, query: Query) -> "Future[Query]":
         """The query with the question of these messages; a repeated id gets the same rewrite. Raises InvalidInput."""
         query = with_chat(query, messages, settings=self.settings)
-        # A turn of a tool loop draws no arm and searches nothing, so its question is not rewritten.
+        # A turn in a loop of tool calls draws no arm and searches nothing, so its question is not rewritten.
         if self.rewriter is not None and query.asked is not None and TOOL_TURN not in query.request:
             return asyncio.run_coroutine_threadsafe(self.rewriter.rewritten(query), event_loop())
         unchanged: Future[Query] = Future()
@@ -302,7 +292,7 @@ def keep_sticky(questions: Sequence[Question], *, settings: Settings, database: 
         query, last = question.query, newest.get(_session_of(question.query))
         if last is None or last.turn >= turns:
             continue
-        # Arms that the last turn did not allow, maybe for a caller with another key, had no part in the draw.
+        # Arms that the last turn did not allow, perhaps for a caller with another key, had no part in the draw.
         if last.allowed is not None and (query.arms is None or not last.allowed.issuperset(query.arms)):
             continue
         if last.arm in question.arms or last.arm in question.added:
@@ -319,15 +309,11 @@ def _sticky_turns(query: Query, *, settings: Settings) -> int:
 
 
 def _session_of(query: Query) -> tuple[str, str]:
-    """(session, tenant): the key of `newest_turns`."""
     return str(query.session), query.tenant
 
 
 def saved_per_token(settings: Settings) -> dict[ArmName, float]:
-    """Arm -> price of a prompt token minus the price of a cached one, in dollars.
-
-    Contains only arms with known prices whose cached tokens are cheaper.
-    """
+    """Arm -> dollars that a cached prompt token saves, for arms whose cached tokens are known to be cheaper."""
     saved = {}
     for name, params in settings.worker_arms.items():
         generator = settings.named_generators.get(str(params.get("generator", DEFAULT)))
@@ -342,13 +328,7 @@ def saved_per_token(settings: Settings) -> dict[ArmName, float]:
 def keep_prefixes(
     questions: Sequence[Question], *, saved: Mapping[ArmName, float], settings: Settings, database: Database
 ) -> None:
-    """Let turns keep the arm of the turn before if its cached prompt saves more than another arm gains.
-
-    Raises StoreError.
-
-    questions: with the champion's decisions; forced turns, and turns that stay already, do not change.
-    saved: from `saved_per_token`.
-    """
+    """Let turns keep the arm of the turn before if its cached prompt saves more than another arm gains."""
     rate = settings.reward.cost.get("dollars", 0.0)
     drawn = [question for question in questions if question.stay is None and not question.query.forced]
     turns_drawn = [question for question in drawn if question.query.session is not None]
@@ -371,7 +351,6 @@ def keep_prefixes(
 
 
 def _prompt_tokens(database: Database, ids: Sequence[str]) -> dict[str, int]:
-    """Decision -> prompt tokens of its outcome; decisions without an outcome are missing."""
     tokens = {}
     with database.read() as connection:
         query = select(outcomes.c.decision_id, outcomes.c.cost).where(outcomes.c.decision_id.in_(ids))

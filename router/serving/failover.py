@@ -11,22 +11,18 @@ from typing import Final
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.serving.checks.questions import capped, new_id
+from ragbandit.router.serving.deciding.candidates import without_draw
 from ragbandit.router.serving.deciding.needs import as_text, lacks_of, passing_arms
 from ragbandit.shared.failures import FAILOVER, failure_of, link_of
 from ragbandit.shared.types import KILLED, ArmName, Budget, Decision, DecisionId, Json, Outcome
 
 #: least time left to ask another arm, seconds
 LEAST_S: Final = 0.5
-#: beginning of an id of Open Responses
 _PREFIX: Final = "resp_"
 
 
 def other_arms(decision: Decision, *, chat: Mapping[str, Json], settings: Settings) -> list[ArmName]:
-    """The arms that may answer if the arm of this decision fails, the policy's favourite first.
-
-    The caller allows these arms, and they can do what the request needs. Empty if a caller or the kill switch chose the
-    arm, or if the caller or the settings turned failover off. chat: the original request.
-    """
+    """The arms that may answer if the decision's arm fails, the policy's favourite first. chat: the request."""
     query, link = decision.query, link_of(decision.query.request)
     if link:
         if link["attempt"] > settings.server.failover:
@@ -59,10 +55,7 @@ def next_decision(
     settings: Settings,
     secret: bytes,
 ) -> Decision | None:
-    """The decision that replaces a failed one; None if no time, money or arm is left.
-
-    arms: from `other_arms`. unhealthy: arms whose circuit is open; they are tried last.
-    """
+    """The decision that replaces a failed one; None if no time, money or arm is left. unhealthy: tried last."""
     budget = _budget_left(capped(decision.query.budget, limits=settings.budget), outcome=outcome)
     ordered = sorted(arms, key=lambda arm: arm in unhealthy)
     failure = failure_of(outcome.made_by)
@@ -80,21 +73,9 @@ def next_decision(
     }
     request = {**query.request, FAILOVER: link}
     query = replace(query, id=key, arms=(arm,), forced=True, budget=budget, request=request, chat=chat)
-    return replace(
-        decision,
-        id=key,
-        query=query if arm in passing_arms(settings) else as_text(query),
-        arm=arm,
-        arms=(arm,),
-        pmf=(1.0,),
-        propensity=1.0,
-        scores=None,
-        seed=seed_of(key, secret=secret),
-        explored=False,
-        fault=None,
-        facts={},
-        made_at=outcome.made_at,
-    )
+    query = query if arm in passing_arms(settings) else as_text(query)
+    seed = seed_of(key, secret=secret)
+    return without_draw(decision, arm=arm, id=key, query=query, seed=seed, facts={}, made_at=outcome.made_at)
 
 
 def _budget_left(budget: Budget, *, outcome: Outcome) -> Budget | None:

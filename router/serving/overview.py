@@ -1,7 +1,4 @@
-"""Overview: rewards and costs of the policy and of each arm over a period, read from the hourly totals.
-
-The time that this takes depends on the number of hours and arms, not on the size of the store.
-"""
+"""Overview: rewards and costs of the policy and of each arm over a period, read from the hourly totals."""
 
 import math
 import time
@@ -31,11 +28,8 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, ArmTotals, Cost, PolicyLabel, PolicyVersion, sum_of
 
 HOUR_S: Final = 3600
-#: most rows that are read for points of one minute
 MOST_ROWS: Final = 5_000
-#: most points of a series
 MOST_POINTS: Final = 1000
-#: most versions of a policy in the metrics
 MOST_VERSIONS: Final = 50
 
 
@@ -141,39 +135,34 @@ class Earned:
 
     arms: Mapping[ArmName, ArmTotals]
     progress: Progress
-    #: the newest versions, at most MOST_VERSIONS
+    #: the newest versions, at most 50
     versions: tuple[PolicyVersion, ...]
-    #: whether the kill switch is on
     killed: bool
-    #: arm with more rows than its probabilities promise, since Monday of the last week; None if the log is even
+    #: arm that was drawn more often than its probabilities allow, since Monday of last week; None without such an arm
     uneven: SampleRatio | None
 
 
 def earned(database: Database, *, policy: PolicyLabel, now: float) -> Earned:
-    """Read the totals and versions. Raises StoreError."""
     uneven = lately(database, policy=policy, now=now)
     with database.read() as connection:
         return Earned(
             arms=totals_ever(connection, policy=policy),
             progress=_progress(connection, policy=policy),
-            versions=tuple(versions_of(connection, base=policy)[-MOST_VERSIONS:]),
+            versions=tuple(versions_of(connection, base=policy)[-50:]),
             killed=control_of(connection, base=policy).killed is not None,
             uneven=uneven,
         )
 
 
 def mean(total: float, count: int) -> float | None:
-    """The mean; None if the count is 0."""
     return total / count if count else None
 
 
 _MEANS: Final = ("reward", "quality", "cost")
-#: fields of Totals that are copied from ArmTotals
 _SUMS: Final = {total.name for total in fields(Totals)} & set(ArmTotals.__slots__) - {"learned", *_MEANS}
 
 
 def totals_of(sums: ArmTotals) -> Totals:
-    """Compute means and latencies from sums."""
     values: dict[str, Any] = {name: getattr(sums, name) for name in _SUMS}
     values |= {name: mean(getattr(sums, name), sums.rewarded) for name in _MEANS}
     values |= {f"p{percent}_s": sums.latency_at(percent / 100) for percent in (50, 95, 99)}
@@ -181,10 +170,7 @@ def totals_of(sums: ArmTotals) -> Totals:
 
 
 def overview(database: Database, *, policy: PolicyLabel, since: float, until: float, step: int = HOUR_S) -> Overview:
-    """The overview of since <= time < until, extended to whole hours.
-
-    step: length of a step in seconds, a multiple of an hour. Raises InvalidInput, StoreError.
-    """
+    """The overview from `since` to `until`, in whole hours. step: a multiple of 3600, seconds. Raises InvalidInput."""
     first, last = _checked(since=since, until=until, step=step)
     with database.read() as connection:
         rows = hours_of(connection, policy=policy, since=first, until=last)
@@ -218,10 +204,7 @@ MINUTE_S: Final = 60
 
 
 def with_minutes(database: Database, *, history: Overview, weight: float, now: float) -> Overview:
-    """Replace the points by the last 60 minutes, unless these have `MOST_ROWS` rows or more. Raises StoreError.
-
-    weight: weight of cost at which rewards are read.
-    """
+    """Replace the points by those of the last 60 minutes, unless these have too many rows. weight: cost weight."""
     last = int(now // MINUTE_S) + 1
     with database.read() as connection:
         rows = minutes_of(connection, policy=history.policy, since=last - 60, weight=weight, limit=MOST_ROWS)
@@ -232,7 +215,6 @@ def with_minutes(database: Database, *, history: Overview, weight: float, now: f
 
 
 def _checked(*, since: float, until: float, step: int) -> tuple[int, int]:
-    """Returns (first hour, hour after the last one). Raises InvalidInput."""
     if not (math.isfinite(since) and math.isfinite(until) and 0.0 <= since < until < 1e11):
         raise InvalidInput(f'"since" is {since}, "until" is {until}', field="since", remedy="send an earlier since")
     if step < HOUR_S or step % HOUR_S:
@@ -245,7 +227,7 @@ def _checked(*, since: float, until: float, step: int) -> tuple[int, int]:
 
 
 def _points(rows: Iterable[ArmHour], *, first: int, last: int, hours: int, unit_s: int = HOUR_S) -> Iterable[Point]:
-    """Points of `hours` units each. unit_s: seconds of the unit of the rows, `first` and `last`."""
+    """Yield the points. hours: number of units of a point. unit_s: seconds of the unit of `first`, `last` and rows."""
     by_step: dict[int, dict[ArmName, ArmTotals]] = {}
     for row in rows:
         arms = by_step.setdefault((row.hour - first) // hours, {})
@@ -265,7 +247,6 @@ def _progress(connection: Connection, *, policy: PolicyLabel) -> Progress:
     return progress_of(connection, label=policy, newest=newest, last_seq=int(last_seq or 0))
 
 
-#: least time between two reads of the mean, seconds
 _KEPT_S: Final = 60.0
 
 
@@ -282,7 +263,6 @@ class Savings:
         self.mean: float | None = None
 
     def refresh(self) -> None:
-        """Read the mean if it is older than _KEPT_S. Raises StoreError."""
         if self._policy.holdback is None or self._clock() - self._read_at < _KEPT_S:
             return
         with self._database.read() as connection:

@@ -1,5 +1,3 @@
-"""Pending answers: decisions that workers have been asked to answer, and the callers that wait for the outcomes."""
-
 import logging
 import threading
 import time
@@ -33,12 +31,10 @@ from ragbandit.shared.types import CANCELLED, Decision, DecisionId, Outcome, Out
 if TYPE_CHECKING:
     from ragbandit.router.queue.streams import ReadStream
 
-#: most answers that are requested in one batch
 MAX_BATCH = 64
 #: most decisions without a waiting caller that one poll looks up
 POLLED = 500
-#: seconds after which a decision without an outcome stops counting as unanswered: much longer than the time limits of
-#: arms, workers and recovery together
+#: seconds until an unanswered decision is no longer counted: longer than all time limits of arms and recovery
 KEEP_S = 86_400.0
 #: Retry-After if too many decisions are unanswered, seconds
 RETRY_S = 5.0
@@ -49,47 +45,35 @@ class InlineRuns(Protocol):
 
     def claim(self, decisions: Sequence[Decision]) -> Mapping[DecisionId, str]:
         """Choose the decisions to run in this process. Returns decision -> key of this process."""
-        ...
 
     def unclaim(self, ids: Iterable[DecisionId]) -> None:
         """Forget these decisions: they were not stored, or another request made them."""
-        ...
 
     def begin(self, decision: Decision, *, live: bool) -> "tuple[Future[Outcome], ReadStream | None] | None":
         """Run a claimed decision. Call it on the service's event loop.
 
         Returns (Future of its outcome, stream of its pieces if `live`), or None if it is not claimed, or runs already.
         """
-        ...
 
     def stop(self, decision_id: DecisionId) -> bool:
-        """Stop this run. False if it does not run in this process."""
-        ...
+        """Stop the run of this decision. Returns False if it does not run in this process."""
 
     def close(self) -> None:
-        """Release the claims of this process: another process answers the decisions."""
-        ...
+        """Release the claims, so that another process answers the decisions."""
 
 
 class PendingAnswers:
-    """Decisions that workers are to answer, and the callers that wait. Safe to use from several threads.
-
-    server: bounds of the queue in front of Redis, and of unanswered decisions, in total and per tenant.
-    """
+    """Decisions that workers must answer, and the callers that wait for them. Safe to use from several threads."""
 
     def __init__(self, store: DecisionStore, *, notifier: Notifier, server: ServerSettings) -> None:
-        self._store = store
-        self._notifier = notifier
-        self._max_unanswered = server.max_unanswered
-        self._tenant_unanswered = server.tenant_unanswered
+        self._store, self._notifier = store, notifier
+        self._server = server
         self._lock = threading.Lock()
         self._futures: dict[str, list[Future[Outcome]]] = {}
-        #: decision without an outcome -> (tenant, time.monotonic() when it stops counting); first the one that was
-        #: looked up longest ago
+        #: decision without an outcome -> (tenant, time.monotonic() when it stops counting), in the order of lookups
         self._unanswered: dict[str, tuple[str, float]] = {}
-        #: questions that are being decided and are not in `_unanswered`
         self._deciding = 0
-        #: tenant -> its entries in `_unanswered` and its questions that are being decided
+        #: tenant -> number of its decisions in `_unanswered` and of its questions that are being decided
         self._by_tenant = TenantCounts()
         self._refused = {"count": 0, "tenant": 0}
         self._ending = False
@@ -98,19 +82,14 @@ class PendingAnswers:
         )
 
     def start(self) -> None:
-        """Start the thread that sends requests to workers."""
         self._requests.start()
 
     def close(self) -> None:
-        """Send the submitted requests, then end the thread."""
         self._requests.close()
 
     @contextmanager
     def place(self, query: Query) -> Iterator[None]:
-        """Reserve a place for a question while it is decided; a repeated id has its place already.
-
-        Raises Overloaded, TooManyRequests, InvalidInput.
-        """
+        """Reserve a place for a question while it is decided. Raises Overloaded, TooManyRequests, InvalidInput."""
         checked_type(query, Query, field="question", wanted="a string or a Query")
         tenant = checked_id(query.tenant, field="tenant")
         self._requests.check_admission()
@@ -136,7 +115,7 @@ class PendingAnswers:
         return self._request_batch([decision])[0]
 
     def expect(self, decision: Decision) -> "Future[Outcome]":
-        """The Future of the outcome of a decision; no worker is asked."""
+        """Returns the Future of a decision's outcome; does not ask a worker."""
         future: Future[Outcome] = Future()
         with self._lock:
             if not self._ending:
@@ -148,7 +127,7 @@ class PendingAnswers:
         return future
 
     def end_waits(self) -> None:
-        """End all waits for outcomes, present and future ones, with a TimeoutError: the process is about to end."""
+        """Raise TimeoutError in all waits for outcomes, now and later, because the process is about to end."""
         with self._lock:
             self._ending = True
             waiting = [future for futures in self._futures.values() for future in futures]
@@ -164,7 +143,6 @@ class PendingAnswers:
         return replace(state, refused=refused)
 
     def unanswered(self) -> int:
-        """Decisions that workers were asked to answer and have not answered."""
         return len(self._unanswered)
 
     def remove(self, decision_id: DecisionId, future: "Future[Outcome]") -> None:
@@ -180,7 +158,6 @@ class PendingAnswers:
                         del self._futures[key]
 
     def is_awaited(self, decision_id: str) -> bool:
-        """Whether a caller waits for this decision."""
         return decision_id in self._futures
 
     def poll(self) -> None:
@@ -199,10 +176,7 @@ class PendingAnswers:
             self.answered(self._store.with_outcome(others))
 
     def deliver(self, outcomes: Mapping[str, Outcome | StoreError]) -> None:
-        """Pass outcomes to the waiting callers; an unreadable outcome raises its error there.
-
-        After a failed arm the caller waits for the decision that replaces it.
-        """
+        """Pass outcomes to waiting callers. After a failed arm these wait for the decision that replaces it."""
         moved = self._moved(outcomes)
         self.answered(outcomes)
         with self._lock:
@@ -231,7 +205,6 @@ class PendingAnswers:
         return moved
 
     def answered(self, ids: Iterable[str]) -> None:
-        """Stop counting these decisions as unanswered."""
         with self._lock:
             for key in ids:
                 entry = self._unanswered.pop(key, None)
@@ -263,36 +236,27 @@ class PendingAnswers:
     def _check_place(self, tenant: str) -> None:
         remedy = "try again when some are answered, with the same id"
         total, of_tenant = len(self._unanswered) + self._deciding, self._by_tenant.get(tenant, 0)
-        if total >= self._max_unanswered:
+        if total >= self._server.max_unanswered:
             self._refused["count"] += 1
             message = f"{total} questions have no answer yet (server.max_unanswered)"
             raise Overloaded(message, remedy=remedy, retry_after_s=RETRY_S)
-        if of_tenant >= self._tenant_unanswered:
+        if of_tenant >= self._server.tenant_unanswered:
             self._refused["tenant"] += 1
             message = f"{of_tenant} questions of the tenant {tenant!r} have no answer yet (server.tenant_unanswered)"
             raise TooManyRequests(message, field="tenant", remedy=remedy, retry_after_s=RETRY_S)
 
 
-_CLOSED = "cancelled by the caller after it had closed unanswered"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cancellation:
-    """State of a decision whose cancellation was requested."""
-
     decision_id: DecisionId
-    #: whether it was cancelled; None until a worker has ended it
+    #: None until a worker has ended the run
     cancelled: bool | None
-    #: status of its outcome; None if there is no outcome yet
+    #: None if there is no outcome yet
     status: OutcomeStatus | None
 
 
 def request(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
-    """Cancel an answer, unless there is an outcome already. A repeated call changes nothing.
-
-    If the arm failed and another arm answers, the answer of the other arm is cancelled. Raises NotFound, or Conflict
-    for a decision that the caller's own stack runs.
-    """
+    """Cancel an answer, or its replacement's answer, if there is no outcome yet. Raises NotFound, Conflict."""
     with database.write() as connection:
         query = select(decisions.c.run_by, decisions.c.policy).where(decisions.c.id == decision_id)
         decision = connection.execute(query).first()
@@ -309,9 +273,9 @@ def request(database: Database, *, decision_id: DecisionId, now: float) -> Cance
             if answer_queue.move_to_front(connection, decision_id):
                 return Cancellation(decision_id=decision_id, cancelled=None, status=None)
     if outcome is None:  # the decision is in no queue
-        DecisionStore(database, label=PolicyLabel(decision.policy)).add_outcome(
-            unrun_outcome(decision_id, stop_reason=CANCELLED, error=_CLOSED, now=now)
-        )
+        error = "cancelled by the caller after it had closed unanswered"
+        closed = unrun_outcome(decision_id, stop_reason=CANCELLED, error=error, now=now)
+        DecisionStore(database, label=PolicyLabel(decision.policy)).add_outcome(closed)
         return request(database, decision_id=decision_id, now=now)
     successor = successor_of(object_or_empty(outcome.made_by))
     if successor is not None:
@@ -321,7 +285,6 @@ def request(database: Database, *, decision_id: DecisionId, now: float) -> Cance
 
 
 def requested(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionId]:
-    """Select the decisions whose cancellation was requested."""
     decision_ids = list(ids)
     if not decision_ids:
         return set()
@@ -332,15 +295,13 @@ def requested(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionI
 
 log = logging.getLogger("ragbandit.recovery")
 
-#: wake-ups that one pass sends at most
 LIMIT = 1000
 
 
 def recover(database: Database, *, jobs: Jobs, settings: Settings, now: float) -> int:
-    """Send missing wake-ups to Redis, so that there is one per waiting decision. Returns how many were sent.
+    """Send missing wake-ups to Redis, so that there is one per waiting decision, and end waits that are too old.
 
-    Also ends waits for the judge, a check or a label that are too old, for example because the judge was removed.
-    Raises StoreError, and QueueError if Redis cannot be reached: the next pass tries again.
+    Returns the number of wake-ups. Raises StoreError, and QueueError if Redis cannot be reached.
     """
     expiry: dict[JobKind, float] = {"judge": settings.judge.expire_s, "check": CHECK_EXPIRE_S, "label": LABEL_EXPIRE_S}
     for kind, expire_s in expiry.items():

@@ -1,6 +1,4 @@
-"""Router: the library's interface. It decides and commits, stores outcomes and feedback, follows the learner's
-snapshots, and asks workers for answers. It does not learn unless `learn()` is called.
-"""
+"""Router: the library's interface to decisions, outcomes, feedback and answers. It learns only in `learn()`."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -56,9 +54,8 @@ if TYPE_CHECKING:
     from ragbandit.router.queue.jobs import Listener
     from ragbandit.router.queue.streams import StreamReader
 
-#: seconds between two polls for new snapshots, awaited outcomes and the arms' health; notifications start one sooner
+#: seconds between two polls for snapshots, awaited outcomes and the arms' health; notifications start a poll at once
 POLL_S = 1.0
-#: names of the batch queues of this process
 Queue = Literal["questions", "feedback", "outcomes"]
 
 
@@ -97,7 +94,6 @@ class Router(AbstractContextManager["Router"]):
         snapshots = SnapshotFollower(database, settings=settings, files=self.files, encoder=encoder)
         self.service = RouteService(self.store, encoder=encoder, serving=snapshots.serving)
         self.following = PolicyFollower(snapshots, service=self.service, wake=self.poll.wake)
-        #: decisions that workers are asked to answer
         self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)
         make_queue = partial(writes, notifier=self.notifier, limits=settings.server)
         self.batchers: dict[Queue, MicroBatcher[Any, Any]] = {
@@ -105,7 +101,7 @@ class Router(AbstractContextManager["Router"]):
             "feedback": make_queue(self.store.add_feedback, name="ragbandit-feedback"),
             "outcomes": make_queue(self.store.add_outcomes, name="ragbandit-outcomes"),
         }
-        #: dollars that answers saved against the holdback's arm
+        #: estimates the dollars that an answer saved, compared with the arm of the holdback
         self.savings = Savings(database, policy=settings.policy)
         #: runs arms in this process; None if workers run all of them
         self.inline: InlineRuns | None = None
@@ -148,7 +144,7 @@ class Router(AbstractContextManager["Router"]):
         self.following.start()
         self.service.poll_outcomes(more=self.following.live.added)
         if self.service.serving.last_seq < self.ledger.last_seq():
-            # The newest snapshot is lost or has other params; the learner makes it again from the ledger.
+            # The newest snapshot is lost or has other params, so the learner must make another one from the ledger.
             self.notifier.notify_learner()
         for part in (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers):
             part.start()
@@ -246,7 +242,7 @@ class Router(AbstractContextManager["Router"]):
         return [futures[place] for place in range(len(queries))]
 
     def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
-        """Draw an arm that a worker runs. Returns (decision that answered, its Outcome, or None after wait_s)."""
+        """Draw an arm that a worker runs. Returns (decision that answered, Outcome or None if none came in wait_s)."""
         wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_number(wait_s, field="wait_s")
         query = Query(text=query) if isinstance(query, str) else query
         with self.answers.place(query):

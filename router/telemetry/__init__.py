@@ -7,11 +7,7 @@ if TYPE_CHECKING:
 
 
 def make_tracing(*, enabled: bool, service: str, process: str) -> "Tracing":
-    """Make the tracing of this process. Call again after a fork. Raises ConfigError if the extra `otel` is missing.
-
-    service: service name, if OTEL_SERVICE_NAME is not set
-    process: kind of the process, for example "worker"
-    """
+    """Make the tracing of this process; call again after a fork. Raises ConfigError without the extra `otel`."""
     if not enabled:
         from ragbandit.router.telemetry.tracing import OFF
 

@@ -1,8 +1,7 @@
 """Names of spans, attributes and events. docs/telemetry.md explains each name; a test compares the two.
 
-The names were read on 2026-11-20: HTTP from semantic conventions 1.45, GenAI from the repository
-semantic-conventions-genai (in development, so names may change), OpenInference from 0.1.42. The GenAI constants in
-OpenTelemetry's own packages are deprecated, so this module has literals.
+The names were read on 2026-11-20: HTTP from semantic conventions 1.45, GenAI from semantic-conventions-genai (in
+development, so names may change), OpenInference from 0.1.42. OpenTelemetry's own GenAI constants are deprecated.
 """
 
 from typing import Final

@@ -12,9 +12,8 @@ from typing import Any, Final, Literal
 
 from ragbandit.shared.redaction import without_secrets
 
-#: attributes of every log record
 _OF_RECORDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
-#: white space, which would end a key=value pair or the line
+#: white space, which would end a key=value pair or the line, so that the value is quoted
 _SPACE: Final = re.compile(r"\s")
 _bound: ContextVar[dict[str, str]] = ContextVar("ragbandit_log_ids", default={})  # noqa: B039 - replaced, never changed
 
@@ -34,7 +33,6 @@ class WithIds(logging.Filter):
     """Adds the bound ids to records without them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Always True."""
         for name, value in _bound.get().items():
             if name not in record.__dict__:
                 setattr(record, name, value)
@@ -46,18 +44,18 @@ def _facts(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextLines(logging.Formatter):
-    """Format "time level logger: message key=value ..."."""
+    """Format of one line: "time level logger: message key=value ..."."""
+
+    converter = staticmethod(time.gmtime)
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-        self.converter = time.gmtime
 
     def format(self, record: logging.LogRecord) -> str:
         """The line and its traceback, without secrets, since errors of libraries may contain URLs and headers."""
         return without_secrets(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        """The line without its traceback."""
         line = super().formatMessage(record)
         facts = " ".join(f"{k}={v!r}" if _SPACE.search(str(v)) else f"{k}={v}" for k, v in _facts(record).items())
         return f"{line} {facts}" if facts else line
@@ -66,12 +64,9 @@ class TextLines(logging.Formatter):
 class JsonLines(logging.Formatter):
     """Format of one JSON object per line: time, level, logger, message, further fields, and `exception`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.converter = time.gmtime
+    converter = staticmethod(time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without secrets."""
         at = f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}Z"
         line: dict[str, Any] = {
             "time": at,
@@ -97,7 +92,7 @@ def _plain(value: object) -> object:
 
 
 def set_up_log(level: str = "INFO") -> None:
-    """Log to standard error, as text until `log.format` is read; other libraries log from WARNING on."""
+    """Log to standard error, as text until `log.format` is read. Other libraries log from WARNING on."""
     handler = logging.StreamHandler()
     handler.setFormatter(TextLines())
     handler.addFilter(WithIds())
@@ -106,7 +101,6 @@ def set_up_log(level: str = "INFO") -> None:
 
 
 def set_log_format(form: Literal["text", "json"]) -> None:
-    """Change the format of all further log lines."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, TextLines | JsonLines):
             handler.setFormatter(JsonLines() if form == "json" else TextLines())
@@ -118,7 +112,6 @@ class Throttle:
     def __init__(self, every_s: float) -> None:
         self.every_s = every_s
         self._lock = threading.Lock()
-        #: kind -> time.monotonic() of its last event
         self._last: dict[Hashable, float] = {}
 
     def lets_pass(self, kind: Hashable = None) -> bool:

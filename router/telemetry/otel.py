@@ -1,8 +1,4 @@
-"""Tracing with OpenTelemetry's SDK, sent by OTLP over HTTP.
-
-OpenTelemetry's own environment variables set the receiver (OTEL_EXPORTER_OTLP_ENDPOINT and so on). The process's global
-providers are not changed, so instrumented libraries do not send their spans to this receiver.
-"""
+"""Tracing with OpenTelemetry's SDK. The global providers are not changed, so that libraries do not send their spans."""
 
 import os
 import threading
@@ -30,14 +26,12 @@ try:
 except ImportError as error:
     raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled") from error
 
-#: OpenTelemetry's variable for the capture of texts
 _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _SCOPE: Final = "ragbandit"
 #: longest time to send the remaining records when the process ends, seconds; further records are lost
 _CLOSE_S: Final = 3.0
 #: most characters of a stored tracestate; W3C demands at least 512
 _TRACESTATE: Final = 512
-#: most characters of a text in an attribute
 _LONGEST_TEXT: Final = 20_000
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -81,8 +75,6 @@ class _OtelSpan(Span):
 
 
 class OpenTelemetry(Tracing):
-    """Spans and events of one process."""
-
     enabled = True
 
     def __init__(self, *, tracers: TracerProvider, loggers: LoggerProvider) -> None:
@@ -92,7 +84,6 @@ class OpenTelemetry(Tracing):
         self._tracer, self._logger = tracers.get_tracer(_SCOPE), loggers.get_logger(_SCOPE)
 
     def begin(self, name: str, **how: Unpack[SpanOptions]) -> Span:
-        """See `Tracing.begin`."""
         context, link = _context(how.get("parent")), how.get("link")
         links = []
         if link is not None:
@@ -106,12 +97,10 @@ class OpenTelemetry(Tracing):
     def event(
         self, name: str, *, attributes: Mapping[str, Attribute | None], parent: Mapping[str, str] | None = None
     ) -> None:
-        """See `Tracing.event`."""
         severity, context = SeverityNumber.INFO, _context(parent)
         self._logger.emit(event_name=name, severity_number=severity, attributes=_plain(attributes), context=context)
 
     def close(self) -> None:
-        """Send the remaining records, for at most _CLOSE_S."""
         # The SDK has no reliable time limit: if the receiver hangs, it waits 10 s for each batch, longer than a process
         # may take to end. Daemon threads do not delay the end of the process.
         endings = [
@@ -126,7 +115,6 @@ class OpenTelemetry(Tracing):
 
 
 def _context(carrier: Mapping[str, str] | None) -> Context | None:
-    """The context in W3C headers; None: the current context."""
     return None if carrier is None else _PROPAGATOR.extract(carrier, context=Context())
 
 

@@ -1,5 +1,3 @@
-"""Background threads that repeat a task, and log the beginning, duration and end of an outage."""
-
 import logging
 import threading
 import time
@@ -11,20 +9,12 @@ from ragbandit.shared.errors import QueueError
 
 Reply = TypeVar("Reply")
 
-#: shortest time between two log lines of an outage, seconds
 QUIET_S: Final = 60.0
-#: longest wait for the end of a thread, seconds
 JOIN_S: Final = 5.0
 
 
 class StoreOutage:
-    """Logs the outage of one kind of work. Thread-safe.
-
-    action: name of the work in the log
-    failing: log message during an outage: what fails, what it means, what to do
-    restored: log message after it
-    log: name of the logger
-    """
+    """Logs the beginning, duration and end of an outage. Thread-safe. action: name of the failing work."""
 
     def __init__(self, *, action: str, failing: str, restored: str, log: str = "ragbandit.worker") -> None:
         self._action = action
@@ -32,14 +22,12 @@ class StoreOutage:
         self.level = logging.ERROR
         self._log = logging.getLogger(log)
         self._lock = threading.Lock()
-        #: time.monotonic() of its beginning; None without an outage
         self._since: float | None = None
         self.throttle = Throttle(QUIET_S)
         self._times = 0
 
     @property
     def lasts(self) -> bool:
-        """Whether the last attempt failed."""
         return self._since is not None
 
     def failed(self, error: BaseException) -> None:
@@ -55,7 +43,6 @@ class StoreOutage:
         self._log.log(self.level, self.failing, extra=facts | {"reason": f"{type(error).__name__}: {error}"})
 
     def ended(self) -> None:
-        """Record a successful attempt."""
         if not self.lasts:
             return
         with self._lock:
@@ -69,14 +56,9 @@ class StoreOutage:
 
 
 class Routine:
-    """A thread that repeats a task until it is closed. Exceptions are logged, and the task is tried again.
+    """A thread that repeats `do` until it is closed. Exceptions are logged, and `do` is tried again.
 
-    chore: description of the task, for the log and the thread's name
-    do: the task; returns the seconds until the next run, or None for `every_s`
-    every_s: default time between two runs, seconds
-    at_end: called once after the last run
-    at_once: whether the first run is at the start, or `every_s` later
-    outage: log of failures, if the task needs its own messages
+    `do` returns the seconds until the next run, or None for `every_s`. at_once: whether the first run is at the start.
     """
 
     def __init__(
@@ -89,10 +71,8 @@ class Routine:
         at_once: bool = True,
         outage: StoreOutage | None = None,
     ) -> None:
-        self._do = do
-        self._every_s = every_s
-        self._at_end = at_end
-        self._at_once = at_once
+        self._do, self._at_end = do, at_end
+        self._every_s, self._at_once = every_s, at_once
         self._outage = outage or StoreOutage(
             action="housekeeping",
             failing=f"cannot {chore}; trying again, and nothing is lost. Make the database reachable",
@@ -103,16 +83,13 @@ class Routine:
         self._thread = threading.Thread(target=self._run, name=f"ragbandit: {chore}", daemon=True)
 
     def start(self) -> "Routine":
-        """Start the thread. Returns self."""
         self._thread.start()
         return self
 
     def wake(self) -> None:
-        """Run the task now."""
         self._woken.set()
 
     def stop(self) -> None:
-        """End the thread after the current run."""
         self._closing = True
         self._woken.set()
 

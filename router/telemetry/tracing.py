@@ -1,7 +1,4 @@
-"""Interface of tracing: spans and events. This implementation does nothing; `otel` has the real one.
-
-If telemetry is off, nothing of OpenTelemetry is imported or called. Callers check `enabled` before expensive work.
-"""
+"""Interface of tracing: spans and events, which are not recorded here. `otel` has the implementation that records."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,19 +10,16 @@ import uuid_utils
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.shared.types import Feedback, Json
 
-#: types of attributes
 Attribute = str | bool | int | float | Sequence[str]
 SpanKind = Literal["internal", "server", "client"]
 
 
 class SpanOptions(TypedDict, total=False):
-    """Options of a new span."""
-
     kind: SpanKind
     attributes: Mapping[str, Attribute | None]
-    #: W3C headers of its parent; None: the current span
+    #: W3C headers of the parent; None for the current span
     parent: Mapping[str, str] | None
-    #: W3C headers of a related span; the new span is then a root
+    #: W3C headers of a related span; the new span then has no parent
     link: Mapping[str, str] | None
 
 
@@ -47,7 +41,7 @@ class Span:
         """Mark as failed. error_type: a class or code; not a message, since messages may contain users' texts."""
 
     def current(self) -> AbstractContextManager[object]:
-        """A block in which this is the current span."""
+        """Returns a context manager that makes this the current span."""
         return nullcontext()
 
     def end(self) -> None:
@@ -57,7 +51,6 @@ class Span:
 class Tracing:
     """Creates spans and events. This class records nothing."""
 
-    #: whether spans and events are recorded
     enabled: bool = False
     #: whether spans may contain texts: questions, prompts, answers, passages
     texts_in_spans: bool = False
@@ -83,24 +76,19 @@ class Tracing:
     def event(
         self, name: str, *, attributes: Mapping[str, Attribute | None], parent: Mapping[str, str] | None = None
     ) -> None:
-        """Record an event as a log record. parent: W3C headers of its trace; None: the current trace."""
+        """Record an event as a log record. parent: W3C headers of its trace; None for the current trace."""
 
     def close(self) -> None:
         """Send the remaining records, for at most a few seconds."""
 
 
-#: tracing that is turned off
 OFF: Final = Tracing()
-#: names of headers, and keys of `Query.request`
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
-#: key of `Query.request`
 REQUEST_ID: Final = "request_id"
-#: key of an ASGI scope
 SCOPE_ID: Final = "ragbandit.request_id"
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-#: form of a caller's request id
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -128,10 +116,7 @@ def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def record_evaluation(tracing: Tracing, feedback: Feedback, *, late: bool, carrier: Mapping[str, str]) -> None:
-    """Record a judgement in the trace of its decision, without gold answers, raters and reasons.
-
-    carrier: W3C headers stored with the decision; {} without a trace
-    """
+    """Record a judgement in the trace of its decision, without gold answers, raters and reasons."""
     attributes: dict[str, Attribute | None] = {
         names.EVALUATION: feedback.event or feedback.kind,
         names.EVALUATION_SCORE: feedback.value if isinstance(feedback.value, int | float) else None,

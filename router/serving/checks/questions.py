@@ -22,22 +22,18 @@ ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def new_id() -> DecisionId:
-    """A UUIDv7: unique, ordered by time."""
-    return DecisionId(str(uuid_utils.uuid7()))
+    return DecisionId(str(uuid_utils.uuid7()))  # ids are ordered by time
 
 
 def checked_type(value: object, kind: type | UnionType, *, field: str, wanted: str) -> None:
-    """Raises InvalidInput if a value has another type. wanted: the type in words."""
+    """Raises InvalidInput if a value is not of the type `kind`. wanted: this type in words, for the message."""
     if not isinstance(value, kind):
         remedy = f"pass {wanted}"
         raise InvalidInput(f'"{field}" must be {wanted}, not {type(value).__name__}', field=field, remedy=remedy)
 
 
 def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str = "", blank: bool = False) -> str:
-    """Check a text: not blank, not too long, valid Unicode. Raises InvalidInput.
-
-    most: most characters. advice: added to the remedy of a text that is too long. blank: allow blank texts.
-    """
+    """Refuse blank (unless `blank`) or long texts, NUL and invalid Unicode. advice: how to shorten a long text."""
     if not isinstance(text, str):
         raise InvalidInput(f'"{field}" must be text, not {type(text).__name__}', field=field, remedy="send a string")
     if not blank and not text.strip():
@@ -57,7 +53,6 @@ def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str 
 
 
 def checked_id(value: object, *, field: str) -> str:
-    """Check an id: at most 64 letters, digits, dashes and underscores. Raises InvalidInput."""
     if not isinstance(value, str) or not ID_PATTERN.fullmatch(value):
         remedy = "use 1 to 64 letters, digits, dashes or underscores"
         raise InvalidInput(f"{value!r:.80} is not an id", field=field, remedy=remedy)
@@ -77,25 +72,18 @@ def checked_number(value: object, *, field: str, low: float = 0, high: float = M
     return float(value)
 
 
-#: most texts in one list of a context
 MAX_WORDS: Final = 100
-#: longest id of a conversation, characters
 MAX_SESSION: Final = 128
-#: most messages of history
 MAX_MESSAGES: Final = 64
 #: largest value of the settings conversation.sticky_turns and conversation.max_sticky_turns
 MAX_STICKY_TURNS: Final = 1000
-#: aim, which replaces a weight of cost -> its largest value
+#: aim -> its largest value; a question has either an aim or a cost weight
 AIMS: Final[Mapping[str, float]] = {"quality": 1.0, "steps": 1e6, "dollars": 1e6, "seconds": 1e6}
 _ROLES: Final = ("system", "user", "assistant")
-_NO_BUDGET: Final = Budget()
 
 
 def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) -> Query:
-    """Check a query; add an id, and sort the context by key. Raises InvalidInput with field and remedy.
-
-    arms: arms that may be drawn; other configured arms are run by the caller's own stack.
-    """
+    """Check a query. Returns it with an id and a sorted context. arms: those that may be drawn. Raises InvalidInput."""
     checked_type(query, Query, field="question", wanted="a string or a Query")
     checked_text(query.text, field="question")
     if query.id is not None:
@@ -107,7 +95,7 @@ def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) 
         query = replace(query, context={key: plain(value) for key, value in query.context.items()})
         _check_context(query.context, most_bytes=settings.server.max_context_bytes)
     check_declared(query.context, schema=settings.context)
-    if query.budget != _NO_BUDGET:
+    if query.budget != Budget():
         _check_budget(query.budget)
     if query.session is not None or query.asked is not None or query.messages != ():
         _check_conversation(query)
@@ -118,7 +106,7 @@ def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) 
         _check_aim(query)
     if query.sticky_turns is not None:
         _check_sticky_turns(query.sticky_turns, most=settings.conversation.sticky_turns_cap)
-    # Sorted as in the log: in a replay, a policy must see the same context.
+    # Sorted as in the log, so that a policy sees the same context in a replay.
     context = {key: list(v) if isinstance(v, tuple) else v for key, v in sorted(query.context.items())}
     return replace(query, id=query.id or new_id(), context=context)
 
@@ -137,8 +125,12 @@ def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Collectio
         if len(set(arms)) != len(arms):
             raise InvalidInput("an arm is named twice", field="arms", remedy="name each arm once")
         for arm in arms:
+            if arm in configured and arm not in known:
+                message = f"the arm {arm!r} is run by your own stack (run_by: caller)"
+                remedy = f"use Router.route or POST /v1/route for it; our workers run {', '.join(known)}"
+                raise InvalidInput(message, field="arms", remedy=remedy)
             if arm not in known:
-                raise _unknown_arm(arm, known=known, configured=configured)
+                raise InvalidInput(f"unknown arm {arm!r}", field="arms", remedy=known_choices(known, given=arm))
     if query.forced and (arms is None or len(arms) != 1):
         raise InvalidInput("an arm is forced, but `arms` is not one arm", field="arms", remedy="name the one arm")
 
@@ -167,13 +159,6 @@ def _check_aim(query: Query) -> None:
         raise InvalidInput(f"{value!r:.80} is out of range", field=f"aim.{name}", remedy=remedy)
 
 
-def _unknown_arm(arm: str, *, known: Sequence[ArmName], configured: Collection[str]) -> InvalidInput:
-    if arm in configured:
-        remedy = f"use Router.route or POST /v1/route for it; our workers run {', '.join(known)}"
-        return InvalidInput(f"the arm {arm!r} is run by your own stack (run_by: caller)", field="arms", remedy=remedy)
-    return InvalidInput(f"unknown arm {arm!r}", field="arms", remedy=known_choices(known, given=arm))
-
-
 def _check_budget(budget: Budget) -> None:
     checked_type(budget, Budget, field="budget", wanted="a Budget")
     for cap in ("rounds", "passages", "tokens", "seconds", "dollars"):
@@ -187,7 +172,6 @@ def _check_budget(budget: Budget) -> None:
 
 
 def capped(budget: Budget, *, limits: BudgetSettings) -> Budget:
-    """The smaller cap of a query's budget and of the settings, for each cap."""
     caps = {}
     for cap in fields(Budget):
         both = (getattr(budget, cap.name), getattr(limits, cap.name))
@@ -235,7 +219,7 @@ def _check_conversation(query: Query) -> None:
 
 
 def check_message(message: object) -> None:
-    """Raises InvalidInput if a Message is invalid or cannot be stored; its text may be blank."""
+    """Raises InvalidInput if a Message cannot be stored. Its text may be blank."""
     checked_type(message, Message, field="messages", wanted="a list of messages")
     assert isinstance(message, Message)
     if message.role not in _ROLES:

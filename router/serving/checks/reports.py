@@ -22,16 +22,10 @@ from ragbandit.shared.types import (
     OutcomeStatus,
 )
 
-#: most gold answers of one label
 MAX_ANSWERS: Final = 100
-#: most characters of a rater's id
 MAX_RATER: Final = 64
-#: most characters of an outcome's stop reason
-_MAX_REASON: Final = 64
-#: scale of ratings -> (lowest, highest)
 SCALES: Final[Mapping[str, tuple[int, int]]] = {"0-1": (0, 1), "1-5": (1, 5)}
 _KINDS: Final = ("label", "rating", "reward")
-#: sources that callers may send
 _SOURCES: Final = ("human", "label", "judge", "code")
 
 
@@ -52,7 +46,7 @@ def made_feedback(
 ) -> Feedback:
     """Make a Feedback of exactly one of label, rating, reward, event and retract. Raises InvalidInput.
 
-    rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; stored on [0, 1]
+    rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; it is stored as a number in [0, 1]
     event: a name of the setting feedback_events
     source: human (also None), label, judge or code; None for an event
     retract: kind ("label", "rating" or "reward") of an earlier judgement that the same source and rater take back
@@ -89,7 +83,7 @@ def made_feedback(
 
 
 def _kind_of(parts: Mapping[str, object]) -> str:
-    """The kind of the feedback, or of the earlier feedback that is retracted. Raises InvalidInput."""
+    """The kind of the judgement, or the kind that is retracted. Raises InvalidInput unless there is exactly one."""
     names = [name for name, value in parts.items() if value is not None]
     if len(names) != 1:
         message = f"{' and '.join(names)} were given" if names else "no label, rating, reward or event was given"
@@ -136,7 +130,7 @@ def _rating(rating: float, *, scale: str) -> float:
 def unrun_outcome(
     decision_id: DecisionId, *, stop_reason: str, error: str, now: float, made_by: Mapping[str, Json] | None = None
 ) -> Outcome:
-    """The failed outcome, without cost, of a decision whose arm no worker ran."""
+    """Make the failed outcome, without cost, of a decision whose arm no worker ran."""
     return Outcome(
         decision_id=decision_id,
         status="failed",
@@ -171,7 +165,7 @@ def made_outcome(
     if isinstance(error, str) and len(error) > MAX_ERROR:
         error = f"{error[: MAX_ERROR - 3]}..."  # a failure must be accepted, however long its message
     checked_type(stop_reason, str, field="stop_reason", wanted="text")
-    texts = (("answer", answer, MAX_TEXT), ("error", error, MAX_TEXT), ("stop_reason", stop_reason, _MAX_REASON))
+    texts = (("answer", answer, MAX_TEXT), ("error", error, MAX_TEXT), ("stop_reason", stop_reason, 64))
     for field, text, limit in texts:
         if text is not None:
             checked_text(text, field=field, most=limit, blank=True)
@@ -208,10 +202,9 @@ def _checked_cost(cost: Mapping[str, float]) -> Cost:
 def check_charged(
     outcome: Outcome, *, cost: Mapping[str, float], reward: RewardSettings, is_stored: Callable[[Outcome], bool]
 ) -> None:
-    """Refuse an outcome without steps whose cost the reward counts as 0: the most expensive arm would look free.
+    """Refuse an outcome without steps if the reward charges for none of its costs: its arm would look free.
 
-    cost: the reported fields of Cost. is_stored: whether the outcome is a repetition, which is accepted: the settings
-    may have changed. Raises InvalidInput.
+    cost: the reported fields of Cost. is_stored: whether an outcome repeats a stored one, which is accepted.
     """
     charged = sorted(term for term, price in reward.cost.items() if price > 0.0)
     free = cost and reward.weight > 0.0 and charged and not set(charged) & set(cost)

@@ -1,4 +1,4 @@
-"""Deciding with versions: candidates give pmfs too, a canary's is mixed in, and the kill switch pins an arm."""
+"""Decisions with candidates: their pmfs are recorded, and a canary's is mixed in. The kill switch pins an arm."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -31,16 +31,14 @@ BY_ARM = ("quality", "cost", "weight")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskedCandidate:
-    """A candidate, and the questions of a batch that it was asked."""
-
     candidate: Candidate
     questions: Sequence[Question]
-    #: its draws, or the reason why it was not asked
+    #: the draws of the candidate, or the reason why it was not asked
     pending: "Future[Any] | str"
 
 
 def ask(live: LiveVersions, questions: Sequence[Question], *, features: FeatureRows) -> list[AskedCandidate]:
-    """Start asking every candidate about the questions whose arm is drawn. features: of all questions, (n, d)."""
+    """Start asking every candidate about the questions whose arm is drawn. features: shape (n, d), of all questions."""
     if not live.asks:
         return []
     rows = [row for row, question in enumerate(questions) if question.stay is None and not question.query.forced]
@@ -57,7 +55,6 @@ def _ask(candidate: Candidate, questions: Sequence[Question], *, features: Featu
 
 
 def _arms_of(candidate: Candidate, question: Question) -> tuple[ArmName, ...]:
-    """The arms of the champion, then those that only this candidate offers."""
     return question.arms + tuple(arm for arm in question.added if arm in candidate.added)
 
 
@@ -70,7 +67,7 @@ def _draws(
     draws = drawn_by_arms(
         outputs_of(serving.policy, queries, features=features, arms=arms),
         arms=arms,
-        seeds=[0] * len(queries),  # only the pmfs are used: the mixture is drawn from with the decision's seed
+        seeds=[0] * len(queries),  # not used, because the mixture is drawn with the decision's seed
         settings=serving.settings,
         seen=serving.seen,
     )
@@ -81,18 +78,18 @@ def _draws(
 
 
 def mix_candidates(asked_candidates: Sequence[AskedCandidate]) -> None:
-    """Record the candidates' pmfs in the decisions, and draw again from the mixture with a canary."""
+    """Record the candidates' pmfs in the decisions. With a canary, draw again from the mixture."""
     for asked in asked_candidates:
         candidate = asked.candidate
         for question, drawn in zip(asked.questions, _draws_of(asked), strict=True):
-            if question.stay is None:  # otherwise the turn stays for its cached prompt
+            if question.stay is None:  # otherwise the turn keeps an earlier arm for its cached prompt
                 assert question.decision is not None
                 arms = _arms_of(candidate, question)
                 question.decision = _mixed(question.decision, drawn, candidate=candidate, arms=arms)
 
 
 def _draws_of(asked: AskedCandidate) -> Sequence[Drawn | str]:
-    """Wait for the candidate's draws, up to its time limit. A question without a draw gets the reason."""
+    """Wait for the candidate's draws, up to its time limit. Questions without a draw get the reason."""
     runner, count = asked.candidate.runner, len(asked.questions)
     if isinstance(asked.pending, str):
         return [asked.pending] * count
@@ -134,7 +131,7 @@ def _mixed(decision: Decision, drawn: Drawn | str, *, candidate: Candidate, arms
 def _drawn_again(
     decision: Decision, drawn: Drawn, *, note: dict[str, Json], arms: tuple[ArmName, ...], weight: float
 ) -> Decision:
-    """Draw from the mixture of the decision's pmf, which is the champion's, and the canary's."""
+    """Draw again from the mixture of two pmfs: the champion's, which `decision` has, and the canary's."""
     added = arms[len(decision.arms) :]
     champion = (*decision.pmf, *(0.0 for _ in added))
     pmf = mixed(champion, drawn.pmf, weight=weight)
@@ -158,7 +155,7 @@ def _drawn_again(
 
 
 def _noted(decision: Decision, note: dict[str, Json]) -> Decision:
-    """Add a candidate's note: the first candidate's note contains those of the others."""
+    """Add a candidate's note. The first candidate's note contains the notes of the others."""
     first = decision.facts.get(CANDIDATE)
     if isinstance(first, Mapping):
         others = first.get("others")
@@ -167,29 +164,23 @@ def _noted(decision: Decision, note: dict[str, Json]) -> Decision:
     return replace(decision, facts={**decision.facts, CANDIDATE: note})
 
 
+def without_draw(decision: Decision, *, arm: ArmName, **changes: Any) -> Decision:
+    """Replace the draw of a decision by an arm with probability 1, and other fields by `changes`."""
+    certain: dict[str, Any] = {"arm": arm, "arms": (arm,), "pmf": (1.0,), "propensity": 1.0, "explored": False}
+    return replace(decision, **certain, scores=None, fault=None, **changes)
+
+
 #: `made_decisions` with all arguments except the questions and the outputs of the policy
 Draw = Callable[..., list[Decision]]
 
 
 def decide_pinned(questions: Sequence[Question], *, draw: Draw, control: PolicyControl, settings: Settings) -> None:
-    """Decide for the arm of the kill switch, even if the circuit breaker suspended it. The policy is not asked.
-
-    A question that does not allow this arm gets the fallback arm. As in turns that stay, the arm has probability 1.
-    """
+    """Give each question the pinned arm, or the fallback arm if it does not allow that. Asks no policy."""
     pinned = ArmName(str(control.arm))
     for question in questions:
         question.arms = question.allowed
     outputs = [PolicyOutput(pmf=(1.0 / len(question.arms),) * len(question.arms)) for question in questions]
     for question, decision in zip(questions, draw(questions, outputs=outputs), strict=True):
         arm = pinned if pinned in question.arms else fallback_arm(settings.policy.fallback, arms=question.arms)
-        question.decision = replace(
-            decision,
-            arm=arm,
-            arms=(arm,),
-            pmf=(1.0,),
-            propensity=1.0,
-            scores=None,
-            explored=False,
-            fault=None,
-            facts={KILLED: {"arm": pinned, "revision": control.revision}},
-        )
+        facts: dict[str, Json] = {KILLED: {"arm": pinned, "revision": control.revision}}
+        question.decision = without_draw(decision, arm=arm, facts=facts)

@@ -1,18 +1,16 @@
-"""The choice of decisions that people are asked to label. The most useful ones are likelier, and q is logged.
+"""Choice of the decisions that people are asked to label, each with a probability q, which is logged.
 
-A label changes learning most if the two best arms are close and their difference is uncertain; it changes the report
-most if the decision weighs most in the difference to the arm a (of the holdback, or the incumbent). If D is the
-difference of the two best arms in posterior samples, and the arm was drawn with the probability p,
+A label changes learning most if the two best arms are close and their difference D, in posterior samples, is uncertain.
+It changes the report most if its decision, with probability p of the drawn arm, weighs most in the difference to arm a,
+which is the arm of the holdback, or the incumbent:
 
-    learning = sd(D) * share of the samples in which the second is ahead,    estimate = |1 - [arm = a] / p|,
-    use = learning / its mean + estimate / its mean,    q = clip(c * use, LEAST * share, 1),
+    learning = sd(D) * share of the samples in which the second arm is ahead,    estimate = |1 - [arm = a] / p|,
+    use = learning / its mean + estimate / its mean,    q = clip(c * use, LEAST_LABELLED * share, 1).
 
-share = labels a day / decisions a day, means over the newest questions, and c such that the mean of q there is `share`.
-Without samples, or without an arm a, that part is the same for all questions.
-
-Learning and estimates weight each label by share / q (`label_weight`), so that labels represent all questions (Horvitz
-and Thompson 1952). Replay and the evidence of versions have no weights, so they use only the uniform part of the queue:
-labels that the smallest q would also have drawn.
+`share` = labels a day / decisions a day. Means are over the newest questions; c makes their mean q equal to `share`.
+Without samples `learning` is the same for all questions, without an arm a `estimate` is. Labels have the weight
+share / q, so that they represent all questions (Horvitz and Thompson 1952). Replay and the evidence of versions have no
+weights. They use only the uniform part of the queue: labels that the smallest q would also have drawn.
 """
 
 import time
@@ -36,21 +34,15 @@ _NEWEST: Final = 300
 #: most decisions that are counted to estimate the decisions a day
 _COUNTED: Final = 10_000
 _DAY_S: Final = 86_400.0
-#: seconds between two counts
 _COUNT_S: Final = 60.0
-#: fixed-point steps to find c
 _STEPS: Final = 12
 
 
 class LabelSampler:
-    """Chooses decisions for `per_day` labels. `choose` is called by the thread that decides, `refresh` by another one.
-
-    against: the arm a.
-    """
+    """Chooses decisions for `per_day` labels. The thread that decides calls `choose`, another one calls `refresh`."""
 
     def __init__(self, per_day: int, *, against: str | None = None) -> None:
         self.per_day, self.against = per_day, against
-        #: labels per decision, in (0, 1]
         self.share = 1.0
         #: factors of the two parts of `use`: c / mean of learning, c / mean of estimate; 0 before the first `refresh`
         self._scales: tuple[float, float] = (0.0, 0.0)
@@ -60,7 +52,7 @@ class LabelSampler:
     def choose(
         self, questions: Sequence[Question], outputs: Sequence[PolicyOutput | Exception], *, secret: bytes
     ) -> None:
-        """Set `label` in each question whose arm was drawn. A label is requested if draw < q."""
+        """Set `label` in each question whose arm was drawn. The label is requested if draw < q."""
         share, (learning, estimate) = self.share, self._scales
         for question, output in zip(questions, outputs, strict=True):
             decision = question.decision
@@ -77,7 +69,6 @@ class LabelSampler:
             question.label = {"asked": draw < q, "draw": draw, "q": q, "share": share, "uniform": uniform}
 
     def refresh(self, database: Database, *, now: float) -> None:
-        """Update the share and the scales. Raises StoreError."""
         if time.monotonic() >= self._count_at:
             self._count_at = time.monotonic() + _COUNT_S
             self.share = min(1.0, self.per_day / max(1.0, _decisions_per_day(database, now=now)))
@@ -85,7 +76,7 @@ class LabelSampler:
 
 
 def _learning(output: PolicyOutput) -> float:
-    """The use of a label for learning; 1 if the policy has no posterior samples."""
+    """The part `learning` of a label's use; 1 if the policy has no posterior samples."""
     if output.scores is None or output.deviations is None or len(output.scores) < 2:
         return 1.0
     first, second = np.argsort(-np.array(output.scores), kind="stable")[:2]
@@ -94,7 +85,7 @@ def _learning(output: PolicyOutput) -> float:
 
 
 def scaled(parts: Matrix, *, share: float) -> tuple[float, float]:
-    """Returns c / mean for both parts, or zeros if no use is known or all labels are requested. parts: shape (n, 2)."""
+    """Returns (c / mean of learning, c / mean of estimate); zeros without data, or if all labels are requested."""
     if share >= 1.0 or not len(parts) or parts.max() <= 0.0:
         return 0.0, 0.0
     inverse = [1.0 / mean if mean > 0.0 else 0.0 for mean in parts.mean(axis=0).tolist()]
@@ -106,7 +97,7 @@ def scaled(parts: Matrix, *, share: float) -> tuple[float, float]:
 
 
 def _decisions_per_day(database: Database, *, now: float) -> float:
-    """Decisions of the last day; if there are more than _COUNTED, estimated from the newest ones."""
+    """Number of decisions of the last day; above _COUNTED it is estimated from the newest ones."""
     made_at = decisions.c.made_at
     with database.read() as connection:
         oldest = connection.execute(select(made_at).order_by(made_at.desc()).offset(_COUNTED - 1).limit(1)).scalar()

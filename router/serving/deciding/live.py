@@ -16,23 +16,18 @@ from ragbandit.shared.types import ArmName, PolicyControl, PolicyVersion, RunBy
 
 log = logging.getLogger("ragbandit.versions")
 
-#: number of consecutive faults after which a candidate is skipped
 FAULTS_IN_A_ROW: Final = 5
-#: time for which a failing candidate is skipped, seconds
+#: time for which a candidate is skipped after FAULTS_IN_A_ROW consecutive faults, seconds
 LEFT_OUT_S: Final = 30.0
 
 _Work = Callable[[], Any]
 
 
 class CandidateRunner:
-    """The thread of one candidate. `submit` and `result` are called by one thread, `loaded` by another.
-
-    limit_s: time limit for a batch, seconds.
-    """
+    """The thread of a candidate. One thread calls `submit` and `result`, another one calls `loaded`."""
 
     def __init__(self, name: str, *, limit_s: float) -> None:
         self.name, self.limit_s = name, limit_s
-        #: faults since the start of this process
         self.faults = 0
         #: reason of the fault in the last batch; "" if the last batch succeeded
         self.last_fault = ""
@@ -46,14 +41,10 @@ class CandidateRunner:
 
     @property
     def busy(self) -> bool:
-        """Whether a batch, or the loading of the candidate, still runs."""
         return any(future is not None and not future.done() for future in (self._pending, self._loading))
 
     def loaded(self, load: _Work, *, wait_s: float) -> Any:
-        """The result of `load`, which runs on the candidate's thread. wait_s: longest wait in the first call.
-
-        Raises the exception of `load`; or NotReady while it runs: call again later.
-        """
+        """Run `load` on the candidate's thread; the first call waits at most `wait_s`. Raises NotReady until then."""
         if self._loading is None:
             if self.busy:
                 raise NotReady(self._busy_with)
@@ -74,7 +65,7 @@ class CandidateRunner:
         return self._pending
 
     def result(self, pending: "Future[Any]") -> Any:
-        """The result of a batch. Raises PolicyFault if it failed, or did not end within the limit from now on."""
+        """Wait at most `limit_s` for the result of a batch. Raises PolicyFault if there is no result in time."""
         try:
             took_s, result = pending.result(self.limit_s)
         except FutureTimeout:
@@ -86,17 +77,14 @@ class CandidateRunner:
         return result
 
     def succeeded(self) -> None:
-        """Record that the results of a batch are usable."""
         if self._in_a_row >= FAULTS_IN_A_ROW:
             log.info("a candidate gives pmfs again", extra={"action": "candidate", "version": self.name})
         self._in_a_row, self.last_fault = 0, ""
 
     def close(self) -> None:
-        """End the thread after its current work, without waiting."""
         self._work.put(None)
 
     def failed(self, reason: str) -> str:
-        """Record a fault. Returns its reason."""
         self.faults += 1
         self._in_a_row += 1
         self.last_fault = reason
@@ -126,7 +114,7 @@ class CandidateRunner:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """The policy in use. Replaced as a whole; its `learn` is never called here."""
+    """The policy in use. It is replaced as a whole, and its `learn` is never called here."""
 
     policy: Policy
     version: str
@@ -140,18 +128,14 @@ class Serving:
 
     @property
     def seen(self) -> Mapping[ArmName, int]:
-        """Arm -> learned outcomes."""
         return self.policy.seen if self.learned is None else self.learned
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A version in shadow or canary."""
-
     version: PolicyVersion
-    #: None if it is not loaded
     serving: Serving | None
-    #: why it is not loaded
+    #: why `serving` is None; None if it is loaded
     unloaded: str | None
     runner: CandidateRunner
     #: arms that this version offers and the champion does not
@@ -164,7 +148,6 @@ class Candidate:
         return self.unloaded or ("its ledger is being learned again" if rebuilding else None)
 
     def added_for(self, run_by: RunBy) -> tuple[ArmName, ...]:
-        """Arms of `added` that `run_by` can run."""
         if run_by == "caller":
             return self.added
         worker_arms = {} if self.serving is None else self.serving.settings.worker_arms
@@ -176,23 +159,19 @@ class LiveVersions:
     """The kill switch and the candidates of one revision."""
 
     control: PolicyControl
-    #: the canary first, then those in shadow, the oldest first
+    #: the canary first, then the candidates in shadow, the oldest first
     candidates: tuple[Candidate, ...] = ()
 
     @property
     def asks(self) -> bool:
-        """Whether there are candidates, and the kill switch is off."""
         return bool(self.candidates) and self.control.killed is None
 
     @property
     def added(self) -> tuple[ArmName, ...]:
-        """Arms that only candidates offer."""
         return tuple(dict.fromkeys(arm for candidate in self.candidates for arm in candidate.added))
 
     def added_for(self, run_by: RunBy) -> tuple[ArmName, ...]:
-        """Arms of `added` that `run_by` can run."""
         return tuple(dict.fromkeys(arm for candidate in self.candidates for arm in candidate.added_for(run_by)))
 
 
-#: value before the first version is made
 NOTHING_LIVE: Final = LiveVersions(control=PolicyControl(revision=0))

@@ -1,10 +1,9 @@
 """Needs of requests and abilities of arms: an arm that cannot do what a request needs is not offered for it.
 
 Chats may need tools, images, files, audio, answers in a given format (`json`) or log-probabilities. Arms of the class
-`model` pass them on to a generator, whose setting `generator.supports` lists what it can do; all other arms take text
-and answer text. The need `chat` is a chat that only a model can read: with parts of other types, with a question that
-is too long for features, or without a question at its end. The row of a decision has the needs in `request.needs`, and
-in the fact LACKING the arms that were not offered, with their missing abilities.
+`model` pass them on to a generator with the abilities in `generator.supports`; all other arms read and write only text.
+The need `chat` is a chat that only a model can read: it has parts of other types, a question that is too long for
+features, or no question at its end.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,7 +14,7 @@ from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Query
 
-#: keys of a query's `request`: needs, optional needs, and an estimate of the prompt tokens
+#: keys of a query's `request`: its needs, its optional needs, and an estimate of the prompt's tokens
 NEEDS: Final = "needs"
 OPTIONAL: Final = "optional_needs"
 TOKENS: Final = "tokens"
@@ -57,7 +56,7 @@ def passing_arms(settings: Settings) -> dict[ArmName, Ability]:
 def lacks_of(
     query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, Ability]
 ) -> dict[ArmName, list[str]]:
-    """Arms that may not answer this query -> the needs that they lack. An optional need counts if an arm meets it."""
+    """Arm that may not answer this query -> its unmet needs. An optional need counts if any arm meets it."""
     needs, optional = _names(query, NEEDS), _names(query, OPTIONAL)
     tokens = query.request.get(TOKENS)
     size = tokens if query.chat and isinstance(tokens, int) else 0
@@ -83,7 +82,6 @@ def _names(query: Query, key: str) -> set[str]:
 
 
 def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mapping[ArmName, Ability]) -> UnmetNeed:
-    """The error for a request that no arm can answer; its message lists the abilities of each arm."""
     unmet = sorted({need for lacks in lacking.values() for need in lacks})
     needs, field = ", ".join(unmet), "messages"
     for need in unmet:

@@ -10,25 +10,24 @@ from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.shared.errors import Forbidden, InvalidInput
 from ragbandit.shared.types import MAX_WEIGHT, Json, Query
 
-#: key of a query's `request` with the cost weights of key and tenant: {"cost_weight": default, "cost_weights": [least,
+#: key of a query's `request`: the cost weights of key and tenant, {"cost_weight": default, "cost_weights": [least,
 #: largest], "narrowed_by": "key" or "tenant"}; all are optional
 TERMS: Final = "prices"
-#: key of a query's `request` with the factor (>= 1) by which the caller's budgets raise its cost weight
+#: key of a query's `request`: the factor (>= 1) by which the caller's budgets raise its cost weight
 BUDGET_FACTOR: Final = "budget_factor"
-#: fields of TERMS that are scopes of a key and settings of a tenant
+#: fields of TERMS that a key may have as scopes, and a tenant as settings
 _SCOPES: Final = ("cost_weight", "cost_weights")
-#: aim at a mean -> its cost term, if that has another name
+#: aim -> name of its cost term, if the name differs
 _COST_TERMS: Final = {"seconds": "seconds_total"}
 
 
 def budget_factor(query: Query) -> float:
-    """The factor (>= 1) by which budgets raise the cost weight; 1 without budgets."""
     factor = query.request.get(BUDGET_FACTOR)
     return float(factor) if isinstance(factor, int | float) else 1.0
 
 
 def price_terms(scopes: Mapping[str, Json], *, tenant: str, settings: Settings) -> dict[str, Json]:
-    """Cost weights of a key with these scopes and of its tenant; {} without any."""
+    """The cost weights of a key with these scopes, and of its tenant; {} without any."""
     tenant_settings = settings.tenant(tenant)
     terms = {name: scopes.get(name, getattr(tenant_settings, name)) for name in _SCOPES}
     if terms["cost_weights"] is not None:
@@ -36,13 +35,13 @@ def price_terms(scopes: Mapping[str, Json], *, tenant: str, settings: Settings) 
     default, bounds = terms["cost_weight"], terms["cost_weights"]
     weight = settings.cost_weights.get(default) if isinstance(default, str) else default
     if isinstance(weight, int | float) and isinstance(bounds, list) and not bounds[0] <= weight <= bounds[1]:
-        # A tenant's default outside the bounds of a key becomes the nearest bound, which is not the price of its name.
+        # A default outside the bounds is replaced by the nearest bound, whose price has no name.
         terms["cost_weight"] = min(max(weight, bounds[0]), bounds[1])
     return {name: value for name, value in terms.items() if value is not None}
 
 
 def with_terms(query: Query, *, settings: Settings) -> Query:
-    """Add the cost weights of the tenant to a query, unless the edge has added those of key and tenant."""
+    """Add the tenant's cost weights to a query, unless the HTTP layer has added those of its key and tenant."""
     if not settings.tenants or TERMS in query.request:
         return query
     terms = price_terms({}, tenant=query.tenant, settings=settings)
@@ -50,7 +49,6 @@ def with_terms(query: Query, *, settings: Settings) -> Query:
 
 
 def terms_of(query: Query) -> Mapping[str, Json]:
-    """The stored cost weights of key and tenant; {} if the row is damaged."""
     terms = query.request.get(TERMS)
     return terms if isinstance(terms, Mapping) else {}
 
@@ -61,7 +59,7 @@ def _price(query: Query) -> Json:
 
 
 def price_name(query: Query) -> str | None:
-    """The name of the price at which the query was decided; None if it has no name."""
+    """The name of the price at which the query was decided; None if the price has no name."""
     price = _price(query)
     return price if isinstance(price, str) and not query.aim else None
 
@@ -71,11 +69,8 @@ def served_weight(
 ) -> float | None:
     """The cost weight (>= 0) at which a checked query is decided; None for reward.weight, as the policy learned it.
 
-    rebuilding: whether the policy replaces the configured one until that is learned again; then no price is refused.
-    frontier: turns an aim into a weight, within the bounds of key and tenant; None until the first one is loaded.
-
-    Raises InvalidInput if the policy has only one weight for all questions, or the tenant may not have this weight;
-    Forbidden if the key may not have it.
+    rebuilding: whether the policy replaces the configured one for a while; then no price is refused. frontier: turns an
+    aim into a weight. Raises InvalidInput for a weight that policy or tenant forbid, Forbidden if the key forbids it.
     """
     terms, factor = terms_of(query), budget_factor(query)
     if query.cost_weight is None and not query.aim and not terms and factor == 1.0:
@@ -108,12 +103,12 @@ def served_weight(
 
 
 def tells_mean(aim: str, *, terms: Mapping[str, float]) -> bool:
-    """Whether the mean cost is the mean of what this aim names: no other cost term has a price."""
+    """Whether no other cost term than the aim's has a price, so that the mean cost is the aim's mean."""
     return [name for name, price in terms.items() if price > 0.0] == [_COST_TERMS.get(aim, aim)]
 
 
 def _aimed_weight(aim: Mapping[str, float], *, frontier: Frontier | None, prices: Mapping[str, float]) -> float | None:
-    """The weight at which the policy reaches a checked aim; None without a frontier. prices: `reward.cost`."""
+    """The weight at which the policy reaches a checked aim; None without a frontier. prices: cost term -> price."""
     ((name, value),) = aim.items()
     term = _COST_TERMS.get(name, name)
     if name != "quality" and not tells_mean(name, terms=prices):
@@ -126,10 +121,7 @@ def _aimed_weight(aim: Mapping[str, float], *, frontier: Frontier | None, prices
 
 
 def _weight(price: Json, *, named: Mapping[str, float]) -> float:
-    """The weight of a price, which is a number or a name of the setting `cost_weights`.
-
-    Raises InvalidInput for an unknown name: prices of callers were checked, but a default may have left the settings.
-    """
+    """The weight of a price. Raises InvalidInput for a name that the settings do not have any more."""
     if isinstance(price, str):
         if price not in named:
             remedy = "add it to the setting `cost_weights`, or give the key or tenant another"

@@ -1,5 +1,3 @@
-"""One question on its way through a batch."""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -9,7 +7,7 @@ from ragbandit.router.serving.deciding.needs import LACKING
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
 from ragbandit.shared.types import LABEL_QUEUE, STICKY, ArmName, Decision, DecisionId, Json, Query
 
-#: key of a decision's facts: true if another policy decided while the configured one was learned again
+#: fact of a decision: true if another policy decided while the configured one was learned again
 REBUILDING: Final = "rebuilding"
 
 
@@ -18,18 +16,16 @@ class Stay:
     """The reason why a turn of a session keeps the arm of an earlier turn."""
 
     arm: ArmName
-    #: the decision that drew the arm
     first: DecisionId
-    #: number of this turn, counted from the draw, which is turn 1
+    #: number of this turn; the turn with the draw is 1
     turn: int
     #: turns that keep the arm, the draw included; 0 if turns stay as long as a cached prompt saves cost
     turns: int
-    #: "gain" of another arm and "saves" of the cached prompt, in reward; empty if `turns` is above 0
+    #: "gain" of the best other arm and "saves" of the cached prompt, in reward; empty if `turns` is above 0
     prefix: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def facts(self) -> dict[str, Json]:
-        """The fact STICKY of the decision."""
         return {"first": self.first, "turn": self.turn, "turns": self.turns, **self.prefix}
 
 
@@ -37,33 +33,28 @@ class Stay:
 class Question(Offer):
     """A checked question. Made when a query is submitted; the steps of its batch fill in the other fields."""
 
-    #: arms that the caller (or its key) and `run_by` allow; `arms` are those that the champion may draw
+    #: arms that `run_by` and the caller (or its key) allow; `arms` has those of them that the champion may draw
     allowed: tuple[ArmName, ...]
-
-    #: allowed arms that the circuit breaker excluded
     excluded: tuple[ArmName, ...] = ()
     #: whether all allowed arms are offered because all of them fail
     fail_open: bool = False
     #: arms that only candidates offer
     added: tuple[ArmName, ...] = ()
-    #: set if the arm of an earlier turn is kept
     stay: Stay | None = None
-    #: arms that the caller allows, but that cannot do what the request needs -> what they lack
+    #: arm that cannot do what the request needs -> needs that it lacks
     lacking: Mapping[ArmName, Sequence[str]] = field(default_factory=dict)
     decision: Decision | None = None
-    #: whether another policy decided while the configured one is learned again
     rebuilding: bool = False
     #: the fact LABEL_QUEUE of the decision; empty if no labels are requested
     label: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def served(self) -> Query:
-        """The query as policies see it."""
+        """The query with the cost weight at which it is decided."""
         return replace(self.query, cost_weight=self.cost_weight)
 
     @property
     def notes(self) -> dict[str, Json]:
-        """Facts about how the offered arms were chosen, to store with the decision."""
         notes: dict[str, Json] = {} if self.stay is None else {STICKY: self.stay.facts}
         if self.label:
             notes[LABEL_QUEUE] = dict(self.label)

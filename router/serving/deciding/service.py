@@ -1,5 +1,3 @@
-"""Decision service: questions in, committed decisions out."""
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +28,6 @@ from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, Feat
 
 log = logging.getLogger("ragbandit.service")
 
-#: least time between two log lines about the same problem, seconds
 QUIET_S = 10.0
 
 
@@ -41,38 +38,32 @@ class RouteService:
         self, store: DecisionStore, *, encoder: Encoder, serving: Serving, clock: Callable[[], float] = time.time
     ) -> None:
         settings = serving.settings
-        self.store = store
-        self.encoder = encoder
-        #: chooses decisions for the label queue; None if labelling is off
+        self.store, self.encoder = store, encoder
         self.labels: LabelSampler | None = None
         self.take_over(serving)
         self.clock = clock
-        #: returns the live versions; called before each batch
         self.live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
-        #: cost-quality frontier of the live policy; turns aims into cost weights; None until the first one is loaded
+        #: turns aims into cost weights; None until the first frontier is loaded
         self.frontier: Frontier | None = None
-        #: secret of the store for the seeds of draws; read by `start`
+        #: secret of the store, from which draws are seeded; None before `start`
         self.secret: bytes | None = None
         # Only the batcher's thread writes these counts; others read them without a lock.
-        #: decisions made by the fallback since the start
+        #: decisions made by the fallback because the policy broke its contract
         self.faults = 0
         #: questions that were offered failing arms because no allowed arm was healthy
         self.fail_opens = 0
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
         self._throttle = Throttle(QUIET_S)
-        #: runs arms in this process; None if workers run all of them
         self.inline: InlineRuns | None = None
         self.batcher: MicroBatcher[Question, Decision] = MicroBatcher(
             self._route_batch, name="ragbandit-route", limit=settings.encoder.max_batch, limits=settings.server
         )
 
     def start(self) -> None:
-        """Start the thread that serves requests. Raises StoreError."""
         self.secret = shared_secret(self.store.database, name=DRAWS, now=time.time())
         self.batcher.start()
 
     def close(self) -> None:
-        """Serve the submitted questions, then stop."""
         self.batcher.close()
 
     def question(self, query: Query | str, *, run_by: RunBy) -> Question:
@@ -99,11 +90,9 @@ class RouteService:
         )
 
     def take_over(self, serving: Serving) -> None:
-        """Decide with this policy and its settings from the next batch on."""
         self.serving, settings = serving, serving.settings
         self.arms = tuple(ArmName(name) for name in settings.arms)
         self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
-        #: arms that pass chats on unchanged, see `passing_arms`
         self.passing = passing_arms(settings)
         self._saved = saved_per_token(settings)
         per_day, holdback = settings.learning.labels_per_day, settings.policy.holdback
@@ -112,16 +101,12 @@ class RouteService:
             self.labels = LabelSampler(per_day, against=against) if per_day else None
 
     def poll_outcomes(self, *, more: Sequence[ArmName] = ()) -> None:
-        """Update the circuit breaker from the newest outcomes in the store. Raises StoreError.
-
-        more: arms that are offered in addition to the configured ones.
-        """
+        """Update the circuit breaker. more: arms offered in addition to the configured ones. Raises StoreError."""
         if self.labels is not None:
             self.labels.refresh(self.store.database, now=self.clock())
         self._poller.poll(tuple(dict.fromkeys((*self.arms, *more))), now=self.clock())
 
     def healths(self) -> list[ArmHealth]:
-        """State of the offered arms at the last `poll_outcomes`."""
         return self._poller.breaker.healths(self.arms, now=self.clock())
 
     def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
@@ -153,7 +138,7 @@ class RouteService:
         return committed
 
     def _record_probes(self, decisions: Iterable[Decision]) -> None:
-        """Report drawn arms to the circuit breaker: the first draw of each arm and tenant can be a probe."""
+        """Report drawn arms to the circuit breaker. The first draw of each arm and tenant can be a probe."""
         first: dict[tuple[ArmName, str], Decision] = {}
         for decision in decisions:
             first.setdefault((decision.arm, decision.query.tenant), decision)
@@ -162,7 +147,6 @@ class RouteService:
             self._poller.breaker.record_probe(arm, decision_id=decision.id, now=now, tenant=tenant)
 
     def _decide(self, questions: Sequence[Question]) -> list[Decision]:
-        """Decide all questions, with one forward pass of the encoder."""
         live, serving = self.live(), self.serving
         now = self.clock()
         features = self.encoder.encode([question.query.text for question in questions])  # (n, d)
@@ -186,7 +170,6 @@ class RouteService:
     def _decide_by_policy(
         self, questions: Sequence[Question], *, draw: Draw, live: LiveVersions, serving: Serving, features: FeatureRows
     ) -> None:
-        """Ask the policy and each candidate once, and draw from their pmfs."""
         settings, database = serving.settings, self.store.database
         asked_candidates = ask(live, questions, features=features)
         queries, arms = [question.served for question in questions], [question.arms for question in questions]
@@ -202,10 +185,10 @@ class RouteService:
     def _offer_arms(self, questions: Sequence[Question], *, live: LiveVersions, settings: Settings, now: float) -> None:
         """Choose the arms that may be drawn for each question, in these steps. Raises StoreError.
 
-        1. `Question.allowed`: the arms that the caller names, as far as its key allows them; otherwise all of `run_by`.
+        1. `Question.allowed` has the arms that the caller names and its key allows, or else all arms of `run_by`.
         2. The circuit breaker excludes arms that fail; if all fail, it excludes none.
         3. Candidates add healthy arms of their own if the caller names none and all arms meet the request's needs.
-        4. A turn of a sticky session keeps only the arm of its draw, if it is among these.
+        4. A turn of a sticky session keeps only the arm of its draw, if the steps before have left this arm.
         """
         healthy = partial(self._poller.breaker.healthy, now=now)
         tenants = [question.query.tenant for question in questions]
@@ -244,7 +227,7 @@ class RouteService:
         if question.stay is None:
             return replace(decision, facts=facts)
         arm = question.stay.arm
-        if decision.arms != (arm,):  # the turn stays for its cached prompt
+        if decision.arms != (arm,):  # the turn keeps an earlier arm for its cached prompt
             facts = {name: value for name, value in facts.items() if name not in BY_ARM}
             decision = replace(decision, arm=arm, arms=(arm,), scores=None)
         # The arm has probability 1, given the earlier draw.

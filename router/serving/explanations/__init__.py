@@ -1,1 +1,1 @@
-"""Explanations: one decision with all that led to it and all that came of it, as a read model for pages and texts."""
+"""Explanations: why a decision has its arm, and what the policy does with questions, for pages and texts."""

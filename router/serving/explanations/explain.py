@@ -1,7 +1,4 @@
-"""Explanation of one decision, for the page, the HTTP reply and the terminal.
-
-The texts below the fields are their descriptions in /openapi.json.
-"""
+"""Explanation of one decision. The texts below the fields are their descriptions in /openapi.json."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +26,6 @@ from ragbandit.shared.failures import link_of
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, DecisionId, Json
 
-#: schema of a record in replies
 _AS_REPLY: Final = GetPydanticSchema(lambda _source, handler: handler.generate_schema(RecordReply))
 
 
@@ -94,10 +90,7 @@ class Explanation:
 
 
 def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known: Collection[str] = ()) -> Explanation:
-    """Explain one decision. Raises NotFound, InvalidInput, StoreError.
-
-    rule: when a waiting decision is closed. known: names of all arms; shows whether the caller allowed fewer.
-    """
+    """Explain one decision. known: names of all arms. Raises NotFound, InvalidInput, StoreError."""
     record = store.record(DecisionId(checked_id(decision_id, field="decision_id")))
     decision = record.decision
     is_imported, arms = IMPORTED in decision.facts, chances_of(decision)
@@ -120,13 +113,13 @@ def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known:
 
 
 def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
-    """The offered arms, in the order of the draw. Values that a damaged row lacks are None."""
+    """The offered arms, in the order of the draw. Values are None if a damaged row lacks them."""
     count = min(len(decision.arms), len(decision.pmf))
     quality, cost = (numbers_of(decision.facts.get(name), count=count) for name in ("quality", "cost"))
     scores = numbers_of(decision.scores, count=count)
     trial = mapping_of(decision.facts.get(CANDIDATE))
     champion, candidate = (numbers_of(trial.get(name), count=len(decision.pmf)) for name in ("champion", "pmf"))
-    if champion is None or candidate is None:  # the draw was no mixture of both
+    if champion is None or candidate is None:  # the draw was not a mixture of the two
         champion = candidate = None
     untried = frozenset(names_of(decision.facts.get(UNTRIED)))
     edges = [0.0, *accumulate(decision.pmf)]
@@ -158,17 +151,16 @@ def _at(values: Sequence[float] | None, place: int | None) -> float | None:
 
 
 def names_of(value: Json) -> tuple[ArmName, ...]:
-    """The value if it is a list, otherwise (): a row may be damaged."""
+    """The value as a tuple of names; () if it is not a list, because a row may be damaged."""
     return tuple(ArmName(str(name)) for name in value) if isinstance(value, list | tuple) else ()
 
 
 def mapping_of(value: Json) -> Mapping[str, Json]:
-    """The value if it is an object, otherwise {}: a row may be damaged."""
+    """The value if it is an object; {} otherwise, because a row may be damaged."""
     return value if isinstance(value, Mapping) else {}
 
 
 def numbers_of(value: Json, *, count: int) -> list[float] | None:
-    """The value if it is a list of `count` numbers, otherwise None."""
     if not isinstance(value, list | tuple) or len(value) != count:
         return None
     are_numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in value)
@@ -191,7 +183,6 @@ def reasons_of(
 
 
 def _before_the_draw(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
-    """Why the arm was not drawn, or not here."""
     if draw.made_elsewhere:
         yield f"The decision came with an imported log: {decision.arm} was drawn elsewhere, and cannot be drawn again."
     sticky = mapping_of(decision.facts.get(STICKY))
@@ -322,7 +313,6 @@ def _of_the_offer(decision: Decision, *, known: Collection[str]) -> Iterator[str
 
 
 def progress_of(record: DecisionRecord, *, rule: ClosingRule) -> str:
-    """A sentence on what the decision waits for, or how it was closed."""
     if record.state == "learned":
         return f"Learned from feedback, as update {record.learned_seq} of its ledger."
     if record.state == "defaulted":
@@ -330,10 +320,6 @@ def progress_of(record: DecisionRecord, *, rule: ClosingRule) -> str:
     if record.state in ("closed", "quarantined"):
         end = "Closed, and nothing was learned of it" if record.state == "closed" else "Quarantined: not learned"
         return f"{end}: {record.reason}."
-    return _waiting(record, rule=rule)
-
-
-def _waiting(record: DecisionRecord, *, rule: ClosingRule) -> str:
     decision, ends = record.decision, moment(record.decision.made_at + rule.wait_s + rule.expire_s)
     judgements = [item for item in record.feedback if item.value is not None]
     if record.reason is not None:

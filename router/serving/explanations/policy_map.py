@@ -1,8 +1,8 @@
 """Map of a policy: at most eight kinds of questions, each with its arms.
 
 A regression tree (CART: Breiman, Friedman, Olshen and Stone 1984) predicts the pmfs of the newest questions from simple
-facts about them. The next split, in any leaf, is the one that reduces the sum of squares of the pmfs around the leaves'
-means the most; the first one of equal splits. R^2 is measured on questions that were not used in the fit.
+facts about them. Each step takes the split, in any leaf, that most reduces the sum of squares of the pmfs around the
+leaves' means; of equal splits the first. R^2 is measured on questions that were not used in the fit.
 """
 
 import hashlib
@@ -26,21 +26,19 @@ from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.formats import number, percent
 from ragbandit.shared.types import IMPORTED, KILLED, STICKY, ArmName, Matrix
 
-#: newest decisions that are read, and most questions among them that are mapped
+#: number of newest decisions that are read, and most questions among them that are mapped
 LOOKED_AT: Final = 5_000
 MOST_QUESTIONS: Final = 2_000
 MOST_LEAVES: Final = 8
-#: fewest questions of a leaf: a number, and all questions divided by a number
+#: fewest questions of a leaf: FEWEST, or 1 / _FEWEST_PART of all questions if that is more
 FEWEST, _FEWEST_PART = 10, 50
-#: least share of the sum of squares by which a split reduces it: less is chance
+#: a split must reduce the sum of squares by at least this share; smaller reductions may be chance
 LEAST_GAIN: Final = 0.01
-#: questions of a leaf that are shown, and most characters of each
 EXAMPLES, LONGEST = 3, 120
-#: most values of facts that splits may test: the most frequent ones
 _MOST_VALUES: Final = 100
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-#: first words of English questions -> their kind
 _YES_OR_NO: Final = "is are was were do does did can could has have had will would should may might"
+#: first word of an English question -> its kind
 _KINDS: Final = (
     {word: word for word in ("who", "what", "which", "when", "where", "why", "how")}
     | dict.fromkeys(("whose", "whom"), "who")
@@ -49,23 +47,18 @@ _KINDS: Final = (
 _PREPOSITIONS: Final = frozenset(("in", "on", "at", "of", "for", "from", "to", "by", "with", "under", "about"))
 _AMOUNTS: Final = frozenset(("many", "much", "long", "old", "far", "often", "big", "large", "tall", "high"))
 
-#: columns of the reward, and of the facts
+#: columns of `updates` with the reward, and of `decisions` with facts about the question
 _REWARD: Final = ("value", "quality", "cost", "minimum", "maximum", "preset")
 _FACTS: Final = ("tenant", "text", "context", "price", "cost_weight")
-#: facts that are counts
 _COUNTED: Final = frozenset(("words", "names", "numbers"))
-#: facts about a question: names and numbers
 Facts = Mapping[str, str | float]
 Rows = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leaf:
-    """Questions that the policy treats alike."""
-
     #: conditions that the questions meet, in words; empty if all questions are in this leaf
     conditions: tuple[str, ...]
-    #: share of all questions
     share: float
     #: mean probability of each arm, the largest first
     arms: Mapping[ArmName, float]
@@ -78,18 +71,14 @@ class Leaf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyMap:
-    """The map of a policy."""
-
     questions: int
     #: largest first
     leaves: tuple[Leaf, ...]
-    #: R^2 of a tree that was fitted on half of the questions, on the other half; None if a half is too small, or if all
-    #: pmfs are equal
+    #: R^2 on the half of the questions that the tree was not fitted on; None for few questions or equal pmfs
     explained: float | None
 
     @property
     def cells(self) -> list[dict[str, str]]:
-        """The cells of a table with a row per leaf."""
         return [
             {
                 "questions": ", ".join(leaf.conditions) or "all",
@@ -103,7 +92,6 @@ class PolicyMap:
 
     @property
     def sentence(self) -> str:
-        """How much of the policy the map explains."""
         if self.explained is None:
             return f"all of the newest {self.questions:,} questions have the same probabilities"
         part = f"these {len(self.leaves)} kinds explain {percent(round(max(self.explained, 0.0), 2))}"
@@ -112,26 +100,21 @@ class PolicyMap:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Test:
-    """A condition that splits questions. yes, no: both sides in words. is_limit: whether it is "at most a number"."""
-
     fact: str
     yes: str
     no: str
+    #: whether the condition is "at most a number"
     is_limit: bool
     holds: npt.NDArray[np.bool_]
 
 
-#: tests with their results, from the root to a leaf
 Path = tuple[tuple[_Test, bool], ...]
 
 
 def policy_map(
     database: Database, *, label: str, schema: ContextSchema, weight: float, tenant: str | None = None
 ) -> PolicyMap | None:
-    """The map of the policy's newest decisions between several arms; None before 2 * FEWEST of them. Raises StoreError.
-
-    weight: reward.weight, at which rewards are read. tenant: None for the questions of all tenants.
-    """
+    """The map of the newest decisions between several arms; None before 2 * FEWEST of them. weight: cost weight."""
     rows = _read(database, label=label, tenant=tenant)
     if len(rows) < 2 * FEWEST:
         return None
@@ -201,7 +184,7 @@ def kind_of(words: Sequence[str]) -> str:
 
 
 def _tests(facts: Sequence[Facts]) -> list[_Test]:
-    """All possible splits: by each frequent name, and by 31 quantiles of each number."""
+    """All possible splits: by each frequent text value, and by 31 quantiles of each number."""
     counts = Counter((fact, value) for row in facts for fact, value in row.items() if isinstance(value, str))
     named = sorted((-count, fact, value) for (fact, value), count in counts.items() if count >= FEWEST)[:_MOST_VALUES]
     tests = []
@@ -268,7 +251,7 @@ def _best_split(targets: Matrix, holds: npt.NDArray[np.bool_], *, fewest: int) -
 
 
 def _explained(targets: Matrix, *, tests: Sequence[_Test], is_fitted: npt.NDArray[np.bool_]) -> float | None:
-    """R^2, on one half of the questions, of the tree of the other half. Equal questions are in the same half."""
+    """R^2 on one half of the questions, of a tree that is fitted on the others. Equal questions share a half."""
     fitted, test_rows = np.flatnonzero(is_fitted), np.flatnonzero(~is_fitted)
     if min(len(fitted), len(test_rows)) < FEWEST or _squares(targets) < 1e-9 * len(targets):
         return None

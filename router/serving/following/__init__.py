@@ -1,1 +1,1 @@
-"""Following: new snapshots and versions are found in the database and loaded into this process."""
+"""Following: this process loads new snapshots and versions from the database."""

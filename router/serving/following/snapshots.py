@@ -1,5 +1,3 @@
-"""Snapshot follower: loads the newest snapshot that the learner has published."""
-
 import logging
 import time
 from collections import deque
@@ -20,19 +18,14 @@ from ragbandit.shared.types import PolicyLabel, SnapshotInfo
 
 log = logging.getLogger("ragbandit.snapshots")
 
-#: newest snapshots that are tried at the start, and at every refresh
+#: number of newest snapshots that are tried at the start, and at each refresh
 FIRST_TRIES, REFRESH_TRIES = 5, 3
-#: refused snapshots that are remembered, so that each is counted and logged once
 REMEMBERED = 16
-#: number of newest updates whose lag is kept
 LAGS = 1000
 
 
 class SnapshotFollower:
-    """Finds and loads snapshots of the policy of these settings, for one thread at a time.
-
-    encoder: a snapshot must have been learned with its features, if the policy uses features.
-    """
+    """Finds and loads snapshots of the policy of these settings and of this encoder. Not thread-safe."""
 
     def __init__(self, database: Database, *, settings: Settings, files: SnapshotFiles, encoder: Encoder) -> None:
         self.ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
@@ -44,17 +37,12 @@ class SnapshotFollower:
         self.serving = Serving(policy=self.fresh, version="", last_seq=0, settings=settings)
         #: seconds from feedback to this router's policy, for the newest updates
         self.lags: deque[float] = deque(maxlen=LAGS)
-        #: snapshots loaded by `refresh` since the start
-        self.swaps = 0
-        #: snapshots that could not be used since the start
-        self.refused = 0
+        #: number of snapshots that `refresh` loaded, and of snapshots that could not be used
+        self.swaps = self.refused = 0
         self._refused_lately: deque[str] = deque(maxlen=REMEMBERED)
 
     def register(self) -> None:
-        """Register the policy with its ledger.
-
-        Raises ConfigError, Conflict (the ledger was learned with another encoder), StoreError.
-        """
+        """Register the policy. Raises ConfigError, StoreError, and Conflict if the ledger has another encoder."""
         register_policy(
             self.ledger.database,
             label=self.ledger.label,
@@ -66,10 +54,9 @@ class SnapshotFollower:
         )
 
     def first(self) -> Serving:
-        """Register the policy, then load the newest usable snapshot. Raises as `register`.
+        """Register the policy, and load the newest usable snapshot, or make the first one. Raises as `register`.
 
-        On a new ledger this is the policy before learning, published as snapshot 0. If the ledger has updates, but no
-        snapshot can be used, an interim policy decides until the learner has made one.
+        If a ledger has updates, but no usable snapshot, an interim policy decides until the learner has made one.
         """
         self.register()
         self.serving = self._first()
@@ -123,7 +110,7 @@ class SnapshotFollower:
         )
 
     def _loaded(self, info: SnapshotInfo) -> Policy | None:
-        """The snapshot's policy; None if its files are missing, damaged or do not fit, which is logged once."""
+        """The snapshot's policy; None if its files are missing or damaged, or do not fit. Logs this once."""
         try:
             return self.files.load(info, encoder_hash=self.encoder_hash)[0]
         except SnapshotError as error:

@@ -1,8 +1,7 @@
 """Policy follower: keeps the deciding policy and the live versions equal to the database.
 
-The thread that decides calls `glance` before each batch, which reads one row by its key. So the kill switch, a removed
-version and a new weight take effect at once. `refresh`, on another thread, loads new candidates and another champion,
-which decide as soon as they are loaded.
+`glance`, before each batch, applies the kill switch, removed versions and new weights: it reads one row by its key.
+`refresh`, on another thread, loads new candidates and another champion, which decide as soon as they are loaded.
 """
 
 import logging
@@ -30,43 +29,34 @@ log = logging.getLogger("ragbandit.versions")
 
 #: pause before another attempt to load a candidate, seconds
 AGAIN_S: Final = 10.0
-#: longest wait for a candidate that is loaded for the first time, seconds
+#: longest wait for the first load of a candidate, seconds
 LOAD_S: Final = 5.0
 
 
 class PolicyFollower:
-    """Lets `service` decide by the configuration or the champion version; follows the snapshots of all live versions.
-
-    own: snapshots of the configuration; before `start` the service uses its policy, which has learned nothing.
-    wake: lets another thread call `refresh` soon.
-    """
+    """Lets `service` decide by the configuration or the champion. wake: makes another thread call `refresh` soon."""
 
     def __init__(self, own: SnapshotFollower, *, service: RouteService, wake: Callable[[], None]) -> None:
         self._own, self._settings = own, own.settings
         self._database, self._base = own.ledger.database, own.ledger.label
         self._service, self._wake = service, wake
-        #: snapshots of the policy that decides
         self.snapshots = own
         self.live: LiveVersions = NOTHING_LIVE
         #: the version that should decide; None if the configuration itself should
         self._champion: PolicyVersion | None = None
-        #: the last champion that could not be used here; it is logged once
         self._refused: PolicyVersion | None = None
         self._loaded_revision = 0
         #: time.monotonic() of the next attempt to load candidates; None if all are loaded
         self._again_at: float | None = None
         self._loaded: dict[str, SnapshotFollower] = {}
         self._runners: dict[str, CandidateRunner] = {}
-        #: guards `live`, which two threads replace
         self._lock = threading.Lock()
         self._following = threading.Lock()
-        #: frontier that was read last, as JSON
         self._frontier: str | None = None
         service.live = self.glance
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the policy that decides."""
         return self.snapshots.ledger
 
     def start(self) -> None:
@@ -77,7 +67,6 @@ class PolicyFollower:
         self._take_over(self._champion)
 
     def glance(self) -> LiveVersions:
-        """The live versions for the next batch. Raises StoreError."""
         with self._database.look() as connection:
             if control_of(connection, base=self._base).revision == self.live.control.revision:
                 return self.live
@@ -94,7 +83,7 @@ class PolicyFollower:
 
     def refresh(self) -> bool:
         """Load the newest snapshot. Returns whether the policy was swapped. Raises StoreError."""
-        # The lock prevents that a slow thread brings back an older policy: `learn` and the poll both call this.
+        # `learn` and the poll both call this. The lock prevents a slow thread from restoring an older policy.
         with self._following:
             self._follow()
             self._follow_champion()
@@ -108,19 +97,18 @@ class PolicyFollower:
             return swapped
 
     def learned(self) -> list[Settings]:
-        """Settings of the champion version and the loaded candidates: they learn in addition to the configuration."""
+        """Settings of the champion version and of the loaded candidates, which learn besides the configuration."""
         learned = [snapshots.settings for snapshots in list(self._loaded.values())]
         if self._champion is not None:
             learned.insert(0, settings_of(self._settings, self._champion))
         return learned
 
     def close(self) -> None:
-        """End the threads of the candidates."""
         for runner in self._runners.values():
             runner.close()
 
     def _opened(self, version: PolicyVersion | None) -> SnapshotFollower:
-        """Load the newest snapshot of a version; None for the configuration."""
+        """Load the newest snapshot of a version, or of the configuration if it is None."""
         snapshots = self._own
         if version is not None:
             settings, encoder = settings_of(self._settings, version), self._own.encoder
@@ -129,7 +117,7 @@ class PolicyFollower:
         return snapshots
 
     def _follow(self) -> None:
-        """Load new candidates, drop others that are not live any more, and load newer snapshots of candidates."""
+        """Load new candidates and newer snapshots of candidates; drop candidates that are no longer live."""
         with self._database.read() as connection:
             control = control_of(connection, base=self._base)
             due = control.revision != self._loaded_revision
@@ -231,12 +219,12 @@ def _name_of(version: PolicyVersion | None) -> str:
 
 
 def _place(version: PolicyVersion) -> tuple[bool, float, str]:
-    """Canaries first, then the oldest."""
+    """Sort key: canaries first, then the oldest version."""
     return version.state != "canary", version.since, version.name
 
 
 def _in_order(candidates: "list[Candidate]") -> tuple[Candidate, ...]:
-    """The live candidates, the canary first. All others are asked as if they were in shadow, also a second canary."""
+    """Sort live candidates, the canary first. All others, also a second canary, are asked as if in shadow."""
     live = [candidate for candidate in candidates if candidate.version.state in LIVE_STATES]
     live.sort(key=lambda candidate: _place(candidate.version))
     for number, candidate in enumerate(live[1:], start=1):

@@ -1,15 +1,13 @@
-"""Circuit breaker: which arms may be offered, by their last outcomes.
+"""Circuit breaker: which arms may be offered, by their last outcomes (M. Nygard, Release It!, 2007).
 
 The circuit of an arm is *closed* (the arm is healthy and offered) until its last `failures` outcomes all failed. Then
 it is *open*: the arm is excluded until `cool_down_s` have passed since the last failure. Then it is *half open*: the
-arm is offered to one question at a time, until one draws it. That decision is the probe: its outcome closes or opens
-the circuit; without an outcome the next probe may start after another cool-down. A server that cannot be reached opens
-the circuit at once, and a Retry-After keeps it open for that long. (M. Nygard, Release It!, 2007, "Circuit Breaker".
-Unlike there, a probe is a question that happens to draw the arm.)
+arm is offered to one question at a time, until one draws it. That decision is the probe, whose outcome closes or opens
+the circuit. Without an outcome the next probe may start after another cool-down. A server that cannot be reached opens
+the circuit at once, and a Retry-After keeps it open for that long.
 
-Outcomes of our workers count for the questions of all tenants; outcomes that a tenant reports count only for its own
-questions. The state of an arm depends only on its outcomes of the last COUNTED_S seconds, so routers that read the same
-outcomes agree. Only probes are local to each router.
+Outcomes of our workers count for all tenants; outcomes that a tenant reports count only for its own questions. Routers
+that read the same outcomes of the last COUNTED_S seconds agree, except on probes.
 """
 
 import json
@@ -32,34 +30,31 @@ from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.failures import Failure, failure_of
 from ragbandit.shared.types import CANCELLED, IMPORTED, ArmName, CircuitState, DecisionId, OutcomeStatus
 
-#: key in a decision's facts: the arms that were excluded because they fail
+#: fact of a decision: the arms that were excluded because they fail
 EXCLUDED_ARMS: Final = "left_out"
 #: stop reasons of failures that do not count against the arm: the fault is the caller's, or the row is damaged
 NOT_COUNTED = frozenset({CANCELLED, "question_too_long", "request_refused", "unreadable"})
-#: stop reason of an arm whose time budget ran out
 OUT_OF_SECONDS: Final = "budget_seconds"
-#: outcomes of an arm that are remembered; `failures` if that is more
+#: number of remembered outcomes per arm; `failures` if that is larger
 REMEMBERED = 100
-#: pairs of arm and reporting tenant that are remembered; the one with the oldest report is dropped first
+#: most remembered pairs of arm and reporting tenant; the pair with the oldest report is dropped first
 MOST_REPORTERS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutcomeSignal:
-    """The facts about one outcome that the circuit breaker needs."""
-
     arm: ArmName
     decision_id: DecisionId
     status: OutcomeStatus
     stop_reason: str
-    #: the outcome has no answer and no draft
+    #: whether the outcome has neither an answer nor a draft
     empty: bool
-    #: the query allowed fewer seconds than the service
+    #: whether the query allowed fewer seconds than the service
     short_deadline: bool
     made_at: float
     #: tenant that reported the outcome; None if our workers ran the arm
     reporter: str | None = None
-    #: seconds for which this failure suspends the arm, whatever else is counted
+    #: seconds for which this failure suspends the arm, even without other failures
     suspends_s: float = 0.0
 
     @property
@@ -77,21 +72,19 @@ class OutcomeSignal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmHealth:
-    """State of one arm's circuit."""
-
     arm: ArmName
     state: CircuitState
     #: whether the next question may be offered the arm; False for a half-open arm while its probe runs
     offered: bool
     #: failures in a row within the last COUNTED_S, at most as many as are remembered
     failures: int
-    #: time of the first of these; None if there are none
+    #: time of the first of these failures; None without failures
     since: float | None
 
 
-#: (made_at, decision id, failed, time until which it suspends the arm by itself): one outcome of an arm
+#: one outcome of an arm: (made_at, decision id, whether it failed, end of the suspension by this outcome)
 _Past = tuple[float, str, bool, float]
-#: (arm, tenant that reports outcomes; None for outcomes of our workers)
+#: (arm, tenant that reported outcomes; None for the outcomes of our workers)
 _Source = tuple[ArmName, str | None]
 
 
@@ -100,9 +93,8 @@ class CircuitBreaker:
 
     def __init__(self, settings: HealthSettings) -> None:
         self.settings = settings
-        #: the outcomes of each source, the oldest first
         self._past: dict[_Source, list[_Past]] = {}
-        #: the decision that is the probe of a circuit, and when it was drawn
+        #: (decision that is the probe of a circuit, time of its draw)
         self._probes: dict[_Source, tuple[DecisionId, float]] = {}
         self._remembered = max(REMEMBERED, settings.failures)
         self._lock = Lock()
@@ -130,11 +122,7 @@ class CircuitBreaker:
     def healthy(
         self, wanted: Sequence[tuple[ArmName, ...]], *, now: float, tenants: Sequence[str] | None = None
     ) -> list[tuple[ArmName, ...]]:
-        """The healthy arms among those that each question of a batch wants.
-
-        tenants: of the questions; None if only our workers' outcomes count. A half-open arm is healthy for the first
-        question of the batch that wants it, and for no other.
-        """
+        """The healthy arms that each question wants. A half-open arm is healthy for the first question only."""
         healthy_arms = []
         with self._lock:
             probed: set[_Source] = set()
@@ -150,19 +138,19 @@ class CircuitBreaker:
         return healthy_arms
 
     def record_probe(self, arm: ArmName, *, decision_id: DecisionId, now: float, tenant: str | None = None) -> None:
-        """Record that a decision drew this arm: the probe of a half-open arm. tenant: of the question."""
+        """Record that a decision drew this arm, as the probe if the arm is half open."""
         with self._lock:
             health, circuit = self._health(self._source(arm, tenant=tenant), now=now)
             if health.state == "half_open" and health.offered:
                 self._probes[circuit] = (decision_id, now)
 
     def healths(self, arms: Iterable[ArmName], *, now: float) -> list[ArmHealth]:
-        """State of these arms: by our workers' outcomes, or else for the tenant with the best state."""
+        """State of these arms by our workers' outcomes; without any, the best state of all reporting tenants."""
         with self._lock:
             return [_best(self._views(arm, now=now)) for arm in arms]
 
     def suspended(self, arms: Iterable[ArmName], *, now: float) -> set[tuple[ArmName, str]]:
-        """Pairs of an arm that is offered, and a tenant that does not get it because of its own reports."""
+        """Offered arms that are suspended for a tenant because of its own reports, as pairs (arm, tenant)."""
         pairs: set[tuple[ArmName, str]] = set()
         with self._lock:
             for arm in arms:
@@ -172,22 +160,21 @@ class CircuitBreaker:
         return pairs
 
     def _views(self, arm: ArmName, *, now: float) -> dict[str | None, ArmHealth]:
-        """State of an arm for each tenant that reported outcomes, and under None by our workers' outcomes."""
+        """State of an arm for each tenant that reported outcomes, and, under None, for all others."""
         sources = sorted((source for source in self._past if source[0] == arm), key=lambda source: source[1] is None)
         return {source[1]: self._health(source, now=now)[0] for source in sources or [(arm, None)]}
 
     def _source(self, arm: ArmName, *, tenant: str | None) -> _Source:
-        """The source that counts for a question of this tenant: its own reports, if there are any."""
         return (arm, tenant) if (arm, tenant) in self._past else (arm, None)
 
     def _failing(self, source: _Source, *, now: float) -> list[_Past]:
-        """The failures since the last success, the newest first: our workers' and the tenant's together."""
+        """The failures since the last success, newest first, from our workers and the tenant together."""
         newest_first = (reversed(self._past.get(key, ())) for key in {(source[0], None), source})
         failing = takewhile(lambda past: past[2] and past[0] > now - COUNTED_S, merge(*newest_first, reverse=True))
         return list(islice(failing, self._remembered))
 
     def _open_until(self, failing: Sequence[_Past]) -> float | None:
-        """When an arm with these failures may be tried again; None if they do not suspend it."""
+        """When an arm with these failures may be tried again; None if the failures do not suspend it."""
         limit = self.settings.failures
         ends = [until for made_at, _, _, until in failing if until > made_at]
         if len(failing) >= limit:
@@ -195,7 +182,7 @@ class CircuitBreaker:
         return max(ends, default=None) if limit > 0 else None
 
     def _health(self, source: _Source, *, now: float) -> tuple[ArmHealth, _Source]:
-        """(state of an arm for the questions of a source, circuit with their probe: the workers' if it is open)."""
+        """Returns (state of an arm for a source's questions, circuit that holds their probe)."""
         arm, tenant = source
         failing = self._failing(source, now=now)
         until = self._open_until(failing)
@@ -221,15 +208,12 @@ log = logging.getLogger("ragbandit.health")
 OVERLAP_S = 3.0
 #: seconds between reads with the longer overlap
 THOROUGH_EVERY_S = 10.0
-#: the longer overlap, seconds: for writers that waited for a lock, and workers whose clocks are behind
+#: the longer overlap, seconds, for writers that waited for a lock, and workers whose clocks are behind
 LATE_S = LOCK_WAIT_S + 5.0
 #: outcomes further than this ahead of the reader's clock are read later, seconds
 AHEAD_S = 300.0
-#: log lines of one read about arms that are suspended only for a tenant
 MOST_LOGGED = 5
-#: most outcomes in one read
 MOST = 10_000
-#: new state of an arm -> its line in the log
 _NEWS: Final[Mapping[CircuitState, str]] = {
     "open": "arm suspended: its last outcomes all failed; it is tried again after health.cool_down_s",
     "half_open": "arm on probation: one question may try it",
@@ -238,7 +222,7 @@ _NEWS: Final[Mapping[CircuitState, str]] = {
 
 
 def newest(*, after: float, until: float) -> Select[Any]:
-    """The query for the outcomes made in that time, newest first, without those of imported logs."""
+    """Select the outcomes made in this period, newest first, without those of imported logs."""
     imported = and_(outcomes.c.stop_reason == IMPORTED, outcomes.c.made_by.contains(f'"{IMPORTED}"'))
     made_by = case((outcomes.c.status == "failed", outcomes.c.made_by)).label("made_by")
     return (
@@ -252,14 +236,10 @@ def newest(*, after: float, until: float) -> Select[Any]:
 
 
 class OutcomePoller:
-    """Poller of the store's newest outcomes, and the CircuitBreaker that it feeds.
-
-    `poll` must be called from one thread; `read` and `breaker` are thread-safe. seconds: the service's time budget.
-    """
+    """Reads the newest outcomes into `breaker`. Only one thread may call `poll`. seconds: the service's budget."""
 
     def __init__(self, database: Database, *, settings: HealthSettings, seconds: float) -> None:
-        self.database = database
-        self.seconds = seconds
+        self.database, self.seconds = database, seconds
         self.breaker = CircuitBreaker(settings)
         self._lock = Lock()
         self._read_at: float | None = None

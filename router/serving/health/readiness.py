@@ -1,8 +1,4 @@
-"""Readiness: every part that a route needs is tried.
-
-The try of the database commits one small row, because reads may work on a full disk and on a dead connection. Each try
-runs on its own thread. All callers within RETRY_S share its result.
-"""
+"""Readiness: every part that a route needs is tried, on its own thread. Callers within RETRY_S share the result."""
 
 import threading
 import time
@@ -30,7 +26,7 @@ Reply = TypeVar("Reply")
 
 OK = "ok"
 REDIS = "redis"
-#: the part that is listed only while a learner reports that it cannot learn
+#: part that is listed only while a learner reports that it cannot learn
 LEARNER = "learner"
 #: seconds for which a result is used again
 RETRY_S = 1.0
@@ -38,14 +34,12 @@ RETRY_S = 1.0
 REPLY_S = 2.0
 #: seconds for which a failed write of the service makes the database fail, even if the trial write succeeds
 FAULT_S = 5.0
-#: age at which trial rows of other processes are deleted, seconds
 FORGOTTEN_S = 3600.0
-#: beginning of the names of trial rows
 _ROW = "ready:"
 
 
 class TrialWrites:
-    """Committed writes to one row of the table of leases, which only this process uses."""
+    """Tries the database by writing a row of its own, since reads may work on a full disk and on a dead connection."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -53,10 +47,7 @@ class TrialWrites:
         self._first = True
 
     def write(self) -> None:
-        """Write once. Raises StoreError if this fails, or if another write failed within the last FAULT_S seconds.
-
-        On a full disk one small row may still find a place.
-        """
+        """Write the row. Raises StoreError, also FAULT_S after another write failed: a full disk may take the row."""
         self._lease.acquire(holder="ready", lease_s=RETRY_S)
         if self._first:
             forget(self._database, prefix=_ROW, expired_s=FORGOTTEN_S)
@@ -67,9 +58,9 @@ class TrialWrites:
 
 
 def _tried(check: Callable[[], object]) -> "Future[str]":
-    """Run a check on a new thread. Returns the Future of OK or of the fault."""
+    """Run a check on a new thread. Returns the Future of OK, or of the reason why the check failed."""
     result: Future[str] = Future()
-    result.set_running_or_notify_cancel()  # a caller that stops waiting must not cancel it for others
+    result.set_running_or_notify_cancel()  # a caller that stops waiting must not cancel the Future for others
 
     def run() -> None:
         try:
@@ -77,7 +68,7 @@ def _tried(check: Callable[[], object]) -> "Future[str]":
             state = OK
         except RagBanditError as error:
             state = str(error)
-        except Exception as error:  # otherwise the part would never get a result
+        except Exception as error:  # otherwise the Future would never be done
             state = f"{type(error).__name__}: {error}"
         result.set_result(state)
 
@@ -86,11 +77,10 @@ def _tried(check: Callable[[], object]) -> "Future[str]":
 
 
 class Readiness:
-    """The state of several parts, by name.
+    """The state of several parts, by name. checks: part -> function that raises an error if the part does not work.
 
-    checks: part -> function that raises its fault
-    alive: whether the router's thread runs; the part "router"
-    serving: the policy in use; the part "policy" while it is learned again
+    alive: whether the router's thread runs, for the part "router". serving: the policy in use, for the part "policy",
+    which is listed only while another policy decides.
     """
 
     def __init__(
@@ -119,7 +109,6 @@ class Readiness:
         return list(waiting), max(waiting.values(), default=0.0)
 
     def states(self) -> dict[str, str]:
-        """State of each part by its last result."""
         router = OK if self._alive() else "its thread has ended, so no question is decided: restart the service"
         states = {"router": router} | dict.fromkeys(self._checks, OK)
         for name, (began, result) in list(self._tries.items()):
@@ -132,7 +121,7 @@ class Readiness:
         return states
 
     def parts(self) -> dict[str, str]:
-        """State of each part, after at most REPLY_S."""
+        """Try all parts for at most REPLY_S. Returns their states."""
         futures, seconds = self.ask()
         wait(futures, seconds)
         return self.states()
@@ -153,35 +142,28 @@ class RouterState:
 
     ledger: Status
     label: str
-    #: registry name of the policy
     algorithm: str
     #: version of the snapshot in use, and the last update that it has learned
     serving: str
     serving_last_seq: int
     #: whether another policy decides while the configured one is learned again from the ledger
     rebuilding: bool
-    #: state of the offered arms at the last poll of outcomes
     arms: tuple[ArmHealth, ...]
-    #: decisions made by the fallback because the policy broke its contract
     faults: int
-    #: questions that were offered failing arms because no allowed arm was healthy
     fail_opens: int
     #: notifications to workers and learner that did not reach Redis; recovery repeats them
     failed_notifications: int
     feedback_to_policy_ms: LagPercentiles
     earned: Earned
-    #: queue -> waiting jobs; None if Redis cannot be reached
+    #: waiting jobs per queue, workers, and their work per queue; each is None if Redis cannot be reached
     jobs: Mapping[str, int] | None
-    #: registered workers; None if Redis cannot be reached
     workers: Sequence[WorkerState] | None
-    #: queue -> work of all workers; None if Redis cannot be reached
     work: Mapping[str, QueueWork] | None
-    #: "ok", or the fault of this process with Redis, as in /ready
+    #: "ok", or why this process cannot use Redis, as in /ready
     redis: str
 
 
 def percentiles(lags_s: Sequence[float]) -> LagPercentiles:
-    """Percentiles of lags in seconds."""
     if not lags_s:
         return LagPercentiles(p50=None, p99=None, n=0)
     p50, p99 = np.percentile(lags_s, [50, 99]) * 1000
@@ -189,7 +171,6 @@ def percentiles(lags_s: Sequence[float]) -> LagPercentiles:
 
 
 def state_of(router: "Router") -> RouterState:
-    """Read the state of a router. Raises StoreError."""
     serving, ledger = router.service.serving, router.status()
     wake_ups = _from_redis(router.jobs.depth)
     return RouterState(

@@ -1,1 +1,1 @@
-"""Setup: from settings to databases, encoders, queues and folders; what must be installed."""
+"""Setup: makes databases, encoders, queues and folders of settings, and checks what must be installed."""

@@ -72,10 +72,7 @@ def open_database(
 
 
 def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None) -> Encoder:
-    """Load the configured encoder. Raises ConfigError if its weights or packages are missing, StoreError.
-
-    ledger: existing ledger. `encoder.model: auto` and `encoder.features: auto` continue with its encoder.
-    """
+    """Load the configured encoder; `auto` continues with the encoder of `ledger`. Raises ConfigError, StoreError."""
     known = None if ledger is None else encoder_hash_of(ledger)
     origin = None if ledger is None else origin_in(ledger.database, label=ledger.label)
     options = choices(settings, origin=origin, known=known)
@@ -112,22 +109,21 @@ def encoder_of(settings: Settings) -> Encoder:
     """`make_encoder` for the store of these settings, if they have one. Raises ConfigError, StoreError."""
     if not has_store(settings):
         return make_encoder(settings.encoder)
-    with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
-        return make_encoder(settings.encoder, ledger=Ledger(database, label=PolicyLabel(settings.policy.label)))
+    with ledger_of(settings, label=settings.policy.label) as ledger:
+        return make_encoder(settings.encoder, ledger=ledger)
 
 
 def choose_encoder(settings: Settings) -> EncoderChoice:
     """The encoder of a service with these settings; opens the store only for `auto`. Raises StoreError."""
     if settings.encoder.model != AUTO:
         return choices(settings.encoder)[0]
-    with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
-        ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
-        origin = origin_in(database, label=ledger.label)
+    with ledger_of(settings, label=settings.policy.label) as ledger:
+        origin = origin_in(ledger.database, label=ledger.label)
         return choices(settings.encoder, origin=origin, known=encoder_hash_of(ledger))[0]
 
 
 def encoder_hash_of(ledger: Ledger) -> str | None:
-    """Hash of the encoder that is registered, or made the newest decision; None in a new ledger. Raises StoreError."""
+    """Hash of the registered encoder, or else of the newest decision's; None in a new ledger. Raises StoreError."""
     registered = ledger.registered()
     return (registered["encoder_hash"] if registered else "") or ledger.newest_encoder_hash()
 
@@ -150,7 +146,6 @@ def _make_full_encoder(settings: EncoderSettings, choice: EncoderChoice, *, know
 
 
 def judge_sample(settings: Settings) -> JudgeSample | None:
-    """The sample of decisions that the judge scores; None if there is no judge, or its share is 0."""
     chosen = settings.judge
     if chosen.generator is None or chosen.share == chosen.first == 0:
         return None
@@ -158,11 +153,7 @@ def judge_sample(settings: Settings) -> JudgeSample | None:
 
 
 def make_jobs(settings: Settings) -> Jobs:
-    """The configured Redis, reachable or not; no caller waits for it longer than a second.
-
-    Without redis_url and without a private Redis in data_dir, everything works without Redis and its packages. Raises
-    ConfigError if redis_url is set and packages are missing.
-    """
+    """The configured Redis, reachable or not. Raises ConfigError if redis_url is set and packages are missing."""
     expected = settings.redis_url is not None or redis_runs(settings)
     if not expected:
         late = "/v1/answer waits until one is; the learner finds feedback by polling the database"
@@ -179,7 +170,6 @@ def make_jobs(settings: Settings) -> Jobs:
 
 
 def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learner:
-    """The learner of the configured ledger. It notifies routers through `jobs`."""
     ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
 
     def announce(_info: object) -> None:
@@ -197,7 +187,6 @@ def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
         yield Ledger(database, label=PolicyLabel(label))
 
 
-#: the command that makes the first key
 FIRST_KEY = "ragbandit keys create --role admin --name NAME"
 
 
@@ -231,7 +220,6 @@ def check_exposure(settings: Settings, *, now: float) -> None:
     raise ConfigError(message, field=field, remedy=remedy)
 
 
-#: action of audit entries with the settings that are not the defaults, without secrets
 CONFIG_USED = "config.use"
 
 

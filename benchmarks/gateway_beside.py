@@ -225,7 +225,9 @@ async def _crowd(client: httpx.AsyncClient, url: str, *, callers: int) -> tuple[
 async def measured(urls: Mapping[str, str]) -> dict[str, _Times]:
     """The times of every server, measured in turns."""
     found = {name: _Times() for name in urls}
-    async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=100)) as client:
+    # Connections idle for 5 s may be closed by a server just as the next request is sent.
+    limits = httpx.Limits(max_connections=100, keepalive_expiry=2.0)
+    async with httpx.AsyncClient(timeout=60, limits=limits) as client:
         for name, url in urls.items():
             give_up = time.monotonic() + START_S
             while True:

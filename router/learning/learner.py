@@ -85,7 +85,7 @@ class Learner:
 
     @property
     def policy(self) -> Policy:
-        """The live policy, after `last_seq` updates. Raises NotReady if no router has opened the ledger."""
+        """The live policy, after `last_seq` updates. Raises NotReady without routers, or if they run another policy."""
         if self._policy is None:
             self.catch_up()
         assert self._policy is not None
@@ -161,9 +161,9 @@ class Learner:
                 if self._policy is None:
                     self.catch_up()
                 else:
-                    self._check_routers()
+                    self._check_routers()  # they may have been restarted with another policy
                     self._arms.refresh()
-                    self._apply_new_updates()
+                    self._apply_new_updates()  # another learner may have had the lease meanwhile
                 total, give_up = 0, time.monotonic() + DRAIN_S
                 if not self._inherit(give_up):
                     return 1

@@ -303,7 +303,7 @@ def _array_difference(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
 
 
 def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bool:
-    """Whether the ledger has updates, but all files of the policy's newest snapshots are missing."""
+    """Whether the ledger has updates, but none of the policy's newest snapshots has both its files."""
     newest = ledger.latest_snapshots(
         limit=TRIES, algorithm=policy.algorithm, params=policy.params, encoder_hash=ledger.encoder_hash()
     )
@@ -313,7 +313,10 @@ def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bo
 def find_interim(
     ledger: Ledger, *, files: SnapshotFiles, settings: Settings, encoder_hash: str
 ) -> tuple[Policy, SnapshotInfo]:
-    """Find a policy that decides until the configured policy is learned. Returns (policy, its stored snapshot)."""
+    """Find a policy that decides until the configured policy is learned. Returns (policy, its stored snapshot).
+
+    It is the newest usable policy of the ledger, else one that plays the incumbent or the fallback arm.
+    """
     incumbent = settings.policy.incumbent
     for info in ledger.snapshots_to_try():
         keeps_promise = incumbent in (None, info.params.get("incumbent"))

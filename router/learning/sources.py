@@ -113,9 +113,9 @@ def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) ->
 
 
 def raters_lately(ledger: Ledger, *, decisions: int, among: int, limit: int) -> list[dict[str, Any]]:
-    """Who judged the newest `decisions` learned decisions among the newest `among` updates; at most `limit` rows.
+    """Who judged the newest `decisions` decisions learned from feedback, among the newest `among` updates.
 
-    The keys of a row are source, rater, api_key, judgements (a number) and newest_at. Most judgements come first.
+    At most `limit` rows, with the keys source, rater, api_key, judgements (a number) and newest_at.
     """
     learned = select(updates.c.decision_id).where(
         updates.c.policy == ledger.label, updates.c.source == "explicit", updates.c.sample_weight > 0

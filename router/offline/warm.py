@@ -104,7 +104,8 @@ def log_material(
 ) -> WarmRows:
     """Read the rows of a log at the configured cost weight; encode those without features of this encoder.
 
-    Raises InvalidInput if the policy needs features and a row without usable features has no question.
+    The order is that of the log, or by the hash of the question if every arm of every question has an outcome. Raises
+    InvalidInput if the policy needs features and a row without usable features has no question.
     """
     weight = settings.reward.weight
     material = [replace(row, reward=row.reward.at(weight)) for row in rows]
@@ -290,7 +291,7 @@ def numbered(rows: Sequence[Logged]) -> Choices:
 
 
 def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
-    """Mean outcomes of questions that every complete arm answered; None if a question lacks an arm's outcome."""
+    """Mean outcomes of questions that every complete arm answered; None if a question lacks an arm that it offers."""
     if not has_every_arm(rows):
         return None
     arms = tuple(dict.fromkeys(arm for row in rows for arm in row.decision.arms))

@@ -42,6 +42,7 @@ from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix,
 #: squared prediction error of a virtual first row, so that the first few rows do not decide between the models
 _FIRST_SQUARE: Final = 0.25
 _MOST_FEATURE: Final = 250.0
+#: largest absolute number of a row that is learned, so that a product of four such numbers is finite
 _MOST_NUMBER: Final = 1e70
 #: total weight of an arm's earlier rows after a restart
 RESTART_ROWS: Final = 3.0

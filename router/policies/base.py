@@ -116,7 +116,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class TableTrained(Protocol):
-    """A policy that `fit` trains before it gets traffic, on tables with the outcome of every arm."""
+    """A policy that `fit` trains on tables with the outcome of every arm. Its param `trained` is set after that."""
 
     def fit(
         self, rows: Sequence[TableRow], *, progress: Callable[[int, int], None] | None = None

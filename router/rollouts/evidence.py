@@ -205,7 +205,8 @@ class RewardEvidence:
     """Paired doubly robust difference of rewards, candidate minus champion.
 
     A betting sequence, which is exact for any number of rows, proves "better": a wrong promotion is served to all.
-    An asymptotic sequence, which is faster, decides "worse" from BURN_IN_EFFECTIVE effective rows on.
+    An asymptotic sequence, which is faster, decides "worse" from BURN_IN_EFFECTIVE effective rows on: a wrong rollback
+    only costs another rollout.
     """
 
     settings: RolloutSettings

@@ -39,10 +39,11 @@ _GAP: Final = " [...] "
 
 
 def with_chat(query: Query, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
-    """The query with the question of a chat, whose last message must be a user's. messages: oldest first.
+    """The query with the question of a chat: its last message that is neither blank nor a system message, a user's.
 
-    `text` is the question, and so is `asked` if a user or an assistant spoke before. `request.history` counts messages
-    that were left out or shortened: {"left_out": 12, "shortened": 1}. Raises InvalidInput.
+    messages: oldest first. `text` is the question, and so is `asked` if a user or an assistant spoke before.
+    `request.history` counts messages that were left out or shortened: {"left_out": 12, "shortened": 1}. Raises
+    InvalidInput.
     """
     checked_type(messages, list | tuple, field="messages", wanted="a list of messages")
     for message in messages:
@@ -101,6 +102,7 @@ def without_middle(text: str, *, most: int) -> str:
 
 log = logging.getLogger("ragbandit.conversations")
 
+#: longest question that is rewritten, and longest rewrite that is used, characters
 MAX_QUESTION: Final = 4000
 MOST_UNDER_WAY: Final = 64
 MAX_REWRITE: Final = 2000

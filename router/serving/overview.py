@@ -135,7 +135,7 @@ class Earned:
 
     arms: Mapping[ArmName, ArmTotals]
     progress: Progress
-    #: the newest versions, at most 50
+    #: the newest versions, at most MOST_VERSIONS
     versions: tuple[PolicyVersion, ...]
     killed: bool
     #: arm that was drawn more often than its probabilities allow, since Monday of last week; None without such an arm
@@ -148,7 +148,7 @@ def earned(database: Database, *, policy: PolicyLabel, now: float) -> Earned:
         return Earned(
             arms=totals_ever(connection, policy=policy),
             progress=_progress(connection, policy=policy),
-            versions=tuple(versions_of(connection, base=policy)[-50:]),
+            versions=tuple(versions_of(connection, base=policy)[-MOST_VERSIONS:]),
             killed=control_of(connection, base=policy).killed is not None,
             uneven=uneven,
         )

@@ -295,6 +295,7 @@ def requested(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionI
 
 log = logging.getLogger("ragbandit.recovery")
 
+#: most wake-ups that one pass sends
 LIMIT = 1000
 
 

@@ -46,7 +46,10 @@ def enqueue(
     in_front: bool = False,
     claims: Mapping[DecisionId, str] = MappingProxyType({}),
 ) -> None:
-    """Insert decisions, in the transaction that stores them. claims: decision id -> key of the process that runs it."""
+    """Insert decisions, in the transaction that stores them.
+
+    in_front: whether they are next. claims: decision id -> key of the process that runs the decision at once.
+    """
     claimed_until = now_of(connection) + CLAIM_S if claims else None
     by_tenant: dict[str, list[Decision]] = {}
     for decision in decisions:

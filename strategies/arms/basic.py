@@ -82,6 +82,7 @@ class Model(ParamsArm[ModelParams]):
                 done = await run.chat(chat, prompt=prompt, max_tokens=limit)
             else:
                 options: dict[str, Any] = {"fields": {"question": question}, "final": str, "conversation": True}
+                # Without a limit an answer gets a quarter of the model's context.
                 limit = limit or max(1, (run.generator.context_tokens or PACKED_TOKENS) // 4)
                 done = await ask(run, template=self._template, purpose="chat", max_tokens=limit, **options)
         reason = str(run.reply.get("finish_reason") or "stop")

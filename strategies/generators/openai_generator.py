@@ -365,6 +365,7 @@ class PartialReply(ModelReply):
 
     def _end_early(self) -> None:
         """End the text at a stop string, and a text that is much longer than max_tokens, which some servers ignore."""
+        # Per token of max_tokens a server may send at most 128 characters and 4 parts of a stream.
         end, longest = first_stop(self.text, self.request.stop), 128 * self.request.max_tokens
         if end is not None:
             self.text, self.finish = self.text[:end], "stop"

@@ -41,7 +41,10 @@ class TextFeed:
             self.first_s = time.monotonic() - self._began
 
     async def end(self, text: str) -> None:
-        """Send the rest of the whole text. Raises ArmFailed if the sink fails, or if an earlier text was different."""
+        """Send the rest of the whole text.
+
+        Raises ArmFailed if the sink fails, or if an earlier text was different; a RagBanditError of the sink as it is.
+        """
         await self._send(text, is_whole=True)
 
     async def _send(self, text: str, *, is_whole: bool) -> None:

@@ -312,7 +312,7 @@ def parsed_label(text: str, *, labels: Sequence[str]) -> str | None:
     """
     mentions = _mentions(text, labels=labels)
     for position, (mention, label) in enumerate(mentions):
-        before = text[max(0, mention.start() - 40) : mention.start()]
+        before = text[max(0, mention.start() - 40) : mention.start()]  # longest distance of a negation
         if not _NEGATION.search(before) and not _is_choice(text, mentions=mentions, position=position):
             return label
     return None

@@ -190,8 +190,8 @@ def fit(
     Passages are cut to `passage_words` words. While the prompt is too long, demonstrations are dropped, the first one
     first (as in the papers), then messages of `history`, the oldest first and system messages last, then passages, the
     last one first. (The papers' code cuts lines from the top, and with them the best evidence.) Raises PromptTooLong if
-    the prompt is too long without all of these, QuestionTooLong if it would fit without the question, and ConfigError
-    for a field without a value.
+    the prompt is too long without all of these, QuestionTooLong if its longest field has the question and the prompt
+    would fit without it, and ConfigError for a field without a value.
     """
     unfilled = sorted(template.fields - set(fields))
     if unfilled:

@@ -6,14 +6,16 @@
      "mentions": {"barack obama": 12, "poachie range": 1, ...},
      "common": ["about", "capital", ...]}
 
-mentions: key -> number of passages that mention the key. A key has one to `words` casefolded words, joined by spaces,
-and does not begin with an article. A word has no possessive 's.
+mentions: key -> number of passages that mention the key, above 0. A key has one to `words` words, joined by single
+spaces, and does not begin with an article. A word is a run of letters and digits of the NFC form, casefolded, with
+apostrophes between letters (U+2019 is written '), and without a possessive 's at its end.
 common: sorted words that are not names, although a question may write them with a capital. passages: their number.
 You can provide your own table with these fields (page views, for example); its numbers need not be whole.
 
-A passage mentions its title, and every run of words that begins with a capitalised word, ends with a capitalised word
-or a number, and has only such words and name particles ("of", "the", "von") in between. Parts of a run count too.
-Words that the texts write more often without a capital are common.
+A passage mentions its title without "(...)" at the end, and every run of words that begins with a capitalised word,
+ends with a capitalised word or a number, and has only such words and name particles ("of", "the", "von") in between.
+Parts of a run count too. Words that the texts write more often without a capital are common: they are a key only in a
+title of several words. In scripts without capitals only titles count.
 """
 
 import json

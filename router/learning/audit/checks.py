@@ -341,7 +341,11 @@ class DeepCheck:
         return f"decision {decision.id}: {fault}"
 
     def _check_missing(self, version: str) -> None:
-        """Count a mismatch for a version without a snapshot row, unless all its decisions were imported."""
+        """Count a mismatch for a version without a snapshot row, unless all its decisions were imported.
+
+        An imported decision is recognised by its outcome, because callers cannot write `made_by`. A decision of this
+        store that was also imported into another ledger keeps its own outcome.
+        """
         query = select(outcomes.c.decision_id, outcomes.c.made_by)
         query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
         with self.ledger.database.read() as connection:

@@ -29,7 +29,7 @@ from ragbandit.shared.types import ArmName, ArmTotals, JoinedDecision, Json, Pol
 
 log = logging.getLogger("ragbandit.learner")
 
-#: parts of `made_by` that define a version. The index and the budget are not among them, because they change often
+#: parts of `made_by` that define a version; not the index, which changes with its documents, and not the budget
 _PARTS: Final = ("arm", "params", "templates", "generator")
 _VERSIONS: Final = 8
 _ACTION: Final = "arm.change"

@@ -3,8 +3,8 @@
 For each arm, over the newest decisions, D is the arm's value minus the incumbent's value (without an incumbent: minus
 the value of the best other arm), by the policy's posterior:
 
-    gain    max(E D, 0): the expected gain from playing the arm if it looks better
-    worth   E max(D, 0), minus the gain: the expected gain from knowing the arm
+    gain    mean over the decisions of max(E D, 0): the expected gain from playing the arm if it looks better
+    worth   mean over the decisions of E max(D, 0), minus the gain: the expected gain from knowing the arm
     labels  (s^2 / RESOLUTION^2 - s^2 / d^2) / 4, with s^2 the variance of rewards and d^2 the variance of D: the number
             of further labels that settle a question
     wait    labels / (probability of the arm * share of decisions that are labelled), in questions
@@ -178,7 +178,10 @@ class Traffic:
 def diagnosed(
     policy: Policy, outputs: Sequence[PolicyOutput], *, traffic: Traffic, floors: Callable[[int], float]
 ) -> Diagnosis | None:
-    """Diagnose a policy by its outputs for the newest decisions; None if the policy has no posterior."""
+    """Diagnose a policy by its outputs for the newest decisions; None if the policy has no posterior.
+
+    floors: number of offered arms -> floor of each arm, before any restraint.
+    """
     noise = getattr(policy, "noise", None)
     if noise is not None and traffic.weight is not None:
         noise = policy.noise_at(traffic.weight)  # type: ignore[attr-defined]

@@ -78,7 +78,7 @@ class Price:
     arms: tuple[ArmMeans, ...]
     #: None if the cheapest and the most expensive arm cost the same
     proposed: float | None
-    error: float
+    error: float  #: standard error of `proposed`; 0 if that is None
     #: "worse": the most expensive arm is worse than the cheapest. "far": `weight` is far from `proposed`. None: neither
     #: is significant, or an arm has fewer than LEAST_LABELS labels
     verdict: Literal["worse", "far"] | None

@@ -62,7 +62,7 @@ class Moments:
 
     @classmethod
     def of(cls, *columns: Vector) -> "Moments":
-        """The moments of columns of shape (n,). They are NaN if a number is not finite."""
+        """The moments of columns of shape (n,). Those of a column with a number that is not finite are not finite."""
         values = np.stack(columns)
         width, rows = values.shape
         if rows == 0:

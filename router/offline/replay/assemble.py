@@ -315,7 +315,7 @@ class ResultAssembler:
         return min(tried, key=lambda rows_of_side: rows_of_side.effective)
 
     def _missing(self, index: int) -> str | None:
-        """Why the candidate's difference has no interval, with a remedy; None if it has one."""
+        """Why the log gives no interval for the difference: it has faults, or too few rows; None if neither is true."""
         if self.faults:
             return "the log contradicts its own probabilities, so that no interval holds"
         missing = self._tried(index, self.baseline).missing

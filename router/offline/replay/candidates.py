@@ -285,7 +285,10 @@ def progressive_validation(
 
 
 def learned_before(log: MemoryLog) -> Choices:
-    """How many rows the served policy had learned when it decided each row, by the seq in its version; shape (n,)."""
+    """How many rows the served policy had learned when it decided each row, shape (n,).
+
+    By the seq in the row's version; for a row of another ledger it is the row's index.
+    """
     counts = np.arange(len(log.rows))
     seqs = np.maximum.accumulate([row.seq for row in log.rows])  # a file need not be sorted by seq
     for at, row in enumerate(log.rows):

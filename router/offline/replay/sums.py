@@ -89,7 +89,10 @@ def memory_part(log: Log, *, undrawn: int = 0, early: int = 0) -> LogPart:
 
 
 def certain_start(parts: Sequence[Iterable[Log]]) -> list[int]:
-    """Number of rows in each part before the first exploration, where one arm was certain; 0 if no row explores."""
+    """Number of rows in each part before the first exploration, where the same arm was certain in all parts.
+
+    All numbers are 0 if no row explores, or if more than EARLIEST rows precede the first exploration.
+    """
     counts = [0] * len(parts)
     first_arm = -1
     for index, part in enumerate(parts):

@@ -93,7 +93,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
         self.report: Mapping[str, Json] | None = None
         #: mean number of steps of each trained arm in the training rows
         self._costs: tuple[float, ...] = ()
-        #: sha256 of the folder's ragbandit.json; None if the training was not saved
+        #: sha256 of the text of ragbandit.json without its final newline; None if the training was not saved
         self._identity: str | None = None
         self._network: Network | None = None
         if fitting.trained is not None:

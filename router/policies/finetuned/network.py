@@ -144,7 +144,7 @@ class Network:
             norm = torch.nn.utils.get_total_norm([leaf.grad for leaf in leaves.values() if leaf.grad is not None])
             if not bool((value.detach() + norm * norm).isfinite()):
                 raise PolicyFault("the loss or a gradient is not finite, or too large: the weights have diverged")
-            optimizer.step()
+            optimizer.step()  # in place: the leaves are views of `values`
         self.values = values
         return float(value.detach())
 

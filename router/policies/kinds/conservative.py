@@ -52,7 +52,7 @@ from ragbandit.router.policies.context import read_schema
 from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
-#: first question at which the total reward must be 1 - harm; earlier allowances are available from the start
+#: first question at which the promise must hold (see the module); earlier allowances are available from the start
 FROM: Final = 100
 #: number of learned outcomes of the incumbent before other arms are tried
 KNOWN: Final = 10
@@ -69,7 +69,7 @@ _NUMBERS: Final = "_own _lost _others _ratio _weight _rewards _squares _all_squa
 
 
 class Shortfall:
-    """Reward lost against the incumbent by other arms. harm: share of the incumbent's reward that may be lost."""
+    """Reward lost against always playing the incumbent. harm: share of the incumbent's reward that may be lost."""
 
     def __init__(self, incumbent: ArmName, *, harm: float) -> None:
         self.incumbent, self.harm = incumbent, harm
@@ -121,8 +121,8 @@ class Shortfall:
     def slack(self) -> float:
         """Reward that may still be lost: allowed minus lost reward, minus one standard deviation of the lost reward.
 
-        A learned row stands for `_ratio` decisions. So its variance is multiplied by ratio * (1 + (ratio - 1) * ratio),
-        for the noise of the rewards and the selection of the learned decisions.
+        A learned row stands for `_ratio` decisions. So the variance of its reward is multiplied by
+        1 + (ratio - 1) * ratio, for the noise of the rewards and the selection of the learned decisions.
         """
         noise = self._others * self.variance * (1.0 + (self._ratio - 1.0) * self._ratio)
         return self._allowed - self._ratio * self._lost - math.sqrt(noise)
@@ -212,7 +212,8 @@ _INSIDE: Final = frozenset(
 CONFIDENCE: Final = 0.05
 #: share of a decision's allowance that it may lose before the decision itself is learned
 _CREDIT: Final = 0.5
-#: number of posterior standard deviations subtracted from an arm's score
+#: number of posterior standard deviations of an arm's difference to the incumbent that are subtracted from its score,
+#: because an arm without rows may be worse than its prior mean
 _DOUBT: Final = 0.5
 _MOST_EXPONENT: Final = 50.0
 _MOST_REWARD: Final = 1e100

@@ -194,7 +194,7 @@ class Popularity(PerQuestionPolicy):
         entities = self.table.entities(query.text)
         lowest = min(entities.values(), default=0.0)
         is_rare = lowest < threshold if self._threshold is not None else self._bin(lowest) < self.edge
-        # Popularity 0 is below every threshold, even below 0.
+        # Popularity 0 is below every threshold, even a threshold of 0.
         first, second = (self.below, self.above) if is_rare or lowest == 0.0 else (self.above, self.below)
         chosen = first if first in arms else second
         epsilon = self.epsilon if chosen in arms else 1.0

@@ -80,6 +80,7 @@ MAX_STICKY_TURNS: Final = 1000
 #: aim -> its largest value; a question has either an aim or a cost weight
 AIMS: Final[Mapping[str, float]] = {"quality": 1.0, "steps": 1e6, "dollars": 1e6, "seconds": 1e6}
 _ROLES: Final = ("system", "user", "assistant")
+_NO_BUDGET: Final = Budget()  # made once, because every question is compared with it
 
 
 def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) -> Query:
@@ -95,7 +96,7 @@ def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) 
         query = replace(query, context={key: plain(value) for key, value in query.context.items()})
         _check_context(query.context, most_bytes=settings.server.max_context_bytes)
     check_declared(query.context, schema=settings.context)
-    if query.budget != Budget():
+    if query.budget != _NO_BUDGET:
         _check_budget(query.budget)
     if query.session is not None or query.asked is not None or query.messages != ():
         _check_conversation(query)

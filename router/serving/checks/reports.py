@@ -204,7 +204,8 @@ def check_charged(
 ) -> None:
     """Refuse an outcome without steps if the reward charges for none of its costs: its arm would look free.
 
-    cost: the reported fields of Cost. is_stored: whether an outcome repeats a stored one, which is accepted.
+    cost: the reported fields of Cost. is_stored: whether an outcome repeats a stored one, which is
+    accepted: the settings may have changed since.
     """
     charged = sorted(term for term, price in reward.cost.items() if price > 0.0)
     free = cost and reward.weight > 0.0 and charged and not set(charged) & set(cost)

@@ -35,6 +35,7 @@ _NEWEST: Final = 300
 _COUNTED: Final = 10_000
 _DAY_S: Final = 86_400.0
 _COUNT_S: Final = 60.0
+#: fixed-point steps that compute c
 _STEPS: Final = 12
 
 

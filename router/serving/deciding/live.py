@@ -44,7 +44,7 @@ class CandidateRunner:
         return any(future is not None and not future.done() for future in (self._pending, self._loading))
 
     def loaded(self, load: _Work, *, wait_s: float) -> Any:
-        """Run `load` on the candidate's thread; the first call waits at most `wait_s`. Raises NotReady until then."""
+        """The result of `load`, run on the candidate's thread. Raises NotReady while it runs, after `wait_s`."""
         if self._loading is None:
             if self.busy:
                 raise NotReady(self._busy_with)

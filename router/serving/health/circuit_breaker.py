@@ -122,7 +122,10 @@ class CircuitBreaker:
     def healthy(
         self, wanted: Sequence[tuple[ArmName, ...]], *, now: float, tenants: Sequence[str] | None = None
     ) -> list[tuple[ArmName, ...]]:
-        """The healthy arms that each question wants. A half-open arm is healthy for the first question only."""
+        """The healthy arms that each question of a batch wants. A half-open arm is healthy for the first question only.
+
+        tenants: of the questions; None if only our workers' outcomes count.
+        """
         healthy_arms = []
         with self._lock:
             probed: set[_Source] = set()
@@ -145,7 +148,7 @@ class CircuitBreaker:
                 self._probes[circuit] = (decision_id, now)
 
     def healths(self, arms: Iterable[ArmName], *, now: float) -> list[ArmHealth]:
-        """State of these arms by our workers' outcomes; without any, the best state of all reporting tenants."""
+        """State of these arms: the best by our workers' outcomes and for the tenants that reported outcomes."""
         with self._lock:
             return [_best(self._views(arm, now=now)) for arm in arms]
 
@@ -160,7 +163,7 @@ class CircuitBreaker:
         return pairs
 
     def _views(self, arm: ArmName, *, now: float) -> dict[str | None, ArmHealth]:
-        """State of an arm for each tenant that reported outcomes, and, under None, for all others."""
+        """State of an arm for each tenant that reported outcomes, and under None by our workers' outcomes, if any."""
         sources = sorted((source for source in self._past if source[0] == arm), key=lambda source: source[1] is None)
         return {source[1]: self._health(source, now=now)[0] for source in sources or [(arm, None)]}
 
@@ -213,6 +216,7 @@ LATE_S = LOCK_WAIT_S + 5.0
 #: outcomes further than this ahead of the reader's clock are read later, seconds
 AHEAD_S = 300.0
 MOST_LOGGED = 5
+#: most outcomes in one read
 MOST = 10_000
 _NEWS: Final[Mapping[CircuitState, str]] = {
     "open": "arm suspended: its last outcomes all failed; it is tried again after health.cool_down_s",

@@ -34,6 +34,7 @@ RETRY_S = 1.0
 REPLY_S = 2.0
 #: seconds for which a failed write of the service makes the database fail, even if the trial write succeeds
 FAULT_S = 5.0
+#: age at which trial rows of other processes are deleted, seconds
 FORGOTTEN_S = 3600.0
 _ROW = "ready:"
 
@@ -47,7 +48,7 @@ class TrialWrites:
         self._first = True
 
     def write(self) -> None:
-        """Write the row. Raises StoreError, also FAULT_S after another write failed: a full disk may take the row."""
+        """Write the row. Raises StoreError, also within FAULT_S of a failed write: a full disk may take the row."""
         self._lease.acquire(holder="ready", lease_s=RETRY_S)
         if self._first:
             forget(self._database, prefix=_ROW, expired_s=FORGOTTEN_S)

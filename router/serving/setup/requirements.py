@@ -212,6 +212,7 @@ CHANGE: Final = "encoder.model: hashing needs no model, and takes a new policy.l
 class EncoderChoice:
     #: HASHING, a local folder or a hub name
     model: str
+    #: as for `weights.resolve`
     stand_in: bool | None = None
     reason: str
     #: whether the store records this encoder as its first one

@@ -195,7 +195,8 @@ class KeyStore:
     def rotate(self, public_id: str, *, grace_s: float, actor: str, now: float) -> NewKey:
         """Make a successor with the same rights; the old key stays valid for `grace_s` seconds.
 
-        If the key expires, the successor has its lifetime. Raises NotFound, or InvalidInput if the key is not active.
+        If the key expires, the successor has the same lifetime, counted from now. Raises NotFound, or InvalidInput if
+        the key is not active.
         """
         with self.database.write() as connection:
             former = _locked_key(connection, public_id)

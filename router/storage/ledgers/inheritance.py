@@ -234,7 +234,7 @@ def register_policy(
 
 
 def origin_in(database: Database, *, label: PolicyLabel) -> dict[str, Any] | None:
-    """`policies.encoder` of this ledger, else of the newest ledger that has the column; None if no ledger has it."""
+    """`policies.encoder` of this ledger, else of the newest ledger with a value; None if no ledger has a value."""
     query = select(policies.c.encoder).where(policies.c.encoder.is_not(None))
     query = query.order_by((policies.c.label == label).desc(), policies.c.made_at.desc())
     with database.read() as connection:

@@ -129,7 +129,10 @@ class Database:
 
     @contextmanager
     def write(self, *, foreign_keys: bool = True) -> Iterator[Connection]:
-        """A transaction, committed at the end of the block. foreign_keys: if False, SQLite does not check them."""
+        """A transaction, committed at the end of the block.
+
+        foreign_keys: if False, SQLite does not check them: it would scan every table that refers to a deleted row.
+        """
         if self.file is not None and self.file.read_only:
             remedy = "give this user the right to write it, or copy it to a disk that can be written"
             raise StoreError(f"the database {self.file.path} cannot be written here", remedy=remedy)

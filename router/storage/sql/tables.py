@@ -1,8 +1,9 @@
 """The schema of the database. `migrations/` creates its tables.
 
-`updates` is append-only. In `feedback` only the column `late` changes. Erasure blanks texts of users in `decisions` and
-`feedback`. A decision that a ledger has not finished has a row in `waiting`. The transaction that inserts the
-decision's row in `updates` or `closures` deletes this row, so a decision is in exactly one of the three tables.
+Rows of `updates` are never changed, but retention deletes old ones. In `feedback` only the column `late` changes.
+Erasure blanks texts of users in `decisions` and `feedback`. A decision that a ledger has not finished has a row in
+`waiting`. The transaction that inserts the decision's row in `updates` or `closures` deletes this row, so until
+retention deletes the decision, it is in exactly one of the three tables.
 """
 
 from typing import Any, Final

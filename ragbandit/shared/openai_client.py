@@ -9,11 +9,13 @@ import os
 import re
 import ssl
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic import ConfigDict, Field, with_config
 
@@ -46,15 +48,15 @@ class ModelServer:
     """Connections to a server, used on one event loop. aiohttp takes half the processor time of the openai package.
 
     connect_s: longest wait for a connection; None: no limit
-    read_s: longest wait for the next part of a reply; None: no limit
+    read_s: longest wait for the next part of a reply, after the request is sent; None: no limit
     """
 
     def __init__(
         self, url: str, *, headers: Mapping[str, str], connect_s: float | None = None, read_s: float | None = None
     ) -> None:
-        self._session: aiohttp.ClientSession | None = None
         import yarl
 
+        self._session: aiohttp.ClientSession | None = None
         self.url, self._headers = url, dict(headers)
         address = yarl.URL(url, encoded=True)
         if address.user is not None:  # the server gets the credentials in the address instead of the key
@@ -62,17 +64,14 @@ class ModelServer:
             self._headers["Authorization"] = f"Basic {credentials}"
         self._address = address.with_user(None)
         self._connect_s, self._read_s = connect_s, read_s
-
-    def __del__(self) -> None:
-        # aiohttp prints a warning about each connection that is not closed.
-        if self._session is not None and self._session.connector is not None:
-            self._session.connector._close()  # noqa: SLF001 - `close` is a coroutine
+        self._proxy = _proxy_of(address.scheme, host=address.host or "")
 
     async def post(self, body: bytes) -> "aiohttp.ClientResponse":
         """Send a JSON document. Returns the reply with its body unread; the caller closes it."""
         if self._session is None:
             self._session = self._new_session()
-        return await self._session.post(self._address, data=body if len(body) < _LARGE else io.BytesIO(body))
+        data = body if len(body) < _LARGE else io.BytesIO(body)
+        return await self._session.post(self._address, data=data, proxy=self._proxy)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -83,13 +82,29 @@ class ModelServer:
         import aiohttp
 
         certificates = _certificates() if self.url.startswith("https:") else True
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, ssl=certificates)
+        # At the end of this object or of the process; aiohttp prints a warning about connections that are not closed.
+        weakref.finalize(self, connector._close)  # noqa: SLF001 - `close` is a coroutine
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, ssl=certificates),
+            connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._headers,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_s, sock_read=self._read_s),
-            trust_env=True,
+            timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_s, sock_read=self._read_s),
+            max_line_size=65_536,
+            max_field_size=65_536,
         )
+
+
+def _proxy_of(scheme: str, *, host: str) -> str | None:
+    """The proxy by $HTTP_PROXY, $HTTPS_PROXY or $ALL_PROXY; None without one, and for hosts in $NO_PROXY.
+
+    aiohttp's `trust_env` also reads ~/.netrc, uses two threads for each request, and refuses "host:port".
+    """
+    proxies = getproxies()
+    proxy = proxies.get(scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(host):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
 def _certificates() -> ssl.SSLContext:
@@ -97,7 +112,7 @@ def _certificates() -> ssl.SSLContext:
     import certifi
 
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
+    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder or None)
 
 
 class RefusedRequest(Exception):
@@ -168,13 +183,26 @@ async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
     """The body as it arrives. Bytes that arrived before an error are yielded before the error is raised."""
     import aiohttp
 
+    content, connection = reply.content, reply.connection
+    closed = None if connection is None or connection.protocol is None else connection.protocol.closed
+
+    def fail(_: object) -> None:  # after an invalid chunk, and at `close`, aiohttp would wait for ever
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("the connection was closed"))
+
+    if closed is not None:
+        closed.add_done_callback(fail)
     try:
-        async for data in reply.content.iter_any():
+        async for data in content.iter_any():
             yield data
     except aiohttp.ClientError:
         # If a connection breaks, aiohttp raises the error although the last bytes are not read yet.
-        yield reply.content._read_nowait(-1)  # noqa: SLF001 - `read_nowait` raises the error too
+        while data := content._read_nowait(-1):  # noqa: SLF001 - `read_nowait` raises the error too
+            yield data
         raise
+    finally:
+        if closed is not None:
+            closed.remove_done_callback(fail)
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
@@ -204,7 +232,10 @@ def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
     elif failure.status is not None:
         begin, text = f"status {failure.status}: ", server_message(getattr(error, "body", None))
     elif failure.kind in ("unreachable", "broken"):
-        begin, text = f"{address} cannot be reached, or hung up: ", str(error.__cause__ or error)
+        cause = error.__cause__ or error
+        message = getattr(cause, "message", str(cause))  # str() of aiohttp's errors has a status that no server sent
+        text = " ".join(message.split()) if isinstance(message, str) else "the reply broke off in its headers"
+        begin = f"{address} cannot be reached, or hung up: "
     elif failure.kind == "timeout":
         begin, text = "it was silent or slow for longer than allowed", ""
     # Secrets are removed before the text is cut, since half a secret would not be recognized.

@@ -201,7 +201,8 @@ class Rewriter:
                         before = await asyncio.to_thread(self._decided_text, DecisionId(query.id))
                 if before is not None:
                     return before, {"repeated": True}
-                await asyncio.to_thread(__import__, "openai")  # takes a second, and must not block the event loop
+                for package in ("openai", "aiohttp"):  # they take a second, and must not block the event loop
+                    await asyncio.to_thread(__import__, package)
                 reply = await self._server.complete(self._fields(query.messages, question=query.text))
         except TimeoutError:
             reply = ChatReply(failed="timeout")

@@ -279,7 +279,8 @@ def _key(options: OpenAiOptions) -> str | None:
 
 
 def _check(model: str, *, options: OpenAiOptions) -> None:
-    required_module("openai", extra="openai", field="generator.name")
+    for package in ("openai", "aiohttp"):
+        required_module(package, extra="openai", field="generator.name")
     values = {option.name: getattr(options, option.name) for option in fields(options)}
     check_values(OpenAiOptions, given=values, where="generator.openai")
     where = BASE_URL_ENV if options.base_url is None else "generator.openai.base_url"

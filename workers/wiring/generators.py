@@ -34,7 +34,9 @@ log = logging.getLogger("ragbandit.arms")
 #: most concurrent questions per process if neither the generator nor workers.concurrency sets a limit
 UNLIMITED_CONCURRENCY = 8
 
-_PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType({"local": ("torch", "transformers"), "openai": ("openai",)})
+_PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"local": ("torch", "transformers"), "openai": ("openai", "aiohttp")}
+)
 
 
 def offered(settings: GeneratorSettings) -> frozenset[Need]:

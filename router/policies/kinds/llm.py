@@ -122,8 +122,9 @@ class Llm(CountingPolicy):
         self.descriptions = dict(DESCRIPTIONS if settings.descriptions is None else settings.descriptions)
         self.settings = replace(settings, descriptions=self.descriptions)
         super().__init__(self.settings)
-        if importlib.util.find_spec("openai") is None:
-            raise missing_package("openai", extra="openai", field="policy.name")
+        for package in ("openai", "aiohttp"):
+            if importlib.util.find_spec(package) is None:
+                raise missing_package(package, extra="openai", field="policy.name")
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
@@ -150,7 +151,8 @@ class Llm(CountingPolicy):
         return f"{arm}: {description}" if description else arm
 
     def _ask(self, chats: Sequence[_Chat]) -> list[ChatReply]:
-        import openai  # noqa: F401  imported before the deadline is set: it takes a second
+        import aiohttp  # noqa: F401  both are imported before the deadline is set: they take a second
+        import openai  # noqa: F401
 
         waiting = asyncio.run_coroutine_threadsafe(self._ask_all(chats), event_loop())
         try:

@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 import aiohttp
 import pytest
 
-from ragbandit.shared.openai_client import connect, reply_values
+from ragbandit.shared.openai_client import _certificates, connect, reply_values
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 
@@ -23,17 +23,19 @@ async def connected(*replies, prefix=""):
     heads, left = [], list(replies)
 
     async def answer(reader, writer):
-        while left:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
-            heads.append(head)
-            for part in left.pop(0):
-                if isinstance(part, bytes):
-                    writer.write(part)
-                    await writer.drain()
-                else:
-                    await asyncio.sleep(part)
-        writer.close()
+        try:
+            while left:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
+                heads.append(head)
+                for part in left.pop(0):
+                    if isinstance(part, bytes):
+                        writer.write(part)
+                        await writer.drain()
+                    else:
+                        await asyncio.sleep(part)
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://{prefix}127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
@@ -98,3 +100,45 @@ def test_a_connection_is_used_again_and_credentials_of_the_address_replace_the_k
             assert "authorization: basic bwu6d29yza==" in heads[1]  # in lower case
 
     asyncio.run(run())
+
+
+@pytest.mark.timeout(30)
+def test_an_invalid_chunk_ends_the_reply_at_once():
+    """A chunk without a length is an error as soon as it arrives, although the connection stays open."""
+
+    async def run():
+        parts = [HEAD + b"Transfer-Encoding: chunked\r\n\r\n", 0.1, b"zz\r\nno length\r\n", 25.0]
+        async with connected(parts) as (model, _):
+            with pytest.raises(aiohttp.ClientError):
+                async with asyncio.timeout(10):
+                    await values_of(model)
+
+    asyncio.run(run())
+
+
+@pytest.mark.timeout(30)
+def test_a_proxy_of_the_environment_is_used_and_netrc_is_not_read(monkeypatch, tmp_path):
+    """HTTP_PROXY may be a host and a port; hosts in NO_PROXY are asked directly; a password in ~/.netrc is not sent."""
+    (tmp_path / "netrc").write_text("default login me password word\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("NO_PROXY", "localhost")
+    body = event("a") + b"data: [DONE]\n\n"
+    whole = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    async def run():
+        async with connected([whole], [whole]) as (direct, heads):
+            monkeypatch.setenv("HTTP_PROXY", direct.url.removeprefix("http://").split("/")[0])
+            through = connect(base_url="http://model.example/v1", key="k", headers={}, read_s=20.0)
+            assert await values_of(through) == await values_of(direct) == ["a", "[DONE]"]
+            await through.close()
+            assert heads[0].startswith("post http://model.example/v1/chat/completions")
+            assert ["authorization: bearer k" in head for head in heads] == [True, True]
+
+    asyncio.run(run())
+
+
+def test_certificates_are_those_of_the_environment_else_of_certifi(monkeypatch):
+    """An empty SSL_CERT_DIR counts as none."""
+    monkeypatch.setenv("SSL_CERT_DIR", "")
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    assert _certificates().cert_store_stats()["x509_ca"] > 50

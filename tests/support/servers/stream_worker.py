@@ -1,8 +1,8 @@
 """A worker in this process with a model of the test's, real Redis, a real database; and a reader of event streams."""
 
 import json
+import threading
 import time
-from functools import partial
 
 from ragbandit.router.queue.jobs import CHANNEL, RedisJobs, connect
 from ragbandit.router.queue.streams import StreamWriter
@@ -37,15 +37,18 @@ class StreamWorker:
             loop=EventLoop(),
             streams=StreamWriter(self.jobs.client, outage=self.jobs.outage),
         )
-        client = self.jobs.client
-        ((_, listeners),) = client.pubsub_numsub(CHANNEL)
-        self._listener = self.jobs.listen(partial(housekeeping.handle_notification, self.context))
+        self._heard = threading.Event()
+        self._listener = self.jobs.listen(self._handle)
         # A reader that comes before the worker listens gets the answer whole.
-        until(lambda: client.pubsub_numsub(CHANNEL)[0][1] > listeners)
+        until(lambda: self.jobs.client.publish(CHANNEL, b"outcome:nobody") and self._heard.wait(0.1))
         self._routines = housekeeping.routines_of(self.context)
         self._consumer = consumer_of("answer", self.context, threads=at_once)
         self._consumer.every_s = 0.05  # instead of wake-ups
         self._consumer.start()
+
+    def _handle(self, *notification):
+        self._heard.set()
+        housekeeping.handle_notification(self.context, *notification)
 
     def close(self):
         self.context.ending.set()

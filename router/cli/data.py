@@ -37,8 +37,8 @@ from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.files import private_folder, rereadable, whole_file, write_file
 
-#: lease timeout of an erasure, seconds: longer than any of its transactions. If the process dies, another one can begin
-#: after this time
+#: lease timeout of an erasure, seconds. Each transaction of an erasure is shorter. If the erasing process dies, another
+#: one can erase after this time
 ERASE_LEASE_S: Final = 300.0
 PreOption = Annotated[bool, typer.Option("--pre", help="Only compatible steps, before a rolling upgrade.")]
 WaitOption = Annotated[
@@ -53,7 +53,7 @@ def migrate(
     new_store: NewStoreOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring the database to this version's schema."""
+    """Migrate the database to the schema of this release."""
     settings = configuration.load(config).settings
     if wait is None:
         opening = open_database(settings, new_store=new_store, check=False)
@@ -82,10 +82,10 @@ def erase(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Blank the texts of decisions: questions, answers, traces, labels. `data export --before` keeps a copy.
+    """Erase the texts of decisions: questions, answers, traces, labels. `data export --before` makes a copy.
 
-    Probabilities, rewards and the order of the ledger stay, and so does what was learned. A decision that still waits
-    is closed. The same call again ends one that was interrupted. Backups are yours to erase.
+    Probabilities, rewards, the order of the ledger and everything learned are kept. A decision that still waits for
+    feedback is closed. Repeat the call to finish an interrupted one. You have to erase backups yourself.
     """
     limit = None if before is None else parse_time(before, now=time.time(), field="before")
     decision = None if decision is None else plain_decision_id(decision)
@@ -114,19 +114,21 @@ def backup(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the SQLite database and the snapshots to a folder, while everything runs. Open it as data_dir to restore it.
+    """Copy the SQLite database and the snapshots to a folder, while services run. To restore them, set data_dir to it.
 
-    It holds questions, answers and hashes of keys: keep it as you keep the database. Indexes are not copied.
+    The copy contains questions, answers and hashes of keys, so protect it like the database. Indexes are not copied.
     """
     with opened(config, registered=False) as (settings, ledger):
         root = settings.snapshot_root
         if not ledger.database.is_sqlite:
             remedy = f"use pg_dump, then copy the snapshots ({root}): docs/operations.md has the commands"
-            raise InvalidInput("this verb copies SQLite, and the store is on PostgreSQL", field="to", remedy=remedy)
+            raise InvalidInput(
+                "this command only copies SQLite, but the store is on PostgreSQL", field="to", remedy=remedy
+            )
         private_folder(to)
         file = to / "ragbandit.db"
         if file.exists():
-            raise Conflict(f"{file} is there already", field="to", remedy="name another folder for every backup")
+            raise Conflict(f"{file} exists already", field="to", remedy="name a new folder for every backup")
         with whole_file(file, durable=True, private=True) as temporary:
             ledger.database.copy_sqlite(temporary)
         result: dict[str, object] = {"backup": str(to), "bytes": file.stat().st_size}
@@ -137,7 +139,7 @@ def backup(
 
 
 def _copy_files(source: Path, *, to: Path) -> int:
-    """Copy the files of a folder, except files deleted meanwhile. Returns their number, 0 without the folder."""
+    """Copy the files of a folder, except files deleted meanwhile. Returns their number; 0 if the folder is missing."""
     copied = 0
     for path in source.iterdir() if source.is_dir() else ():
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
@@ -148,7 +150,7 @@ def _copy_files(source: Path, *, to: Path) -> int:
 
 @contextlib.contextmanager
 def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
-    """Hold the lease of erasures for a block, which must call the result regularly to prolong the lease.
+    """Hold the lease of erasures for a block. The block calls the yielded function regularly to prolong the lease.
 
     Raises NotReady while another process erases.
     """
@@ -162,7 +164,7 @@ def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
                 "" if present is None else f": {present.holder}, its lease ends in {max(0.0, present.left_s):.0f} s"
             )
             remedy = "wait until it has ended, then run this again"
-            raise NotReady(f"another process erases in this store{detail}", field="erase", remedy=remedy)
+            raise NotReady(f"another process is erasing in this store{detail}", field="erase", remedy=remedy)
 
     prolong()
     try:
@@ -171,9 +173,9 @@ def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
         lease.release(holder=holder)
 
 
-#: most unusable rows that are described; all are counted
+#: most unusable rows whose faults are printed; all are counted
 MOST_NAMED = 20
-#: count of an import -> its meaning
+#: name of a count of an import -> its meaning
 _MEANINGS = {
     "added": "rows that are new in the ledger",
     "known": "rows that it had already, skipped",
@@ -181,7 +183,7 @@ _MEANINGS = {
     "bad": "rows that could not be used",
     "left_out": "fields of rows that the store has no column for",
 }
-#: valid labels; see `policy.label`
+#: valid labels of ledgers, as in the setting `policy.label`
 _LABEL = re.compile(r"[a-z0-9_]{1,40}")
 
 FileArgument = Annotated[Path, typer.Argument(help="its name says the format, unless --format does")]
@@ -198,9 +200,9 @@ def export(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write what a ledger learned as a log, in its order; the file is whole or not there.
+    """Write the decisions that a ledger learned to a log file, in the ledger's order. A failed export leaves no file.
 
-    What each format carries: docs/replay.md.
+    docs/replay.md lists the fields of each format.
     """
     log_format = format_of(file, format=format_)
     now = time.time()
@@ -213,7 +215,7 @@ def export(
 
 
 def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> Iterator[Logged]:
-    """The ledger's rows, with a progress bar. Raises NotFound if there are none."""
+    """Read the ledger's rows and show a progress bar. Raises NotFound if there are no rows."""
     last, count = ledger.last_seq(), 0
     with bars(errors) as progress:
         for row in ledger_rows(ledger, since=since, before=before, upto=last):
@@ -238,9 +240,9 @@ def import_(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a log's rows to a ledger, in the file's order; duplicates are skipped.
+    """Add the rows of a log file to a ledger, in the file's order. Duplicates are skipped.
 
-    The least that a row needs, and what each format carries: docs/replay.md.
+    docs/replay.md lists the fields of each format, and which of them are required.
     """
     log_format = format_of(file, format=format_)
     if not _LABEL.fullmatch(label):
@@ -287,19 +289,18 @@ class _Reading:
     settings: Settings
     skip_bad: bool
     bad: list[BadRow] = field(default_factory=list)
-    #: keys without a column in the store
+    #: keys of rows for which the store has no column
     left_out: set[str] = field(default_factory=set)
-    #: rows imported so far
     counts: ImportCounts = field(default_factory=ImportCounts)
 
     def rows(self) -> Iterator[Logged]:
-        """All usable rows. Raises InvalidInput at the end if there are unusable rows, unless `skip_bad` is set."""
+        """Yield the usable rows. At the end, raises InvalidInput if there are unusable rows, unless `skip_bad`."""
         entries = read_rows(self.file, format=self.format, defaults=reward_defaults(self.settings.reward))
         for row in usable_rows(entries, path=self.file, skip=self.skip_bad, bad=self.bad):
             self.left_out.update(row.extra)
             yield row
 
     def note(self, progress: Callable[[str, int, int], None], counts: ImportCounts) -> None:
-        """Show the progress, without a total: the number of rows is only known at the end of the file."""
+        """Show the progress without a total: the number of rows is only known at the end of the file."""
         self.counts = counts
         progress("rows", counts.added + counts.known, 0)

@@ -86,8 +86,8 @@ def replay_verb(
 
     Example: ragbandit replay --since 7d --policy linucb,fixed:single_step --report page.html
 
-    Exit 0: judged. 1: the lower bound of a difference is below --fail-below. 2: the log is wrong, or the request
-    cannot be done.
+    Exit code 0: success. 1: the lower bound of a difference is below --fail-below. 2: the log has faults, or the
+    request is invalid.
     """
     if report is not None:
         check_page(report)
@@ -128,7 +128,7 @@ def replay_verb(
 
 
 def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec] | None, baseline: str | None) -> None:
-    """Raises InvalidInput for a --fail-below that no candidate, or every candidate, would pass."""
+    """Raises InvalidInput if --fail-below is not a finite number, or if the only candidate is the baseline."""
     if fail_below is None:
         return
     if not math.isfinite(fail_below):
@@ -145,7 +145,6 @@ def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec]
 def _show(
     result: ReplayResult, *, report: Path | None, as_json: bool, everything: bool, fail_below: float | None
 ) -> None:
-    """Print the result as JSON, tables or one screen, write the page, and set the exit status."""
     if report is not None:  # before the output, since printing fails if `head` reads the output
         write_page(report, show=partial(print_replay, result))
     if as_json:
@@ -163,7 +162,7 @@ def _show(
 
 
 def _failing(result: ReplayResult, margin: float) -> list[str]:
-    """The candidates whose difference may lie below the margin, each with its lower bound."""
+    """Name the candidates whose difference from the baseline may be below `margin`, each with its lower bound."""
     failing = []
     for candidate in result.candidates:
         gap = candidate.difference
@@ -177,7 +176,7 @@ def _failing(result: ReplayResult, margin: float) -> list[str]:
 
 
 def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:
-    """The cost weight of --price, a number or a name in `cost_weights`. Raises InvalidInput."""
+    """The cost weight that --price means: a number, or a name in `cost_weights`. Raises InvalidInput."""
     if price is None:
         return None
     weight = prices.get(price, number_or_name(price))

@@ -31,7 +31,7 @@ def train_verb(
     epochs: Annotated[int | None, typer.Option(min=1, help="passes over the rows")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a policy on a full-information table, for the param `trained`."""
+    """Train a policy on a full-information table, and write a folder for the policy's param `trained`."""
     named = parse_policies([policy], params=param or [], settings=Settings()).get(policy, {})
     chosen = {**named, **({} if epochs is None else {"epochs": epochs})}
     rows = list(read_table(table).rows)
@@ -48,7 +48,6 @@ def train_verb(
 
 
 def _print_trained(report: Mapping[str, Any]) -> None:
-    """Print a line per epoch, the confusion matrix, the numbers of used rows, and how to use the policy."""
     rows = []
     for number, line in enumerate(report["epochs"], start=1):
         validation = [f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}"] if "accuracy" in line else ["", ""]
@@ -92,7 +91,7 @@ def simulate_verb(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn from a full-information table as live traffic would, then judge on rows not learned."""
+    """Replay a full-information table as live traffic, then evaluate the policies on rows that they did not learn."""
     settings = configuration.load(config).settings
     check_fallback(settings)
     if plot is not None:
@@ -121,5 +120,5 @@ def simulate_verb(
         print_json([row.as_json() for row in rows])
     else:
         print_training(rows, console=console)
-    if plot is not None:  # last: a figure that cannot be written must not cost the table
+    if plot is not None:  # after the table, so that a failed plot does not lose it
         plot_frontier(rows, path=plot)

@@ -11,18 +11,17 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ragbandit.shared.errors import InvalidInput
 
-#: most keys of a schema
 MOST_KEYS: Final = 64
-#: most feature columns of all keys together: the work per row grows with their square
+#: most feature columns of all keys together. The work per row grows with the square of the number of columns
 MOST_COLUMNS: Final = 256
-#: largest accepted number: its square must be a finite float
+#: largest absolute value of a number, whose square must be a finite float
 MOST_NUMBER: Final = 1e100
 #: languages recognised by their common words
 LANGUAGES: Final = ("de", "en", "es", "fr", "it", "nl", "pt")
 
 _DEFAULT_BUCKETS: Final = 32
 _DEFAULT_WORDS: Final = 8
-#: types that the service computes; callers do not send them
+#: types of values that the service computes, and callers do not send
 _OWN: Final = ("tenant", "language", "question_length")
 #: types that are computed from the question's text
 OF_TEXT: Final = ("language", "question_length")
@@ -38,11 +37,11 @@ class ContextKey(BaseModel):
 
     #: number, category, boolean and words are sent by callers; tenant, language and question_length are computed
     type: Kind
-    #: category, tenant, language: the values with a column each; any other value counts as "other"
+    #: for category, tenant and language: values that get a column each; all other values share the column "other"
     values: Annotated[list[Name], Field(min_length=1, max_length=MOST_COLUMNS)] | None = None
-    #: category, tenant, words: number of columns that values are hashed to, if the values are not known in advance
+    #: for category, tenant and words: number of columns that values are hashed to, if they are not known in advance
     hashed: Annotated[int, Field(ge=2, le=MOST_COLUMNS)] | None = None
-    #: words: most words per question
+    #: for words: most words per question
     most: Annotated[int, Field(ge=1, le=100)] | None = None
 
     @model_validator(mode="after")
@@ -66,7 +65,7 @@ class ContextKey(BaseModel):
 
     @property
     def categories(self) -> tuple[str, ...] | None:
-        """The values with a column each; None if values are hashed, or are not names."""
+        """The values that get a column each; None if values are hashed, or are not names."""
         if self.values is not None:
             return tuple(self.values)
         return LANGUAGES if self.type == "language" else None
@@ -80,7 +79,6 @@ class ContextKey(BaseModel):
 
     @property
     def most_words(self) -> int:
-        """Most words per question."""
         return self.most or _DEFAULT_WORDS
 
     @property
@@ -97,7 +95,6 @@ class ContextKey(BaseModel):
         return (self.buckets or 1) + 1
 
 
-#: key -> its type
 ContextSchema = Mapping[str, ContextKey]
 
 

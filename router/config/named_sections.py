@@ -19,9 +19,8 @@ NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MOST_ARMS: Final = 32
 
 _KEY: Final = "grid"
-#: param of an arm with its facts: declared ones, and its values of a grid
+#: key of an arm's params with its facts: properties that the configuration declares, and the arm's values of a grid
 FACTS: Final = "facts"
-#: most facts of an arm
 _MOST_FACTS: Final = 16
 
 
@@ -47,7 +46,6 @@ def grids_of(arms: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def has_grid(params: object) -> bool:
-    """Whether the params contain a grid."""
     return isinstance(params, Mapping) and _KEY in params
 
 
@@ -90,7 +88,7 @@ def check_facts(facts: object, *, field: str) -> None:
 
 
 def _named(values: object, *, field: str) -> dict[str, Any]:
-    """Part of an arm's name -> the value; the first value has an empty part."""
+    """Map the text that stands for a value in an arm's name to the value. The first value's text is empty."""
     if not isinstance(values, list | tuple) or not values:
         raise ValueError(f"{field}: must be a list of values, first the value of the arm with the plain name")
     texts = [_text(value, field=field) for value in values]
@@ -111,9 +109,9 @@ def _text(value: object, *, field: str) -> str:
     return text
 
 
-#: name of the sections `generator` and `retriever`
+#: name that means the section `generator` or `retriever` itself
 DEFAULT: Final = "default"
-#: most characters in the name of another generator or retriever
+#: longest name of a section in `generators` or `retrievers`, characters
 MAX_NAME: Final = 32
 #: settings that accept a section like `generator`, or the name of a generator
 BY_NAME: Final = (("judge", "generator"), ("conversation", "rewrite", "generator"))

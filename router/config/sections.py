@@ -17,8 +17,6 @@ class Section(BaseModel):
 
 
 def one_of(known: Sequence[str]) -> AfterValidator:
-    """Validator that accepts only the given names."""
-
     def check(text: str) -> str:
         if text not in known:
             raise ValueError(f"unknown name {text!r}; {known_choices(known, given=text)}")
@@ -150,8 +148,8 @@ class GeneratorSettings(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: "local": torch threads; None: the number of cores divided by `workers.answer`
     threads: Count | None = None
-    #: size of the model's context window in tokens, for prompt and answer together. None: 2048, but unknown for
-    #: "openai": then every request is accepted whatever its length, and arms assume 8,192 tokens
+    #: size of the model's context window in tokens, for prompt and answer together. None: 2048, except for "openai",
+    #: where the size is unknown: every request is accepted, and arms assume 8,192 tokens
     context_tokens: Annotated[int, Field(ge=256)] | None = None
     #: "local": most texts generated in one batch; None: 8 on a CPU, 64 on CUDA
     max_batch: Count | None = None
@@ -201,15 +199,16 @@ class GeneratorSettings(Section):
 
 
 class RewriteSettings(Section):
-    """Rewriting of a follow-up question so that it can be understood without its conversation: one model call."""
+    """Rewriting of a follow-up question, by one model call, so that it can be understood without its conversation."""
 
-    #: "auto" uses `conversation.rewrite.generator`, else `generator` if it is "openai"; otherwise, and with "off", the
-    #: question is the user's last message unchanged
+    #: "auto" rewrites with `conversation.rewrite.generator`, else with `generator` if its name is "openai". With
+    #: neither, and with "off", the question is the user's last message unchanged
     by: Literal["auto", "off"] = "auto"
     #: model that rewrites: a section like `generator` with `name: openai`, or a name in `generators`. None:
     #: the section `generator`
     generator: GeneratorSettings | None = None
-    #: time limit of a rewrite, retries included, seconds; after it the user's own words are used
+    #: time limit of a rewrite, retries included, seconds; if it passes, the question is the user's last message
+    #: unchanged
     seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
     #: most tokens of a rewrite, reasoning tokens included
     max_tokens: Annotated[int, Field(ge=16)] = 256
@@ -230,15 +229,17 @@ class ConversationSettings(Section):
     turns: Annotated[int, Field(ge=0, le=60)] = 6
     #: most characters of the stored messages together; long messages lose their middle
     chars: Annotated[int, Field(ge=0, le=100_000)] = 8000
-    #: turns that a session stays on a drawn arm, the first turn included; with 0 or 1 every turn is drawn
+    #: number of turns for which a session keeps a drawn arm, the first turn included; with 0 or 1 an arm is drawn for
+    #: every turn
     sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 0
-    #: largest sticky_turns that a request may ask for, unless conversation.sticky_turns is larger; more is refused
-    #: (422). A key with the scope forced=false may ask for at most conversation.sticky_turns (403)
+    #: largest sticky_turns in a request, unless conversation.sticky_turns is larger; a larger number is refused (422).
+    #: A key with the scope forced=false may ask for at most conversation.sticky_turns (403)
     max_sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 20
-    #: true: a session changes its arm only if the expected gain is larger than what the provider's prompt cache saves
-    #: (tokens of the last prompt, at input - cached_input). Needs these prices, and a price of dollars in reward.cost
+    #: true: a session changes its arm only if the expected gain exceeds the savings by the provider's prompt cache,
+    #: which are the tokens of the last prompt times (input - cached_input). Needs both prices in token_prices, and a
+    #: price of dollars in reward.cost
     sticky_prefix: bool = False
-    #: most requests of one decision, when tool results continue it; the next request gets a new draw
+    #: most requests in one decision, which requests with tool results continue; the next request gets a new draw
     tool_turns: Annotated[int, Field(ge=1, le=1000)] = 50
     #: most seconds between the draw and a request with tool results; a later request gets a new draw
     tool_turns_s: Seconds = 3600.0
@@ -259,15 +260,15 @@ class GuardrailSettings(Section):
     latency: Annotated[float, Field(gt=0, le=10)] = 0.2
     #: largest relative increase of the mean cost, in the terms of `reward.cost`: 0.1 is 10 %
     cost: Annotated[float, Field(gt=0, le=10)] = 0.1
-    #: true: a step or promotion needs an upper confidence bound below the limit. false: the estimate must be below it,
-    #: and the lower bound not above it. An upper bound of one percentage point takes thousands of answers
+    #: true: a step or promotion needs upper confidence bounds below these limits. false: estimates must be below the
+    #: limits, and lower bounds not above them. To bound failures by one percentage point takes thousands of answers
     proven: bool = False
 
 
 class RolloutSettings(Section):
     """How versions of the policy are compared, promoted and rolled back. See docs/rollouts.md."""
 
-    #: traffic shares of a canary, rising; after the last one it is promoted
+    #: shares of the traffic that a canary gets, one after another, rising; after the last one it is promoted
     steps: Annotated[list[Annotated[float, Field(gt=0, le=0.5)]], Field(min_length=1, max_length=10)] = Field(
         default_factory=lambda: [0.05, 0.25, 0.5]
     )
@@ -279,9 +280,9 @@ class RolloutSettings(Section):
     margin: Annotated[float, Field(ge=0)] = 0.0
     #: reward by which a candidate may be worse than the champion before it is rolled back
     harm: Annotated[float, Field(ge=0)] = 0.0
-    #: effective sample size of the candidate that a step needs
+    #: effective number of the candidate's rows that a step needs
     rows_per_step: Count = 200
-    #: shortest time in a state, seconds
+    #: shortest time between two changes of a candidate's state, seconds
     seconds_per_step: Annotated[float, Field(ge=0)] = 3600.0
     #: seconds after which a canary that has neither won nor lost returns to shadow
     max_age_s: Seconds = 14 * 86400.0
@@ -383,8 +384,8 @@ class LearningSettings(Section):
     labels_per_day: Annotated[int, Field(ge=0, le=100_000)] = 0
     #: reward of a decision that got no feedback in time; None: such a decision is not learned
     default_reward: float | None = None
-    #: age at which a decision without feedback or without outcome is closed, seconds. If wait_s is above 0, only
-    #: decisions without outcome wait for it
+    #: age at which a decision without feedback or without outcome is closed, seconds. If wait_s is above 0, decisions
+    #: without feedback are closed after wait_s, and this age only applies to decisions without outcome
     expire_s: Seconds = 7 * 86400.0
     #: most decisions closed in one transaction
     batch: Annotated[int, Field(ge=1, le=5000)] = 256

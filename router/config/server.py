@@ -89,8 +89,9 @@ class ServerSettings(Section):
     #: true: serve the dashboard at /ui, on admin_port if it is set. People log in with keys of the roles reader and
     #: operator
     dashboard: bool = True
-    #: header in which a signing-in proxy sends the person's role or groups, separated by commas, as X-Forwarded-Groups.
-    #: People then need no key for the dashboard, and the service requires sign-in or a key. None: keys only
+    #: header in which an authenticating proxy sends the user's role or groups, separated by commas, as
+    #: X-Forwarded-Groups. People then need no key for the dashboard, and the service requires sign-in or a key. None:
+    #: keys only
     trusted_header: HeaderName | None = None
     #: value of trusted_header -> role; if several values match, the highest role counts. Other values give no role
     trusted_roles: dict[str, Literal["reader", "operator", "admin"]] = Field(default_factory=dict)
@@ -104,7 +105,6 @@ class ServerSettings(Section):
 
     @property
     def url(self) -> str:
-        """URL of the service."""
         return _url(self.host, self.port)
 
     @property
@@ -129,7 +129,6 @@ class ServerSettings(Section):
         return self
 
 
-#: dollars
 Dollars = Annotated[float, Field(gt=0)]
 
 

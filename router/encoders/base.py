@@ -46,9 +46,10 @@ class Encoder(Protocol):
         ...
 
 
-#: value of the setting encoder.model: HashingEncoder
+#: value of the setting encoder.model that selects `HashingEncoder`
 HASHING: Final = "hashing"
-#: value of the setting encoder.model: the store's encoder; in a new store the best encoder with installed packages
+#: value of the setting encoder.model that keeps the store's encoder. A new store gets the best encoder whose packages
+#: are installed
 AUTO: Final = "auto"
 
 
@@ -62,14 +63,15 @@ def origin_of(encoder: Encoder) -> str | None:
     return None if origin is None else json.dumps(dict(origin), sort_keys=True)
 
 
-#: fewest features: five kinds, one of hashed words, two lengths
+#: smallest number of features: five kinds, one of hashed words, two lengths
 LEAST: Final = 8
 #: part of the hash: raise the version if the arithmetic changes
 _RECIPE: Final = "hashing v2: style as states, hashed words as sketch"
 
 
 class HashingEncoder:
-    """The projection of router/encoders/features.py without a model: no torch, tens of microseconds per question.
+    """Makes features without a model, by the projection of router/encoders/features.py, in tens of microseconds a
+    question.
 
     Counts of words and characters (`style_counts`) replace the model's states. Counts of hashed words with random signs
     replace the sketch of the states. Sketches of all questions have the same length, so questions with common words are
@@ -99,7 +101,6 @@ class HashingEncoder:
 
 @functools.lru_cache(maxsize=8)
 def _fitted(dimension: int) -> tuple[Projection, str]:
-    """The projection of the style of questions, and the encoder's hash."""
     reference = references()
     # float64: processors round exp differently, and the kernel's inverse factor magnifies the difference
     states = style_counts(reference.questions)
@@ -119,7 +120,6 @@ def _hashed_words(text: str, *, count: int) -> Wide:
 
 
 def refuse_string(texts: Sequence[str]) -> None:
-    """Raise InvalidInput if `texts` is one string instead of a list."""
     if isinstance(texts, str):
         raise InvalidInput("a list of texts is needed, not one string", field="texts")
 
@@ -153,7 +153,7 @@ class CachingEncoder(EncoderAround):
         self._entries = entries
         self._cached: OrderedDict[bytes, FeatureRows] = OrderedDict()
         self._lock = threading.Lock()
-        #: questions found in the cache, and questions computed; a repeated question of one batch counts once in each
+        #: hits: questions whose features were cached, or came earlier in the same batch. misses: questions computed
         self.hits = self.misses = 0
 
     def encode(self, texts: Sequence[str]) -> FeatureRows:
@@ -251,7 +251,7 @@ def _failure(file: Path, error: Exception) -> dict[str, str]:
 _STEPS: Final = 1024
 #: largest absolute feature: small enough for an exact sum of the squares of 2**23 rows
 _MOST: Final = 32.0
-#: part of the hash
+#: part of the hash of `HalfPrecisionEncoder`
 _FEATURE_CACHE_RECIPE: Final = f"rounded to float16, then to multiples of 1/{_STEPS}, at most {_MOST:g} from zero"
 
 
@@ -266,7 +266,6 @@ class HalfPrecisionEncoder(EncoderAround):
         self.hash = half_hash(encoder.hash)
 
     def encode(self, texts: Sequence[str]) -> FeatureRows:
-        """Shape (n, d)."""
         return rounded(self.encoder.encode(texts))
 
 

@@ -37,9 +37,9 @@ _MOST_TOKENS: Final = 32_768
 
 #: description of the arithmetic, part of the hash: change it if the arithmetic changes
 _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
-#: precision -> how the hash names it; int8 with the version of its arithmetic
+#: precision -> its name in the recipe that is hashed; the name of int8 contains the version of its arithmetic
 _PRECISIONS: Final = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8 v1"}
-#: every fifth reference question is read to measure the ranges of int8
+#: step between the reference questions that are read to measure the ranges of int8
 _MEASURED: Final = 5
 
 

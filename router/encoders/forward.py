@@ -70,7 +70,7 @@ def _load(folder: Path, *, field: str) -> Any:
     return AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer
 
 
-#: padded lengths are multiples of this number: there are few shapes, and masks are aligned
+#: padded lengths are multiples of this number, so that there are few shapes and masks are aligned
 _MULTIPLE: Final = 8
 
 Integers = npt.NDArray[np.int64]
@@ -130,9 +130,9 @@ def token_batches(
 
 Array = npt.NDArray[np.float32]
 
-#: largest GOMP_SPINCOUNT with which the default is several threads; GNU OpenMP's default is 300,000
+#: largest GOMP_SPINCOUNT for which `default_threads` is above 1; GNU OpenMP's default is 300,000
 _SHORT_SPIN: Final = 10_000
-#: most threads by default: more do not help with a short question
+#: largest result of `default_threads`: more threads do not help with a short question
 _MOST_THREADS: Final = 4
 
 
@@ -171,7 +171,7 @@ class Forward(ABC):
         return ranges_of(self.byte_layers)
 
     def fix(self, ranges: Ranges) -> None:
-        """Compute in 8 bits from now on. ranges: of the layers' inputs. Only for int8."""
+        """Compute in 8 bits from now on. ranges: result of `measure`. Only for int8."""
         set_ranges(self.byte_layers, ranges)
 
     def hold(self, matrix: Array, offset: Array) -> None:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 #: lowest and highest input of every layer, shape (layers, 2)
 Ranges = npt.NDArray[np.float64]
 
-#: largest level of an input
+#: largest integer that stands for an input; the smallest is 0
 _LEVELS: Final = 255
-#: largest absolute weight
+#: largest absolute integer that stands for a weight
 _LARGEST: Final = 127
 #: ranges are widened to multiples of 1/32 of their power of two, so that processors that round differently agree
 _STEPS: Final = 32
@@ -45,7 +45,6 @@ class Int8Linear:
         self._run = self._measured
 
     def __call__(self, x: "Tensor") -> "Tensor":
-        """The layer's outputs for inputs of shape (rows, inputs)."""
         return self._run(x)
 
     def set_range(self, lowest: float, highest: float) -> None:
@@ -81,7 +80,7 @@ class Int8Linear:
         return result
 
     def _emulated(self, x: "Tensor") -> "Tensor":
-        """As `_multiplied`, by float32 products of the same integers."""
+        """Compute the result of `_multiplied` by float32 products of the same integers."""
         inputs = self._quantized(x).floor_().sub_(self._zero)
         products = self._torch.nn.functional.linear(inputs, self._weight)
         return self._activated(self._torch.addcmul(self._bias, products, self._scales * self._step))
@@ -103,7 +102,7 @@ class Int8Linear:
 
 
 def rounded_range(lowest: float, highest: float) -> tuple[float, float]:
-    """Widen the range of a layer's inputs to numbers with few digits."""
+    """Round both ends of a range outwards, to numbers with few digits."""
     return -_rounded_up(-lowest), _rounded_up(highest)
 
 

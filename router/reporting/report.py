@@ -1,8 +1,8 @@
-"""The report of a period: costs and quality of what was served against always one arm, also by tenant, price and week.
+"""Makes the report of a period: cost and quality of the served answers, compared with always using one arm.
 
 Verdicts come from two 95 % intervals, of the differences in quality and in cost, both valid at every look. Quality is
-"as good" if its lower bound is above -MARGIN (non-inferiority). The cost is the "same cost" if its interval lies within
-SAME_COST of the arm's cost.
+"as good" if its lower bound is above -MARGIN (non-inferiority). The verdict is "same cost" if the interval of the cost
+lies within SAME_COST of the arm's cost.
 """
 
 import math
@@ -46,20 +46,20 @@ from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.formats import NOTHING, decimal, duration, money, number, percent, roughly
 from ragbandit.shared.types import Vector
 
-#: quality per question that may be lost in a verdict "as good": 5 of 100 right answers, the usual margin
+#: largest loss of quality per question with the verdict "as good": 5 of 100 right answers, the usual margin
 MARGIN: Final = 0.05
-#: largest difference of two costs that count as the same, as a share of the arm's cost
+#: largest difference of costs with the verdict "same cost", as a share of the arm's cost
 SAME_COST: Final = 0.02
-#: start of the note that always one arm earns as much as the router
+#: prefix of the note that always using one arm earns as much as routing
 FIX: Final = "fix: "
-#: least gain per question, in right answers, that is worth a router
+#: smallest gain per question for which routing is worth it, in right answers
 WORTH: Final = 0.01
-#: fewest questions for the verdict "fix": with fewer questions a policy has learned too little
+#: smallest number of questions for the note `FIX`: with fewer questions a policy has learned too little
 FEWEST_TO_FIX: Final = 300
 #: most lines of a table; smaller groups are left out
 MOST_LINES: Final = 20
 _WEEK_S: Final = 7 * 86_400.0
-#: 1970-01-05 was a Monday
+#: a Monday, 1970-01-05 00:00 UTC, in seconds since 1970
 _MONDAY_S: Final = 4 * 86_400.0
 #: largest forecast that is printed, as a multiple of the questions so far
 _FARTHEST: Final = 1000.0
@@ -73,10 +73,11 @@ def report(
     against: str | None = None,
     now: float | None = None,
 ) -> Report:
-    """The report of a period. If draws, outcomes or ratings favour an arm, it gives the reason instead of a verdict.
+    """Make the report of a period. If draws, outcomes or ratings favour an arm, the report has the reason, and no
+    verdict.
 
     against: the arm to compare with; None for the holdback's arm, else the incumbent, else the most expensive arm that
-        is tried enough
+    is tried enough
     now: None for the end of the period
 
     Raises InvalidInput for an impossible period, NotFound for an arm that was never offered, StoreError.
@@ -100,9 +101,9 @@ def report_of(
     now: float | None = None,
     asked: Asked | None = None,
 ) -> Report:
-    """Make the report of rows that were read; see `report`. Raises NotFound.
+    """Make the report from rows that were read; see `report`. Raises NotFound.
 
-    alarm: sentence that names what the log favours; None if it favours nothing
+    alarm: why the rows favour an arm, as a sentence; None if they do not
     asked: exact totals if the rows are a sample
     """
     unit, price = _unit(log), price_of(scope.reward)
@@ -152,7 +153,7 @@ def report_of(
 
 
 def _unit(log: ReportRows) -> Unit:
-    """The unit of costs: dollars if some were reported; seconds if some were and all steps are equal; else steps."""
+    """Dollars if any were reported; else seconds if any were reported and all steps are equal; else steps."""
     if np.nansum(log.costs["dollars"]) > 0.0:
         return "dollars"
     steps = log.costs["steps"][~np.isnan(log.costs["steps"])]
@@ -178,8 +179,6 @@ def _arm_to_compare(
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Makes the lines of a report."""
-
     log: ReportRows
     unit: Unit
     #: days since the first question
@@ -221,7 +220,7 @@ class _Lines:
 
 
 def _fix_note(arms: Sequence[Line]) -> Iterator[str]:
-    """The verdict "fix", if routing earned less than WORTH more than the best arm would have earned."""
+    """Yield the note `FIX` if routing gained certainly less than WORTH per question over the best single arm."""
     gains = [
         (line.value.always, line.against, line.value.high)
         for line in arms
@@ -234,7 +233,7 @@ def _fix_note(arms: Sequence[Line]) -> Iterator[str]:
 
 
 def _range_of(values: Vector) -> tuple[float, float]:
-    """(least, largest) value, which include 0 and 1."""
+    """(smallest, largest) of 0, 1 and the values."""
     return float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
 
 
@@ -247,7 +246,7 @@ def _compared_ratings(
 
 
 def _compared(log: ReportRows, values: Vector, **options: Any) -> Comparison:
-    """`compared` for this log; without a forecast if the log is a sample, which does not grow with the questions."""
+    """Call `compared` with this log. A sample does not grow with the questions, so its `missing` has no forecast."""
     comparison = compared(values, arm=log.arm, pmf=log.pmf, **options)
     if comparison.missing is None or log.whole is None:
         return comparison
@@ -256,11 +255,11 @@ def _compared(log: ReportRows, values: Vector, **options: Any) -> Comparison:
 
 
 def _compared_costs(log: ReportRows, unit: Unit, *, against: int) -> Comparison:
-    """Compare costs with always one arm; its most expensive answer so far is the largest cost."""
+    """Compare costs with always using `against`. Costs are at most its largest so far."""
     spent = log.costs[unit]
     most = float(np.nanmax(spent[log.arm == against], initial=0.0))
     cost = _compared(log, spent, predicted=log.expected_cost, against=against, least=0.0, most=most)
-    return _clipped(cost, -math.inf, cost.served or 0.0)  # at the upper end the arm would have cost nothing
+    return _clipped(cost, -math.inf, cost.served or 0.0)  # the difference is largest if the arm would have cost nothing
 
 
 def _clipped(comparison: Comparison, low: float, high: float) -> Comparison:
@@ -345,7 +344,7 @@ def _cost_word(cost: Comparison) -> CostWord | None:
 def _missing(
     comparison: Comparison, *, margin: float, questions: int, days: float, sampled: bool, rated: float | None
 ) -> str:
-    """What is missing until the interval lies above -margin, or below 0, as text.
+    """What is missing for an interval above -margin, or below 0, as text.
 
     rated: share of the questions that are rated; None for a comparison of costs.
     """

@@ -11,14 +11,14 @@ from ragbandit.shared.formats import counted, decimal, duration, moment, money, 
 QualityWord = Literal["better", "as good", "worse"]
 CostWord = Literal["cheaper", "same cost", "more expensive"]
 
-#: a report that ends at most this long before now covers "the last 7 days", seconds
+#: a report that ends less than this before now is said to cover "Last N days", seconds
 _NOW_S: Final = 120.0
-#: if the hourly totals are farther behind the newest question, the report states their date, seconds
+#: delay of the hourly totals above which the report states up to when they are counted, seconds
 _LATE_S: Final = 120.0
 
 
 class Price(NamedTuple):
-    """The price of a right answer."""
+    """A right answer is worth `amount` of `unit`."""
 
     amount: float
     unit: str
@@ -49,7 +49,7 @@ def tells_nothing(comparison: Comparison) -> bool:
 def earned_words(value: Comparison, *, against: str, questions: int, price: Price, forecast: str) -> str | None:
     """What routing earned at the price; None without an interval. "more" or "less" only if the interval excludes 0.
 
-    forecast: text about what is missing.
+    forecast: how many more questions are needed, as text.
     """
     if value.low is None or value.difference is None or value.high is None:
         return None
@@ -88,7 +88,6 @@ def sentence(report: Report, *, now: float) -> str:
 
 
 def sample_words(sample: Sample) -> str:
-    """The size of a sample, as text."""
     return f"from a sample of {sample.questions:,} of {counted(sample.out_of, 'question')}"
 
 
@@ -102,7 +101,6 @@ def _totals(report: Report) -> str:
 
 
 def period_of(report: Report, *, now: float) -> str:
-    """The period and the tenant, as text."""
     tenant = "" if report.tenant is None else f", tenant {report.tenant}"
     if abs(now - report.until) < _NOW_S:
         days = (report.until - report.since) / 86_400.0
@@ -111,7 +109,7 @@ def period_of(report: Report, *, now: float) -> str:
 
 
 def amount(mean: float | None, questions: int, unit: str) -> str:
-    """The total of `questions` questions with this mean, as text."""
+    """The total of `questions` questions with this mean per question, as text."""
     return money(None if mean is None else mean * questions, unit)
 
 
@@ -137,7 +135,6 @@ def quality_words(quality: Comparison) -> str:
 
 
 def difference(quality: Comparison) -> str:
-    """A difference in quality with its interval."""
     if quality.difference is None:
         return quality.missing or number(None)
     if tells_nothing(quality):
@@ -167,7 +164,7 @@ def verdict_in_words(
     return f"{text}; cannot tell yet: {missing}" if text else f"cannot tell yet: {missing}"
 
 
-#: columns of `cells` after the first
+#: titles of the cells after the first one; `tables` returns the first title
 COLUMNS: Final = ("Questions", "Earned", "Spent, instead of", "Saved", "Quality, instead of", "Difference", "Verdict")
 
 
@@ -178,7 +175,6 @@ def tables(report: Report) -> list[tuple[str, tuple[Line, ...]]]:
 
 
 def cells(line: Line, unit: Unit) -> tuple[str, ...]:
-    """The cells of a table's row."""
     n = line.questions
     cost, quality = line.cost, line.quality
     return (

@@ -360,7 +360,6 @@ class LazyGroup(TyperGroup):
         return self.get_command(None, name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Load and resolve the verb. For an unknown verb, end the command and suggest the most similar one."""
         if args and args[0] in self.verbs:
             self.load(args[0])
         elif args and not args[0].startswith("-"):

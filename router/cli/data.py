@@ -175,7 +175,6 @@ def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
 
 #: most unusable rows whose faults are printed; all are counted
 MOST_NAMED = 20
-#: name of a count of an import -> its meaning
 _MEANINGS = {
     "added": "rows that are new in the ledger",
     "known": "rows that it had already, skipped",
@@ -215,7 +214,6 @@ def export(
 
 
 def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> Iterator[Logged]:
-    """Read the ledger's rows and show a progress bar. Raises NotFound if there are no rows."""
     last, count = ledger.last_seq(), 0
     with bars(errors) as progress:
         for row in ledger_rows(ledger, since=since, before=before, upto=last):
@@ -282,8 +280,6 @@ def import_(
 
 @dataclass(kw_only=True)
 class _Reading:
-    """Reads the usable rows of a file, and collects the unusable ones."""
-
     file: Path
     format: str
     settings: Settings

@@ -36,7 +36,6 @@ _MOST_FAULTS: Final = 20
 _MOST_NAMED: Final = 5
 #: longest feedback id that can get the suffix of a superseding one, characters
 _LONGEST_KEY: Final = 58
-#: text of a rating -> its value
 _WORDS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "yes", "up", "thumbs_up", "thumbsup", "like", "good", "positive", "\U0001f44d"), True),
     **dict.fromkeys(("false", "no", "down", "thumbs_down", "thumbsdown", "dislike", "bad", "negative"), False),
@@ -222,7 +221,6 @@ class _Importer:
         raise InvalidInput(message, field=field, remedy=f"{remedy}; nothing of the file was imported")
 
     def store_lines(self, page: Sequence[tuple[int, bytes]]) -> None:
-        """Store the feedback of these lines in one transaction. Raises StoreError."""
         self.read += len(page)
         now = time.time()
         items: list[tuple[int, Feedback]] = []

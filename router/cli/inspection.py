@@ -202,7 +202,6 @@ def _health(health: ArmHealth) -> str:
     return f"{health.arm}: {states[health.state]}"
 
 
-#: keys of a record that describe its question
 _ASKED: Final = ("question", "asked", "messages", "context", "tenant", "session_id", "run_by", "made_at")
 _MOST_ARMS: Final = 6
 _MOST_JUDGED: Final = 3
@@ -233,7 +232,6 @@ def explain(
 
 
 def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of an explanation that are printed without --all."""
     record = reply["record"]
     outcome, judged = record["outcome"], record["feedback"]
     probabilities = sorted(((arm["probability"], arm["arm"]) for arm in reply["arms"]), reverse=True)
@@ -257,7 +255,6 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """All facts of an explanation, ordered from the question to the reward."""
     record = reply["record"]
     outcome = record["outcome"]
     return {

@@ -220,7 +220,6 @@ def _switch(control: PolicyControl, *, as_json: bool) -> None:
 
 
 def _decides(control: PolicyControl) -> str:
-    """What routers do now, in words."""
     if control.killed is None:
         return "off: champion and candidates continue where they were"
     return f"every question gets {control.arm}" if control.killed == "arm" else "the champion decides alone"

@@ -189,7 +189,6 @@ def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:
 def _candidates(
     texts: Sequence[str] | None, *, params: Sequence[str], settings: Settings
 ) -> list[CandidateSpec] | None:
-    """The candidates of --policy, with the configured params overridden by --param; None without --policy."""
     if texts is None:
         parse_policies([], params=params, settings=settings)  # raises for any --param
         return None

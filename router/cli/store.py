@@ -99,7 +99,6 @@ def split_commas(texts: Sequence[str]) -> list[str]:
 
 
 def is_age(text: str) -> bool:
-    """Whether the text is an age (30m, 12h, 7d, 2w)."""
     return _AGE.fullmatch(text.strip()) is not None
 
 

@@ -83,7 +83,6 @@ class ContextKey(BaseModel):
 
     @property
     def is_own(self) -> bool:
-        """Whether the service computes the value."""
         return self.type in _OWN
 
     @property
@@ -115,12 +114,10 @@ def check_columns(schema: ContextSchema) -> None:
 
 
 def plain_schema(schema: ContextSchema) -> dict[str, Any]:
-    """The schema as JSON, ordered by key, as a policy records it."""
     return {key: schema[key].model_dump(exclude_none=True) for key in sorted(schema)}
 
 
 def reads_text(schema: ContextSchema) -> bool:
-    """Whether a key is computed from the question's text."""
     return any(key.type in OF_TEXT for key in schema.values())
 
 

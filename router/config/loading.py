@@ -81,7 +81,6 @@ CLASS_FOLDER = "RAGBANDIT_CLASS_FOLDER"
 _CLASS_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 #: folder of the file that was loaded last, empty without a file; `with_changes` looks for classes there
 _folder: list[str] = []
-#: variables under the prefix that are not settings
 _NOT_SETTINGS = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL", "RAGBANDIT_API_KEY", CLASS_FOLDER}
 _ARMS_EXAMPLE = "for example {fast: {run_by: caller}, deep: {run_by: caller}}"
 _PLAIN_ENV = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
@@ -189,7 +188,6 @@ def _shown(path: tuple[str, ...], value: Any) -> tuple[str, object]:
 
 
 def _shown_url(url: str) -> str:
-    """A URL with its password and the values of its options hidden."""
     parsed = _parsed_url(url)
     shown: str = parsed.set(query=dict.fromkeys(parsed.query, HIDDEN)).render_as_string(hide_password=True)
     return shown

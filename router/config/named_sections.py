@@ -13,7 +13,6 @@ from pydantic import AfterValidator
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.formats import known_choices
 
-#: valid names of arms, generators and retrievers
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: most arms of one grid; each arm is learned from its own outcomes only
 MOST_ARMS: Final = 32
@@ -77,7 +76,6 @@ def _entries(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_facts(facts: object, *, field: str) -> None:
-    """Raises ValueError ("field: fault") if the facts of an arm have a wrong form."""
     if facts is not None and (
         not isinstance(facts, Mapping)
         or len(facts) > _MOST_FACTS
@@ -154,9 +152,7 @@ def _section_name(text: str) -> str:
     return text
 
 
-#: name of an arm, or of a user action
 Name = Annotated[str, AfterValidator(_name)]
-#: name of a generator or retriever other than the default
 SectionName = Annotated[str, AfterValidator(_section_name)]
 
 
@@ -178,7 +174,6 @@ def with_named_sections(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def value_at(tree: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """The value at a path of keys; None if a key is missing."""
     value: Any = tree
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -173,7 +173,6 @@ class GeneratorSettings(Section):
 
     @property
     def known_context(self) -> int | None:
-        """Context window in tokens; None if it is unknown."""
         return self.context_tokens or (None if self.name == "openai" else 2048)
 
     @model_validator(mode="after")
@@ -333,7 +332,6 @@ class RewardSettings(Section):
     check_s: Seconds = 10.0
 
     def at(self, cost_weight: float | None) -> "RewardSettings":
-        """A copy with another cost weight; None keeps the weight."""
         return self if cost_weight is None else self.model_copy(update={"weight": cost_weight})
 
     @model_validator(mode="after")
@@ -343,7 +341,6 @@ class RewardSettings(Section):
         return self
 
 
-#: name of a feedback source in `learning.sources`
 SourceName = Annotated[str, Field(pattern=r"^(key|role|tenant|rater|import):.{1,80}$")]
 #: number of ledger rows that one judgement counts as
 Weight = Annotated[float, Field(ge=0, le=1e6)]

@@ -109,7 +109,6 @@ class ServerSettings(Section):
 
     @property
     def admin_url(self) -> str:
-        """URL for operators: admin_port if it is set, else `url`."""
         return self.url if self.admin_port is None else _url(self.admin_host, self.admin_port)
 
     @model_validator(mode="after")

@@ -173,7 +173,6 @@ class PolicySettings(Section):
     holdback: HoldbackSettings | None = None
 
     def floor_of(self, arms: int) -> float:
-        """The smallest probability of each arm if `arms` (>= 1) arms are offered."""
         return FLOORS / arms if self.floor is None else self.floor
 
 
@@ -385,7 +384,6 @@ class Settings(Section):
             raise ValueError(f"{field}: {weight:g} is not in cost_weights, {among}")
 
     def tenant(self, name: str) -> TenantSettings:
-        """The entry of a tenant, else the entry "default"."""
         return self.tenants.get(name) or self.tenants.get("default") or TenantSettings()
 
     @property

@@ -32,8 +32,6 @@ from ragbandit.shared.types import FeatureRows
 
 
 class Encoder(Protocol):
-    """Turns questions into vectors."""
-
     #: features per question, d
     dimension: int
     #: sha256 of weights, tokenizer, pooling and precision: encoders with equal hashes give equal features
@@ -131,8 +129,6 @@ BATCH = 32
 
 
 class EncoderAround:
-    """Base of encoders that store or change the features of another one."""
-
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
         self.dimension = encoder.dimension
@@ -270,7 +266,6 @@ class HalfPrecisionEncoder(EncoderAround):
 
 
 def half_hash(encoder_hash: str) -> str:
-    """The hash of HalfPrecisionEncoder around the encoder with this hash."""
     return hashlib.sha256(f"{encoder_hash}; {_FEATURE_CACHE_RECIPE}".encode()).hexdigest()
 
 

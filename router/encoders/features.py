@@ -12,7 +12,6 @@ Nothing is learned from traffic. The projection is fitted on reference questions
    numbers, the information that no label names.
 
 The scales are a learner's prior: `KINDS` of a question's squared length is in the kinds, the rest in the sketch.
-Every step is a continuous function of the states, so machines that round differently compute nearly equal features.
 """
 
 import importlib.resources
@@ -35,7 +34,6 @@ _FIRST_COUNTS: Final = (
     "log words, log characters, capitalised words, share capitalised, digits, question mark, capital first, commas, "
     "apostrophes, quotes, letters per word"
 )
-#: names of the lexical counts, in order
 LEXICAL_COUNTS: Final = tuple(_FIRST_COUNTS.split(", ")) + tuple(f"says {cue}" for cue in CUES)
 #: number of lexical counts before the counts of `CUES`
 _FIRST_CUE: Final = len(LEXICAL_COUNTS) - len(CUES)
@@ -92,7 +90,6 @@ def _has_digit(text: str) -> bool:
 
 
 def _cues_in(lower: str) -> list[int]:
-    """Indices of the cues that a lower-case question contains."""
     places = [_PLACES[cue] for cue in _PLACES.keys() & WORDS.findall(lower)]
     for place, phrase, pattern in _PHRASES:
         if phrase in lower and pattern.search(lower) is not None:
@@ -131,7 +128,6 @@ WORD_GROUPS: Final = {
     "choice": "answer option options choice choices true false following statement correct",
     "science": "energy cell cells water temperature process species gas blood force chemical body",
 }
-#: names of the style counts, in order: the lexical counts come first
 STYLE_COUNTS: Final = LEXICAL_COUNTS + tuple(f"log words of {group}" for group in WORD_GROUPS)
 
 #: word -> indices of its groups
@@ -142,7 +138,6 @@ for _index, _group in enumerate(WORD_GROUPS.values()):
 
 
 def style_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    """The counts of n questions, shape (n, len(STYLE_COUNTS)); finite for any text, also an empty one."""
     groups = np.zeros((len(texts), len(WORD_GROUPS)))
     for row, text in zip(groups, texts, strict=True):
         for token in WORDS.findall(text.lower()):
@@ -163,7 +158,6 @@ LENGTHS: Final = 2
 LENGTH: Final = 0.67
 #: number of kinds, as a share of the number of features
 _ANCHORS: Final = 0.625
-#: smallest number of features
 LEAST: Final = 16
 #: ridge parameter of the regressions of labels on states of squared length 1
 _RIDGE: Final = 1.0
@@ -223,8 +217,7 @@ class Projection:
         return dimension - len(self.anchors) - LENGTHS
 
     def product(self, dimension: int) -> tuple[Array, Array]:
-        """Returns (matrix, offset), shapes (size, k), (k,): states @ matrix + offset are the readings, then the sketch.
-        """
+        """Returns (matrix, offset), shapes (size, k), (k,): states @ matrix + offset are the readings, then the sketch"""
         labels, count = self.directions.shape[1], self.sketched(dimension)
         matrix = np.zeros((len(self.mean), labels + count), dtype=np.float32)
         matrix[:, :labels] = self.directions

@@ -41,7 +41,6 @@ class TruncatingTokenizer:
     """
 
     def __init__(self, folder: Path, *, max_tokens: int, field: str) -> None:
-        #: a tokenizers.Tokenizer
         self.tokenizer = _load(folder, field=field)
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(max_length=max_tokens)
@@ -137,8 +136,6 @@ _MOST_THREADS: Final = 4
 
 
 class Forward(ABC):
-    """A loaded transformer encoder: forward pass, pooling, and the product with the projection's matrix."""
-
     layers: int
     width: int
     #: most tokens of a question that the model can read
@@ -280,7 +277,6 @@ class DistilBertForward(Forward):
         )
 
     def _linear(self, weight: "Tensor", bias: "Tensor", *, gelu: bool = False) -> Callable[["Tensor"], "Tensor"]:
-        """Make the function x -> x @ weight.T + bias, followed by GELU if `gelu`."""
         torch = self._torch
         if self.precision == "int8":
             self.byte_layers.append(Int8Linear(weight, bias, gelu=gelu))

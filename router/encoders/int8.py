@@ -40,7 +40,6 @@ class Int8Linear:
 
         self._torch, self._gelu = torch, gelu
         self._weight, self._bias = weight, bias
-        #: lowest and highest input so far
         self.lowest = self.highest = 0.0
         self._run = self._measured
 
@@ -114,11 +113,9 @@ def _rounded_up(size: float) -> float:
 
 
 def ranges_of(layers: "list[Int8Linear]") -> Ranges:
-    """Ranges of the inputs measured so far, shape (layers, 2)."""
     return np.array([rounded_range(layer.lowest, layer.highest) for layer in layers])
 
 
 def set_ranges(layers: "list[Int8Linear]", ranges: "npt.NDArray[Any]") -> None:
-    """Make all layers compute in 8 bits. ranges: the result of `ranges_of`."""
     for layer, (lowest, highest) in zip(layers, ranges.tolist(), strict=True):
         layer.set_range(lowest, highest)

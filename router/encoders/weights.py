@@ -140,7 +140,6 @@ class Weights:
     """A model on a local disk: config.json, *.safetensors and a tokenizer in one folder."""
 
     folder: Path
-    #: origin, for the log
     source: str
     #: hash of the safetensors files and their names
     sha256: str

@@ -30,7 +30,6 @@ _FEWEST_FOR_SLOPE: Final = 20
 _HALF_SLOPE: Final = 20.0
 #: skewness correction: 95 % of Wilson's, so that the interval holds at every look
 _LEAN: Final = 0.95
-#: replaces a sum of 0 in a denominator
 _TINY: Final = 1e-300
 
 

@@ -134,7 +134,6 @@ class Report:
     """The state of learning, its reason, and what to do; null if it is unknown."""
 
 
-#: rows fetched from the database at once
 _PAGE: Final = 2000
 #: default of `ReportScope.most`: reading this many questions takes about a second, and 20 MB
 MOST_ROWS: Final = 30_000
@@ -154,7 +153,6 @@ class ReportScope:
     label: str
     since: float
     until: float
-    #: None for all tenants
     tenant: str | None = None
     #: a period with more questions is sampled, to about this number of rows or fewer
     most: int = MOST_ROWS
@@ -191,7 +189,6 @@ class ReportRows:
     #: the policy's predictions for every arm before the draw; NaN without a prediction
     expected_quality: Matrix
     expected_cost: Matrix
-    #: reason -> number of rows left out for it
     left_out: Mapping[str, int]
     #: questions of the period if the rows and `left_out` are a sample; None if all were read
     whole: int | None = None
@@ -214,7 +211,6 @@ class ReportRows:
         return 1.0 if self.sample is None else self.sample.out_of / max(self.sample.questions, 1)
 
     def part(self, rows: Flags | slice) -> "ReportRows":
-        """A copy with only these rows."""
         values = {column.name: getattr(self, column.name) for column in fields(self)}
         part: dict[str, Any] = {name: value[rows] for name, value in values.items() if isinstance(value, np.ndarray)}
         return replace(self, costs={unit: cost[rows] for unit, cost in self.costs.items()}, **part)
@@ -286,7 +282,6 @@ def share_of(asked: int, *, most: int) -> float:
 
 
 def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) -> "_Rows":
-    """Read the rows of the scope, the newest first; a sample if there are more than `scope.most` questions."""
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     query = select(
         *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
@@ -325,7 +320,6 @@ class _Rows:
     offered: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, row: RowMapping, *, reward: RewardSettings | None) -> None:
-        """Add a row, or count the reason to leave it out."""
         facts = row["facts"]
         if f'"{IMPORTED}":' in facts:
             self.imported += 1
@@ -405,7 +399,6 @@ def _by_column(numbers: "array[float]", width: int) -> Matrix:
 
 
 def _reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:
-    """Why a decision cannot compare arms; None if it can."""
     for key, reason in _NO_DRAW.items():
         if f'"{key}":' in row["facts"]:
             return reason

@@ -240,7 +240,6 @@ def _range_of(values: Vector) -> tuple[float, float]:
 def _compared_ratings(
     log: ReportRows, values: Vector, *, against: int | Choices, least: float, most: float
 ) -> Comparison:
-    """Compare values that only rated answers have."""
     scores: dict[str, Any] = {"predicted": log.expected_quality, "judge": log.judge, "counts": log.counts}
     return _compared(log, values, against=against, least=least, most=most, **scores)
 
@@ -263,7 +262,6 @@ def _compared_costs(log: ReportRows, unit: Unit, *, against: int) -> Comparison:
 
 
 def _clipped(comparison: Comparison, low: float, high: float) -> Comparison:
-    """Clip the interval to possible differences."""
     if comparison.low is None or comparison.high is None:
         return comparison
     return replace(comparison, low=max(comparison.low, low), high=min(comparison.high, high))
@@ -369,7 +367,6 @@ def _missing(
 def _notes(
     log: ReportRows, asked: Asked | None, *, policy: PolicySettings, unit: Unit, compares: bool
 ) -> Iterator[str]:
-    """Notes on how the log limits the numbers."""
     if log.sample is not None:
         yield f"comparisons are {sample_words(log.sample)}, drawn by their ids; sums are scaled to all of them"
     costs = log.costs[unit]
@@ -421,7 +418,6 @@ def _exploration_note(log: ReportRows, *, unit: Unit) -> str:
 
 
 def _footnotes(report: Report) -> Iterator[str]:
-    """Notes on how to read the numbers, and on what they leave out."""
     if report.total is not None:
         arm, quality = report.total.against, report.total.quality
         yield f"compared with always {arm}: {report.why}"

@@ -92,7 +92,6 @@ def sample_words(sample: Sample) -> str:
 
 
 def _totals(report: Report) -> str:
-    """The exact number of questions of a sampled period, and their cost."""
     totals, sample = report.asked, report.sample
     if totals is None:
         return f"{0 if sample is None else sample.out_of:,} questions"
@@ -114,7 +113,6 @@ def amount(mean: float | None, questions: int, unit: str) -> str:
 
 
 def saved(cost: Comparison, n: int, unit: Unit) -> str:
-    """The amount saved over `n` questions, with its interval."""
     if cost.difference is None or cost.low is None or cost.high is None:
         return cost.missing or number(None)
     ends = (cost.low, cost.difference, cost.high)
@@ -126,7 +124,6 @@ def saved(cost: Comparison, n: int, unit: Unit) -> str:
 
 
 def quality_words(quality: Comparison) -> str:
-    """The quality of what was served and of the arm, with the interval of the difference."""
     if quality.served is None:
         return "no answer was rated"
     if quality.always is None:

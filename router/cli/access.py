@@ -36,10 +36,7 @@ def create_key(
     role: Annotated[str, typer.Option(help="reader, app, rater, worker, operator or admin")],
     tenant: Annotated[str | None, typer.Option(help="only this tenant's decisions are read and judged")] = None,
     expires: Annotated[str | None, typer.Option(help="expiry: a date, a time, or a time from now (90d)")] = None,
-    scope: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=VALUE as forced=false, dollars_per_day=5 (docs/security.md); repeat it"),
-    ] = None,
+    scope: Annotated[list[str] | None, typer.Option(help="NAME=VALUE (docs/security.md); repeat it")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -135,9 +132,7 @@ def _end(text: str, *, now: float) -> float:
 
 
 def audit(
-    known: Annotated[
-        str | None, typer.Option("--known", help="NUMBER:SHA256 of an earlier check, which must exist")
-    ] = None,
+    known: Annotated[str | None, typer.Option(help="NUMBER:SHA256 of an earlier check; it must exist")] = None,
     export: Annotated[bool, typer.Option("--export", help="print the entries as JSON lines, the oldest first")] = False,
     after: Annotated[int, typer.Option(help="with --export: only entries with a larger number")] = 0,
     config: ConfigOption = None,

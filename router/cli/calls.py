@@ -41,15 +41,11 @@ def client_of(url: str | None, *, config: str | None, key_env: str | None) -> Cl
     if url is None:
         server = configuration.load(config).settings.server
         url = server.model_copy(update={"host": _EVERY.get(server.host, server.host)}).url
-    return Client(url, api_key=None if key_env is None else _key_of(key_env))
-
-
-def _key_of(variable: str) -> str:
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        message = f"the environment variable {shown_variable(variable)} is not set"
+    key = None if key_env is None else os.environ.get(key_env, "").strip()
+    if key_env is not None and not key:
+        message = f"the environment variable {shown_variable(key_env)} is not set"
         raise InvalidInput(message, field="key-env", remedy="set it to the API key, or name another variable")
-    return key
+    return Client(url, api_key=key)
 
 
 def route(

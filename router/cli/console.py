@@ -37,9 +37,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 UrlOption = Annotated[str | None, typer.Option("--url", envvar="RAGBANDIT_URL", help="service; default: configured")]
 
-KeyOption = Annotated[
-    str | None, typer.Option("--key-env", help="variable with the API key; default: RAGBANDIT_API_KEY")
-]
+KeyOption = Annotated[str | None, typer.Option("--key-env", help="variable with the key; default: RAGBANDIT_API_KEY")]
 
 LabelOption = Annotated[str | None, typer.Option(help="name of the ledger; default: the configured one")]
 

@@ -41,9 +41,7 @@ from ragbandit.shared.files import private_folder, rereadable, whole_file, write
 #: one can erase after this time
 ERASE_LEASE_S: Final = 300.0
 PreOption = Annotated[bool, typer.Option("--pre", help="Only compatible steps, before a rolling upgrade.")]
-WaitOption = Annotated[
-    float | None, typer.Option(min=0, help="Only wait up to SECONDS for another process to migrate it.")
-]
+WaitOption = Annotated[float | None, typer.Option(min=0, help="Wait up to SECONDS for another process to migrate it.")]
 
 
 def migrate(
@@ -122,9 +120,7 @@ def backup(
         root = settings.snapshot_root
         if not ledger.database.is_sqlite:
             remedy = f"use pg_dump, then copy the snapshots ({root}): docs/operations.md has the commands"
-            raise InvalidInput(
-                "this command only copies SQLite, but the store is on PostgreSQL", field="to", remedy=remedy
-            )
+            raise InvalidInput("the store is on PostgreSQL, and only SQLite is copied", field="to", remedy=remedy)
         private_folder(to)
         file = to / "ragbandit.db"
         if file.exists():
@@ -150,10 +146,7 @@ def _copy_files(source: Path, *, to: Path) -> int:
 
 @contextlib.contextmanager
 def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
-    """Hold the lease of erasures for a block. The block calls the yielded function regularly to prolong the lease.
-
-    Raises NotReady while another process erases.
-    """
+    """Hold the lease of erasures; the block calls the yielded function regularly to prolong it. Raises NotReady."""
     lease = Lease(database=database, name="erase")
     holder = lease_holder("erase")
 
@@ -222,11 +215,9 @@ def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> I
                 progress("rows", row.seq, last)
             yield row
     if not count:
-        raise NotFound(
-            f"the ledger {ledger.label!r} has no rows" + ("" if since is None and before is None else " of that time"),
-            field="label",
-            remedy=f"see: ragbandit status --label {ledger.label}",
-        )
+        time_span = "" if since is None and before is None else " of that time"
+        remedy = f"see: ragbandit status --label {ledger.label}"
+        raise NotFound(f"the ledger {ledger.label!r} has no rows{time_span}", field="label", remedy=remedy)
 
 
 def import_(

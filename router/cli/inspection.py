@@ -154,13 +154,10 @@ def verify(
     label: LabelOption = None,
     config: ConfigOption = None,
     deep: Annotated[bool, typer.Option(help="also the probabilities of every decision again")] = False,
-    recount: Annotated[
-        bool, typer.Option("--recount", help="correct the counters instead; writes wait a second per million rows")
-    ] = False,
+    recount: Annotated[bool, typer.Option("--recount", help="correct counters; writes wait 1 s per 10^6 rows")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Repeat the draws of decisions and the learning of the ledger; exit code 1 if a result differs from the stored
-    one.
+    """Repeat the draws of decisions and the learning of the ledger; exit code 1 if a result differs from the stored.
 
     Use --recount only if this command reports a wrong counter.
     """
@@ -203,8 +200,6 @@ def _health(health: ArmHealth) -> str:
 
 
 _ASKED: Final = ("question", "asked", "messages", "context", "tenant", "session_id", "run_by", "made_at")
-_MOST_ARMS: Final = 6
-_MOST_JUDGED: Final = 3
 _ENDING: Final = ("status", "stop_reason", "answer", "error", "steps", "cost")
 
 
@@ -215,8 +210,7 @@ def explain(
     every: Annotated[bool, typer.Option("--all", help="also facts, probabilities, steps and each judgement")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain why an arm was drawn for a decision, and what came of it: answer, feedback, reward and place in the
-    ledger.
+    """Explain why an arm was drawn for a decision, and what came of it: answer, feedback, reward, place in the ledger.
 
     --json prints the reply of /v1/decisions/ID/explanation.
     """
@@ -244,10 +238,10 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "decision": f"{reply['decision_id']}, {moment(record['made_at'])}",
         "question": record["question"],
-        "probabilities": ", ".join(f"{arm} {percent(p)}" for p, arm in probabilities[:_MOST_ARMS]),
+        "probabilities": ", ".join(f"{arm} {percent(p)}" for p, arm in probabilities[:6]),
         **answer,
         "cost": ", ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in cost.items()),
-        "judgements": "; ".join(f"{item['source']} {item['value']}" for item in judged[-_MOST_JUDGED:]),
+        "judgements": "; ".join(f"{item['source']} {item['value']}" for item in judged[-3:]),
         "reward": earned,
         "progress": reply["progress"],
         f"Why {record['arm']}": [reason for reason in reply["reasons"] if not reason.startswith("The random draw")],
@@ -276,17 +270,14 @@ def report(
     since: Annotated[str, typer.Option(help="a date, a time or an age: 7d, 4w")] = "7d",
     until: Annotated[str | None, typer.Option(help="a date, a time or an age; default: now")] = None,
     tenant: Annotated[str | None, typer.Option(help="this tenant only")] = None,
-    against: Annotated[
-        str | None, typer.Option(metavar="ARM", help="default: the holdback's arm, or incumbent")
-    ] = None,
+    against: Annotated[str | None, typer.Option(metavar="ARM", help="default: holdback's arm or incumbent")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write it as one page that can be sent")] = None,
     show_all: AllOption = False,
     label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Report what the router saved compared with always using one arm, and at what quality, with intervals and a
-    verdict.
+    """Report what the router saved against always using one arm, and at what quality, with intervals and a verdict.
 
     Reads the database: costs of all outcomes, and the quality of rated answers. From more than 30,000 questions it
     takes a uniform sample of the rated answers. --json prints the reply of /v1/report.

@@ -39,23 +39,11 @@ def replay_verb(
         ),
     ] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated")] = None,
-    learn: Annotated[
-        bool, typer.Option("--learn", help="policies learn along the log (progressive validation)")
-    ] = False,
-    sample: Annotated[
-        int, typer.Option(help="if a policy learns: at most this many rows, drawn by id from a larger log; 0 for all")
-    ] = SAMPLE,
-    floor: Annotated[
-        float | None,
-        typer.Option(help="least probability of every arm; default as served: policy.floor, policy.cold_start_floor"),
-    ] = None,
-    log: Annotated[
-        str | None,
-        typer.Option(help="a file (jsonl, parquet), or a folder of Parquet files, or their URL; default the store"),
-    ] = None,
-    log_format: Annotated[
-        str | None, typer.Option("--format", help="format of the file, if its name does not show it")
-    ] = None,
+    learn: Annotated[bool, typer.Option("--learn", help="learn along the log (progressive validation)")] = False,
+    sample: Annotated[int, typer.Option(help="most rows if a policy learns, drawn by id; 0: all rows")] = SAMPLE,
+    floor: Annotated[float | None, typer.Option(help="least probability of an arm; default: as configured")] = None,
+    log: Annotated[str | None, typer.Option(help="file, folder of Parquet files, or URL; default: the store")] = None,
+    log_format: Annotated[str | None, typer.Option("--format", help="of the file; default: by its name")] = None,
     label: Annotated[str | None, typer.Option(help="the store's ledger; default policy.label")] = None,
     since: Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d")] = None,
     mixed_arms: Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms")] = False,
@@ -71,15 +59,11 @@ def replay_verb(
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="confidence of every interval")] = 0.95,
-    segment: Annotated[
-        list[str] | None, typer.Option(help="tenant, version or fields of the context [,...]; may be repeated")
-    ] = None,
+    segment: Annotated[list[str] | None, typer.Option(help="tenant, version or context fields; repeat it")] = None,
     report: Annotated[Path | None, typer.Option(help="write the tables as FILE.html")] = None,
     as_json: JsonOption = False,
     everything: Annotated[bool, typer.Option("--all", help="print the tables and notes too")] = False,
-    fail_below: Annotated[
-        float | None, typer.Option(help="exit 1 unless the lower bound of every difference is at least this")
-    ] = None,
+    fail_below: Annotated[float | None, typer.Option(help="exit 1 if a lower bound is below this difference")] = None,
     config: ConfigOption = None,
 ) -> None:
     """Estimate the reward of other policies on logged traffic, with intervals.
@@ -132,11 +116,8 @@ def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec]
     if fail_below is None:
         return
     if not math.isfinite(fail_below):
-        raise InvalidInput(
-            f"{fail_below!r} is not a finite number",
-            field="fail_below",
-            remedy="give a difference of rewards, as -0.01",
-        )
+        remedy = "give a difference of rewards, as -0.01"
+        raise InvalidInput(f"{fail_below!r} is not a finite number", field="fail_below", remedy=remedy)
     if candidates is not None and all(spec.name == baseline for spec in candidates):
         message, remedy = "there is nothing to judge: the only candidate is the baseline", "name another --policy"
         raise InvalidInput(message, field="fail_below", remedy=remedy)

@@ -1,8 +1,4 @@
-"""Schema of the context: the keys, sent with a question or computed from it, that the policy learns from.
-
-The setting `context` is such a schema, and a policy records its schema among its params. The API checks values with
-this module. A policy treats a value of a wrong type as missing.
-"""
+"""Schema of the context: the keys, sent with a question or computed from it, that the policy learns from."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -19,8 +15,6 @@ MOST_NUMBER: Final = 1e100
 #: languages recognised by their common words
 LANGUAGES: Final = ("de", "en", "es", "fr", "it", "nl", "pt")
 
-_DEFAULT_BUCKETS: Final = 32
-_DEFAULT_WORDS: Final = 8
 #: types of values that the service computes, and callers do not send
 _OWN: Final = ("tenant", "language", "question_length")
 #: types that are computed from the question's text
@@ -74,12 +68,12 @@ class ContextKey(BaseModel):
     def buckets(self) -> int | None:
         """Number of columns that names are hashed to; None if they are not hashed."""
         if self.type in ("category", "tenant", "words") and self.values is None:
-            return self.hashed or _DEFAULT_BUCKETS
+            return self.hashed or 32
         return None
 
     @property
     def most_words(self) -> int:
-        return self.most or _DEFAULT_WORDS
+        return self.most or 8
 
     @property
     def is_own(self) -> bool:

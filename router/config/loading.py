@@ -82,7 +82,6 @@ _CLASS_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 #: folder of the file that was loaded last, empty without a file; `with_changes` looks for classes there
 _folder: list[str] = []
 _NOT_SETTINGS = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL", "RAGBANDIT_API_KEY", CLASS_FOLDER}
-_ARMS_EXAMPLE = "for example {fast: {run_by: caller}, deep: {run_by: caller}}"
 _PLAIN_ENV = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
 
 
@@ -97,10 +96,8 @@ class LoadedSettings:
 
 
 def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = None) -> LoadedSettings:
-    """Read the file (default: $RAGBANDIT_CONFIG, else ./config.yaml if it exists) and the environment.
-
-    Appends the folder of classes to sys.path if a setting names a class. Raises ConfigError, which names the key, the
-    value and the remedy.
+    """Read the file (default: $RAGBANDIT_CONFIG, else ./config.yaml if present) and the environment. Raises
+    ConfigError.
     """
     environ = os.environ if environ is None else environ
     path = path or environ.get("RAGBANDIT_CONFIG")
@@ -183,14 +180,10 @@ def changed_settings(settings: Settings) -> dict[str, object]:
 
 def _shown(path: tuple[str, ...], value: Any) -> tuple[str, object]:
     key = ".".join(path)
-    is_url = key in _PLAIN_ENV.values() and isinstance(value, str)
-    return without_secrets(key), _shown_url(value) if is_url else shown_value(value, path=path)
-
-
-def _shown_url(url: str) -> str:
-    parsed = _parsed_url(url)
-    shown: str = parsed.set(query=dict.fromkeys(parsed.query, HIDDEN)).render_as_string(hide_password=True)
-    return shown
+    if key not in _PLAIN_ENV.values() or not isinstance(value, str):
+        return without_secrets(key), shown_value(value, path=path)
+    url = _parsed_url(value)
+    return key, url.set(query=dict.fromkeys(url.query, HIDDEN)).render_as_string(hide_password=True)
 
 
 def _parsed_url(url: str) -> Any:
@@ -251,11 +244,8 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         fault = error.strerror if isinstance(error, OSError) else str(error)
         fault = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else fault
-        raise ConfigError(
-            f"{file} cannot be read: {fault}",
-            field="config",
-            remedy="check the indentation, and quote values that hold a colon",
-        ) from None
+        remedy = "check the indentation, and quote values that hold a colon"
+        raise ConfigError(f"{file} cannot be read: {fault}", field="config", remedy=remedy) from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -303,11 +293,8 @@ def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable
             tree[key] = {}
         tree = tree[key]
         if not isinstance(tree, dict):
-            raise ConfigError(
-                f"{key} is a single setting, and this variable names a part of it",
-                field=variable,
-                remedy=f"unset it, or set {ENV_PREFIX}{key.upper()}",
-            )
+            message = f"{key} is a single setting, and this variable names a part of it"
+            raise ConfigError(message, field=variable, remedy=f"unset it, or set {ENV_PREFIX}{key.upper()}")
     tree[keys[-1]] = value
 
 
@@ -342,8 +329,10 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     key = ".".join(str(part) for part in first["loc"])
     message, remedy = first["msg"].removeprefix("Value error, "), None
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # from a model, from a dataclass
-        section = _WITH_ALL_SECTIONS.model_dump()
-        for part in _as_default(first["loc"])[:-1]:
+        section, path = _WITH_ALL_SECTIONS.model_dump(), first["loc"]
+        if path[0] in ("generators", "retrievers") and len(path) > 2:
+            path = (path[0][:-1], *path[2:])  # a named section has the settings of the default one
+        for part in path[:-1]:
             section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)
         message = "unknown setting"
         choices = known_choices(sorted(section), given=str(first["loc"][-1]))
@@ -357,7 +346,8 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
             message = re.sub(pattern, words, message, count=1)
         message = f"{message}, not {value}"
         remedy = suggestion or "; ".join(filter(None, (_unit(first), _default_of(key) or _section_example(key))))
-        remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else remedy or None
+        arms_remedy = "for example {fast: {run_by: caller}, deep: {run_by: caller}}"
+        remedy = arms_remedy if first["loc"][0] == "arms" else remedy or None
     else:
         key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # a refused key: name the mapping that contains it
         head, _, tail = message.partition(": ")
@@ -371,16 +361,8 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     )
 
 
-def _as_default(path: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Replace the path of a named generator or retriever by that of the default one."""
-    return (path[0][:-1], *path[2:]) if path[0] in ("generators", "retrievers") and len(path) > 2 else path
-
-
 def _suggestion(fault: Any) -> tuple[str, str]:
-    """Returns ("did you mean ...?" or "", description of the value).
-
-    The value itself is printed only if it resembles a known name; any other text could be a secret.
-    """
+    """Returns ("did you mean ...?" or "", description of the value). The description of a possible secret hides it."""
     value = fault["input"]
     if fault["type"] in ("too_short", "too_long"):
         return "", str(len(value))

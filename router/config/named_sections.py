@@ -14,6 +14,7 @@ from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.formats import known_choices
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME_REMEDY: Final = "use 1 to 64 letters, digits, dots, dashes, underscores"
 #: most arms of one grid; each arm is learned from its own outcomes only
 MOST_ARMS: Final = 32
 
@@ -66,9 +67,7 @@ def _entries(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
         parts = [f"{key}-{text}" for key, (text, _) in zip(axes, choice, strict=True) if text]
         arm = ".".join([str(name), *parts])
         if parts and NAME.fullmatch(arm) is None:
-            raise ValueError(
-                f"{field}: the name {arm!r} is invalid; use 1 to 64 letters, digits, dots, dashes, underscores"
-            )
+            raise ValueError(f"{field}: the name {arm!r} is invalid; {_NAME_REMEDY}")
         values = {key: value for key, (_, value) in zip(axes, choice, strict=True)}
         facts = {key: str(value) for key, value in values.items()} | dict(fixed_params.get(FACTS) or {})
         entries[arm] = fixed_params | values | {FACTS: facts}
@@ -139,7 +138,7 @@ def errors_of(section: str, *, kind: Kind) -> Iterator[None]:
 
 def _name(text: str) -> str:
     if NAME.fullmatch(text) is None:
-        raise ValueError(f"the name {text!r} is invalid; use 1 to 64 letters, digits, dots, dashes, underscores")
+        raise ValueError(f"the name {text!r} is invalid; {_NAME_REMEDY}")
     return text
 
 

@@ -68,12 +68,10 @@ _RECIPE: Final = "hashing v2: style as states, hashed words as sketch"
 
 
 class HashingEncoder:
-    """Makes features without a model, by the projection of router/encoders/features.py, in tens of microseconds a
-    question.
+    """Makes features without a model, by the projection of `features`, in tens of microseconds a question.
 
     Counts of words and characters (`style_counts`) replace the model's states. Counts of hashed words with random signs
-    replace the sketch of the states. Sketches of all questions have the same length, so questions with common words are
-    near each other.
+    replace the sketch of the states.
     """
 
     def __init__(self, dimension: int = 256) -> None:
@@ -252,10 +250,7 @@ _FEATURE_CACHE_RECIPE: Final = f"rounded to float16, then to multiples of 1/{_ST
 
 
 class HalfPrecisionEncoder(EncoderAround):
-    """Rounds the features of another encoder to float16, which halves their size in the store.
-
-    Its hash differs from the other encoder's. `encode` returns float32 arrays, as every encoder does.
-    """
+    """Rounds the features of another encoder to float16, which halves their size in the store. The hash differs."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder)
@@ -270,10 +265,7 @@ def half_hash(encoder_hash: str) -> str:
 
 
 def rounded(features: FeatureRows) -> FeatureRows:
-    """Features rounded to float16 and to multiples of 1/1024, clipped to [-32, 32]; NaN stays NaN.
-
-    Below 2, multiples of 1/1024 are the coarser grid; from 2 on, float16 is.
-    """
+    """Features rounded to float16 and to multiples of 1/1024, clipped to [-32, 32]; NaN stays NaN."""
     half = np.clip(features, -_MOST, _MOST).astype(np.float16).astype(np.float32)
     multiples: FeatureRows = np.rint(half * np.float32(_STEPS)) / np.float32(_STEPS) + np.float32(0.0)  # no -0.0
     return multiples

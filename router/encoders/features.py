@@ -62,7 +62,10 @@ def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     counts[:, _LOGARITHMIC] = np.log1p(counts[:, _LOGARITHMIC])
     features[:, :_FIRST_CUE] = counts
     for row, text in zip(features[:, _FIRST_CUE:], texts, strict=True):
-        row[_cues_in(text.lower())] = 1.0
+        lower = text.lower()
+        places = [_PLACES[cue] for cue in _PLACES.keys() & WORDS.findall(lower)]
+        places += [place for place, cue, pattern in _PHRASES if cue in lower and pattern.search(lower) is not None]
+        row[places] = 1.0
     return features
 
 
@@ -87,14 +90,6 @@ def _raw_counts(text: str) -> tuple[int, ...]:
 
 def _has_digit(text: str) -> bool:
     return _DIGIT.search(text) is not None or (not text.isascii() and any(letter.isdigit() for letter in text))
-
-
-def _cues_in(lower: str) -> list[int]:
-    places = [_PLACES[cue] for cue in _PLACES.keys() & WORDS.findall(lower)]
-    for place, phrase, pattern in _PHRASES:
-        if phrase in lower and pattern.search(lower) is not None:
-            places.append(place)
-    return places
 
 
 WORD_GROUPS: Final = {
@@ -217,7 +212,7 @@ class Projection:
         return dimension - len(self.anchors) - LENGTHS
 
     def product(self, dimension: int) -> tuple[Array, Array]:
-        """Returns (matrix, offset), shapes (size, k), (k,): states @ matrix + offset are the readings, then the sketch"""
+        """Returns (matrix, offset), shapes (size, k), (k,): states @ matrix + offset are readings and sketch."""
         labels, count = self.directions.shape[1], self.sketched(dimension)
         matrix = np.zeros((len(self.mean), labels + count), dtype=np.float32)
         matrix[:, :labels] = self.directions
@@ -270,11 +265,7 @@ def references() -> References:
 def fitted(
     states: Array, *, known: References, dimension: int, seed: int, dtype: type[np.floating[Any]] = np.float32
 ) -> Projection:
-    """Fit the projection on the states of the reference questions, shape (n, size).
-
-    known: the reference questions. seed: seed of the sketch. dtype: type of the arrays
-    dimension: number of features, LEAST to size; may be smaller if the encoder has its own sketch
-    """
+    """Fit the projection on the states of the reference questions (`known`), shape (n, size). dimension: >= LEAST."""
     count, size = states.shape
     anchors = min(round(_ANCHORS * dimension), count)
     wide = states.astype(np.float64)
@@ -310,10 +301,9 @@ def fitted(
 
 
 def _readings(z: Wide, *, columns: Wide) -> tuple[Wide, Wide, Wide]:
-    """Ridge regression of every label on z, scaled so that held-out readings have mean 0 and variance 1.
+    """Ridge regression of every label on z, scaled so that readings of left-out rows have mean 0 and variance 1.
 
-    Returns (directions (size, labels), offset (labels,), held-out readings of the rows (n, labels)). Every row is left
-    out once, in closed form.
+    Returns (directions (size, labels), offset (labels,), readings of left-out rows (n, labels)).
     """
     centred = columns - columns.mean(axis=0)
     count, size = z.shape

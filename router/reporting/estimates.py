@@ -176,10 +176,7 @@ def _standard_errors(deviations: Vector, *, variance: float, farthest: float) ->
 def _served(
     value: Vector, *, seen_weight: Vector, arm: Choices, predicted: Vector, adjustment: Vector
 ) -> tuple[Vector, Vector, float]:
-    """Returns (`served` of each row, share of seen rows per arm, share of rows whose arm has no seen row).
-
-    The share of seen rows is 1 for an arm without seen rows.
-    """
+    """Returns (`served` of each row, share of seen rows per arm or 1, share of rows whose arm has no seen row)."""
     is_seen = seen_weight > 0.0
     model, overall = np.empty(len(value)), float(np.average(value[is_seen], weights=seen_weight[is_seen]))
     seen_share, unknown = np.ones(int(arm.max()) + 1), 0.0

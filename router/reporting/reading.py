@@ -233,8 +233,7 @@ _SUMMED: Final = ("decided", *UNITS)
 def read_asked(database: Database, scope: ReportScope) -> Asked | None:
     """Exact totals of the period from the hourly counters; None for one tenant, or if its hours are not counted.
 
-    If an hour lies only partly in the period, its totals are multiplied by the share of its questions that do. Raises
-    StoreError.
+    If an hour lies only partly in the period, its totals are multiplied by the share of its questions that do.
     """
     first, last = hour_of(scope.since), hour_of(scope.until)
     sums: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(_SUMMED, 0.0))

@@ -73,11 +73,9 @@ def report(
     against: str | None = None,
     now: float | None = None,
 ) -> Report:
-    """Make the report of a period. If draws, outcomes or ratings favour an arm, the report has the reason, and no
-    verdict.
+    """Make the report of a period. If draws, outcomes or ratings favour an arm, it has the reason, and no verdict.
 
-    against: the arm to compare with; None for the holdback's arm, else the incumbent, else the most expensive arm that
-    is tried enough
+    against: None for the holdback's arm, else the incumbent, else the most expensive arm that is tried enough
     now: None for the end of the period
 
     Raises InvalidInput for an impossible period, NotFound for an arm that was never offered, StoreError.
@@ -101,7 +99,7 @@ def report_of(
     now: float | None = None,
     asked: Asked | None = None,
 ) -> Report:
-    """Make the report from rows that were read; see `report`. Raises NotFound.
+    """Make the report from rows that were read; see `report`.
 
     alarm: why the rows favour an arm, as a sentence; None if they do not
     asked: exact totals if the rows are a sample
@@ -342,10 +340,7 @@ def _cost_word(cost: Comparison) -> CostWord | None:
 def _missing(
     comparison: Comparison, *, margin: float, questions: int, days: float, sampled: bool, rated: float | None
 ) -> str:
-    """What is missing for an interval above -margin, or below 0, as text.
-
-    rated: share of the questions that are rated; None for a comparison of costs.
-    """
+    """What is missing for an interval above -margin or below 0, as text. rated: None for a comparison of costs."""
     if comparison.missing is not None or comparison.low is None or comparison.high is None:
         return comparison.missing or "nothing is known"
     if sampled:

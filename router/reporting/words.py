@@ -143,10 +143,7 @@ def difference(quality: Comparison) -> str:
 def verdict_in_words(
     worth: QualityWord | None, price: CostWord | None, *, quality: Comparison, cost: Comparison, missing: str | None
 ) -> str:
-    """The verdict with its numbers: first the settled parts, then the open ones.
-
-    A higher cost is not called more expensive before the quality is known.
-    """
+    """The verdict with its numbers. A higher cost is not called more expensive before the quality is known."""
     settled = []
     if worth is not None:
         settled.append(f"worse by {decimal(-(quality.difference or 0.0))}" if worth == "worse" else worth)

@@ -37,8 +37,7 @@ from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.files import private_folder, rereadable, whole_file, write_file
 
-#: lease timeout of an erasure, seconds. Each transaction of an erasure is shorter. If the erasing process dies, another
-#: one can erase after this time
+#: lease timeout of an erasure, seconds, above the duration of its transactions
 ERASE_LEASE_S: Final = 300.0
 PreOption = Annotated[bool, typer.Option("--pre", help="Only compatible steps, before a rolling upgrade.")]
 WaitOption = Annotated[float | None, typer.Option(min=0, help="Wait up to SECONDS for another process to migrate it.")]
@@ -54,15 +53,14 @@ def migrate(
     """Migrate the database to the schema of this release."""
     settings = configuration.load(config).settings
     if wait is None:
-        opening = open_database(settings, new_store=new_store, check=False)
+        database = open_database(settings, new_store=new_store, check=False)
     else:
-        opening = databases.Database(settings.database, make=False)
-    with contextlib.closing(opening) as database:
-        revision = (
-            databases.migrate(database, pre=pre, data_dir=settings.data_dir)
-            if wait is None
-            else databases.wait_for_schema(database, seconds=wait)
-        )
+        database = databases.Database(settings.database, make=False)
+    with contextlib.closing(database):
+        if wait is None:
+            revision = databases.migrate(database, pre=pre, data_dir=settings.data_dir)
+        else:
+            revision = databases.wait_for_schema(database, seconds=wait)
         url = database.url.render_as_string(hide_password=True)
     if as_json:
         print_json({"database": url, "revision": revision})

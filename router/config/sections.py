@@ -32,9 +32,8 @@ Seconds = Annotated[float, Field(gt=0)]
 class EncoderSettings(Section):
     """The encoder that turns questions into feature vectors."""
 
-    #: local folder or hub name of a model. "hashing" counts words and style features; it needs no model and no torch.
-    #: "auto" keeps the encoder of the store; a new store gets distilbert/distilbert-base-uncased if torch is installed,
-    #: else "hashing"
+    #: local folder or hub name of a model; "hashing" counts words and style features without a model. "auto" keeps the
+    #: encoder of the store; a new store gets distilbert/distilbert-base-uncased if torch is installed, else "hashing"
     model: str = "auto"
     #: number format of the model. "auto" keeps the precision of the store; a new store gets bfloat16 with AMX or a GPU,
     #: int8 on a processor with VNNI, else float32. Hosts that share a ledger must set one of the three
@@ -72,8 +71,8 @@ class RetrieverSettings(Section):
     #: "elasticsearch", "qdrant": address of the server; None: http://127.0.0.1:9200 or http://127.0.0.1:6333. "qdrant"
     #: also accepts a local folder, which only one process can open
     url: str | None = None
-    #: "elasticsearch", "qdrant": environment variable with the API key; if it is unset, no key is sent. None:
-    #: ELASTICSEARCH_API_KEY or QDRANT_API_KEY
+    #: "elasticsearch", "qdrant": variable with the API key, if one is sent; None: ELASTICSEARCH_API_KEY or
+    #: QDRANT_API_KEY
     api_key_env: str | None = None
     #: "pgvector": environment variable with postgresql://USER:PASSWORD@HOST/DATABASE
     dsn_env: Annotated[str, Field(min_length=1)] = "PGVECTOR_DSN"
@@ -99,8 +98,8 @@ class RetrieverSettings(Section):
     first: Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense"] = "bm25"
     #: "hybrid": the second backend
     second: Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense"] = "dense"
-    #: reranker of the hits: folder or hub name of a cross-encoder, or your own class as "package.module:Class". None
-    #: turns reranking off
+    #: reranker of the hits: a cross-encoder's folder or hub name, or your class "package.module:Class"; None: no
+    #: reranking
     rerank: Annotated[str, Field(min_length=1)] | None = None
     #: hits passed to the reranker per search; Elasticsearch returns at most 10,000
     rerank_depth: Annotated[int, Field(ge=1, le=10_000)] = 50
@@ -203,11 +202,9 @@ class RewriteSettings(Section):
     #: "auto" rewrites with `conversation.rewrite.generator`, else with `generator` if its name is "openai". With
     #: neither, and with "off", the question is the user's last message unchanged
     by: Literal["auto", "off"] = "auto"
-    #: model that rewrites: a section like `generator` with `name: openai`, or a name in `generators`. None:
-    #: the section `generator`
+    #: model that rewrites: a section like `generator` with `name: openai`, or a name in `generators`; None: `generator`
     generator: GeneratorSettings | None = None
-    #: time limit of a rewrite, retries included, seconds; if it passes, the question is the user's last message
-    #: unchanged
+    #: time limit of a rewrite, retries included, seconds; after it the question is the user's last message unchanged
     seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
     #: most tokens of a rewrite, reasoning tokens included
     max_tokens: Annotated[int, Field(ge=16)] = 256
@@ -223,20 +220,17 @@ class RewriteSettings(Section):
 class ConversationSettings(Section):
     """Questions with earlier turns of their conversation. See docs/conversations.md."""
 
-    #: number of user and assistant messages before the question that are stored and shown to the arm's model; system
-    #: messages are kept in addition
+    #: number of user and assistant messages before the question that are stored and sent; system messages come on top
     turns: Annotated[int, Field(ge=0, le=60)] = 6
     #: most characters of the stored messages together; long messages lose their middle
     chars: Annotated[int, Field(ge=0, le=100_000)] = 8000
-    #: number of turns for which a session keeps a drawn arm, the first turn included; with 0 or 1 an arm is drawn for
-    #: every turn
+    #: number of turns for which a session keeps a drawn arm, the first one included; 0 or 1: an arm is drawn every turn
     sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 0
     #: largest sticky_turns in a request, unless conversation.sticky_turns is larger; a larger number is refused (422).
     #: A key with the scope forced=false may ask for at most conversation.sticky_turns (403)
     max_sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 20
-    #: true: a session changes its arm only if the expected gain exceeds the savings by the provider's prompt cache,
-    #: which are the tokens of the last prompt times (input - cached_input). Needs both prices in token_prices, and a
-    #: price of dollars in reward.cost
+    #: true: a session changes its arm only if the expected gain exceeds the savings by the provider's prompt cache:
+    #: tokens of the last prompt times (input - cached_input). Needs both prices, and a price of dollars in reward.cost
     sticky_prefix: bool = False
     #: most requests in one decision, which requests with tool results continue; the next request gets a new draw
     tool_turns: Annotated[int, Field(ge=1, le=1000)] = 50
@@ -288,13 +282,11 @@ class RolloutSettings(Section):
     guardrails: GuardrailSettings = GuardrailSettings()
     #: true: a version in shadow becomes a canary as soon as the evidence allows it; false: a person starts the canary
     enter_canary: bool = False
-    #: number of newest answers of each side in the check for sudden failures; the check waits until the candidate has
-    #: this number of answers
+    #: number of newest answers of each side in the check for sudden failures, which waits until the candidate has them
     failure_window: Annotated[int, Field(ge=5, le=1000)] = 20
     #: most candidates in shadow; each one computes a pmf for every decision, and has a ledger
     shadows: Annotated[int, Field(ge=1, le=16)] = 4
-    #: time limit for a candidate's pmfs of a batch, seconds; a slower candidate is skipped for the batch, and cannot be
-    #: a canary
+    #: time limit for a candidate's pmfs of a batch, seconds; a slower candidate skips the batch, and cannot be a canary
     time_limit_s: Annotated[float, Field(gt=0, le=10)] = 0.05
 
     @model_validator(mode="after")
@@ -371,9 +363,8 @@ class LearningSettings(Section):
     aggregate: Aggregate = "first"
     #: number of rows that a judgement counts as, by rater class; the most trusted class makes the reward
     weights: WeightSettings = WeightSettings()
-    #: feedback source -> factor on its weight. Sources: "key:ID", "role:NAME", "tenant:NAME", "rater:NAME",
-    #: "import:NAME"; a name with * at the end matches all names with this prefix. With 0 feedback is stored, but not
-    #: learned (docs/feedback.md)
+    #: feedback source -> factor on its weight; with 0 feedback is stored, but not learned (docs/feedback.md). Sources:
+    #: "key:ID", "role:NAME", "tenant:NAME", "rater:NAME", "import:NAME"; NAME* matches all names with the prefix
     sources: dict[SourceName, Weight] = Field(default_factory=dict, max_length=1000)
     #: most judgements of one named rater learned per day (UTC); further ones are stored, but not learned. 0: no limit
     rater_per_day: Annotated[int, Field(ge=0)] = 500
@@ -381,15 +372,14 @@ class LearningSettings(Section):
     labels_per_day: Annotated[int, Field(ge=0, le=100_000)] = 0
     #: reward of a decision that got no feedback in time; None: such a decision is not learned
     default_reward: float | None = None
-    #: age at which a decision without feedback or without outcome is closed, seconds. If wait_s is above 0, decisions
-    #: without feedback are closed after wait_s, and this age only applies to decisions without outcome
+    #: age at which a decision without feedback or without outcome is closed, seconds. If wait_s is above 0, only
+    #: decisions without outcome stay open until this age
     expire_s: Seconds = 7 * 86400.0
     #: most decisions closed in one transaction
     batch: Annotated[int, Field(ge=1, le=5000)] = 256
     #: shortest time between two snapshots, and so between two rounds of learning, seconds
     snapshot_interval_s: Annotated[float, Field(ge=0, le=60)] = 0.05
-    #: number of newest snapshots whose files are kept, in addition to a few older ones. The learner can make any
-    #: snapshot again from the ledger
+    #: number of newest snapshots whose files are kept, besides a few older ones; the others can be made from the ledger
     snapshots_kept: Count = 20
     #: lease timeout, seconds: if a learner is silent for this long, another one takes over
     lease_s: Annotated[float, Field(ge=1)] = 10.0

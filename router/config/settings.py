@@ -118,8 +118,8 @@ class JudgeSettings(Section):
     weights: dict[Annotated[str, one_of(CRITERIA)], Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     #: answers that contain instructions to the judge: "withhold" does not judge them, "post" judges and flags them
     suspicious: Literal["withhold", "post"] = "withhold"
-    #: name -> your own prompt, a text or a file path. Names: rubric; for `ragbandit evaluate --family crud` also
-    #: crud_questions and crud_answer
+    #: rubric, and for `ragbandit evaluate --family crud` crud_questions, crud_answer -> your own prompt, a text or a
+    #: file path
     templates: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("weights")
@@ -162,14 +162,13 @@ class PolicySettings(Section):
     #: arm used if the policy breaks its contract, or if no learned policy is loaded yet; None: single_step. If this arm
     #: is not offered, the first offered arm is used
     fallback: str | None = None
-    #: safe start: the arm that answered before RagBandit. The policy deviates from this arm only so far that, from the
-    #: 100th question on, the total reward is at least 1 - harm of the reward that this arm would have earned (measured,
-    #: not proved). None: no restraint
+    #: safe start: the arm that answered before RagBandit. The policy deviates from it only so far that, from the 100th
+    #: question on, the total reward is at least 1 - harm of what this arm would have earned (measured, not proved).
+    #: None: no safe start
     incumbent: str | None = None
     #: largest share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
-    #: control group: a fixed share of the questions goes to the arm that would answer without a router; None: no
-    #: control group
+    #: control group: a fixed share of the questions goes to the arm that would answer without a router; None: no group
     holdback: HoldbackSettings | None = None
 
     def floor_of(self, arms: int) -> float:
@@ -222,9 +221,8 @@ class RetentionSettings(Section):
 class LogSettings(Section):
     """Which texts the store keeps, and the format of the processes' log."""
 
-    #: "full" stores questions, contexts, answers, traces and error messages; "none" stores none of them, except context
-    #: keys declared in `context`, which are learned. Without texts no label can be learned, no worker can run an arm,
-    #: and no policy can read the question
+    #: "full" stores questions, contexts, answers, traces and error messages; "none" only the keys declared in
+    #: `context`. Without texts no label can be learned, no worker can run an arm, and no policy can read the question
     text: Literal["full", "none"] = "full"
     #: characters stored per passage among the sources of an outcome; 0 stores only ids, titles and addresses. With
     #: text: none no sources are stored

@@ -46,8 +46,7 @@ class Encoder(Protocol):
 
 #: value of the setting encoder.model that selects `HashingEncoder`
 HASHING: Final = "hashing"
-#: value of the setting encoder.model that keeps the store's encoder. A new store gets the best encoder whose packages
-#: are installed
+#: value of the setting encoder.model: the store's encoder; for a new store the best one whose packages are installed
 AUTO: Final = "auto"
 
 

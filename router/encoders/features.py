@@ -187,15 +187,13 @@ class Projection:
     #: mean and 1 / standard deviation of each state over the reference questions, shape (size,)
     mean: Array
     inverse: Array
-    #: readings = states @ directions + offset; shapes (size, labels) and (labels,). Readings of new questions have
-    #: variance 1
+    #: readings = states @ directions + offset, shapes (size, labels) and (labels,); variance 1 for new questions
     directions: Array
     offset: Array
     #: mean, and `_WEIGHT` / standard deviation, of each lexical count. Do not rename: cached files contain these names
     surface_mean: Array
     surface_scale: Array
-    #: anchors in the space of readings and counts, shape (m, labels + counts), and inverse of the Cholesky factor of
-    #: their kernel matrix, shape (m, m)
+    #: anchors, shape (m, labels + counts), and the inverse Cholesky factor of their kernel matrix, shape (m, m)
     anchors: Array
     whiten: Array
     #: factor of squared distances in the kernel's exponent, shape ()

@@ -293,8 +293,11 @@ def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable
             tree[key] = {}
         tree = tree[key]
         if not isinstance(tree, dict):
-            message = f"{key} is a single setting, and this variable names a part of it"
-            raise ConfigError(message, field=variable, remedy=f"unset it, or set {ENV_PREFIX}{key.upper()}")
+            raise ConfigError(
+                f"{key} is a single setting, and this variable names a part of it",
+                field=variable,
+                remedy=f"unset it, or set {ENV_PREFIX}{key.upper()}",
+            )
     tree[keys[-1]] = value
 
 

@@ -44,7 +44,7 @@ def client_of(url: str | None, *, config: str | None, key_env: str | None) -> Cl
     key = None if key_env is None else os.environ.get(key_env, "").strip()
     if key_env is not None and not key:
         message = f"the environment variable {shown_variable(key_env)} is not set"
-        raise InvalidInput(message, field="key-env", remedy="set it to the API key, or name another variable")
+        raise InvalidInput(message, field="key-env", remedy="set the variable to the API key, or name another")
     return Client(url, api_key=key)
 
 

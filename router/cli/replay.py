@@ -26,17 +26,11 @@ def replay_verb(
     *,
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            help="a policy's NAME, a snapshot's VERSION, fixed:ARM or column:KEY [,...]; may be repeated. Default: "
-            "every arm of the log, and uniform"
-        ),
+        typer.Option(help="NAME, VERSION of a snapshot, fixed:ARM or column:KEY [,...]; default: all arms, uniform"),
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(
-            help="to compare with: current (the policy that serves, as it is now), logged (as it served), or a "
-            "candidate; default: current if a candidate reads questions and the service logged the rows, else logged"
-        ),
+        typer.Option(help="to compare with: current or logged policy, or a candidate; the default depends on the log"),
     ] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated")] = None,
     learn: Annotated[bool, typer.Option("--learn", help="learn along the log (progressive validation)")] = False,
@@ -54,8 +48,7 @@ def replay_verb(
     price: Annotated[
         str | None,
         typer.Option(
-            help="all at this weight of cost: rewards are read, and policies asked, at it: a number, or a name of the "
-            "setting cost_weights; default: as logged"
+            help="cost weight of rewards and policies: a number, or a name of cost_weights; default as logged"
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="confidence of every interval")] = 0.95,
@@ -77,10 +70,10 @@ def replay_verb(
         check_page(report)
     if log is None and log_format is not None:
         message = "applies to a file, but no --log is given"
-        raise InvalidInput(message, field="format", remedy="give --log FILE, or leave it out")
+        raise InvalidInput(message, field="format", remedy="give --log FILE, or leave out --format")
     if log is not None and label is not None:
         message = "applies to the store, but --log reads a file"
-        raise InvalidInput(message, field="label", remedy="leave it out, or leave out --log")
+        raise InvalidInput(message, field="label", remedy="leave out --label or --log")
     settings = configuration.load(config).settings
     check_fallback(settings)
     opened = open_log(

@@ -78,7 +78,7 @@ def _raw_counts(text: str) -> tuple[int, ...]:
         len(text),
         capitalised,
         capitalised,
-        _has_digit(text),
+        _DIGIT.search(text) is not None or (not text.isascii() and any(letter.isdigit() for letter in text)),
         text.rstrip().endswith("?"),
         text[:1].isupper(),
         text.count(","),
@@ -86,10 +86,6 @@ def _raw_counts(text: str) -> tuple[int, ...]:
         text.count('"') + text.count("\u201c") + text.count("\u201d"),
         sum(map(len, tokens)),
     )
-
-
-def _has_digit(text: str) -> bool:
-    return _DIGIT.search(text) is not None or (not text.isascii() and any(letter.isdigit() for letter in text))
 
 
 WORD_GROUPS: Final = {

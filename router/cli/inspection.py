@@ -8,16 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ragbandit.router.api.findings import (
-    is_problem,
-    month_report,
-    of_disk,
-    of_ledger,
-    of_processes,
-    of_settings,
-    of_store,
-    tried,
-)
+from ragbandit.router.api import findings as checks
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
 from ragbandit.router.api.security.budgets import budget_lines
 from ragbandit.router.cli.console import (
@@ -86,13 +77,13 @@ def status(
         healths = poller.read([ArmName(arm) for arm in settings.arms], now=now)
         files = SnapshotFiles(settings.snapshot_root)
         rebuilding = serving is not None and needs_rebuild(ledger, files=files, policy=serving)
-        month = month_report(ledger.database, settings=settings, now=now)
+        month = checks.month_report(ledger.database, settings=settings, now=now)
         findings = [
-            *of_settings(settings),
-            *tried("disk", lambda: of_disk(settings)),
-            *of_ledger(state, rebuilding=rebuilding),
-            *of_store(ledger.database, settings=settings, now=now, month=month),
-            *of_processes(settings),
+            *checks.of_settings(settings),
+            *checks.tried("disk", lambda: checks.of_disk(settings)),
+            *checks.of_ledger(state, rebuilding=rebuilding),
+            *checks.of_store(ledger.database, settings=settings, now=now, month=month),
+            *checks.of_processes(settings),
         ]
         if as_json:
             reply = plain(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding))
@@ -112,7 +103,7 @@ def status(
                 show(first | sections, as_json=False)
             else:
                 show_screen(first, sections, more="--all prints everything", whole=("routing",))
-        if is_problem(findings):
+        if checks.is_problem(findings):
             raise typer.Exit(1)
 
 

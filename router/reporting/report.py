@@ -14,6 +14,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.arm_changes import lately
+from ragbandit.router.reporting import words
 from ragbandit.router.reporting.estimates import Choices, Comparison, compared
 from ragbandit.router.reporting.reading import (
     UNITS,
@@ -26,18 +27,6 @@ from ragbandit.router.reporting.reading import (
     Unit,
     read_asked,
     read_log,
-)
-from ragbandit.router.reporting.words import (
-    CostWord,
-    Price,
-    QualityWord,
-    difference,
-    earned_words,
-    price_of,
-    sample_words,
-    saved,
-    sentence,
-    verdict_in_words,
 )
 from ragbandit.router.storage.rows.outcome_rows import day_of
 from ragbandit.router.storage.sql.database import Database
@@ -104,7 +93,7 @@ def report_of(
     alarm: why the rows favour an arm, as a sentence; None if they do not
     asked: exact totals if the rows are a sample
     """
-    unit, price = _unit(log), price_of(scope.reward)
+    unit, price = _unit(log), words.price_of(scope.reward)
     days = (scope.until - log.made_at.min(initial=scope.until)) / 86_400.0
     lines = _Lines(log, unit=unit, days=days, alarm=alarm, price=price)
     everything = np.ones(len(log.arm), dtype=np.bool_)
@@ -146,7 +135,7 @@ def report_of(
         left_out=left_out,
         notes=(),
     )
-    text = sentence(result, now=scope.until if now is None else now)
+    text = words.sentence(result, now=scope.until if now is None else now)
     return replace(result, sentence=text, notes=(*_footnotes(result), *notes))
 
 
@@ -182,7 +171,7 @@ class _Lines:
     #: days since the first question
     days: float
     alarm: str | None
-    price: Price | None
+    price: words.Price | None
 
     def table(self, group: Choices, *, names: Mapping[int, str], against: int) -> tuple[Line, ...]:
         """A line for each group of questions, the largest first; () if there is only one group."""
@@ -278,7 +267,7 @@ def line_of(
     sampled: bool = False,
     rated: float = 1.0,
     value: Comparison | None = None,
-    price: Price | None = None,
+    price: words.Price | None = None,
 ) -> Line:
     """Make the line of comparisons over the same questions.
 
@@ -299,7 +288,7 @@ def line_of(
     earned = None
     if value is not None and price is not None and alarm is None:
         further = forecast(value, rated=rated)
-        earned = earned_words(value, against=against, questions=questions, price=price, forecast=further)
+        earned = words.earned_words(value, against=against, questions=questions, price=price, forecast=further)
     why = "; ".join(missing) or None
     return Line(
         name=name,
@@ -311,12 +300,12 @@ def line_of(
         earned=earned,
         verdict=f"{quality_word}, {cost_word}" if why is None else "cannot tell yet",
         missing=why,
-        saved=saved(cost, questions, unit),
-        words=verdict_in_words(quality_word, cost_word, quality=quality, cost=cost, missing=why),
+        saved=words.saved(cost, questions, unit),
+        words=words.verdict_in_words(quality_word, cost_word, quality=quality, cost=cost, missing=why),
     )
 
 
-def _quality_word(quality: Comparison) -> QualityWord | None:
+def _quality_word(quality: Comparison) -> words.QualityWord | None:
     if quality.low is None or quality.high is None:
         return None
     if quality.low > 0.0:
@@ -326,7 +315,7 @@ def _quality_word(quality: Comparison) -> QualityWord | None:
     return "worse" if quality.high < 0.0 else None
 
 
-def _cost_word(cost: Comparison) -> CostWord | None:
+def _cost_word(cost: Comparison) -> words.CostWord | None:
     if cost.low is None or cost.high is None or not cost.always:
         return None
     margin = SAME_COST * cost.always
@@ -363,7 +352,7 @@ def _notes(
     log: ReportRows, asked: Asked | None, *, policy: PolicySettings, unit: Unit, compares: bool
 ) -> Iterator[str]:
     if log.sample is not None:
-        yield f"comparisons are {sample_words(log.sample)}, drawn by their ids; sums are scaled to all of them"
+        yield f"comparisons are {words.sample_words(log.sample)}, drawn by their ids; sums are scaled to all of them"
     costs = log.costs[unit]
     outcomes, free = int((~np.isnan(costs)).sum()), int((costs == 0.0).sum())
     if free and unit == "dollars":
@@ -407,8 +396,8 @@ def _exploration_note(log: ReportRows, *, unit: Unit) -> str:
         return f"the cost of exploration is not known: {quality.missing or cost.missing}"
     middle, low, high = (money(end, unit) for end in (cost.difference, cost.low, cost.high))
     return (
-        f"exploration: against always the likeliest arm of each question, quality {difference(quality)}, and cost "
-        f"{middle} ({low} to {high}) a question"
+        f"exploration: against always the likeliest arm of each question, quality {words.difference(quality)}, and "
+        f"cost {middle} ({low} to {high}) a question"
     )
 
 

@@ -159,5 +159,5 @@ def _entry(text: str | None) -> tuple[int, str] | None:
         return None
     number, _, sha256 = text.partition(":")
     if not number.isdecimal() or len(sha256) != 64:
-        raise InvalidInput(f"{text!r:.80} is not NUMBER:SHA256", field="known", remedy="as `audit` printed it")
+        raise InvalidInput(f"{text!r:.80} is not NUMBER:SHA256", field="known", remedy="copy the output of `audit`")
     return int(number), sha256

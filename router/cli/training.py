@@ -116,5 +116,5 @@ def simulate_verb(
         print_json([row.as_json() for row in rows])
     else:
         print_training(rows, console=console)
-    if plot is not None:  # after the table, so that a failed plot does not lose it
+    if plot is not None:  # after the table is printed, so that a plotting error does not lose it
         plot_frontier(rows, path=plot)

@@ -184,7 +184,7 @@ class BudgetSettings(Section):
     passages: Count | None = None
     #: prompt and completion tokens of all calls together; None: no limit
     tokens: Count | None = None
-    #: seconds from the start of the arm
+    #: time limit of an answer, seconds from the start of the arm
     seconds: Seconds = 120.0
     #: dollars of all calls together, if the generator has `token_prices`; None: no limit
     dollars: Annotated[float, Field(gt=0)] | None = None

@@ -82,7 +82,7 @@ class HashingEncoder:
         self._projection, self.hash = _fitted(dimension)
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Shape (n, d), mean square near 1 per entry. A row depends to the last bit only on its own text."""
+        """Shape (n, d), mean square near 1 per entry. A text gets the same row, to the last bit, in every batch."""
         refuse_string(texts)
         rows = np.empty((len(texts), self.dimension), dtype=np.float32)
         for row, text, style in zip(rows, texts, style_counts(texts)[:, None], strict=True):
@@ -249,7 +249,7 @@ _FEATURE_CACHE_RECIPE: Final = f"rounded to float16, then to multiples of 1/{_ST
 
 
 class HalfPrecisionEncoder(EncoderAround):
-    """Rounds the features of another encoder to float16, which halves their size in the store. The hash differs."""
+    """Rounds the features of another encoder to float16, which halves their size and changes the hash."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder)

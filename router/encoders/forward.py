@@ -109,7 +109,7 @@ def token_batches(
     """Split questions into batches. Yields (indices of the questions in `rows`, batch).
 
     rows: token ids of every question
-    most_tokens: with padding; a single longer question is a batch of its own
+    most_tokens: padding included; a question with more tokens is a batch of its own
     """
     order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
     start = 0

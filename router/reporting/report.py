@@ -41,7 +41,7 @@ MARGIN: Final = 0.05
 SAME_COST: Final = 0.02
 #: prefix of the note that always using one arm earns as much as routing
 FIX: Final = "fix: "
-#: smallest gain per question for which routing is worth it, in right answers
+#: smallest gain per question that justifies a router, in right answers
 WORTH: Final = 0.01
 #: smallest number of questions for the note `FIX`: with fewer questions a policy has learned too little
 FEWEST_TO_FIX: Final = 300

@@ -23,7 +23,7 @@ _IdArgument = Annotated[str, typer.Argument(metavar="ID", help="the public id of
 
 
 def actor() -> str:
-    """The user of this command, for the audit log."""
+    """The user of this command in the audit log, as "cli:USER@HOST"."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
@@ -34,16 +34,13 @@ def actor() -> str:
 def create_key(
     name: Annotated[str, typer.Option(help="what the key is for; 1 to 64 characters")],
     role: Annotated[str, typer.Option(help="reader, app, rater, worker, operator or admin")],
-    tenant: Annotated[str | None, typer.Option(help="it sees and judges this tenant's decisions alone")] = None,
-    expires: Annotated[str | None, typer.Option(help="when it ends: a date, a time, or from now on (90d)")] = None,
-    scope: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=VALUE as forced=false, dollars_per_day=5 (docs/security.md); repeat it"),
-    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="only this tenant's decisions are read and judged")] = None,
+    expires: Annotated[str | None, typer.Option(help="expiry: a date, a time, or a time from now (90d)")] = None,
+    scope: Annotated[list[str] | None, typer.Option(help="NAME=VALUE (docs/security.md); repeat it")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key. It is printed here, once: the store keeps the sha256 of its secret only."""
+    """Create a key and print it. It cannot be printed again, since the store keeps only the sha256 of its secret."""
     with _key_store(config) as store:
         now = time.time()
         ends = None if expires is None else _end(expires, now=now)
@@ -53,7 +50,7 @@ def create_key(
 
 
 def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """List all keys: what they may do, until when, and when they were last used."""
+    """List all keys with their rights, their expiry and their last use."""
     with _key_store(config, make=False) as store:
         keys, now = store.listed(), time.time()
     if as_json:
@@ -76,7 +73,7 @@ def revoke_key(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a key: services refuse it within a second. With --replace another takes its place, and the key ends later."""
+    """Revoke a key: services refuse it within a second. With --replace, a new key is made; the old one ends later."""
     with _key_store(config, make=False) as store:
         now = time.time()
         if replace:
@@ -115,17 +112,17 @@ def _day(at: float | None) -> str:
 
 
 def _public_id(text: str) -> str:
-    """The public id, with or without rb_; a whole key is refused, since the shell would keep it."""
+    """Remove rb_ from a public id. Raises InvalidInput for a whole key: the shell's history contains its secret."""
     bare = text.removeprefix("rb_")
     if "_" in bare:
-        remedy = "give the part between rb_ and the secret; and rotate that key, for the shell has noted it"
-        raise InvalidInput("this is a whole key", field="key", remedy=remedy)
+        remedy = "give only the part between rb_ and the secret, and rotate this key: the shell's history contains it"
+        raise InvalidInput("this is a whole key, secret included", field="key", remedy=remedy)
     return bare
 
 
 def _seconds(text: str, *, now: float) -> float:
     if not is_age(text):
-        raise InvalidInput(f"{text!r:.40} is no time span", field="grace", remedy="for example 30m, 24h or 7d")
+        raise InvalidInput(f"{text!r:.40} is not a time span", field="grace", remedy="for example 30m, 24h or 7d")
     return now - parse_time(text, now=now, field="grace")
 
 
@@ -135,9 +132,7 @@ def _end(text: str, *, now: float) -> float:
 
 
 def audit(
-    known: Annotated[
-        str | None, typer.Option("--known", help="NUMBER:SHA256 of an earlier check, which must exist")
-    ] = None,
+    known: Annotated[str | None, typer.Option(help="NUMBER:SHA256 of an earlier check; it must exist")] = None,
     export: Annotated[bool, typer.Option("--export", help="print the entries as JSON lines, the oldest first")] = False,
     after: Annotated[int, typer.Option(help="with --export: only entries with a larger number")] = 0,
     config: ConfigOption = None,
@@ -145,7 +140,8 @@ def audit(
 ) -> None:
     """Check that no entry of the audit log was changed or removed; exit code 1 if one was.
 
-    Keep the last number and sha256 elsewhere, or the entries in a system that keeps them (--export).
+    To detect later that the newest entries were removed, keep the printed number and sha256 elsewhere and give them as
+    --known, or copy the entries to another system with --export.
     """
     with opened(config, registered=False) as (_, ledger):
         if export:
@@ -163,5 +159,5 @@ def _entry(text: str | None) -> tuple[int, str] | None:
         return None
     number, _, sha256 = text.partition(":")
     if not number.isdecimal() or len(sha256) != 64:
-        raise InvalidInput(f"{text!r:.80} is not NUMBER:SHA256", field="known", remedy="as `audit` printed it")
+        raise InvalidInput(f"{text!r:.80} is not NUMBER:SHA256", field="known", remedy="copy the output of `audit`")
     return int(number), sha256

@@ -37,19 +37,15 @@ _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - 
 
 
 def client_of(url: str | None, *, config: str | None, key_env: str | None) -> Client:
-    """A client of the service at `url`; None: the configured service, on this machine. key_env: the key's variable."""
+    """A client of the service at `url`, by default the configured one. key_env: variable with the API key."""
     if url is None:
         server = configuration.load(config).settings.server
         url = server.model_copy(update={"host": _EVERY.get(server.host, server.host)}).url
-    return Client(url, api_key=None if key_env is None else _key_of(key_env))
-
-
-def _key_of(variable: str) -> str:
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        message = f"the environment variable {shown_variable(variable)} is not set"
-        raise InvalidInput(message, field="key-env", remedy="put the key into it, and its name here")
-    return key
+    key = None if key_env is None else os.environ.get(key_env, "").strip()
+    if key_env is not None and not key:
+        message = f"the environment variable {shown_variable(key_env)} is not set"
+        raise InvalidInput(message, field="key-env", remedy="set the variable to the API key, or name another")
+    return Client(url, api_key=key)
 
 
 def route(
@@ -63,7 +59,7 @@ def route(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw an arm for a question; your own pipeline runs it."""
+    """Draw an arm for a question. Your own pipeline then runs the arm."""
     price, aims = None if cost_weight is None else number_or_name(cost_weight), _aim(aim)
     with client_of(url, config=config, key_env=key_env) as client:
         reply = client.route(question, decision_id=decision_id, arms=arms or None, cost_weight=price, aim=aims)
@@ -81,7 +77,7 @@ def answer(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw an arm for a question and have a worker run it; the answer is printed first."""
+    """Draw an arm for a question, have a worker run it, and print the answer."""
     price, aims = None if cost_weight is None else number_or_name(cost_weight), _aim(aim)
     with client_of(url, config=config, key_env=key_env) as client:
         reply = client.answer(question, decision_id=decision_id, wait_s=wait, cost_weight=price, aim=aims)
@@ -100,7 +96,7 @@ def answer(
 
 
 def mcp(url: UrlOption = None, key_env: KeyOption = None, config: ConfigOption = None) -> None:
-    """Give an agent the tools of a running service: it starts this command and speaks MCP on its stdin and stdout."""
+    """Serve the tools of a running service to the agent that starts this command, by MCP on stdin and stdout."""
     required_module("mcp", extra="mcp")
     from ragbandit.router.api.mcp_tools import serve_pipes
 
@@ -119,7 +115,6 @@ def _aim(text: str | None) -> dict[str, float] | None:
 
 
 def _answer_text(reply: AnswerReply | PendingReply) -> str:
-    """The answer; without an answer one line with the reason."""
     if reply["answer"] is not None:
         return reply["answer"]
     if reply["status"] == "pending":
@@ -164,9 +159,9 @@ def label(
     rater: Annotated[str | None, typer.Option(help="who you are, an id")] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Label the answers whose label would teach most, one key each.
+    """Label the answers from which the policy would learn most, with one key per answer.
 
-    They are chosen where learning.labels_per_day is set. The arm is not shown.
+    The service selects answers if learning.labels_per_day is set. The arm is not shown.
     """
     labelled = 0
     with client_of(url, config=config, key_env=key_env) as client:

@@ -37,9 +37,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 UrlOption = Annotated[str | None, typer.Option("--url", envvar="RAGBANDIT_URL", help="service; default: configured")]
 
-KeyOption = Annotated[
-    str | None, typer.Option("--key-env", help="variable with the API key; default: RAGBANDIT_API_KEY")
-]
+KeyOption = Annotated[str | None, typer.Option("--key-env", help="variable with the key; default: RAGBANDIT_API_KEY")]
 
 LabelOption = Annotated[str | None, typer.Option(help="name of the ledger; default: the configured one")]
 
@@ -58,11 +56,10 @@ class _Console(Console):
     """A console that removes control characters from all printed strings, so that they cannot control the terminal."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Render the printable characters; see rich."""
         return super().render_str(printable(text), **options)
 
     def say(self, text: str, *, style: str = "") -> None:
-        """Print a text unchanged, for programs too: no markup, no colours for numbers, no added line breaks."""
+        """Print a text without markup, highlighting or added line breaks, so that programs can read it."""
         self.print(Text(printable(text), style=style), highlight=False, soft_wrap=True)
 
 
@@ -81,7 +78,7 @@ def listen_on(*, host: str | None, port: int | None) -> None:
 
 @contextlib.contextmanager
 def failing_well() -> Iterator[None]:
-    """End the command with one line and exit code 2 on a known error, a missing package, or if memory is full."""
+    """Print one line and exit with code 2 on a known error, a missing package, or a lack of memory or disk space."""
     try:
         yield
     except RagBanditError as error:
@@ -99,7 +96,7 @@ def failing_well() -> Iterator[None]:
         if error.filename is None and not full:  # a socket or a pipe
             raise
         remedy = "check that it is there, and that this user may read and write it"
-        if full:  # a failed write does not name its file
+        if full:  # the error of a failed write has no file name
             remedy = "make room on this disk, then run it again"
         parts = (error.filename and str(error.filename), error.strerror or str(error))
         _fail(StoreError(": ".join(filter(None, parts)), remedy=remedy))
@@ -107,7 +104,7 @@ def failing_well() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible(message: str) -> Iterator[None]:
-    """End the command on Ctrl-C with this message, which explains what was done and how to continue."""
+    """On Ctrl-C, print `message` and exit with `INTERRUPTED`. message: what was done, and how to continue."""
     try:
         yield
     except KeyboardInterrupt:
@@ -126,7 +123,6 @@ def _fail(error: RagBanditError) -> NoReturn:
 
 
 def print_json(value: object) -> None:
-    """Print JSON on standard output, for pipes."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     # JSON only escapes control characters below 0x20, but those from 0x7f on control some terminals too.
     text = _LATE_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -136,7 +132,7 @@ def print_json(value: object) -> None:
 
 @contextlib.contextmanager
 def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Progress bars, if the output is a terminal. The block calls the result with (kind of work, done, total or 0)."""
+    """Show progress bars on a terminal. Yields a function of (kind of work, done, total); total 0 means unknown."""
     name, rate = TextColumn("{task.description}"), TextColumn("{task.fields[rate]}")
     columns = (name, BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
     with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -156,18 +152,17 @@ def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
         yield report
 
 
-#: most characters of a text in full output
+#: longest text that is printed uncut, characters
 _LONGEST: Final = 1000
-#: most characters of a text in `show_screen`
+#: length to which `show_screen` cuts texts, characters
 _EXCERPT: Final = 200
-#: keys whose values are mappings by users' names, such as arms; these names are shown unchanged
+#: keys of mappings whose keys are users' names, such as arms; `_title` leaves these names unchanged
 _BY_NAME: Final = frozenset({"pmf", "scores"})
-#: keys whose values are times, in seconds since 1970
+#: keys whose values are seconds since 1970 and are printed as times
 _TIMES: Final = frozenset({"created_at", "lifted_at", "made_at", "received_at", "since", "until"})
 
 
 def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print facts for people, or as JSON."""
     if as_json:
         print_json(facts)
     else:
@@ -179,7 +174,7 @@ _SCREEN: Final = (24, 80)
 
 
 def show_screen(*parts: Mapping[str, Any], more: str, whole: Collection[str] = ()) -> None:
-    """Print facts for people on one screen, part by part, with long texts cut, except `whole`. more: the last line."""
+    """Print `parts` on one screen, then the line `more`. Texts are cut to `_EXCERPT`, except of keys in `whole`."""
     with console.capture() as shown:
         for number, facts in enumerate(parts):
             texts = {key: value for key, value in facts.items() if isinstance(value, str) and key not in whole}
@@ -193,7 +188,7 @@ def show_screen(*parts: Mapping[str, Any], more: str, whole: Collection[str] = (
 
 def show_paragraphs(texts: Iterable[str], *, show_all: bool) -> None:
     """Print paragraphs, wrapped to the terminal; without `show_all` only the first ones, up to one screen."""
-    room: float = math.inf if show_all else _SCREEN[0] - 2  # two lines for the note about --all and the prompt
+    room: float = math.inf if show_all else _SCREEN[0] - 2  # one line is for "More: --all", one for the prompt
     for text in texts:
         lines = textwrap.wrap(one_line(text), console.width, subsequent_indent="  ")
         room -= len(lines)
@@ -205,7 +200,7 @@ def show_paragraphs(texts: Iterable[str], *, show_all: bool) -> None:
 
 
 def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) -> None:
-    """Print rows with the same keys as a table, or as JSON. none: text that replaces an empty table."""
+    """Print rows that all have the same keys, as a table or JSON. none: text that is printed if there are no rows."""
     if as_json:
         print_json(rows)
     elif rows:
@@ -215,12 +210,11 @@ def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) ->
 
 
 def in_words(counts: Mapping[str, int], *, meanings: Mapping[str, str]) -> dict[str, object]:
-    """The counts above 0, each with its meaning."""
     return {name: f"{counts[name]}  ({meaning})" for name, meaning in meanings.items() if counts[name]}
 
 
 def _print_facts(facts: Mapping[str, Any], *, nested: bool = False, by_name: bool = False) -> None:
-    """nested: print each mapping in one line. by_name: see `_title`."""
+    """nested: print each mapping in `facts` on one line. by_name: the keys of `facts` are users' names."""
     sections = {key: value for key, value in facts.items() if _is_rows(value) or (_is_facts(value) and not nested)}
     shown = [(key, value) for key, value in facts.items() if key not in sections and not _is_empty(value)]
     width = max((len(key) for key, _ in shown), default=0)
@@ -261,7 +255,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _title(key: str, *, by_name: bool = False) -> str:
-    """A key with spaces instead of underscores. Titles with spaces, and names of users (by_name), are unchanged."""
+    """Replace underscores by spaces, except in users' names (by_name) and in titles that have spaces already."""
     return key if by_name or " " in key else key.replace("_", " ")
 
 
@@ -286,7 +280,6 @@ def _cell(value: Any, *, key: str = "") -> str:
 
 
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: str = "") -> None:
-    """Print rows as a table. none: text that replaces an empty table."""
     table = Table(*columns, box=None, pad_edge=False)
     for column in table.columns:
         column.overflow = "fold"  # wraps names and ids, instead of cutting them
@@ -315,7 +308,7 @@ def _text(cell: object) -> str:
 
 
 class VerbGroup(NamedTuple):
-    """A group of verbs: its help, and verb -> "module:function"."""
+    """A group of verbs. verbs: name of a verb -> "module:function"."""
 
     help: str
     verbs: Mapping[str, str]
@@ -328,9 +321,9 @@ Verbs = Mapping[str, str | VerbGroup]
 class LazyGroup(TyperGroup):
     """A group that lists its verbs without importing them, and imports a verb when it is called."""
 
-    #: the verbs: a class attribute of the root, an argument of nested groups
+    #: class attribute of the root group; argument of `__init__` for nested groups
     verbs: Verbs
-    #: title in the help -> verbs under this title
+    #: heading in the help -> verbs listed under it
     panels: Mapping[str, Collection[str]] = MappingProxyType({})
 
     def __init__(self, *, verbs: Verbs | None = None, **options: Any) -> None:
@@ -339,12 +332,11 @@ class LazyGroup(TyperGroup):
             self.verbs = verbs
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of click
-        """Names of the verbs, in the order of the panels, then of `verbs`."""
         ordered = [name for names in self.panels.values() for name in names if name in self.verbs]
         return list(dict.fromkeys([*ordered, *self.verbs]))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the signature of click
-        """The verb if it was loaded; else a placeholder with its help."""
+        """Return the verb if it was loaded, else a placeholder that has only the help text."""
         target = self.verbs.get(cmd_name)
         panel = next((title for title, names in self.panels.items() if cmd_name in names), None)
         if isinstance(target, VerbGroup):
@@ -355,7 +347,7 @@ class LazyGroup(TyperGroup):
         return TyperCommand(cmd_name, help=_docstring(target), rich_help_panel=panel)
 
     def load(self, name: str) -> Any:
-        """Import a verb, so that it has its options and can run. Returns the verb or group."""
+        """Import the verb `name` with its options. Returns the command, or a `LazyGroup` if `name` is a group."""
         target = self.verbs[name]
         if isinstance(target, str) and name not in self.commands:
             module, _, function = target.partition(":")
@@ -366,7 +358,6 @@ class LazyGroup(TyperGroup):
         return self.get_command(None, name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Load and resolve the verb. For an unknown verb, end the command and suggest the most similar one."""
         if args and args[0] in self.verbs:
             self.load(args[0])
         elif args and not args[0].startswith("-"):
@@ -380,13 +371,10 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:
-        """The parameters; flags show no type in the help."""
         return _without_types(super().get_params(ctx))
 
 
 class _Verb(TyperCommand):
-    """A verb: a known error ends it with one line, and its help shows no type for flags."""
-
     def get_params(self, ctx: Any) -> Any:
         return _without_types(super().get_params(ctx))
 

@@ -17,16 +17,7 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console
 from ragbandit.router.cli.store import NewStoreOption, opened, parse_time
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs import (
-    FORMATS,
-    BadRow,
-    Logged,
-    format_of,
-    read_rows,
-    reward_defaults,
-    usable_rows,
-    write_rows,
-)
+from ragbandit.router.offline import logs
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage import erasure as erasure
@@ -37,13 +28,10 @@ from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.files import private_folder, rereadable, whole_file, write_file
 
-#: lease timeout of an erasure, seconds: longer than any of its transactions. If the process dies, another one can begin
-#: after this time
+#: lease timeout of an erasure, seconds, above the duration of its transactions
 ERASE_LEASE_S: Final = 300.0
 PreOption = Annotated[bool, typer.Option("--pre", help="Only compatible steps, before a rolling upgrade.")]
-WaitOption = Annotated[
-    float | None, typer.Option(min=0, help="Only wait up to SECONDS for another process to migrate it.")
-]
+WaitOption = Annotated[float | None, typer.Option(min=0, help="Wait up to SECONDS for another process to migrate it.")]
 
 
 def migrate(
@@ -53,18 +41,17 @@ def migrate(
     new_store: NewStoreOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring the database to this version's schema."""
+    """Migrate the database to the schema of this release."""
     settings = configuration.load(config).settings
     if wait is None:
-        opening = open_database(settings, new_store=new_store, check=False)
+        database = open_database(settings, new_store=new_store, check=False)
     else:
-        opening = databases.Database(settings.database, make=False)
-    with contextlib.closing(opening) as database:
-        revision = (
-            databases.migrate(database, pre=pre, data_dir=settings.data_dir)
-            if wait is None
-            else databases.wait_for_schema(database, seconds=wait)
-        )
+        database = databases.Database(settings.database, make=False)
+    with contextlib.closing(database):
+        if wait is None:
+            revision = databases.migrate(database, pre=pre, data_dir=settings.data_dir)
+        else:
+            revision = databases.wait_for_schema(database, seconds=wait)
         url = database.url.render_as_string(hide_password=True)
     if as_json:
         print_json({"database": url, "revision": revision})
@@ -82,10 +69,10 @@ def erase(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Blank the texts of decisions: questions, answers, traces, labels. `data export --before` keeps a copy.
+    """Erase the texts of decisions: questions, answers, traces, labels. `data export --before` makes a copy.
 
-    Probabilities, rewards and the order of the ledger stay, and so does what was learned. A decision that still waits
-    is closed. The same call again ends one that was interrupted. Backups are yours to erase.
+    Probabilities, rewards, the order of the ledger and everything learned are kept. A decision that still waits for
+    feedback is closed. Repeat the call to finish an interrupted one. You have to erase backups yourself.
     """
     limit = None if before is None else parse_time(before, now=time.time(), field="before")
     decision = None if decision is None else plain_decision_id(decision)
@@ -114,19 +101,19 @@ def backup(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the SQLite database and the snapshots to a folder, while everything runs. Open it as data_dir to restore it.
+    """Copy the SQLite database and the snapshots to a folder, while services run. To restore them, set data_dir to it.
 
-    It holds questions, answers and hashes of keys: keep it as you keep the database. Indexes are not copied.
+    The copy contains questions, answers and hashes of keys, so protect it like the database. Indexes are not copied.
     """
     with opened(config, registered=False) as (settings, ledger):
         root = settings.snapshot_root
         if not ledger.database.is_sqlite:
             remedy = f"use pg_dump, then copy the snapshots ({root}): docs/operations.md has the commands"
-            raise InvalidInput("this verb copies SQLite, and the store is on PostgreSQL", field="to", remedy=remedy)
+            raise InvalidInput("the store is on PostgreSQL, and only SQLite is copied", field="to", remedy=remedy)
         private_folder(to)
         file = to / "ragbandit.db"
         if file.exists():
-            raise Conflict(f"{file} is there already", field="to", remedy="name another folder for every backup")
+            raise Conflict(f"{file} exists already", field="to", remedy="name a new folder for every backup")
         with whole_file(file, durable=True, private=True) as temporary:
             ledger.database.copy_sqlite(temporary)
         result: dict[str, object] = {"backup": str(to), "bytes": file.stat().st_size}
@@ -137,7 +124,7 @@ def backup(
 
 
 def _copy_files(source: Path, *, to: Path) -> int:
-    """Copy the files of a folder, except files deleted meanwhile. Returns their number, 0 without the folder."""
+    """Copy the files of a folder, except files deleted meanwhile. Returns their number; 0 if the folder is missing."""
     copied = 0
     for path in source.iterdir() if source.is_dir() else ():
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
@@ -148,10 +135,7 @@ def _copy_files(source: Path, *, to: Path) -> int:
 
 @contextlib.contextmanager
 def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
-    """Hold the lease of erasures for a block, which must call the result regularly to prolong the lease.
-
-    Raises NotReady while another process erases.
-    """
+    """Hold the lease of erasures; the block calls the yielded function regularly to prolong it. Raises NotReady."""
     lease = Lease(database=database, name="erase")
     holder = lease_holder("erase")
 
@@ -162,7 +146,7 @@ def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
                 "" if present is None else f": {present.holder}, its lease ends in {max(0.0, present.left_s):.0f} s"
             )
             remedy = "wait until it has ended, then run this again"
-            raise NotReady(f"another process erases in this store{detail}", field="erase", remedy=remedy)
+            raise NotReady(f"another process is erasing in this store{detail}", field="erase", remedy=remedy)
 
     prolong()
     try:
@@ -171,9 +155,8 @@ def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
         lease.release(holder=holder)
 
 
-#: most unusable rows that are described; all are counted
+#: most unusable rows whose faults are printed; all are counted
 MOST_NAMED = 20
-#: count of an import -> its meaning
 _MEANINGS = {
     "added": "rows that are new in the ledger",
     "known": "rows that it had already, skipped",
@@ -181,11 +164,11 @@ _MEANINGS = {
     "bad": "rows that could not be used",
     "left_out": "fields of rows that the store has no column for",
 }
-#: valid labels; see `policy.label`
+#: valid labels of ledgers, as in the setting `policy.label`
 _LABEL = re.compile(r"[a-z0-9_]{1,40}")
 
 FileArgument = Annotated[Path, typer.Argument(help="its name says the format, unless --format does")]
-FormatOption = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; default: by the name")]
+FormatOption = Annotated[str | None, typer.Option("--format", help=f"{', '.join(logs.FORMATS)}; default: by the name")]
 
 
 def export(
@@ -198,22 +181,21 @@ def export(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write what a ledger learned as a log, in its order; the file is whole or not there.
+    """Write the decisions that a ledger learned to a log file, in the ledger's order. A failed export leaves no file.
 
-    What each format carries: docs/replay.md.
+    docs/replay.md lists the fields of each format.
     """
-    log_format = format_of(file, format=format_)
+    log_format = logs.format_of(file, format=format_)
     now = time.time()
     first = None if since is None else parse_time(since, now=now)
     end = None if before is None else parse_time(before, now=now, field="before")
     with opened(config, label=label) as (_, ledger):
-        count = write_rows(file, _exported(ledger, since=first, before=end), format=log_format)
+        count = logs.write_rows(file, _exported(ledger, since=first, before=end), format=log_format)
     result = {"rows": count, "file": str(file), "format": log_format, "label": ledger.label}
     show(result | {"bytes": file.stat().st_size}, as_json=as_json)
 
 
-def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> Iterator[Logged]:
-    """The ledger's rows, with a progress bar. Raises NotFound if there are none."""
+def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> Iterator[logs.Logged]:
     last, count = ledger.last_seq(), 0
     with bars(errors) as progress:
         for row in ledger_rows(ledger, since=since, before=before, upto=last):
@@ -222,11 +204,9 @@ def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> I
                 progress("rows", row.seq, last)
             yield row
     if not count:
-        raise NotFound(
-            f"the ledger {ledger.label!r} has no rows" + ("" if since is None and before is None else " of that time"),
-            field="label",
-            remedy=f"see: ragbandit status --label {ledger.label}",
-        )
+        time_span = "" if since is None and before is None else " of that time"
+        remedy = f"see: ragbandit status --label {ledger.label}"
+        raise NotFound(f"the ledger {ledger.label!r} has no rows{time_span}", field="label", remedy=remedy)
 
 
 def import_(
@@ -238,11 +218,11 @@ def import_(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a log's rows to a ledger, in the file's order; duplicates are skipped.
+    """Add the rows of a log file to a ledger, in the file's order. Duplicates are skipped.
 
-    The least that a row needs, and what each format carries: docs/replay.md.
+    docs/replay.md lists the fields of each format, and which of them are required.
     """
-    log_format = format_of(file, format=format_)
+    log_format = logs.format_of(file, format=format_)
     if not _LABEL.fullmatch(label):
         remedy = "use 1 to 40 of a-z, 0-9 and underscore"
         raise InvalidInput(f"{label!r} is not a valid name of a ledger", field="label", remedy=remedy)
@@ -280,26 +260,23 @@ def import_(
 
 @dataclass(kw_only=True)
 class _Reading:
-    """Reads the usable rows of a file, and collects the unusable ones."""
-
     file: Path
     format: str
     settings: Settings
     skip_bad: bool
-    bad: list[BadRow] = field(default_factory=list)
-    #: keys without a column in the store
+    bad: list[logs.BadRow] = field(default_factory=list)
+    #: keys of rows for which the store has no column
     left_out: set[str] = field(default_factory=set)
-    #: rows imported so far
     counts: ImportCounts = field(default_factory=ImportCounts)
 
-    def rows(self) -> Iterator[Logged]:
-        """All usable rows. Raises InvalidInput at the end if there are unusable rows, unless `skip_bad` is set."""
-        entries = read_rows(self.file, format=self.format, defaults=reward_defaults(self.settings.reward))
-        for row in usable_rows(entries, path=self.file, skip=self.skip_bad, bad=self.bad):
+    def rows(self) -> Iterator[logs.Logged]:
+        """Yield the usable rows. At the end, raises InvalidInput if there are unusable rows, unless `skip_bad`."""
+        entries = logs.read_rows(self.file, format=self.format, defaults=logs.reward_defaults(self.settings.reward))
+        for row in logs.usable_rows(entries, path=self.file, skip=self.skip_bad, bad=self.bad):
             self.left_out.update(row.extra)
             yield row
 
     def note(self, progress: Callable[[str, int, int], None], counts: ImportCounts) -> None:
-        """Show the progress, without a total: the number of rows is only known at the end of the file."""
+        """Show the progress without a total: the number of rows is only known at the end of the file."""
         self.counts = counts
         progress("rows", counts.added + counts.known, 0)

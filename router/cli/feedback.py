@@ -29,15 +29,13 @@ from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.files import lines, parsed, rereadable
 from ragbandit.shared.types import Feedback, FeedbackId
 
-#: lines per transaction
+#: lines that are stored in one transaction
 _PAGE: Final = 500
-#: most unusable lines that an import describes
+#: most unusable lines whose faults are printed; all are counted
 _MOST_FAULTS: Final = 20
-#: most line numbers in an error message
 _MOST_NAMED: Final = 5
-#: most characters of a feedback id that can be superseded
+#: longest feedback id that can get the suffix of a superseding one, characters
 _LONGEST_KEY: Final = 58
-#: word -> its rating
 _WORDS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "yes", "up", "thumbs_up", "thumbsup", "like", "good", "positive", "\U0001f44d"), True),
     **dict.fromkeys(("false", "no", "down", "thumbs_down", "thumbsdown", "dislike", "bad", "negative"), False),
@@ -52,7 +50,7 @@ def rejected(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Decisions that could not be learned, and why."""
+    """List the decisions that could not be learned, with the reason."""
     with opened(config, label=label) as (_, ledger):
         rows = ledger_status.quarantined(ledger, limit=limit)
     show_list([dict(row) for row in rows], none="every decision could be learned", as_json=as_json)
@@ -69,10 +67,10 @@ def exclude(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn a new ledger without the feedback of a source, or end an exclusion; without either list all exclusions.
+    """Learn a new ledger without the feedback of a source, or end an exclusion. Without either, list all exclusions.
 
-    The ledger in use stays in service while the new one is learned. When it is done, set policy.label to it and
-    restart the services, one after the other.
+    Services use the old ledger while the new one is learned. Afterwards set policy.label to the new ledger and restart
+    the services, one after the other.
     """
     if end is not None:
         with opened(config) as (_, ledger):
@@ -128,12 +126,12 @@ def import_(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Import feedback from a file of JSON Lines: of another tool's export, or of your own logs.
+    """Import feedback from a file of JSON Lines, written by another tool or from your own logs.
 
     Each line judges one decision by a rating, label, reward or event. A file with a rating off the scale, or a reward
-    out of its bounds, is refused before anything is stored. Lines that cannot be used are counted and listed, the rest
-    is stored, and the command then ends with 1. Importing a line twice stores it once: import the corrected file again,
-    with --replace if earlier judgements were wrong.
+    out of its bounds, is refused before anything is stored. Unusable lines are counted and listed, the other lines are
+    stored, and the exit code is then 1. A line that is imported twice is stored once. To correct a file, import it
+    again, with --replace if earlier judgements were wrong.
     """
     fields = {"decision_id": id_field, "rating": rating_field, "label": label_field, "reward": reward_field}
     fields |= {"event": event_field, "source": source_field, "rater": rater_field, "feedback_id": key_field}
@@ -165,7 +163,7 @@ def import_(
 
 
 class _Importer:
-    """Imports feedback from lines, and counts the results. fields: field of a judgement -> its path in a line."""
+    """Imports feedback from lines, and counts the results. fields: field of a judgement -> dotted path in a line."""
 
     def __init__(
         self, store: DecisionStore, *, settings: Settings, fields: Mapping[str, str], source: str | None, scale: str
@@ -177,11 +175,11 @@ class _Importer:
         self.counts = {"imported": 0, "known": 0, "late": 0}
         #: descriptions of the first unusable lines: number, field, message and remedy
         self.faults: list[str] = []
-        #: all feedback ids of the file, if the file replaces earlier imports; None if it adds to them
+        #: all feedback ids of the file if --replace is given, else None
         self.replacing: set[str] | None = None
 
     def check(self, readable: Path, *, file: Path) -> set[str]:
-        """Read the ids of the file's feedback. Raises InvalidInput if the file has numbers off the scale."""
+        """Read all feedback ids of the file. Raises InvalidInput if a rating or reward is out of its bounds."""
         if self._scale not in SCALES:
             remedy = f"use {' or '.join(SCALES)}"
             raise InvalidInput(f"unknown scale {self._scale!r}", field="scale", remedy=remedy)
@@ -209,7 +207,7 @@ class _Importer:
     def _refuse(
         self, off_scale: Sequence[tuple[int, str]], *, amounts: Mapping[str, Sequence[float]], file: Path
     ) -> NoReturn:
-        """off_scale: (line number, field) of each number off the scale. amounts: field -> smallest and largest."""
+        """off_scale: (line number, field) of each number out of bounds. amounts: field -> (smallest, largest)."""
         name = off_scale[0][1]
         low, high = amounts[name]
         numbers = [str(number) for number, _ in off_scale[:_MOST_NAMED]] + ["..."] * (len(off_scale) > _MOST_NAMED)
@@ -223,7 +221,6 @@ class _Importer:
         raise InvalidInput(message, field=field, remedy=f"{remedy}; nothing of the file was imported")
 
     def store_lines(self, page: Sequence[tuple[int, bytes]]) -> None:
-        """Store the feedback of these lines in one transaction. Raises StoreError."""
         self.read += len(page)
         now = time.time()
         items: list[tuple[int, Feedback]] = []
@@ -251,7 +248,7 @@ class _Importer:
     def _superseding(
         self, items: Sequence[tuple[int, Feedback]], *, ids: Collection[str]
     ) -> list[tuple[int, Feedback]]:
-        """Give new ids to feedback that differs from the stored one, and retract feedback missing in the file (ids)."""
+        """Give new ids to items that differ from the stored version; retract stored items whose id is not in `ids`."""
         chains: dict[str, list[Feedback]] = {}
         for stored in self._store.imported_feedback([item for _, item in items]):
             chains.setdefault(stored.id.partition(SUPERSEDES)[0], []).append(stored)
@@ -268,7 +265,6 @@ class _Importer:
         return superseding
 
     def _feedback(self, entry: Mapping[str, Any], *, now: float) -> Feedback:
-        """The feedback of a line. Raises InvalidInput."""
         sent = {name: value_at(entry, path.split(".")) for name, path in self._fields.items()}
         if isinstance(sent["decision_id"], str):
             sent["decision_id"] = plain_decision_id(sent["decision_id"])
@@ -292,12 +288,12 @@ class _Importer:
 
 
 def _next_id(key: str, chain: Sequence[Feedback]) -> FeedbackId:
-    """The id of feedback that supersedes a chain of feedback; the first id (`key`) if the chain is empty."""
+    """The id of the next version of the feedback `key`. chain: its stored versions; if it is empty, the id is `key`."""
     return FeedbackId(f"{key}{SUPERSEDES}{len(chain)}" if chain and len(key) <= _LONGEST_KEY else key)
 
 
 def _amount(value: object, *, otherwise: object = None) -> Any:
-    """The value of a rating, a number or a bool; texts may be words, thumbs or stars. `otherwise` for anything else."""
+    """Convert a rating to a number or bool. Texts may be words, thumbs or stars. Other values give `otherwise`."""
     if not isinstance(value, str):
         return value if isinstance(value, int | float) and value == value else otherwise
     text = value.strip().lower().replace("\ufe0f", "").replace(" ", "_").replace("-", "_")

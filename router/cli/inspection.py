@@ -8,16 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ragbandit.router.api.findings import (
-    is_problem,
-    month_report,
-    of_disk,
-    of_ledger,
-    of_processes,
-    of_settings,
-    of_store,
-    tried,
-)
+from ragbandit.router.api import findings as checks
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
 from ragbandit.router.api.security.budgets import budget_lines
 from ragbandit.router.cli.console import (
@@ -57,7 +48,7 @@ from ragbandit.router.storage.sql import counters
 from ragbandit.shared.formats import moment, number, percent
 from ragbandit.shared.types import ArmName, PolicyLabel
 
-#: a count that may be 0 -> its meaning; counts that demand an action are findings
+#: name of a count -> its meaning, printed if the count is above 0. Counts that need an action are printed as findings
 _MEANINGS: Final = {
     "defaulted": "learned with the default reward, since no feedback came in time",
     "waiting": "decisions that wait for feedback or an outcome",
@@ -73,10 +64,10 @@ _MEANINGS: Final = {
 def status(
     label: LabelOption = None, show_all: AllOption = False, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """What routing earned, counts, learning lag, health of each arm, and each fault with its remedy.
+    """Print what routing earned, counts, learning lag, the health of each arm, and each problem with its remedy.
 
-    Read from the database, and from Redis if it is used: no service need run. Exit code 1 with a problem. --json
-    prints the fields that /v1/status has for the ledger, and the findings.
+    Reads the database, and Redis if it is used, so no service has to run. The exit code is 1 if there is a problem.
+    --json prints the ledger's fields of /v1/status, and the findings.
     """
     with opened(config, label=label) as (settings, ledger):
         serving = _serving(ledger, settings=settings)
@@ -86,13 +77,13 @@ def status(
         healths = poller.read([ArmName(arm) for arm in settings.arms], now=now)
         files = SnapshotFiles(settings.snapshot_root)
         rebuilding = serving is not None and needs_rebuild(ledger, files=files, policy=serving)
-        month = month_report(ledger.database, settings=settings, now=now)
+        month = checks.month_report(ledger.database, settings=settings, now=now)
         findings = [
-            *of_settings(settings),
-            *tried("disk", lambda: of_disk(settings)),
-            *of_ledger(state, rebuilding=rebuilding),
-            *of_store(ledger.database, settings=settings, now=now, month=month),
-            *of_processes(settings),
+            *checks.of_settings(settings),
+            *checks.tried("disk", lambda: checks.of_disk(settings)),
+            *checks.of_ledger(state, rebuilding=rebuilding),
+            *checks.of_store(ledger.database, settings=settings, now=now, month=month),
+            *checks.of_processes(settings),
         ]
         if as_json:
             reply = plain(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding))
@@ -112,12 +103,12 @@ def status(
                 show(first | sections, as_json=False)
             else:
                 show_screen(first, sections, more="--all prints everything", whole=("routing",))
-        if is_problem(findings):
+        if checks.is_problem(findings):
             raise typer.Exit(1)
 
 
 def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
-    """The champion, if its ledger is not this one."""
+    """A line about the champion if it learns from another ledger, else nothing."""
     with ledger.database.read() as connection:
         versions = versions_of(connection, base=PolicyLabel(settings.policy.label))
     champion = next((v for v in versions if v.state == "champion" and v.label != ledger.label), None)
@@ -129,7 +120,6 @@ def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
 
 
 def _facts(state: Status) -> dict[str, object]:
-    """Decided and learned decisions, the other counts above 0 with their meanings, the ledger and the snapshot."""
     counted = {**asdict(state.counters), "unanswered": state.unanswered, "unchecked": state.unchecked}
     snapshot = state.snapshot or "none yet"
     return {
@@ -142,13 +132,11 @@ def _facts(state: Status) -> dict[str, object]:
 
 
 def _encoder(origin: Mapping[str, str | None]) -> str:
-    """The encoder that the store was created with."""
     wheel = origin["wheel"]
     return str(origin["model"]) if wheel is None else f"{origin['model']}, by the stand-in of the wheel {wheel}"
 
 
 def _judge(state: Status) -> str:
-    """Number of answers that wait for the judge, and the judge's counts of today that are above 0."""
     today = [f"{name} {count:g}" for name, count in state.judge.today.items() if count]
     return f"{state.judge.waiting} wait; today {', '.join(today)}" if today else f"{state.judge.waiting} wait"
 
@@ -157,14 +145,12 @@ def verify(
     label: LabelOption = None,
     config: ConfigOption = None,
     deep: Annotated[bool, typer.Option(help="also the probabilities of every decision again")] = False,
-    recount: Annotated[
-        bool, typer.Option("--recount", help="correct the counters instead; writes wait a second per million rows")
-    ] = False,
+    recount: Annotated[bool, typer.Option("--recount", help="correct counters; writes wait 1 s per 10^6 rows")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw decisions again and learn the ledger again; exit code 1 on any difference.
+    """Repeat the draws of decisions and the learning of the ledger; exit code 1 if a result differs from the stored.
 
-    --recount is only needed if this command reports a wrong counter.
+    Use --recount only if this command reports a wrong counter.
     """
     with opened(config, label=label) as (settings, ledger):
         if recount:
@@ -188,12 +174,11 @@ def verify(
 
 
 def _serving(ledger: Ledger, *, settings: Settings) -> Policy | None:
-    """The ledger's policy: as configured if the ledger is the configured one, else as it was last opened."""
+    """The configured policy if `ledger` is the configured one, else the policy with which it was last opened."""
     return policy_of(settings) if ledger.label == settings.policy.label else registered_policy(ledger)
 
 
 def _health(health: ArmHealth) -> str:
-    """One line about an arm; the API calls healthy arms "closed", and suspended arms "open"."""
     if health.since is None:
         return f"{health.arm}: healthy"
     failures = f"{health.failures} failure{'' if health.failures == 1 else 's in a row'} since {moment(health.since)}"
@@ -205,12 +190,7 @@ def _health(health: ArmHealth) -> str:
     return f"{health.arm}: {states[health.state]}"
 
 
-#: fields of the record about the question
 _ASKED: Final = ("question", "asked", "messages", "context", "tenant", "session_id", "run_by", "made_at")
-#: most arms on one screen
-_MOST_ARMS: Final = 6
-#: most judgements on one screen
-_MOST_JUDGED: Final = 3
 _ENDING: Final = ("status", "stop_reason", "answer", "error", "steps", "cost")
 
 
@@ -221,9 +201,9 @@ def explain(
     every: Annotated[bool, typer.Option("--all", help="also facts, probabilities, steps and each judgement")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Why a decision was made and what came of it, from its question to its place in the ledger.
+    """Explain why an arm was drawn for a decision, and what came of it: answer, feedback, reward, place in the ledger.
 
-    --json prints what the service has at /v1/decisions/ID/explanation.
+    --json prints the reply of /v1/decisions/ID/explanation.
     """
     with opened(config, label=label) as (settings, ledger):
         store, rule = DecisionStore(ledger.database, label=ledger.label), closing_rule(settings.learning)
@@ -237,7 +217,6 @@ def explain(
 
 
 def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of an explanation for one screen."""
     record = reply["record"]
     outcome, judged = record["outcome"], record["feedback"]
     probabilities = sorted(((arm["probability"], arm["arm"]) for arm in reply["arms"]), reverse=True)
@@ -250,10 +229,10 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "decision": f"{reply['decision_id']}, {moment(record['made_at'])}",
         "question": record["question"],
-        "probabilities": ", ".join(f"{arm} {percent(p)}" for p, arm in probabilities[:_MOST_ARMS]),
+        "probabilities": ", ".join(f"{arm} {percent(p)}" for p, arm in probabilities[:6]),
         **answer,
         "cost": ", ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in cost.items()),
-        "judgements": "; ".join(f"{item['source']} {item['value']}" for item in judged[-_MOST_JUDGED:]),
+        "judgements": "; ".join(f"{item['source']} {item['value']}" for item in judged[-3:]),
         "reward": earned,
         "progress": reply["progress"],
         f"Why {record['arm']}": [reason for reason in reply["reasons"] if not reason.startswith("The random draw")],
@@ -261,7 +240,6 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole explanation, ordered from the question to the reward."""
     record = reply["record"]
     outcome = record["outcome"]
     return {
@@ -283,20 +261,17 @@ def report(
     since: Annotated[str, typer.Option(help="a date, a time or an age: 7d, 4w")] = "7d",
     until: Annotated[str | None, typer.Option(help="a date, a time or an age; default: now")] = None,
     tenant: Annotated[str | None, typer.Option(help="this tenant only")] = None,
-    against: Annotated[
-        str | None, typer.Option(metavar="ARM", help="default: the holdback's arm, or incumbent")
-    ] = None,
+    against: Annotated[str | None, typer.Option(metavar="ARM", help="default: holdback's arm or incumbent")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write it as one page that can be sent")] = None,
     show_all: AllOption = False,
     label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What the router saved, and at what quality, against always one arm, with intervals and a verdict.
+    """Report what the router saved against always using one arm, and at what quality, with intervals and a verdict.
 
-    Read from the database: costs of all outcomes, quality of rated answers, of a uniform
-    sample of a time with more than 30,000 questions.
-    --json prints what /v1/report has.
+    Reads the database: costs of all outcomes, and the quality of rated answers. From more than 30,000 questions it
+    takes a uniform sample of the rated answers. --json prints the reply of /v1/report.
     """
     now = time.time()
     with opened(config, label=label) as (settings, ledger):

@@ -25,7 +25,7 @@ from ragbandit.shared.types import ArmName, PolicyControl
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="the version")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
 _BY_HAND = "by hand"
-#: longest wait for the learner of the ledger that is retired, seconds
+#: longest wait for the learner of a ledger that is being retired, seconds
 PATIENCE_S: Final = 30.0
 
 
@@ -34,9 +34,9 @@ def show_versions(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List all versions: state, share, since when, and what each waits for; or show one version.
+    """List all versions with state, share, start and what each waits for; or show one version.
 
-    One version comes with its changes, the possible verbs and the newest verdicts.
+    One version is shown with its changed settings, its possible verbs and its newest verdicts.
     """
     with opened(config) as (settings, ledger):
         if name is None:
@@ -69,14 +69,12 @@ def _list(versions: PolicyList, *, as_json: bool) -> None:
 
 def add(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="its name; default: v1, v2 ...")] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="another setting: policy.name=linucb; repeat it")
-    ] = None,
+    changes: Annotated[list[str] | None, typer.Option("--set", help="as policy.name=linucb; repeat it")] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a version as a draft: the configuration with settings of policy, reward or arms changed."""
+    """Add a version as a draft. It is the configuration with other settings of policy, reward or arms."""
     with opened(config) as (settings, ledger):
         tree = _changes(changes or ())
         changed_settings(settings, tree, label=settings.policy.label)
@@ -89,14 +87,14 @@ def add(
 def shadow(
     name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Compute and log its pmf for every decision, besides the champion's; it serves nothing."""
+    """Shadow a version: compute and log its probabilities for every decision. The champion still decides."""
     _perform("shadow", name, reason=reason, config=config, as_json=as_json)
 
 
 def pause(
     name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Stop computing and serving it until it is resumed; it keeps learning."""
+    """Pause a version: its probabilities are not computed until it is resumed. It keeps learning."""
     _perform("pause", name, reason=reason, config=config, as_json=as_json)
 
 
@@ -106,7 +104,7 @@ def resume(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Resume a paused version in its former state; without NAME deactivate the kill switch.
+    """Resume a paused version in its former state. Without NAME, deactivate the kill switch.
 
     Champion and candidates then continue as they were.
     """
@@ -121,7 +119,7 @@ def resume(
 def rollback(
     name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Take it out; of a champion: let the one before it decide again."""
+    """Withdraw a version. If it is the champion, the previous champion decides again."""
     _perform("rollback", name, reason=reason, config=config, as_json=as_json)
 
 
@@ -132,10 +130,11 @@ def retire(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give it up: its ledger is kept, and no decision waits for it any more.
+    """Retire a version: its ledger is kept, and no decision waits for it any more.
 
-    With --label stop the routers and the learner of that ledger first. A router that is started with the label again
-    brings it back: it inherits every decision that it has not learned or closed. Run it again after an interruption.
+    With --label, a ledger is retired: stop its routers and its learner first. A router that is started with the label
+    again reactivates the ledger, which inherits every decision that it has not learned or closed. Repeat the command
+    after an interruption.
     """
     if (name is None) == (label is None):
         raise InvalidInput("one of NAME and --label is needed", field="label", remedy="give one of them")
@@ -153,7 +152,7 @@ def retire(
 
 
 def _retired(ledger: Ledger, *, lease_s: float, report: Callable[[int], None]) -> int:
-    """Retire the ledger; returns the number of batches. Raises NotReady if a learner holds the ledger."""
+    """Retire the ledger in batches, and return their number. Raises NotReady if a learner holds the ledger."""
     holder, batches = lease_holder("retire"), 0
     try:
         while ledger.acquire(holder=holder, lease_s=lease_s, patience_s=PATIENCE_S):
@@ -175,7 +174,7 @@ def canary(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve a share of its pmf."""
+    """Draw a share of the decisions from a version's probabilities."""
     verb: Verb = "step" if weight is None else "canary"
     _perform(verb, name, reason=reason, config=config, as_json=as_json, weight=weight)
 
@@ -187,7 +186,7 @@ def promote(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let it decide from now on, if the evidence says that it is better; routers take it over without a restart."""
+    """Make a version the champion, if the evidence says that it is better. Routers switch to it without a restart."""
     _perform("promote", name, reason=reason, config=config, as_json=as_json, force=force)
 
 
@@ -198,14 +197,12 @@ def _perform(verb: Verb, name: str, *, reason: str, config: str | None, as_json:
 
 
 def kill(
-    arm: Annotated[
-        str | None, typer.Argument(metavar="[ARM]", help="for every question; default: the champion")
-    ] = None,
+    arm: Annotated[str | None, typer.Argument(metavar="[ARM]", help="default: the champion decides")] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop all candidates, and with ARM the champion too: that arm answers, from the next decision of every router."""
+    """Stop all candidates; with ARM, stop the champion too: every router uses this arm from its next decision on."""
     with opened(config) as (settings, ledger):
         offered, by = tuple(settings.arms), actor()
         control = verbs.kill(
@@ -219,7 +216,6 @@ def _switch(control: PolicyControl, *, as_json: bool) -> None:
 
 
 def _decides(control: PolicyControl) -> str:
-    """The effect of the kill switch on routers."""
     if control.killed is None:
         return "off: champion and candidates continue where they were"
     return f"every question gets {control.arm}" if control.killed == "arm" else "the champion decides alone"
@@ -247,10 +243,10 @@ def restart(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Declare that an arm answers by other means from now on: another model, index or prompt under the same name.
+    """Declare that an arm answers differently from now on: with another model, index or prompt under the same name.
 
-    Every ledger resets the arm before learning the first decision made after this moment: its estimates stay, count
-    for little, and the arm is tried again.
+    Every ledger resets the arm before it learns the first decision made after this moment. The arm's estimates stay,
+    but count for little, and the arm is explored again.
     """
     with opened(config, label=label) as (settings, ledger):
         if name not in settings.arms:

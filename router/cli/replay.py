@@ -26,36 +26,18 @@ def replay_verb(
     *,
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            help="a policy's NAME, a snapshot's VERSION, fixed:ARM or column:KEY [,...]; may be repeated. Default: "
-            "every arm of the log, and uniform"
-        ),
+        typer.Option(help="NAME, VERSION of a snapshot, fixed:ARM or column:KEY [,...]; default: all arms, uniform"),
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(
-            help="to compare with: current (the policy that serves, as it is now), logged (as it served), or a "
-            "candidate; default: current if a candidate reads questions and the service logged the rows, else logged"
-        ),
+        typer.Option(help="to compare with: current or logged policy, or a candidate; the default depends on the log"),
     ] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated")] = None,
-    learn: Annotated[
-        bool, typer.Option("--learn", help="policies learn along the log (progressive validation)")
-    ] = False,
-    sample: Annotated[
-        int, typer.Option(help="if a policy learns: at most this many rows, drawn by id from a larger log; 0 for all")
-    ] = SAMPLE,
-    floor: Annotated[
-        float | None,
-        typer.Option(help="least probability of every arm; default as served: policy.floor, policy.cold_start_floor"),
-    ] = None,
-    log: Annotated[
-        str | None,
-        typer.Option(help="a file (jsonl, parquet), or a folder of Parquet files, or their URL; default the store"),
-    ] = None,
-    log_format: Annotated[
-        str | None, typer.Option("--format", help="format of the file, if its name does not show it")
-    ] = None,
+    learn: Annotated[bool, typer.Option("--learn", help="learn along the log (progressive validation)")] = False,
+    sample: Annotated[int, typer.Option(help="most rows if a policy learns, drawn by id; 0: all rows")] = SAMPLE,
+    floor: Annotated[float | None, typer.Option(help="least probability of an arm; default: as configured")] = None,
+    log: Annotated[str | None, typer.Option(help="file, folder of Parquet files, or URL; default: the store")] = None,
+    log_format: Annotated[str | None, typer.Option("--format", help="of the file; default: by its name")] = None,
     label: Annotated[str | None, typer.Option(help="the store's ledger; default policy.label")] = None,
     since: Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d")] = None,
     mixed_arms: Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms")] = False,
@@ -66,37 +48,32 @@ def replay_verb(
     price: Annotated[
         str | None,
         typer.Option(
-            help="all at this weight of cost: rewards are read, and policies asked, at it: a number, or a name of the "
-            "setting cost_weights; default: as logged"
+            help="cost weight of rewards and policies: a number, or a name of cost_weights; default as logged"
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="confidence of every interval")] = 0.95,
-    segment: Annotated[
-        list[str] | None, typer.Option(help="tenant, version or fields of the context [,...]; may be repeated")
-    ] = None,
+    segment: Annotated[list[str] | None, typer.Option(help="tenant, version or context fields; repeat it")] = None,
     report: Annotated[Path | None, typer.Option(help="write the tables as FILE.html")] = None,
     as_json: JsonOption = False,
     everything: Annotated[bool, typer.Option("--all", help="print the tables and notes too")] = False,
-    fail_below: Annotated[
-        float | None, typer.Option(help="exit 1 unless the lower bound of every difference is at least this")
-    ] = None,
+    fail_below: Annotated[float | None, typer.Option(help="exit 1 if a lower bound is below this difference")] = None,
     config: ConfigOption = None,
 ) -> None:
     """Estimate the reward of other policies on logged traffic, with intervals.
 
     Example: ragbandit replay --since 7d --policy linucb,fixed:single_step --report page.html
 
-    Exit 0: judged. 1: the lower bound of a difference is below --fail-below. 2: the log is wrong, or the request
-    cannot be done.
+    Exit code 0: success. 1: the lower bound of a difference is below --fail-below. 2: the log has faults, or the
+    request is invalid.
     """
     if report is not None:
         check_page(report)
     if log is None and log_format is not None:
         message = "applies to a file, but no --log is given"
-        raise InvalidInput(message, field="format", remedy="give --log FILE, or leave it out")
+        raise InvalidInput(message, field="format", remedy="give --log FILE, or leave out --format")
     if log is not None and label is not None:
         message = "applies to the store, but --log reads a file"
-        raise InvalidInput(message, field="label", remedy="leave it out, or leave out --log")
+        raise InvalidInput(message, field="label", remedy="leave out --label or --log")
     settings = configuration.load(config).settings
     check_fallback(settings)
     opened = open_log(
@@ -128,15 +105,12 @@ def replay_verb(
 
 
 def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec] | None, baseline: str | None) -> None:
-    """Raises InvalidInput for a --fail-below that no candidate, or every candidate, would pass."""
+    """Raises InvalidInput if --fail-below is not a finite number, or if the only candidate is the baseline."""
     if fail_below is None:
         return
     if not math.isfinite(fail_below):
-        raise InvalidInput(
-            f"{fail_below!r} is not a finite number",
-            field="fail_below",
-            remedy="give a difference of rewards, as -0.01",
-        )
+        remedy = "give a difference of rewards, as -0.01"
+        raise InvalidInput(f"{fail_below!r} is not a finite number", field="fail_below", remedy=remedy)
     if candidates is not None and all(spec.name == baseline for spec in candidates):
         message, remedy = "there is nothing to judge: the only candidate is the baseline", "name another --policy"
         raise InvalidInput(message, field="fail_below", remedy=remedy)
@@ -145,7 +119,6 @@ def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec]
 def _show(
     result: ReplayResult, *, report: Path | None, as_json: bool, everything: bool, fail_below: float | None
 ) -> None:
-    """Print the result as JSON, tables or one screen, write the page, and set the exit status."""
     if report is not None:  # before the output, since printing fails if `head` reads the output
         write_page(report, show=partial(print_replay, result))
     if as_json:
@@ -163,7 +136,7 @@ def _show(
 
 
 def _failing(result: ReplayResult, margin: float) -> list[str]:
-    """The candidates whose difference may lie below the margin, each with its lower bound."""
+    """Name the candidates whose difference from the baseline may be below `margin`, each with its lower bound."""
     failing = []
     for candidate in result.candidates:
         gap = candidate.difference
@@ -177,7 +150,7 @@ def _failing(result: ReplayResult, margin: float) -> list[str]:
 
 
 def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:
-    """The cost weight of --price, a number or a name in `cost_weights`. Raises InvalidInput."""
+    """The cost weight that --price means: a number, or a name in `cost_weights`. Raises InvalidInput."""
     if price is None:
         return None
     weight = prices.get(price, number_or_name(price))
@@ -190,7 +163,6 @@ def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:
 def _candidates(
     texts: Sequence[str] | None, *, params: Sequence[str], settings: Settings
 ) -> list[CandidateSpec] | None:
-    """The candidates of --policy, with the configured params overridden by --param; None without --policy."""
     if texts is None:
         parse_policies([], params=params, settings=settings)  # raises for any --param
         return None

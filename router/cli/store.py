@@ -45,7 +45,7 @@ def opened(
 
 
 def registered_policy(ledger: Ledger) -> Policy | None:
-    """An untrained policy as the ledger was last opened with; None if it was never opened, or was imported."""
+    """An untrained copy of the policy that last opened the ledger; None if it was never opened, or was imported."""
     row = ledger.registered()
     if row is None or row["algorithm"] == IMPORTED:
         return None
@@ -57,12 +57,12 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Settings) -> dict[str, Mapping[str, Json]]:
-    """Policy -> its configured params, overridden by `params` (NAME.KEY=VALUE). names: may be separated by commas."""
+    """Policy -> configured params, overridden by `params` (NAME.KEY=VALUE). names: policies, also with commas."""
     by_name: dict[str, dict[str, Json]] = {}
     for name in split_commas(names):
         by_name[name] = dict(settings.policy.params) if name == settings.policy.name else {}
     for path, value in parse_pairs(params, form="NAME.KEY=VALUE", field="param", remedy="for example mba.ridge=3.0"):
-        # A class path contains dots, so the longest name at the beginning of the path counts.
+        # A policy's name may be a class path with dots, so `path` belongs to the longest name that it starts with.
         policy = max((name for name in by_name if path.startswith(f"{name}.")), key=len, default=None)
         name, key = path.split(".", 1) if policy is None else (policy, path.removeprefix(f"{policy}."))
         if name not in by_name:
@@ -87,7 +87,6 @@ def parse_pairs(texts: Sequence[str], *, form: str, field: str, remedy: str) -> 
 
 
 def parse_weights(text: str) -> tuple[float, ...]:
-    """Parse X[,X...]. Raises InvalidInput."""
     try:
         return tuple(float(part) for part in split_commas([text]))
     except ValueError as error:
@@ -96,12 +95,10 @@ def parse_weights(text: str) -> tuple[float, ...]:
 
 
 def split_commas(texts: Sequence[str]) -> list[str]:
-    """All values in texts with comma-separated values."""
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
 def is_age(text: str) -> bool:
-    """Whether the text is an age (30m, 12h, 7d, 2w)."""
     return _AGE.fullmatch(text.strip()) is not None
 
 

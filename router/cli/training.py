@@ -31,7 +31,7 @@ def train_verb(
     epochs: Annotated[int | None, typer.Option(min=1, help="passes over the rows")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a policy on a full-information table, for the param `trained`."""
+    """Train a policy on a full-information table, and write a folder for the policy's param `trained`."""
     named = parse_policies([policy], params=param or [], settings=Settings()).get(policy, {})
     chosen = {**named, **({} if epochs is None else {"epochs": epochs})}
     rows = list(read_table(table).rows)
@@ -48,7 +48,6 @@ def train_verb(
 
 
 def _print_trained(report: Mapping[str, Any]) -> None:
-    """Print a line per epoch, the confusion matrix, the numbers of used rows, and how to use the policy."""
     rows = []
     for number, line in enumerate(report["epochs"], start=1):
         validation = [f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}"] if "accuracy" in line else ["", ""]
@@ -76,15 +75,11 @@ def simulate_verb(
     policy: Annotated[list[str], typer.Option(help="NAME[,NAME...]; may be repeated")],
     test: Annotated[Path | None, typer.Option(help="predict these rows; learn all of the table")] = None,
     folds: Annotated[int | None, typer.Option(help="without --test: parts of the table; default 5")] = None,
-    weights: Annotated[
-        str | None, typer.Option("--lambda", help="weights of cost, X[,X...]; default reward.weight")
-    ] = None,
+    weights: Annotated[str | None, typer.Option("--lambda", help="lambdas X[,X...]; default reward.weight")] = None,
     seeds: Annotated[int, typer.Option(help="orders of the table and draws")] = 5,
     total: Annotated[int | None, typer.Option(help="questions in EM's denominator, those not in the table too")] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE; may be repeated")] = None,
-    incumbent: Annotated[
-        str | None, typer.Option(help="ARM to compare with while learning; default best fixed")
-    ] = None,
+    incumbent: Annotated[str | None, typer.Option(help="ARM to compare with; default: the best one")] = None,
     warm: Annotated[int, typer.Option(help="rows learned before each pass, with the outcomes of all arms")] = 0,
     labelled: Annotated[float, typer.Option(help="chance that an outcome is learned, above 0, at most 1")] = 1.0,
     plot: Annotated[Path | None, typer.Option(help="draw the quality-cost frontier as PNG")] = None,
@@ -92,7 +87,7 @@ def simulate_verb(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn from a full-information table as live traffic would, then judge on rows not learned."""
+    """Replay a full-information table as live traffic, then evaluate the policies on rows that they did not learn."""
     settings = configuration.load(config).settings
     check_fallback(settings)
     if plot is not None:
@@ -121,5 +116,5 @@ def simulate_verb(
         print_json([row.as_json() for row in rows])
     else:
         print_training(rows, console=console)
-    if plot is not None:  # last: a figure that cannot be written must not cost the table
+    if plot is not None:  # after the table is printed, so that a plotting error does not lose it
         plot_frontier(rows, path=plot)

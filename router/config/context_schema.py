@@ -1,8 +1,4 @@
-"""Schema of the context: the keys, sent with a question or computed from it, that the policy learns from.
-
-The setting `context` is such a schema, and a policy records its schema among its params. The API checks values with
-this module. A policy treats a value of a wrong type as missing.
-"""
+"""Schema of the context: the keys, sent with a question or computed from it, that the policy learns from."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -11,18 +7,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ragbandit.shared.errors import InvalidInput
 
-#: most keys of a schema
 MOST_KEYS: Final = 64
-#: most feature columns of all keys together: the work per row grows with their square
+#: most feature columns of all keys together. The work per row grows with the square of the number of columns
 MOST_COLUMNS: Final = 256
-#: largest accepted number: its square must be a finite float
+#: largest absolute value of a number, whose square must be a finite float
 MOST_NUMBER: Final = 1e100
 #: languages recognised by their common words
 LANGUAGES: Final = ("de", "en", "es", "fr", "it", "nl", "pt")
 
-_DEFAULT_BUCKETS: Final = 32
-_DEFAULT_WORDS: Final = 8
-#: types that the service computes; callers do not send them
+#: types of values that the service computes, and callers do not send
 _OWN: Final = ("tenant", "language", "question_length")
 #: types that are computed from the question's text
 OF_TEXT: Final = ("language", "question_length")
@@ -38,11 +31,11 @@ class ContextKey(BaseModel):
 
     #: number, category, boolean and words are sent by callers; tenant, language and question_length are computed
     type: Kind
-    #: category, tenant, language: the values with a column each; any other value counts as "other"
+    #: for category, tenant and language: values that get a column each; all other values share the column "other"
     values: Annotated[list[Name], Field(min_length=1, max_length=MOST_COLUMNS)] | None = None
-    #: category, tenant, words: number of columns that values are hashed to, if the values are not known in advance
+    #: for category, tenant and words: number of columns that values are hashed to, if they are not known in advance
     hashed: Annotated[int, Field(ge=2, le=MOST_COLUMNS)] | None = None
-    #: words: most words per question
+    #: for words: most words per question
     most: Annotated[int, Field(ge=1, le=100)] | None = None
 
     @model_validator(mode="after")
@@ -66,7 +59,7 @@ class ContextKey(BaseModel):
 
     @property
     def categories(self) -> tuple[str, ...] | None:
-        """The values with a column each; None if values are hashed, or are not names."""
+        """The values that get a column each; None if values are hashed, or are not names."""
         if self.values is not None:
             return tuple(self.values)
         return LANGUAGES if self.type == "language" else None
@@ -75,17 +68,15 @@ class ContextKey(BaseModel):
     def buckets(self) -> int | None:
         """Number of columns that names are hashed to; None if they are not hashed."""
         if self.type in ("category", "tenant", "words") and self.values is None:
-            return self.hashed or _DEFAULT_BUCKETS
+            return self.hashed or 32
         return None
 
     @property
     def most_words(self) -> int:
-        """Most words per question."""
-        return self.most or _DEFAULT_WORDS
+        return self.most or 8
 
     @property
     def is_own(self) -> bool:
-        """Whether the service computes the value."""
         return self.type in _OWN
 
     @property
@@ -97,7 +88,6 @@ class ContextKey(BaseModel):
         return (self.buckets or 1) + 1
 
 
-#: key -> its type
 ContextSchema = Mapping[str, ContextKey]
 
 
@@ -118,12 +108,10 @@ def check_columns(schema: ContextSchema) -> None:
 
 
 def plain_schema(schema: ContextSchema) -> dict[str, Any]:
-    """The schema as JSON, ordered by key, as a policy records it."""
     return {key: schema[key].model_dump(exclude_none=True) for key in sorted(schema)}
 
 
 def reads_text(schema: ContextSchema) -> bool:
-    """Whether a key is computed from the question's text."""
     return any(key.type in OF_TEXT for key in schema.values())
 
 

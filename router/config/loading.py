@@ -1,14 +1,8 @@
 """Loads settings from one YAML file and the environment: the environment overrides the file, the file the defaults.
 
-`load` returns the settings and the source of every value. A wrong setting raises a ConfigError that names the key, the
-value and the remedy, so no process starts with a guess.
-
-Environment variables: DATABASE_URL, REDIS_URL, and RAGBANDIT_<SECTION>__<KEY> for any setting
-(RAGBANDIT_LEARNING__WAIT_S=30), with YAML scalars as values. Secrets belong there: in the file, a URL with a password
-is refused for the database, for Redis and in the params of arms.
-
-If a setting names a class ("package.module:Class"), the folder of the file is appended to sys.path, so that the class
-can be next to the file. It comes last, so a module there cannot shadow an installed one.
+Environment variables: DATABASE_URL, REDIS_URL, and RAGBANDIT_<SECTION>__<KEY> for any setting, with YAML values. If a
+setting names a class ("package.module:Class"), the folder of the file is appended to sys.path. It comes last, so a
+module there cannot shadow an installed one.
 """
 
 import copy
@@ -54,7 +48,7 @@ def paths_of(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple
 
 
 def source_of(key: str, sources: Sources) -> str | None:
-    """Source of a setting, else of a section that contains it or of a setting in it; None without a source."""
+    """The source of a setting, else of a section that contains it or of a setting in it; None if there is no source."""
     related = (
         source for name, source in sources.items() if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")
     )
@@ -85,33 +79,25 @@ ENV_PREFIX = "RAGBANDIT_"
 #: variable that overrides the folder of classes; `up` sets it because its child processes read a copy of the file
 CLASS_FOLDER = "RAGBANDIT_CLASS_FOLDER"
 _CLASS_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-#: folder of the file that was loaded last, for classes in later versions of the policy; empty without a file
+#: folder of the file that was loaded last, empty without a file; `with_changes` looks for classes there
 _folder: list[str] = []
-#: variables under the prefix that are not settings
 _NOT_SETTINGS = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL", "RAGBANDIT_API_KEY", CLASS_FOLDER}
-#: remedy for `arms` of a wrong form
-_ARMS_EXAMPLE = "for example {fast: {run_by: caller}, deep: {run_by: caller}}"
 _PLAIN_ENV = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedSettings:
-    """Settings and where they come from."""
-
     settings: Settings
     #: dotted key -> "file <path>" or "environment <variable>"; keys with default values are missing
     sources: Mapping[str, str]
-    #: the file that was read; None without a file
     file: Path | None
     #: content of the file, without the environment
     tree: Mapping[str, Any]
 
 
 def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = None) -> LoadedSettings:
-    """Read the file (default: $RAGBANDIT_CONFIG, else ./config.yaml if it exists) and the environment.
-
-    Appends the folder of classes to sys.path if a setting names a class. Raises ConfigError, which names the key, the
-    value and the remedy.
+    """Read the file (default: $RAGBANDIT_CONFIG, else ./config.yaml if present) and the environment. Raises
+    ConfigError.
     """
     environ = os.environ if environ is None else environ
     path = path or environ.get("RAGBANDIT_CONFIG")
@@ -139,13 +125,11 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
 
 
 def _find_classes(tree: Mapping[str, Any]) -> None:
-    """Append the folder of classes to sys.path if a setting names a class."""
     if any(isinstance(value, str) and _CLASS_PATH.fullmatch(value) for value in leaves_of(tree).values()):
         sys.path.extend(folder for folder in _folder if folder not in sys.path)
 
 
 def class_folder(file: Path) -> str:
-    """Folder of the classes that the file names."""
     return str(file.absolute().parent)
 
 
@@ -196,19 +180,13 @@ def changed_settings(settings: Settings) -> dict[str, object]:
 
 def _shown(path: tuple[str, ...], value: Any) -> tuple[str, object]:
     key = ".".join(path)
-    is_url = key in _PLAIN_ENV.values() and isinstance(value, str)
-    return without_secrets(key), _shown_url(value) if is_url else shown_value(value, path=path)
-
-
-def _shown_url(url: str) -> str:
-    """The URL of a database or of Redis, with its password and the values of its options hidden."""
-    parsed = _parsed_url(url)
-    shown: str = parsed.set(query=dict.fromkeys(parsed.query, HIDDEN)).render_as_string(hide_password=True)
-    return shown
+    if key not in _PLAIN_ENV.values() or not isinstance(value, str):
+        return without_secrets(key), shown_value(value, path=path)
+    url = _parsed_url(value)
+    return key, url.set(query=dict.fromkeys(url.query, HIDDEN)).render_as_string(hide_password=True)
 
 
 def _parsed_url(url: str) -> Any:
-    """Parse the URL of a database or of Redis; None if it is invalid."""
     from sqlalchemy.engine import make_url  # imported late: it takes 0.2 s, and most files contain no URL
     from sqlalchemy.exc import ArgumentError
 
@@ -222,7 +200,6 @@ class _OnceLoader(yaml.SafeLoader):
     """A SafeLoader that refuses duplicate keys, and aliases that multiply to more than _MOST_VALUES values."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose a node and count its values. Raises ConstructorError if there are too many."""
         node = super().compose_node(parent, index)
         if isinstance(node, yaml.CollectionNode):
             parts = node.value if isinstance(node, yaml.SequenceNode) else chain.from_iterable(node.value)
@@ -233,7 +210,6 @@ class _OnceLoader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-        """Construct a mapping. Raises ConstructorError if a key is repeated."""
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
@@ -268,11 +244,8 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         fault = error.strerror if isinstance(error, OSError) else str(error)
         fault = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else fault
-        raise ConfigError(
-            f"{file} cannot be read: {fault}",
-            field="config",
-            remedy="check the indentation, and quote values that hold a colon",
-        ) from None
+        remedy = "check the indentation, and quote values that hold a colon"
+        raise ConfigError(f"{file} cannot be read: {fault}", field="config", remedy=remedy) from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -341,7 +314,7 @@ _WORDS = {
     "(Dictionary|List) should have (.*) after validation, not .*": r"must have \2",
     "String should match pattern .*": "must have another form",
 }
-#: setting with a pattern -> an example of a valid value
+#: last part of a setting whose value must match a pattern -> example of a value
 _EXAMPLES = {
     "rate_limits": "for example 600/minute",
     "sources": "for example key:ID, role:app, tenant:acme, rater:NAME or import:NAME",
@@ -359,8 +332,10 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     key = ".".join(str(part) for part in first["loc"])
     message, remedy = first["msg"].removeprefix("Value error, "), None
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # from a model, from a dataclass
-        section = _WITH_ALL_SECTIONS.model_dump()
-        for part in _as_default(first["loc"])[:-1]:
+        section, path = _WITH_ALL_SECTIONS.model_dump(), first["loc"]
+        if path[0] in ("generators", "retrievers") and len(path) > 2:
+            path = (path[0][:-1], *path[2:])  # a named section has the settings of the default one
+        for part in path[:-1]:
             section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)
         message = "unknown setting"
         choices = known_choices(sorted(section), given=str(first["loc"][-1]))
@@ -374,7 +349,8 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
             message = re.sub(pattern, words, message, count=1)
         message = f"{message}, not {value}"
         remedy = suggestion or "; ".join(filter(None, (_unit(first), _default_of(key) or _section_example(key))))
-        remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else remedy or None
+        arms_remedy = "for example {fast: {run_by: caller}, deep: {run_by: caller}}"
+        remedy = arms_remedy if first["loc"][0] == "arms" else remedy or None
     else:
         key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # a refused key: name the mapping that contains it
         head, _, tail = message.partition(": ")
@@ -388,16 +364,8 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     )
 
 
-def _as_default(path: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Replace the path of a named generator or retriever by that of the default one."""
-    return (path[0][:-1], *path[2:]) if path[0] in ("generators", "retrievers") and len(path) > 2 else path
-
-
 def _suggestion(fault: Any) -> tuple[str, str]:
-    """Returns ("did you mean ...?" or "", description of the value).
-
-    The value itself is printed only if it resembles a known name; any other text could be a secret.
-    """
+    """Returns ("did you mean ...?" or "", description of the value). The description of a possible secret hides it."""
     value = fault["input"]
     if fault["type"] in ("too_short", "too_long"):
         return "", str(len(value))
@@ -408,7 +376,7 @@ def _suggestion(fault: Any) -> tuple[str, str]:
 
 
 def _unit(fault: Any) -> str:
-    """A remedy that gives the unit of a number, or an example of a text with a pattern; "" without one."""
+    """The unit of a number, or an example of a text that must match a pattern, as a remedy; "" for other faults."""
     if fault["type"] == "string_pattern_mismatch":
         return next((text for key, text in _EXAMPLES.items() if key in fault["loc"]), "")
     seconds = str(fault["loc"][-1]).endswith("_s")

@@ -13,15 +13,14 @@ from pydantic import AfterValidator
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.formats import known_choices
 
-#: valid names of arms, generators and retrievers
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME_REMEDY: Final = "use 1 to 64 letters, digits, dots, dashes, underscores"
 #: most arms of one grid; each arm is learned from its own outcomes only
 MOST_ARMS: Final = 32
 
 _KEY: Final = "grid"
-#: param of an arm with its facts: declared ones, and its values of a grid
+#: key of an arm's params with its facts: properties that the configuration declares, and the arm's values of a grid
 FACTS: Final = "facts"
-#: most facts of an arm
 _MOST_FACTS: Final = 16
 
 
@@ -47,7 +46,6 @@ def grids_of(arms: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def has_grid(params: object) -> bool:
-    """Whether the params contain a grid."""
     return isinstance(params, Mapping) and _KEY in params
 
 
@@ -69,9 +67,7 @@ def _entries(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
         parts = [f"{key}-{text}" for key, (text, _) in zip(axes, choice, strict=True) if text]
         arm = ".".join([str(name), *parts])
         if parts and NAME.fullmatch(arm) is None:
-            raise ValueError(
-                f"{field}: the name {arm!r} is invalid; use 1 to 64 letters, digits, dots, dashes, underscores"
-            )
+            raise ValueError(f"{field}: the name {arm!r} is invalid; {_NAME_REMEDY}")
         values = {key: value for key, (_, value) in zip(axes, choice, strict=True)}
         facts = {key: str(value) for key, value in values.items()} | dict(fixed_params.get(FACTS) or {})
         entries[arm] = fixed_params | values | {FACTS: facts}
@@ -79,7 +75,6 @@ def _entries(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_facts(facts: object, *, field: str) -> None:
-    """Raises ValueError ("field: fault") if the facts of an arm have a wrong form."""
     if facts is not None and (
         not isinstance(facts, Mapping)
         or len(facts) > _MOST_FACTS
@@ -90,7 +85,7 @@ def check_facts(facts: object, *, field: str) -> None:
 
 
 def _named(values: object, *, field: str) -> dict[str, Any]:
-    """Part of an arm's name -> the value; the first value has an empty part."""
+    """Map the text that stands for a value in an arm's name to the value. The first value's text is empty."""
     if not isinstance(values, list | tuple) or not values:
         raise ValueError(f"{field}: must be a list of values, first the value of the arm with the plain name")
     texts = [_text(value, field=field) for value in values]
@@ -111,9 +106,9 @@ def _text(value: object, *, field: str) -> str:
     return text
 
 
-#: name of the sections `generator` and `retriever`
+#: name that means the section `generator` or `retriever` itself
 DEFAULT: Final = "default"
-#: most characters in the name of another generator or retriever
+#: longest name of a section in `generators` or `retrievers`, characters
 MAX_NAME: Final = 32
 #: settings that accept a section like `generator`, or the name of a generator
 BY_NAME: Final = (("judge", "generator"), ("conversation", "rewrite", "generator"))
@@ -143,7 +138,7 @@ def errors_of(section: str, *, kind: Kind) -> Iterator[None]:
 
 def _name(text: str) -> str:
     if NAME.fullmatch(text) is None:
-        raise ValueError(f"the name {text!r} is invalid; use 1 to 64 letters, digits, dots, dashes, underscores")
+        raise ValueError(f"the name {text!r} is invalid; {_NAME_REMEDY}")
     return text
 
 
@@ -156,9 +151,7 @@ def _section_name(text: str) -> str:
     return text
 
 
-#: name of an arm, or of a user action
 Name = Annotated[str, AfterValidator(_name)]
-#: name of a generator or retriever other than the default
 SectionName = Annotated[str, AfterValidator(_section_name)]
 
 
@@ -180,7 +173,6 @@ def with_named_sections(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def value_at(tree: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """The value at a path of keys; None if a key is missing."""
     value: Any = tree
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None

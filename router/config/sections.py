@@ -17,8 +17,6 @@ class Section(BaseModel):
 
 
 def one_of(known: Sequence[str]) -> AfterValidator:
-    """Validator that accepts only the given names."""
-
     def check(text: str) -> str:
         if text not in known:
             raise ValueError(f"unknown name {text!r}; {known_choices(known, given=text)}")
@@ -34,9 +32,8 @@ Seconds = Annotated[float, Field(gt=0)]
 class EncoderSettings(Section):
     """The encoder that turns questions into feature vectors."""
 
-    #: local folder or hub name of a model. "hashing" counts words and style features; it needs no model and no torch.
-    #: "auto" keeps the encoder of the store; a new store gets distilbert/distilbert-base-uncased if torch is installed,
-    #: else "hashing"
+    #: local folder or hub name of a model; "hashing" counts words and style features without a model. "auto" keeps the
+    #: encoder of the store; a new store gets distilbert/distilbert-base-uncased if torch is installed, else "hashing"
     model: str = "auto"
     #: number format of the model. "auto" keeps the precision of the store; a new store gets bfloat16 with AMX or a GPU,
     #: int8 on a processor with VNNI, else float32. Hosts that share a ledger must set one of the three
@@ -74,8 +71,8 @@ class RetrieverSettings(Section):
     #: "elasticsearch", "qdrant": address of the server; None: http://127.0.0.1:9200 or http://127.0.0.1:6333. "qdrant"
     #: also accepts a local folder, which only one process can open
     url: str | None = None
-    #: "elasticsearch", "qdrant": environment variable with the API key; if it is unset, no key is sent. None:
-    #: ELASTICSEARCH_API_KEY or QDRANT_API_KEY
+    #: "elasticsearch", "qdrant": variable with the API key, if one is sent; None: ELASTICSEARCH_API_KEY or
+    #: QDRANT_API_KEY
     api_key_env: str | None = None
     #: "pgvector": environment variable with postgresql://USER:PASSWORD@HOST/DATABASE
     dsn_env: Annotated[str, Field(min_length=1)] = "PGVECTOR_DSN"
@@ -101,8 +98,8 @@ class RetrieverSettings(Section):
     first: Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense"] = "bm25"
     #: "hybrid": the second backend
     second: Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense"] = "dense"
-    #: reranker of the hits: folder or hub name of a cross-encoder, or your own class as "package.module:Class". None
-    #: turns reranking off
+    #: reranker of the hits: a cross-encoder's folder or hub name, or your class "package.module:Class"; None: no
+    #: reranking
     rerank: Annotated[str, Field(min_length=1)] | None = None
     #: hits passed to the reranker per search; Elasticsearch returns at most 10,000
     rerank_depth: Annotated[int, Field(ge=1, le=10_000)] = 50
@@ -150,8 +147,8 @@ class GeneratorSettings(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: "local": torch threads; None: the number of cores divided by `workers.answer`
     threads: Count | None = None
-    #: size of the model's context window in tokens, for prompt and answer together. None: 2048, but unknown for
-    #: "openai": then every request is accepted whatever its length, and arms assume 8,192 tokens
+    #: size of the model's context window in tokens, for prompt and answer together. None: 2048, except for "openai",
+    #: where the size is unknown: every request is accepted, and arms assume 8,192 tokens
     context_tokens: Annotated[int, Field(ge=256)] | None = None
     #: "local": most texts generated in one batch; None: 8 on a CPU, 64 on CUDA
     max_batch: Count | None = None
@@ -175,7 +172,6 @@ class GeneratorSettings(Section):
 
     @property
     def known_context(self) -> int | None:
-        """Context window in tokens; None if it is unknown."""
         return self.context_tokens or (None if self.name == "openai" else 2048)
 
     @model_validator(mode="after")
@@ -201,15 +197,14 @@ class GeneratorSettings(Section):
 
 
 class RewriteSettings(Section):
-    """Rewriting of a follow-up question so that it can be understood without its conversation: one model call."""
+    """Rewriting of a follow-up question, by one model call, so that it can be understood without its conversation."""
 
-    #: "auto" uses `conversation.rewrite.generator`, else `generator` if it is "openai"; otherwise, and with "off", the
-    #: question is the user's last message unchanged
+    #: "auto" rewrites with `conversation.rewrite.generator`, else with `generator` if its name is "openai". With
+    #: neither, and with "off", the question is the user's last message unchanged
     by: Literal["auto", "off"] = "auto"
-    #: model that rewrites: a section like `generator` with `name: openai`, or a name in `generators`. None:
-    #: the section `generator`
+    #: model that rewrites: a section like `generator` with `name: openai`, or a name in `generators`; None: `generator`
     generator: GeneratorSettings | None = None
-    #: time limit of a rewrite, retries included, seconds; after it the user's own words are used
+    #: time limit of a rewrite, retries included, seconds; after it the question is the user's last message unchanged
     seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
     #: most tokens of a rewrite, reasoning tokens included
     max_tokens: Annotated[int, Field(ge=16)] = 256
@@ -225,20 +220,19 @@ class RewriteSettings(Section):
 class ConversationSettings(Section):
     """Questions with earlier turns of their conversation. See docs/conversations.md."""
 
-    #: number of user and assistant messages before the question that are stored and shown to the arm's model; system
-    #: messages are kept in addition
+    #: number of user and assistant messages before the question that are stored and sent; system messages come on top
     turns: Annotated[int, Field(ge=0, le=60)] = 6
     #: most characters of the stored messages together; long messages lose their middle
     chars: Annotated[int, Field(ge=0, le=100_000)] = 8000
-    #: turns that a session stays on a drawn arm, the first turn included; with 0 or 1 every turn is drawn
+    #: number of turns for which a session keeps a drawn arm, the first one included; 0 or 1: an arm is drawn every turn
     sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 0
-    #: largest sticky_turns that a request may ask for, unless conversation.sticky_turns is larger; more is refused
-    #: (422). A key with the scope forced=false may ask for at most conversation.sticky_turns (403)
+    #: largest sticky_turns in a request, unless conversation.sticky_turns is larger; a larger number is refused (422).
+    #: A key with the scope forced=false may ask for at most conversation.sticky_turns (403)
     max_sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 20
-    #: true: a session changes its arm only if the expected gain is larger than what the provider's prompt cache saves
-    #: (tokens of the last prompt, at input - cached_input). Needs these prices, and a price of dollars in reward.cost
+    #: true: a session changes its arm only if the expected gain exceeds the savings by the provider's prompt cache:
+    #: tokens of the last prompt times (input - cached_input). Needs both prices, and a price of dollars in reward.cost
     sticky_prefix: bool = False
-    #: most requests of one decision, when tool results continue it; the next request gets a new draw
+    #: most requests in one decision, which requests with tool results continue; the next request gets a new draw
     tool_turns: Annotated[int, Field(ge=1, le=1000)] = 50
     #: most seconds between the draw and a request with tool results; a later request gets a new draw
     tool_turns_s: Seconds = 3600.0
@@ -259,15 +253,15 @@ class GuardrailSettings(Section):
     latency: Annotated[float, Field(gt=0, le=10)] = 0.2
     #: largest relative increase of the mean cost, in the terms of `reward.cost`: 0.1 is 10 %
     cost: Annotated[float, Field(gt=0, le=10)] = 0.1
-    #: true: a step or promotion needs an upper confidence bound below the limit. false: the estimate must be below it,
-    #: and the lower bound not above it. An upper bound of one percentage point takes thousands of answers
+    #: true: a step or promotion needs upper confidence bounds below these limits. false: estimates must be below the
+    #: limits, and lower bounds not above them. To bound failures by one percentage point takes thousands of answers
     proven: bool = False
 
 
 class RolloutSettings(Section):
     """How versions of the policy are compared, promoted and rolled back. See docs/rollouts.md."""
 
-    #: traffic shares of a canary, rising; after the last one it is promoted
+    #: shares of the traffic that a canary gets, one after another, rising; after the last one it is promoted
     steps: Annotated[list[Annotated[float, Field(gt=0, le=0.5)]], Field(min_length=1, max_length=10)] = Field(
         default_factory=lambda: [0.05, 0.25, 0.5]
     )
@@ -279,22 +273,20 @@ class RolloutSettings(Section):
     margin: Annotated[float, Field(ge=0)] = 0.0
     #: reward by which a candidate may be worse than the champion before it is rolled back
     harm: Annotated[float, Field(ge=0)] = 0.0
-    #: effective sample size of the candidate that a step needs
+    #: effective number of the candidate's rows that a step needs
     rows_per_step: Count = 200
-    #: shortest time in a state, seconds
+    #: shortest time between two changes of a candidate's state, seconds
     seconds_per_step: Annotated[float, Field(ge=0)] = 3600.0
     #: seconds after which a canary that has neither won nor lost returns to shadow
     max_age_s: Seconds = 14 * 86400.0
     guardrails: GuardrailSettings = GuardrailSettings()
     #: true: a version in shadow becomes a canary as soon as the evidence allows it; false: a person starts the canary
     enter_canary: bool = False
-    #: number of newest answers of each side in the check for sudden failures; the check waits until the candidate has
-    #: this number of answers
+    #: number of newest answers of each side in the check for sudden failures, which waits until the candidate has them
     failure_window: Annotated[int, Field(ge=5, le=1000)] = 20
     #: most candidates in shadow; each one computes a pmf for every decision, and has a ledger
     shadows: Annotated[int, Field(ge=1, le=16)] = 4
-    #: time limit for a candidate's pmfs of a batch, seconds; a slower candidate is skipped for the batch, and cannot be
-    #: a canary
+    #: time limit for a candidate's pmfs of a batch, seconds; a slower candidate skips the batch, and cannot be a canary
     time_limit_s: Annotated[float, Field(gt=0, le=10)] = 0.05
 
     @model_validator(mode="after")
@@ -332,7 +324,6 @@ class RewardSettings(Section):
     check_s: Seconds = 10.0
 
     def at(self, cost_weight: float | None) -> "RewardSettings":
-        """A copy with another cost weight; None keeps the weight."""
         return self if cost_weight is None else self.model_copy(update={"weight": cost_weight})
 
     @model_validator(mode="after")
@@ -342,7 +333,6 @@ class RewardSettings(Section):
         return self
 
 
-#: name of a feedback source in `learning.sources`
 SourceName = Annotated[str, Field(pattern=r"^(key|role|tenant|rater|import):.{1,80}$")]
 #: number of ledger rows that one judgement counts as
 Weight = Annotated[float, Field(ge=0, le=1e6)]
@@ -373,9 +363,8 @@ class LearningSettings(Section):
     aggregate: Aggregate = "first"
     #: number of rows that a judgement counts as, by rater class; the most trusted class makes the reward
     weights: WeightSettings = WeightSettings()
-    #: feedback source -> factor on its weight. Sources: "key:ID", "role:NAME", "tenant:NAME", "rater:NAME",
-    #: "import:NAME"; a name with * at the end matches all names with this prefix. With 0 feedback is stored, but not
-    #: learned (docs/feedback.md)
+    #: feedback source -> factor on its weight; with 0 feedback is stored, but not learned (docs/feedback.md). Sources:
+    #: "key:ID", "role:NAME", "tenant:NAME", "rater:NAME", "import:NAME"; NAME* matches all names with the prefix
     sources: dict[SourceName, Weight] = Field(default_factory=dict, max_length=1000)
     #: most judgements of one named rater learned per day (UTC); further ones are stored, but not learned. 0: no limit
     rater_per_day: Annotated[int, Field(ge=0)] = 500
@@ -384,14 +373,13 @@ class LearningSettings(Section):
     #: reward of a decision that got no feedback in time; None: such a decision is not learned
     default_reward: float | None = None
     #: age at which a decision without feedback or without outcome is closed, seconds. If wait_s is above 0, only
-    #: decisions without outcome wait for it
+    #: decisions without outcome stay open until this age
     expire_s: Seconds = 7 * 86400.0
     #: most decisions closed in one transaction
     batch: Annotated[int, Field(ge=1, le=5000)] = 256
     #: shortest time between two snapshots, and so between two rounds of learning, seconds
     snapshot_interval_s: Annotated[float, Field(ge=0, le=60)] = 0.05
-    #: number of newest snapshots whose files are kept, in addition to a few older ones. The learner can make any
-    #: snapshot again from the ledger
+    #: number of newest snapshots whose files are kept, besides a few older ones; the others can be made from the ledger
     snapshots_kept: Count = 20
     #: lease timeout, seconds: if a learner is silent for this long, another one takes over
     lease_s: Annotated[float, Field(ge=1)] = 10.0

@@ -37,8 +37,8 @@ class ServerSettings(Section):
     admin_host: str = "127.0.0.1"
     #: seconds that /v1/answer waits for the answer before it replies 202, unless the request sets its own
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
-    #: number of further arms tried if an arm of the class `model` or `http` fails before its first content; 0 turns
-    #: failover off
+    #: number of further arms tried if an arm of the class `model` or `http` fails before its first content; 0: no
+    #: failover
     failover: Annotated[int, Field(ge=0, le=5)] = 1
     #: most questions per POST /v1/route/batch; max_batch_bytes limits their text
     max_batch_items: Annotated[int, Field(ge=1, le=10_000)] = 512
@@ -73,24 +73,23 @@ class ServerSettings(Section):
     shutdown_s: Annotated[int, Field(ge=1, le=600)] = 8
     #: host names (header Host, without port) that a service without keys accepts besides localhost and 127.0.0.1
     allowed_hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default_factory=list)
-    #: dangerous. true: the service starts without API keys even if other machines can reach its address; then everyone
-    #: there may read every question and teach the policy. false: such a service needs a key to start. Existing keys
-    #: stay required in both cases
+    #: dangerous. true: the service starts without API keys even if other machines can reach it, so that everyone there
+    #: may read every question and teach the policy. Existing keys stay required. false: such a service needs a key to
+    #: start
     open: bool = False
     #: true: /metrics needs no key, for scrapers that cannot send one
     open_metrics: bool = False
     #: role of an API key, or "default" -> its rate limit, as {default: 600/minute, reader: 5/second}. Without keys the
-    #: entry "open", else "default", limits all requests together. Redis counts the requests of all processes in a
-    #: sliding window; further requests get 429 and Retry-After. The scope "rate" of a key overrides the limit. Empty:
-    #: no limit
+    #: entry "open", else "default", limits all requests together. The limit applies to all processes, in a sliding
+    #: window; further requests get 429 and Retry-After. The scope "rate" of a key overrides it. Empty: no limit
     rate_limits: dict[
         Annotated[str, one_of(("default", "open", *get_args(Role)))], Annotated[str, Field(pattern=f"^{RATE_PATTERN}$")]
     ] = Field(default_factory=dict)
-    #: true: serve the dashboard at /ui, on admin_port if it is set. People log in with keys of the roles reader and
+    #: true: serve the dashboard at /ui, on admin_port if it is set; people log in with keys of the roles reader and
     #: operator
     dashboard: bool = True
-    #: header in which a signing-in proxy sends the person's role or groups, separated by commas, as X-Forwarded-Groups.
-    #: People then need no key for the dashboard, and the service requires sign-in or a key. None: keys only
+    #: header in which an authenticating proxy sends the user's role or groups, separated by commas. People then need no
+    #: key for the dashboard, and the service requires sign-in or a key. None: keys only
     trusted_header: HeaderName | None = None
     #: value of trusted_header -> role; if several values match, the highest role counts. Other values give no role
     trusted_roles: dict[str, Literal["reader", "operator", "admin"]] = Field(default_factory=dict)
@@ -104,12 +103,10 @@ class ServerSettings(Section):
 
     @property
     def url(self) -> str:
-        """URL of the service."""
         return _url(self.host, self.port)
 
     @property
     def admin_url(self) -> str:
-        """URL for operators: admin_port if it is set, else `url`."""
         return self.url if self.admin_port is None else _url(self.admin_host, self.admin_port)
 
     @model_validator(mode="after")
@@ -129,7 +126,6 @@ class ServerSettings(Section):
         return self
 
 
-#: dollars
 Dollars = Annotated[float, Field(gt=0)]
 
 

@@ -53,18 +53,18 @@ _DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-#: default sum of the floors of all offered arms
+#: default sum of the floors of all offered arms; a floor is the smallest probability of an arm
 FLOORS: Final = 0.04
 
 
 class HoldbackSettings(Section):
     """A control group: a fixed share of the questions goes to one arm. `ragbandit report` compares the policy with it.
 
-    Excluded are forced and pinned arms, turns that stay on their arm, and questions with one possible arm or without
-    this arm.
+    Excluded are questions with a forced or pinned arm, turns that keep the arm of their session, and questions that
+    offer only one arm, or not this arm.
     """
 
-    #: the arm that would answer without a router; if policy.incumbent is set, the same arm
+    #: the arm that would answer without a router; if policy.incumbent is set, it must be the same arm
     arm: Annotated[str, Field(min_length=1)]
     #: share of the questions, in addition to the share that the policy gives to the arm
     share: Annotated[float, Field(gt=0, le=0.5)] = 0.02
@@ -75,7 +75,7 @@ CRITERIA: Final = ("supported", "answers", "right")
 
 
 class JudgeSettings(Section):
-    """The judge: a language model that scores answers without any other judgement. See docs/judge.md."""
+    """The judge: a language model that scores answers that have no other judgement. See docs/judge.md."""
 
     #: model of the judge: a section like `generator`, or a name in `generators`. None turns the judge off
     generator: GeneratorSettings | None = None
@@ -109,17 +109,17 @@ class JudgeSettings(Section):
     passage_words: Annotated[int, Field(ge=10)] = 200
     #: most characters of the question, of the answer and of the reference
     text_chars: Annotated[int, Field(ge=100)] = 6000
-    #: true: if an arm returned no passages, search them with `retriever`, so that the judge has some for every arm
+    #: true: if an arm returned no passages, passages for the judge are searched with `retriever`
     search: bool = True
-    #: true: the judge's prompt contains the gold answers if a label came first. Such scores are more accurate than
-    #: those without a label, so they do not measure the judge's accuracy elsewhere
+    #: true: the judge's prompt contains the gold answers of a label that came first. Scores with gold answers are more
+    #: accurate than scores without, so the former do not measure the accuracy of the latter
     reference: bool = False
     #: weight of each criterion in the score: supported, answers, right; the default of each is 1
     weights: dict[Annotated[str, one_of(CRITERIA)], Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     #: answers that contain instructions to the judge: "withhold" does not judge them, "post" judges and flags them
     suspicious: Literal["withhold", "post"] = "withhold"
-    #: your own prompts, each a text or a file path: rubric; and for `ragbandit evaluate --family crud`:
-    #: crud_questions, crud_answer
+    #: rubric, and for `ragbandit evaluate --family crud` crud_questions, crud_answer -> your own prompt, a text or a
+    #: file path
     templates: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("weights")
@@ -141,7 +141,6 @@ class JudgeSettings(Section):
 
     @property
     def criterion_weights(self) -> dict[str, float]:
-        """Criterion -> its weight in the score."""
         return {name: self.weights.get(name, 1.0) for name in CRITERIA}
 
 
@@ -163,18 +162,16 @@ class PolicySettings(Section):
     #: arm used if the policy breaks its contract, or if no learned policy is loaded yet; None: single_step. If this arm
     #: is not offered, the first offered arm is used
     fallback: str | None = None
-    #: safe start: the arm that answered before RagBandit. The policy deviates from this arm only so far that, from the
-    #: 100th question on, the total reward is at least 1 - harm of the reward that this arm would have earned (measured,
-    #: not proved). None: no restraint
+    #: safe start: the arm that answered before RagBandit. The policy deviates from it only so far that, from the 100th
+    #: question on, the total reward is at least 1 - harm of what this arm would have earned (measured, not proved).
+    #: None: no safe start
     incumbent: str | None = None
     #: largest share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
-    #: control group: a fixed share of the questions goes to the arm that would answer without a router; None: no
-    #: control group
+    #: control group: a fixed share of the questions goes to the arm that would answer without a router; None: no group
     holdback: HoldbackSettings | None = None
 
     def floor_of(self, arms: int) -> float:
-        """The smallest probability of each arm if `arms` (>= 1) arms are offered."""
         return FLOORS / arms if self.floor is None else self.floor
 
 
@@ -187,7 +184,7 @@ class BudgetSettings(Section):
     passages: Count | None = None
     #: prompt and completion tokens of all calls together; None: no limit
     tokens: Count | None = None
-    #: seconds from the start of the arm
+    #: time limit of an answer, seconds from the start of the arm
     seconds: Seconds = 120.0
     #: dollars of all calls together, if the generator has `token_prices`; None: no limit
     dollars: Annotated[float, Field(gt=0)] | None = None
@@ -224,9 +221,8 @@ class RetentionSettings(Section):
 class LogSettings(Section):
     """Which texts the store keeps, and the format of the processes' log."""
 
-    #: "full" stores questions, contexts, answers, traces and error messages; "none" stores none of them, except context
-    #: keys declared in `context`, which are learned. Without texts no label can be learned, no worker can run an arm,
-    #: and no policy can read the question
+    #: "full" stores questions, contexts, answers, traces and error messages; "none" only the keys declared in
+    #: `context`. Without texts no label can be learned, no worker can run an arm, and no policy can read the question
     text: Literal["full", "none"] = "full"
     #: characters stored per passage among the sources of an outcome; 0 stores only ids, titles and addresses. With
     #: text: none no sources are stored
@@ -322,7 +318,6 @@ class Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _sections_by_name(cls, tree: Any) -> Any:
-        """Replace the name of a generator by its section."""
         return with_named_sections(tree) if isinstance(tree, dict) else tree
 
     @field_validator("context")
@@ -387,27 +382,22 @@ class Settings(Section):
             raise ValueError(f"{field}: {weight:g} is not in cost_weights, {among}")
 
     def tenant(self, name: str) -> TenantSettings:
-        """The entry of a tenant, else the entry "default"."""
         return self.tenants.get(name) or self.tenants.get("default") or TenantSettings()
 
     @property
     def database(self) -> str:
-        """The database URL: `database_url`, else SQLite in `data_dir`."""
         return self.database_url or f"sqlite:///{Path(self.data_dir).absolute() / 'ragbandit.db'}"
 
     @property
     def snapshot_root(self) -> str:
-        """Folder or URL of the snapshots: `snapshots`, else a folder in `data_dir`."""
         return self.snapshots or str(Path(self.data_dir).absolute() / "snapshots")
 
     @property
     def named_generators(self) -> dict[str, GeneratorSettings]:
-        """Name -> generator; "default" is the section `generator`."""
         return {DEFAULT: self.generator, **self.generators}
 
     @property
     def named_retrievers(self) -> dict[str, RetrieverSettings]:
-        """Name -> retriever; "default" is the section `retriever`."""
         return {DEFAULT: self.retriever, **self.retrievers}
 
     @property

@@ -32,8 +32,6 @@ from ragbandit.shared.types import FeatureRows
 
 
 class Encoder(Protocol):
-    """Turns questions into vectors."""
-
     #: features per question, d
     dimension: int
     #: sha256 of weights, tokenizer, pooling and precision: encoders with equal hashes give equal features
@@ -46,9 +44,9 @@ class Encoder(Protocol):
         ...
 
 
-#: value of the setting encoder.model: HashingEncoder
+#: value of the setting encoder.model that selects `HashingEncoder`
 HASHING: Final = "hashing"
-#: value of the setting encoder.model: the store's encoder; in a new store the best encoder with installed packages
+#: value of the setting encoder.model: the store's encoder; for a new store the best one whose packages are installed
 AUTO: Final = "auto"
 
 
@@ -62,18 +60,17 @@ def origin_of(encoder: Encoder) -> str | None:
     return None if origin is None else json.dumps(dict(origin), sort_keys=True)
 
 
-#: fewest features: five kinds, one of hashed words, two lengths
+#: smallest number of features: five kinds, one of hashed words, two lengths
 LEAST: Final = 8
 #: part of the hash: raise the version if the arithmetic changes
 _RECIPE: Final = "hashing v2: style as states, hashed words as sketch"
 
 
 class HashingEncoder:
-    """The projection of router/encoders/features.py without a model: no torch, tens of microseconds per question.
+    """Makes features without a model, by the projection of `features`, in tens of microseconds a question.
 
     Counts of words and characters (`style_counts`) replace the model's states. Counts of hashed words with random signs
-    replace the sketch of the states. Sketches of all questions have the same length, so questions with common words are
-    near each other.
+    replace the sketch of the states.
     """
 
     def __init__(self, dimension: int = 256) -> None:
@@ -85,7 +82,7 @@ class HashingEncoder:
         self._projection, self.hash = _fitted(dimension)
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Shape (n, d), mean square near 1 per entry. A row depends to the last bit only on its own text."""
+        """Shape (n, d), mean square near 1 per entry. A text gets the same row, to the last bit, in every batch."""
         refuse_string(texts)
         rows = np.empty((len(texts), self.dimension), dtype=np.float32)
         for row, text, style in zip(rows, texts, style_counts(texts)[:, None], strict=True):
@@ -99,7 +96,6 @@ class HashingEncoder:
 
 @functools.lru_cache(maxsize=8)
 def _fitted(dimension: int) -> tuple[Projection, str]:
-    """The projection of the style of questions, and the encoder's hash."""
     reference = references()
     # float64: processors round exp differently, and the kernel's inverse factor magnifies the difference
     states = style_counts(reference.questions)
@@ -119,7 +115,6 @@ def _hashed_words(text: str, *, count: int) -> Wide:
 
 
 def refuse_string(texts: Sequence[str]) -> None:
-    """Raise InvalidInput if `texts` is one string instead of a list."""
     if isinstance(texts, str):
         raise InvalidInput("a list of texts is needed, not one string", field="texts")
 
@@ -131,8 +126,6 @@ BATCH = 32
 
 
 class EncoderAround:
-    """Base of encoders that store or change the features of another one."""
-
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
         self.dimension = encoder.dimension
@@ -153,7 +146,7 @@ class CachingEncoder(EncoderAround):
         self._entries = entries
         self._cached: OrderedDict[bytes, FeatureRows] = OrderedDict()
         self._lock = threading.Lock()
-        #: questions found in the cache, and questions computed; a repeated question of one batch counts once in each
+        #: hits: questions whose features were cached, or came earlier in the same batch. misses: questions computed
         self.hits = self.misses = 0
 
     def encode(self, texts: Sequence[str]) -> FeatureRows:
@@ -251,35 +244,27 @@ def _failure(file: Path, error: Exception) -> dict[str, str]:
 _STEPS: Final = 1024
 #: largest absolute feature: small enough for an exact sum of the squares of 2**23 rows
 _MOST: Final = 32.0
-#: part of the hash
+#: part of the hash of `HalfPrecisionEncoder`
 _FEATURE_CACHE_RECIPE: Final = f"rounded to float16, then to multiples of 1/{_STEPS}, at most {_MOST:g} from zero"
 
 
 class HalfPrecisionEncoder(EncoderAround):
-    """Rounds the features of another encoder to float16, which halves their size in the store.
-
-    Its hash differs from the other encoder's. `encode` returns float32 arrays, as every encoder does.
-    """
+    """Rounds the features of another encoder to float16, which halves their size and changes the hash."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder)
         self.hash = half_hash(encoder.hash)
 
     def encode(self, texts: Sequence[str]) -> FeatureRows:
-        """Shape (n, d)."""
         return rounded(self.encoder.encode(texts))
 
 
 def half_hash(encoder_hash: str) -> str:
-    """The hash of HalfPrecisionEncoder around the encoder with this hash."""
     return hashlib.sha256(f"{encoder_hash}; {_FEATURE_CACHE_RECIPE}".encode()).hexdigest()
 
 
 def rounded(features: FeatureRows) -> FeatureRows:
-    """Features rounded to float16 and to multiples of 1/1024, clipped to [-32, 32]; NaN stays NaN.
-
-    Below 2, multiples of 1/1024 are the coarser grid; from 2 on, float16 is.
-    """
+    """Features rounded to float16 and to multiples of 1/1024, clipped to [-32, 32]; NaN stays NaN."""
     half = np.clip(features, -_MOST, _MOST).astype(np.float16).astype(np.float32)
     multiples: FeatureRows = np.rint(half * np.float32(_STEPS)) / np.float32(_STEPS) + np.float32(0.0)  # no -0.0
     return multiples

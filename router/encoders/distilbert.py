@@ -1,8 +1,7 @@
 """DistilBERT encoder: questions in, feature vectors out.
 
-A transformer reads the question. The states of its first token and the mean over its tokens, of every layer, are
-projected to features (router/encoders/features.py). Nothing is learned from traffic, so the features of a question
-never change.
+The states of a question's first token and the mean over its tokens, of every layer, are projected to features
+(router/encoders/features.py). Nothing is learned from traffic, so the features of a question never change.
 """
 
 import hashlib
@@ -37,24 +36,20 @@ _MOST_TOKENS: Final = 32_768
 
 #: description of the arithmetic, part of the hash: change it if the arithmetic changes
 _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
-#: precision -> how the hash names it; int8 with the version of its arithmetic
+#: precision -> its name in the recipe that is hashed; the name of int8 contains the version of its arithmetic
 _PRECISIONS: Final = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8 v1"}
-#: every fifth reference question is read to measure the ranges of int8
+#: step between the reference questions that are read to measure the ranges of int8
 _MEASURED: Final = 5
 
 
 class DistilBertEncoder:
     """A Hugging Face encoder: DistilBERT with the forward pass of `forward`, any other model with AutoModel.
 
-    model: a path or a hub name, see router.encoders.weights
     precision: "auto" chooses the precision with the hash `known`, if there is one; else bfloat16 with AMX or on a GPU,
         int8 with VNNI, float32 on other processors. Set it if several machines must agree on the hash
-    stand_in: see `weights.resolve`
+    model, stand_in: see `weights.resolve`
     threads: torch threads of a forward pass; None for `forward.default_threads`
-    max_tokens: most tokens of a question; further tokens are ignored
     max_batch: most questions of a forward pass on a CPU
-    cache: folder for files that are computed once
-    seed: seed of the projection's sketch
     known: a hash, plain or in half precision, that precision "auto" reproduces if it can
 
     Raises ConfigError if the weights, the packages or the device are missing.

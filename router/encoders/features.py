@@ -12,7 +12,6 @@ Nothing is learned from traffic. The projection is fitted on reference questions
    numbers, the information that no label names.
 
 The scales are a learner's prior: `KINDS` of a question's squared length is in the kinds, the rest in the sketch.
-Every step is a continuous function of the states, so machines that round differently compute nearly equal features.
 """
 
 import importlib.resources
@@ -29,27 +28,25 @@ _CUES: Final = (
     "who what when where which how why whose is are did does was first both same or older earlier more born director "
     "film of_the that"
 )
-#: each of these words is a count: 1 if the question contains it as a whole word, in any case, else 0
+#: words and phrases with one lexical count each: 1 if the question contains it as whole words, in any case, else 0
 CUES: Final = tuple(cue.replace("_", " ") for cue in _CUES.split())
 _FIRST_COUNTS: Final = (
     "log words, log characters, capitalised words, share capitalised, digits, question mark, capital first, commas, "
     "apostrophes, quotes, letters per word"
 )
-#: names of the lexical counts, in order
 LEXICAL_COUNTS: Final = tuple(_FIRST_COUNTS.split(", ")) + tuple(f"says {cue}" for cue in CUES)
-#: number of counts before the cues
+#: number of lexical counts before the counts of `CUES`
 _FIRST_CUE: Final = len(LEXICAL_COUNTS) - len(CUES)
 
-#: cue with one word -> its index
+#: cue with one word -> its index in `CUES`
 _PLACES: Final = {cue: place for place, cue in enumerate(CUES) if " " not in cue}
-#: (index, cue, pattern) of cues with several words
+#: (index in `CUES`, cue, pattern) of cues with several words
 _PHRASES: Final = tuple(
     (place, cue, re.compile(rf"\b{re.escape(cue)}\b")) for place, cue in enumerate(CUES) if " " in cue
 )
-#: matches the whole words of a text
 WORDS: Final = re.compile(r"\w+")
 _DIGIT: Final = re.compile(r"[0-9]")
-#: columns that are log(1 + count)
+#: indices of the lexical counts that become log(1 + count)
 _LOGARITHMIC: Final = [0, 1, 2, 7, 8, 9]
 
 
@@ -65,7 +62,10 @@ def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     counts[:, _LOGARITHMIC] = np.log1p(counts[:, _LOGARITHMIC])
     features[:, :_FIRST_CUE] = counts
     for row, text in zip(features[:, _FIRST_CUE:], texts, strict=True):
-        row[_cues_in(text.lower())] = 1.0
+        lower = text.lower()
+        places = [_PLACES[cue] for cue in _PLACES.keys() & WORDS.findall(lower)]
+        places += [place for place, cue, pattern in _PHRASES if cue in lower and pattern.search(lower) is not None]
+        row[places] = 1.0
     return features
 
 
@@ -78,7 +78,7 @@ def _raw_counts(text: str) -> tuple[int, ...]:
         len(text),
         capitalised,
         capitalised,
-        _has_digit(text),
+        _DIGIT.search(text) is not None or (not text.isascii() and any(letter.isdigit() for letter in text)),
         text.rstrip().endswith("?"),
         text[:1].isupper(),
         text.count(","),
@@ -88,20 +88,6 @@ def _raw_counts(text: str) -> tuple[int, ...]:
     )
 
 
-def _has_digit(text: str) -> bool:
-    return _DIGIT.search(text) is not None or (not text.isascii() and any(letter.isdigit() for letter in text))
-
-
-def _cues_in(lower: str) -> list[int]:
-    """Indices of the cues that a lower-case question contains."""
-    places = [_PLACES[cue] for cue in _PLACES.keys() & WORDS.findall(lower)]
-    for place, phrase, pattern in _PHRASES:
-        if phrase in lower and pattern.search(lower) is not None:
-            places.append(place)
-    return places
-
-
-#: group -> its words, in lower case
 WORD_GROUPS: Final = {
     "kin": (
         "father mother son daughter brother sister wife husband spouse grandfather grandmother uncle aunt child "
@@ -133,7 +119,6 @@ WORD_GROUPS: Final = {
     "choice": "answer option options choice choices true false following statement correct",
     "science": "energy cell cells water temperature process species gas blood force chemical body",
 }
-#: names of the style counts, in order: the lexical counts come first
 STYLE_COUNTS: Final = LEXICAL_COUNTS + tuple(f"log words of {group}" for group in WORD_GROUPS)
 
 #: word -> indices of its groups
@@ -144,7 +129,6 @@ for _index, _group in enumerate(WORD_GROUPS.values()):
 
 
 def style_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    """The counts of n questions, shape (n, len(STYLE_COUNTS)); finite for any text, also an empty one."""
     groups = np.zeros((len(texts), len(WORD_GROUPS)))
     for row, text in zip(groups, texts, strict=True):
         for token in WORDS.findall(text.lower()):
@@ -158,24 +142,23 @@ Wide = npt.NDArray[np.float64]
 
 #: share of the kinds in the squared length of the features, chosen by cross-validation (docs/mba.md)
 KINDS: Final = 0.85
-#: number of lexical counts that are also the last features: words and characters. A learner needs few rows if rewards
-#: depend only on length
+#: number of features at the end that are lexical counts: words and characters. With them, a learner needs few rows if
+#: rewards depend only on a question's length
 LENGTHS: Final = 2
 #: squared length of the vector of these LENGTHS features; the vector of all other features has squared length 1
 LENGTH: Final = 0.67
-#: share of the features that are kinds
+#: number of kinds, as a share of the number of features
 _ANCHORS: Final = 0.625
-#: fewest features
 LEAST: Final = 16
-#: ridge parameter of the readings; states have squared length 1
+#: ridge parameter of the regressions of labels on states of squared length 1
 _RIDGE: Final = 1.0
 #: weight of a lexical count relative to a reading; both have variance 1
 _WEIGHT: Final = 0.5
 #: counts are clipped at this many standard deviations from the mean
 _FAR: Final = 3.0
-#: factor on the squared distances in the kernel, in units of 1 / their median over the reference questions
+#: factor of squared distances in the kernel's exponent, times their median over the reference questions
 _NARROW: Final = 1.5
-#: part of the encoder's hash: all arithmetic after the states; raise the version if it changes
+#: part of the encoder's hash: describes the arithmetic after the states. Raise the version if the arithmetic changes
 RECIPE: Final = (
     f"v3: lengths ({LENGTHS}, {LENGTH}), readings (ridge {_RIDGE}) and surface (weight {_WEIGHT}, cut at {_FAR}, "
     f"{', '.join(LEXICAL_COUNTS)}), "
@@ -185,13 +168,11 @@ RECIPE: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class References:
-    """The reference questions and their labels."""
-
     questions: tuple[str, ...]
     labels: tuple[str, ...]
     #: 1 if a question has a label, else 0; shape (n, labels)
     columns: Wide
-    #: content of the file, for the hash
+    #: content of the file, for the encoder's hash
     text: str
 
 
@@ -202,13 +183,13 @@ class Projection:
     #: mean and 1 / standard deviation of each state over the reference questions, shape (size,)
     mean: Array
     inverse: Array
-    #: readings = states @ directions + offset; shapes (size, labels) and (labels,); variance 1 out of sample
+    #: readings = states @ directions + offset, shapes (size, labels) and (labels,); variance 1 for new questions
     directions: Array
     offset: Array
-    #: mean and weight/deviation of every lexical count; do not rename, cached files contain these names
+    #: mean, and `_WEIGHT` / standard deviation, of each lexical count. Do not rename: cached files contain these names
     surface_mean: Array
     surface_scale: Array
-    #: anchors in the space of readings and counts, shape (m, labels + counts), and L^-1 of their kernel, (m, m)
+    #: anchors, shape (m, labels + counts), and the inverse Cholesky factor of their kernel matrix, shape (m, m)
     anchors: Array
     whiten: Array
     #: factor of squared distances in the kernel's exponent, shape ()
@@ -218,16 +199,14 @@ class Projection:
     signs: Array
 
     def readings(self, states: Array) -> Array:
-        """Readings of the labels for these states, (n, labels)."""
         readings: Array = states @ self.directions + self.offset
         return readings
 
     def sketched(self, dimension: int) -> int:
-        """Number of features in the sketch."""
         return dimension - len(self.anchors) - LENGTHS
 
     def product(self, dimension: int) -> tuple[Array, Array]:
-        """Returns (matrix, offset), shapes (size, k) and (k,): states @ matrix + offset are readings and sketch."""
+        """Returns (matrix, offset), shapes (size, k), (k,): states @ matrix + offset are readings and sketch."""
         labels, count = self.directions.shape[1], self.sketched(dimension)
         matrix = np.zeros((len(self.mean), labels + count), dtype=np.float32)
         matrix[:, :labels] = self.directions
@@ -236,7 +215,7 @@ class Projection:
         return matrix, np.concatenate([self.offset, -centre.astype(np.float32)])
 
     def from_product(self, product: Array, *, counts: Wide, dimension: int) -> Array:
-        """The features of questions from their `product`, (n, k), and their lexical counts."""
+        """Features of n questions. product: their states @ matrix + offset (see `product`), shape (n, k)."""
         labels = self.directions.shape[1]
         return self.features(product[:, :labels], product[:, labels:], counts=counts, dimension=dimension)
 
@@ -245,7 +224,7 @@ class Projection:
         return np.concatenate([readings, counted], axis=1).astype(self.anchors.dtype)
 
     def features(self, readings: Array, sketch: Array, *, counts: Wide, dimension: int) -> npt.NDArray[np.float32]:
-        """The features of questions from their readings, (n, labels), their sketch and their lexical counts."""
+        """Features of n questions, shape (n, d), from their readings (n, labels), sketches and lexical counts."""
         place = self._placed(readings, counts=counts)
         kernel = np.exp(-self.narrow * _distances(place, self.anchors))  # (n, m)
         kinds = _products(kernel, self.whiten) * self.whiten.dtype.type(np.sqrt(KINDS * dimension))
@@ -254,17 +233,14 @@ class Projection:
         return np.concatenate([kinds, sketch, lengths], axis=1).astype(np.float32)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The fields by name, for safetensors."""
         return {name: np.array(getattr(self, name), order="C") for name in self.__dataclass_fields__}
 
     @classmethod
     def of(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "Projection":
-        """The projection with these `arrays`. Raises KeyError if an array is missing."""
         return cls(**{name: arrays[name] for name in cls.__dataclass_fields__})
 
 
 def references() -> References:
-    """Read the reference questions of the package."""
     folder = importlib.resources.files("ragbandit.router.encoders")
     text = folder.joinpath("reference_questions.jsonl").read_text("utf-8")
     rows = [json.loads(line) for line in text.splitlines()]
@@ -283,11 +259,7 @@ def references() -> References:
 def fitted(
     states: Array, *, known: References, dimension: int, seed: int, dtype: type[np.floating[Any]] = np.float32
 ) -> Projection:
-    """Fit the projection on the states of the reference questions, shape (n, size).
-
-    known: the reference questions. seed: seed of the sketch. dtype: type of the arrays
-    dimension: number of features, LEAST to size; may be smaller if the encoder has its own sketch
-    """
+    """Fit the projection on the states of the reference questions (`known`), shape (n, size). dimension: >= LEAST."""
     count, size = states.shape
     anchors = min(round(_ANCHORS * dimension), count)
     wide = states.astype(np.float64)
@@ -323,10 +295,9 @@ def fitted(
 
 
 def _readings(z: Wide, *, columns: Wide) -> tuple[Wide, Wide, Wide]:
-    """Ridge regression of every label on z, scaled so that held-out readings have mean 0 and variance 1.
+    """Ridge regression of every label on z, scaled so that readings of left-out rows have mean 0 and variance 1.
 
-    Returns (directions (size, labels), offset (labels,), held-out readings of the rows (n, labels)). Every row is left
-    out once, in closed form.
+    Returns (directions (size, labels), offset (labels,), readings of left-out rows (n, labels)).
     """
     centred = columns - columns.mean(axis=0)
     count, size = z.shape

@@ -1,10 +1,8 @@
 """Forward pass of the encoder: from the token ids of questions to hidden states, pooled per layer.
 
-DistilBERT is implemented here because for one short question the general code of transformers and its unpacked weights
-take most of the time. On a CPU the tokens of all questions form one matrix without padding, and attention handles each
-group of equally long questions separately. On a GPU, where a call costs more than padding, questions of similar length
-are padded to the same length. Questions do not influence each other. Everything here runs on the encoder's thread.
-Importing this module does not import torch; loading a model does.
+DistilBERT is implemented here because for one short question the general code of transformers takes most of the time.
+On a CPU the tokens of all questions form one matrix without padding. On a GPU, where a call costs more than padding,
+questions of similar length are padded. Importing this module does not import torch.
 """
 
 import hashlib
@@ -21,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.encoders.int8 import Int8Linear, Ranges, ranges_of, set_ranges
+from ragbandit.router.encoders.int8 import Int8Linear, Ranges, rounded_range
 from ragbandit.shared.errors import ConfigError, encodable, missing_package, required_module
 from ragbandit.shared.torch_models import device_of, load_model, packed_linear, precision_of
 
@@ -41,7 +39,6 @@ class TruncatingTokenizer:
     """
 
     def __init__(self, folder: Path, *, max_tokens: int, field: str) -> None:
-        #: a tokenizers.Tokenizer
         self.tokenizer = _load(folder, field=field)
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(max_length=max_tokens)
@@ -70,7 +67,7 @@ def _load(folder: Path, *, field: str) -> Any:
     return AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer
 
 
-#: padded lengths are multiples of this number: there are few shapes, and masks are aligned
+#: padded lengths are multiples of this number, so that there are few shapes and masks are aligned
 _MULTIPLE: Final = 8
 
 Integers = npt.NDArray[np.int64]
@@ -112,8 +109,7 @@ def token_batches(
     """Split questions into batches. Yields (indices of the questions in `rows`, batch).
 
     rows: token ids of every question
-    most_questions: most questions of a batch
-    most_tokens: most tokens of a batch, padding included; a single longer question is a batch of its own
+    most_tokens: padding included; a question with more tokens is a batch of its own
     """
     order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
     start = 0
@@ -130,15 +126,13 @@ def token_batches(
 
 Array = npt.NDArray[np.float32]
 
-#: largest GOMP_SPINCOUNT with which the default is several threads; GNU OpenMP's default is 300,000
+#: largest GOMP_SPINCOUNT for which `default_threads` is above 1; GNU OpenMP's default is 300,000
 _SHORT_SPIN: Final = 10_000
-#: most threads by default: more do not help with a short question
+#: largest result of `default_threads`: more threads do not help with a short question
 _MOST_THREADS: Final = 4
 
 
 class Forward(ABC):
-    """A loaded transformer encoder: forward pass, pooling, and the product with the projection's matrix."""
-
     layers: int
     width: int
     #: most tokens of a question that the model can read
@@ -168,11 +162,12 @@ class Forward(ABC):
         """Measure the ranges of the layers' inputs in these batches, for `fix`. Only for int8."""
         for batch in batches:
             self.pooled(batch)
-        return ranges_of(self.byte_layers)
+        return np.array([rounded_range(layer.lowest, layer.highest) for layer in self.byte_layers])
 
     def fix(self, ranges: Ranges) -> None:
-        """Compute in 8 bits from now on. ranges: of the layers' inputs. Only for int8."""
-        set_ranges(self.byte_layers, ranges)
+        """Compute in 8 bits from now on. ranges: result of `measure`. Only for int8."""
+        for layer, (lowest, highest) in zip(self.byte_layers, ranges.tolist(), strict=True):
+            layer.set_range(lowest, highest)
 
     def hold(self, matrix: Array, offset: Array) -> None:
         """Store the projection's matrix (layers * 2 * width, k) and offset (k,) on the device, for `product`."""
@@ -280,7 +275,6 @@ class DistilBertForward(Forward):
         )
 
     def _linear(self, weight: "Tensor", bias: "Tensor", *, gelu: bool = False) -> Callable[["Tensor"], "Tensor"]:
-        """Make the function x -> x @ weight.T + bias, followed by GELU if `gelu`."""
         torch = self._torch
         if self.precision == "int8":
             self.byte_layers.append(Int8Linear(weight, bias, gelu=gelu))
@@ -356,10 +350,9 @@ class AnyForward(Forward):
 def default_threads(environment: Mapping[str, str], *, cores: int) -> int:
     """The default number of encoder threads: up to 4 if waiting threads soon sleep in this process, else 1.
 
-    By default GNU OpenMP's threads spin for milliseconds while they wait for each other. If other work runs on the same
-    cores, a spinning thread takes the core from the thread that it waits for, and a question takes ten times as long.
-    GOMP_SPINCOUNT or OMP_WAIT_POLICY shorten the wait; the `ragbandit` command sets the former. They are read when
-    torch is loaded, so a library cannot set them for its host process. docs/machines.md has measurements.
+    By default GNU OpenMP's threads spin while they wait for each other. If other work runs on the same cores, a
+    question then takes ten times as long. GOMP_SPINCOUNT, which the `ragbandit` command sets, or OMP_WAIT_POLICY
+    shorten the wait. Both are read when torch is loaded. docs/machines.md has measurements.
     """
     spins = environment.get("GOMP_SPINCOUNT", "")
     if spins:

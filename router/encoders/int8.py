@@ -1,13 +1,12 @@
 """Linear layers on 8-bit integers, for the encoder on processors that multiply bytes in hardware (VNNI).
 
-Weights have one scale per output (symmetric); inputs have one fixed range per layer, measured once on reference
-questions. The range never depends on the batch: the features of a question do not depend on the other questions. On
-other processors, and if oneDNN's result is wrong, the same integers are multiplied as float32, with the same features
-up to rounding, at the speed of float32. Importing this module does not import torch.
+Weights have one scale per output (symmetric). Inputs have one fixed range per layer, measured on reference questions,
+so the features of a question do not depend on other questions. On other processors, and if oneDNN's result is wrong,
+the same integers are multiplied as float32. Importing this module does not import torch.
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
 #: lowest and highest input of every layer, shape (layers, 2)
 Ranges = npt.NDArray[np.float64]
 
-#: largest level of an input
+#: largest integer that stands for an input; the smallest is 0
 _LEVELS: Final = 255
-#: largest absolute weight
+#: largest absolute integer that stands for a weight
 _LARGEST: Final = 127
 #: ranges are widened to multiples of 1/32 of their power of two, so that processors that round differently agree
 _STEPS: Final = 32
@@ -29,10 +28,9 @@ _PLAIN: Final = (1.0, 0)
 
 
 class Int8Linear:
-    """x -> x @ weight.T + bias, float32 in and out, optionally followed by GELU.
+    """x -> x @ weight.T + bias, float32 in and out, optionally followed by GELU. weight: shape (outputs, inputs).
 
     Measures its inputs in float32 until `set_range` is called, and computes in 8 bits from then on.
-    weight: shape (outputs, inputs), float32. bias: shape (outputs,), float32.
     """
 
     def __init__(self, weight: "Tensor", bias: "Tensor", *, gelu: bool = False) -> None:
@@ -40,12 +38,10 @@ class Int8Linear:
 
         self._torch, self._gelu = torch, gelu
         self._weight, self._bias = weight, bias
-        #: lowest and highest input so far
         self.lowest = self.highest = 0.0
         self._run = self._measured
 
     def __call__(self, x: "Tensor") -> "Tensor":
-        """The layer's outputs for inputs of shape (rows, inputs)."""
         return self._run(x)
 
     def set_range(self, lowest: float, highest: float) -> None:
@@ -81,7 +77,7 @@ class Int8Linear:
         return result
 
     def _emulated(self, x: "Tensor") -> "Tensor":
-        """As `_multiplied`, by float32 products of the same integers."""
+        """Compute the result of `_multiplied` by float32 products of the same integers."""
         inputs = self._quantized(x).floor_().sub_(self._zero)
         products = self._torch.nn.functional.linear(inputs, self._weight)
         return self._activated(self._torch.addcmul(self._bias, products, self._scales * self._step))
@@ -103,7 +99,7 @@ class Int8Linear:
 
 
 def rounded_range(lowest: float, highest: float) -> tuple[float, float]:
-    """Widen the range of a layer's inputs to numbers with few digits."""
+    """Round both ends of a range outwards, to numbers with few digits."""
     return -_rounded_up(-lowest), _rounded_up(highest)
 
 
@@ -112,14 +108,3 @@ def _rounded_up(size: float) -> float:
         return 0.0
     step = 2.0 ** math.floor(math.log2(size)) / _STEPS
     return math.ceil(size / step) * step
-
-
-def ranges_of(layers: "list[Int8Linear]") -> Ranges:
-    """Ranges of the inputs measured so far, shape (layers, 2)."""
-    return np.array([rounded_range(layer.lowest, layer.highest) for layer in layers])
-
-
-def set_ranges(layers: "list[Int8Linear]", ranges: "npt.NDArray[Any]") -> None:
-    """Make all layers compute in 8 bits. ranges: the result of `ranges_of`."""
-    for layer, (lowest, highest) in zip(layers, ranges.tolist(), strict=True):
-        layer.set_range(lowest, highest)

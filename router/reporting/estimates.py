@@ -17,7 +17,7 @@ Choices = npt.NDArray[np.intp]
 ALPHA: Final = 0.05
 #: number of effective rows at which the interval is tightest
 _NARROWEST_AT: Final = 200
-#: rows of the heaviest weight and the most extreme value that the interval allows for (python -m benchmarks.report)
+#: number of unseen rows, of the heaviest weight and the most extreme value, that the interval allows for
 _UNSEEN_ROWS: Final = 1.5
 #: a difference below this share of the means is set to 0, because it is only rounding
 _ROUNDING: Final = 1e-9
@@ -29,7 +29,6 @@ _FEWEST_FOR_SLOPE: Final = 20
 _HALF_SLOPE: Final = 20.0
 #: skewness correction: 95 % of Wilson's, so that the interval holds at every look
 _LEAN: Final = 0.95
-#: replaces a sum of 0 in a denominator
 _TINY: Final = 1e-300
 
 
@@ -113,7 +112,7 @@ def compared(
     served_weight = seen_weight / seen_share[arm]
     effective = min(
         effective_rows(float(weight.sum()), squares=float((weight**2).sum())),
-        # By the probabilities only, including questions that hardly ever draw the arm.
+        # by the probabilities of all questions, also of those that hardly ever draw the arm
         rated * effective_rows(float(n), squares=float((inverse if counts is None else inverse * counts).sum())),
         effective_rows(float(served_weight.sum()), squares=float((served_weight**2).sum())),
     )
@@ -176,10 +175,7 @@ def _standard_errors(deviations: Vector, *, variance: float, farthest: float) ->
 def _served(
     value: Vector, *, seen_weight: Vector, arm: Choices, predicted: Vector, adjustment: Vector
 ) -> tuple[Vector, Vector, float]:
-    """Returns (`served` of each row, share of seen rows per arm, share of rows whose arm has no seen row).
-
-    The share of seen rows is 1 for an arm without seen rows.
-    """
+    """Returns (`served` of each row, share of seen rows per arm or 1, share of rows whose arm has no seen row)."""
     is_seen = seen_weight > 0.0
     model, overall = np.empty(len(value)), float(np.average(value[is_seen], weights=seen_weight[is_seen]))
     seen_share, unknown = np.ones(int(arm.max()) + 1), 0.0

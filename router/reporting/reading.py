@@ -1,14 +1,11 @@
 """A report and its rows: the decisions of a period with their outcomes and learned rewards, as arrays.
 
-If a period has more than `ReportScope.most` questions, a sample is read. The last six digits of a decision's seed
-decide whether its row belongs to the sample. The seed is a hash of the decision's id under the store's secret, so every
-question has the same chance whatever its time, arm or rating, and every reader gets the same rows. (The first 53 bits
-of the seed draw the arm; given the arm, the last digits are still uniform.) Such independent thinning keeps the means,
-the order and the propensities of the rows, so the confidence sequences of the estimates hold for a sample too. The
-share that is read is a power of 1/2: the sample of a growing period seldom changes, and a smaller sample is part of
-the larger one.
-
-Imported decisions do not count as traffic, and are left out.
+If a period has more than `ReportScope.most` questions, a sample is read: rows are chosen by the last six digits of the
+decision's seed, a hash of its id under the store's secret. Every question has the same chance whatever its time, arm or
+rating, and every reader gets the same rows. (The first 53 bits of the seed draw the arm; given the arm, the last digits
+are still uniform.) Independent thinning keeps the means, the order and the propensities of the rows, so the confidence
+sequences of the estimates hold for a sample too. The share that is read is a power of 1/2, so the sample of a growing
+period seldom changes.
 """
 
 import json
@@ -137,11 +134,9 @@ class Report:
     """The state of learning, its reason, and what to do; null if it is unknown."""
 
 
-#: rows fetched from the database at once
 _PAGE: Final = 2000
 #: default of `ReportScope.most`: reading this many questions takes about a second, and 20 MB
 MOST_ROWS: Final = 30_000
-#: units of costs, which every outcome may report
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
 _COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "judge", "by_judge", "counts", *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost")
@@ -158,23 +153,21 @@ class ReportScope:
     label: str
     since: float
     until: float
-    #: None for all tenants
     tenant: str | None = None
-    #: a larger period is sampled, to about this number of rows
+    #: a period with more questions is sampled, to about this number of rows or fewer
     most: int = MOST_ROWS
-    #: reward setting whose price applies to all rewards; None keeps the price at which each reward was learned
+    #: setting whose cost weight applies to all rewards; None keeps the weight with which each reward was learned
     reward: RewardSettings | None = None
 
     @property
     def condition(self) -> ColumnElement[bool]:
-        """SQL condition for the period and the tenant."""
         period = and_(decisions.c.made_at >= self.since, decisions.c.made_at < self.until)
         return period if self.tenant is None else and_(period, decisions.c.tenant == self.tenant)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportRows:
-    """n rows that compare arms, the newest first. Vectors have shape (n,), matrices (n, arms)."""
+    """n decisions that compare arms, the newest first. Vectors have shape (n,), matrices (n, arms)."""
 
     arms: tuple[str, ...]
     made_at: Vector
@@ -196,7 +189,6 @@ class ReportRows:
     #: the policy's predictions for every arm before the draw; NaN without a prediction
     expected_quality: Matrix
     expected_cost: Matrix
-    #: reason -> number of rows left out for it
     left_out: Mapping[str, int]
     #: questions of the period if the rows and `left_out` are a sample; None if all were read
     whole: int | None = None
@@ -219,7 +211,6 @@ class ReportRows:
         return 1.0 if self.sample is None else self.sample.out_of / max(self.sample.questions, 1)
 
     def part(self, rows: Flags | slice) -> "ReportRows":
-        """The same log with only these rows."""
         values = {column.name: getattr(self, column.name) for column in fields(self)}
         part: dict[str, Any] = {name: value[rows] for name, value in values.items() if isinstance(value, np.ndarray)}
         return replace(self, costs={unit: cost[rows] for unit, cost in self.costs.items()}, **part)
@@ -230,21 +221,19 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
     with database.read() as connection:
         questions = _count(connection, scope.condition)
         rows = _read_rows(connection, scope, questions=questions)
-        if rows.imported and questions > scope.most:  # imported decisions took rows of the sample
+        if rows.imported and questions > scope.most:  # imported decisions were counted, so the sample is too small
             questions = _count(connection, scope.condition & ~_IS_IMPORTED)
             rows = _read_rows(connection, scope, questions=questions)
     return rows.log(whole=questions if questions > scope.most else None)
 
 
-#: hourly counters that `Asked` needs
 _SUMMED: Final = ("decided", *UNITS)
 
 
 def read_asked(database: Database, scope: ReportScope) -> Asked | None:
     """Exact totals of the period from the hourly counters; None for one tenant, or if its hours are not counted.
 
-    If an hour lies only partly in the period, its totals are multiplied by the share of its questions that do. Raises
-    StoreError.
+    If an hour lies only partly in the period, its totals are multiplied by the share of its questions that do.
     """
     first, last = hour_of(scope.since), hour_of(scope.until)
     sums: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(_SUMMED, 0.0))
@@ -292,7 +281,6 @@ def share_of(asked: int, *, most: int) -> float:
 
 
 def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) -> "_Rows":
-    """Read the rows of the scope, the newest first; a sample if there are more than `scope.most` questions."""
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     query = select(
         *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
@@ -318,7 +306,6 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
 class _Rows:
     """Collects rows as plain numbers, which take little memory."""
 
-    #: arm -> its index
     arms: dict[str, int] = field(default_factory=dict)
     #: JSON of the offered arms -> their names
     offers: dict[str, list[str]] = field(default_factory=dict)
@@ -332,7 +319,6 @@ class _Rows:
     offered: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, row: RowMapping, *, reward: RewardSettings | None) -> None:
-        """Add a row, or count the reason to leave it out."""
         facts = row["facts"]
         if f'"{IMPORTED}":' in facts:
             self.imported += 1
@@ -374,7 +360,6 @@ class _Rows:
             self.offered.extend((number, self.arms.setdefault(arm, len(self.arms)), *numbers))
 
     def log(self, *, whole: int | None) -> ReportRows:
-        """The rows as arrays."""
         columns = dict(zip(_COLUMNS, _by_column(self.columns, len(_COLUMNS)), strict=True))
         offered = dict(zip(_OFFERED, _by_column(self.offered, len(_OFFERED)), strict=True))
         cells = offered["row"].astype(np.intp), offered["place"].astype(np.intp)
@@ -413,7 +398,6 @@ def _by_column(numbers: "array[float]", width: int) -> Matrix:
 
 
 def _reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:
-    """Why a decision cannot compare arms; None if it can."""
     for key, reason in _NO_DRAW.items():
         if f'"{key}":' in row["facts"]:
             return reason
@@ -427,7 +411,7 @@ def _reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:
 
 
 def _reward(row: RowMapping, *, setting: RewardSettings | None) -> float:
-    """The reward of a rated answer at the setting's price; a raw reward as it was sent."""
+    """The reward of a rated answer with the setting's cost weight. A raw reward is returned as it was sent."""
     if setting is None or row["preset"] in WHOLE:
         return float(row["value"])
     value = row["quality"] - setting.weight * row["charged"]

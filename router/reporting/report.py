@@ -1,8 +1,8 @@
-"""The report of a period: costs and quality of what was served against always one arm, also by tenant, price and week.
+"""Makes the report of a period: cost and quality of the served answers, compared with always using one arm.
 
 Verdicts come from two 95 % intervals, of the differences in quality and in cost, both valid at every look. Quality is
-"as good" if its lower bound is above -MARGIN (non-inferiority). The cost is the "same cost" if its interval lies within
-SAME_COST of the arm's cost.
+"as good" if its lower bound is above -MARGIN (non-inferiority). The verdict is "same cost" if the interval of the cost
+lies within SAME_COST of the arm's cost.
 """
 
 import math
@@ -14,6 +14,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.arm_changes import lately
+from ragbandit.router.reporting import words
 from ragbandit.router.reporting.estimates import Choices, Comparison, compared
 from ragbandit.router.reporting.reading import (
     UNITS,
@@ -27,18 +28,6 @@ from ragbandit.router.reporting.reading import (
     read_asked,
     read_log,
 )
-from ragbandit.router.reporting.words import (
-    CostWord,
-    Price,
-    QualityWord,
-    difference,
-    earned_words,
-    price_of,
-    sample_words,
-    saved,
-    sentence,
-    verdict_in_words,
-)
 from ragbandit.router.storage.rows.outcome_rows import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import NOT_TRIED, pace
@@ -46,20 +35,20 @@ from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.formats import NOTHING, decimal, duration, money, number, percent, roughly
 from ragbandit.shared.types import Vector
 
-#: quality per question that may be lost in a verdict "as good": 5 of 100 right answers, the usual margin
+#: largest loss of quality per question with the verdict "as good": 5 of 100 right answers, the usual margin
 MARGIN: Final = 0.05
-#: largest difference of two costs that count as the same, as a share of the arm's cost
+#: largest difference of costs with the verdict "same cost", as a share of the arm's cost
 SAME_COST: Final = 0.02
-#: start of the note that always one arm earns as much as the router
+#: prefix of the note that always using one arm earns as much as routing
 FIX: Final = "fix: "
-#: least gain per question, in right answers, that is worth a router
+#: smallest gain per question that justifies a router, in right answers
 WORTH: Final = 0.01
-#: fewest questions for the verdict "fix": with fewer questions a policy has learned too little
+#: smallest number of questions for the note `FIX`: with fewer questions a policy has learned too little
 FEWEST_TO_FIX: Final = 300
 #: most lines of a table; smaller groups are left out
 MOST_LINES: Final = 20
 _WEEK_S: Final = 7 * 86_400.0
-#: 1970-01-05 was a Monday
+#: a Monday, 1970-01-05 00:00 UTC, in seconds since 1970
 _MONDAY_S: Final = 4 * 86_400.0
 #: largest forecast that is printed, as a multiple of the questions so far
 _FARTHEST: Final = 1000.0
@@ -73,10 +62,9 @@ def report(
     against: str | None = None,
     now: float | None = None,
 ) -> Report:
-    """The report of a period. If draws, outcomes or ratings favour an arm, it gives the reason instead of a verdict.
+    """Make the report of a period. If draws, outcomes or ratings favour an arm, it has the reason, and no verdict.
 
-    against: the arm to compare with; None for the holdback's arm, else the incumbent, else the most expensive arm that
-        is tried enough
+    against: None for the holdback's arm, else the incumbent, else the most expensive arm that is tried enough
     now: None for the end of the period
 
     Raises InvalidInput for an impossible period, NotFound for an arm that was never offered, StoreError.
@@ -100,12 +88,12 @@ def report_of(
     now: float | None = None,
     asked: Asked | None = None,
 ) -> Report:
-    """Make the report of rows that were read; see `report`. Raises NotFound.
+    """Make the report from rows that were read; see `report`.
 
-    alarm: sentence that names what the log favours; None if it favours nothing
+    alarm: why the rows favour an arm, as a sentence; None if they do not
     asked: exact totals if the rows are a sample
     """
-    unit, price = _unit(log), price_of(scope.reward)
+    unit, price = _unit(log), words.price_of(scope.reward)
     days = (scope.until - log.made_at.min(initial=scope.until)) / 86_400.0
     lines = _Lines(log, unit=unit, days=days, alarm=alarm, price=price)
     everything = np.ones(len(log.arm), dtype=np.bool_)
@@ -147,12 +135,12 @@ def report_of(
         left_out=left_out,
         notes=(),
     )
-    text = sentence(result, now=scope.until if now is None else now)
+    text = words.sentence(result, now=scope.until if now is None else now)
     return replace(result, sentence=text, notes=(*_footnotes(result), *notes))
 
 
 def _unit(log: ReportRows) -> Unit:
-    """The unit of costs: dollars if some were reported; seconds if some were and all steps are equal; else steps."""
+    """Dollars if any were reported; else seconds if any were reported and all steps are equal; else steps."""
     if np.nansum(log.costs["dollars"]) > 0.0:
         return "dollars"
     steps = log.costs["steps"][~np.isnan(log.costs["steps"])]
@@ -178,14 +166,12 @@ def _arm_to_compare(
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Makes the lines of a report."""
-
     log: ReportRows
     unit: Unit
     #: days since the first question
     days: float
     alarm: str | None
-    price: Price | None
+    price: words.Price | None
 
     def table(self, group: Choices, *, names: Mapping[int, str], against: int) -> tuple[Line, ...]:
         """A line for each group of questions, the largest first; () if there is only one group."""
@@ -221,7 +207,7 @@ class _Lines:
 
 
 def _fix_note(arms: Sequence[Line]) -> Iterator[str]:
-    """The verdict "fix", if routing earned less than WORTH more than the best arm would have earned."""
+    """Yield the note `FIX` if routing gained certainly less than WORTH per question over the best single arm."""
     gains = [
         (line.value.always, line.against, line.value.high)
         for line in arms
@@ -234,20 +220,19 @@ def _fix_note(arms: Sequence[Line]) -> Iterator[str]:
 
 
 def _range_of(values: Vector) -> tuple[float, float]:
-    """(least, largest) value, which include 0 and 1."""
+    """(smallest, largest) of 0, 1 and the values."""
     return float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
 
 
 def _compared_ratings(
     log: ReportRows, values: Vector, *, against: int | Choices, least: float, most: float
 ) -> Comparison:
-    """Compare values that only rated answers have."""
     scores: dict[str, Any] = {"predicted": log.expected_quality, "judge": log.judge, "counts": log.counts}
     return _compared(log, values, against=against, least=least, most=most, **scores)
 
 
 def _compared(log: ReportRows, values: Vector, **options: Any) -> Comparison:
-    """`compared` for this log; without a forecast if the log is a sample, which does not grow with the questions."""
+    """Call `compared` with this log. A sample does not grow with the questions, so its `missing` has no forecast."""
     comparison = compared(values, arm=log.arm, pmf=log.pmf, **options)
     if comparison.missing is None or log.whole is None:
         return comparison
@@ -256,15 +241,14 @@ def _compared(log: ReportRows, values: Vector, **options: Any) -> Comparison:
 
 
 def _compared_costs(log: ReportRows, unit: Unit, *, against: int) -> Comparison:
-    """Compare costs with always one arm; its most expensive answer so far is the largest cost."""
+    """Compare costs with always using `against`. Costs are at most its largest so far."""
     spent = log.costs[unit]
     most = float(np.nanmax(spent[log.arm == against], initial=0.0))
     cost = _compared(log, spent, predicted=log.expected_cost, against=against, least=0.0, most=most)
-    return _clipped(cost, -math.inf, cost.served or 0.0)  # at the upper end the arm would have cost nothing
+    return _clipped(cost, -math.inf, cost.served or 0.0)  # the difference is largest if the arm would have cost nothing
 
 
 def _clipped(comparison: Comparison, low: float, high: float) -> Comparison:
-    """Clip the interval to possible differences."""
     if comparison.low is None or comparison.high is None:
         return comparison
     return replace(comparison, low=max(comparison.low, low), high=min(comparison.high, high))
@@ -283,7 +267,7 @@ def line_of(
     sampled: bool = False,
     rated: float = 1.0,
     value: Comparison | None = None,
-    price: Price | None = None,
+    price: words.Price | None = None,
 ) -> Line:
     """Make the line of comparisons over the same questions.
 
@@ -304,7 +288,7 @@ def line_of(
     earned = None
     if value is not None and price is not None and alarm is None:
         further = forecast(value, rated=rated)
-        earned = earned_words(value, against=against, questions=questions, price=price, forecast=further)
+        earned = words.earned_words(value, against=against, questions=questions, price=price, forecast=further)
     why = "; ".join(missing) or None
     return Line(
         name=name,
@@ -316,12 +300,12 @@ def line_of(
         earned=earned,
         verdict=f"{quality_word}, {cost_word}" if why is None else "cannot tell yet",
         missing=why,
-        saved=saved(cost, questions, unit),
-        words=verdict_in_words(quality_word, cost_word, quality=quality, cost=cost, missing=why),
+        saved=words.saved(cost, questions, unit),
+        words=words.verdict_in_words(quality_word, cost_word, quality=quality, cost=cost, missing=why),
     )
 
 
-def _quality_word(quality: Comparison) -> QualityWord | None:
+def _quality_word(quality: Comparison) -> words.QualityWord | None:
     if quality.low is None or quality.high is None:
         return None
     if quality.low > 0.0:
@@ -331,7 +315,7 @@ def _quality_word(quality: Comparison) -> QualityWord | None:
     return "worse" if quality.high < 0.0 else None
 
 
-def _cost_word(cost: Comparison) -> CostWord | None:
+def _cost_word(cost: Comparison) -> words.CostWord | None:
     if cost.low is None or cost.high is None or not cost.always:
         return None
     margin = SAME_COST * cost.always
@@ -345,10 +329,7 @@ def _cost_word(cost: Comparison) -> CostWord | None:
 def _missing(
     comparison: Comparison, *, margin: float, questions: int, days: float, sampled: bool, rated: float | None
 ) -> str:
-    """What is missing until the interval lies above -margin, or below 0, as text.
-
-    rated: share of the questions that are rated; None for a comparison of costs.
-    """
+    """What is missing for an interval above -margin or below 0, as text. rated: None for a comparison of costs."""
     if comparison.missing is not None or comparison.low is None or comparison.high is None:
         return comparison.missing or "nothing is known"
     if sampled:
@@ -370,9 +351,8 @@ def _missing(
 def _notes(
     log: ReportRows, asked: Asked | None, *, policy: PolicySettings, unit: Unit, compares: bool
 ) -> Iterator[str]:
-    """Notes on how the log limits the numbers."""
     if log.sample is not None:
-        yield f"comparisons are {sample_words(log.sample)}, drawn by their ids; sums are scaled to all of them"
+        yield f"comparisons are {words.sample_words(log.sample)}, drawn by their ids; sums are scaled to all of them"
     costs = log.costs[unit]
     outcomes, free = int((~np.isnan(costs)).sum()), int((costs == 0.0).sum())
     if free and unit == "dollars":
@@ -416,13 +396,12 @@ def _exploration_note(log: ReportRows, *, unit: Unit) -> str:
         return f"the cost of exploration is not known: {quality.missing or cost.missing}"
     middle, low, high = (money(end, unit) for end in (cost.difference, cost.low, cost.high))
     return (
-        f"exploration: against always the likeliest arm of each question, quality {difference(quality)}, and cost "
-        f"{middle} ({low} to {high}) a question"
+        f"exploration: against always the likeliest arm of each question, quality {words.difference(quality)}, and "
+        f"cost {middle} ({low} to {high}) a question"
     )
 
 
 def _footnotes(report: Report) -> Iterator[str]:
-    """Notes on how to read the numbers, and on what they leave out."""
     if report.total is not None:
         arm, quality = report.total.against, report.total.quality
         yield f"compared with always {arm}: {report.why}"

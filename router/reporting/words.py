@@ -11,14 +11,14 @@ from ragbandit.shared.formats import counted, decimal, duration, moment, money, 
 QualityWord = Literal["better", "as good", "worse"]
 CostWord = Literal["cheaper", "same cost", "more expensive"]
 
-#: a report that ends at most this long before now covers "the last 7 days", seconds
+#: a report that ends less than this before now is said to cover "Last N days", seconds
 _NOW_S: Final = 120.0
-#: if the hourly totals are farther behind the newest question, the report states their date, seconds
+#: delay of the hourly totals above which the report states up to when they are counted, seconds
 _LATE_S: Final = 120.0
 
 
 class Price(NamedTuple):
-    """The price of a right answer."""
+    """A right answer is worth `amount` of `unit`."""
 
     amount: float
     unit: str
@@ -49,7 +49,7 @@ def tells_nothing(comparison: Comparison) -> bool:
 def earned_words(value: Comparison, *, against: str, questions: int, price: Price, forecast: str) -> str | None:
     """What routing earned at the price; None without an interval. "more" or "less" only if the interval excludes 0.
 
-    forecast: text about what is missing.
+    forecast: how many more questions are needed, as text.
     """
     if value.low is None or value.difference is None or value.high is None:
         return None
@@ -88,12 +88,10 @@ def sentence(report: Report, *, now: float) -> str:
 
 
 def sample_words(sample: Sample) -> str:
-    """The size of a sample, as text."""
     return f"from a sample of {sample.questions:,} of {counted(sample.out_of, 'question')}"
 
 
 def _totals(report: Report) -> str:
-    """The exact number of questions of a sampled period, and their cost."""
     totals, sample = report.asked, report.sample
     if totals is None:
         return f"{0 if sample is None else sample.out_of:,} questions"
@@ -102,7 +100,6 @@ def _totals(report: Report) -> str:
 
 
 def period_of(report: Report, *, now: float) -> str:
-    """The period and the tenant, as text."""
     tenant = "" if report.tenant is None else f", tenant {report.tenant}"
     if abs(now - report.until) < _NOW_S:
         days = (report.until - report.since) / 86_400.0
@@ -111,12 +108,11 @@ def period_of(report: Report, *, now: float) -> str:
 
 
 def amount(mean: float | None, questions: int, unit: str) -> str:
-    """The total of `questions` questions with this mean, as text."""
+    """The total of `questions` questions with this mean per question, as text."""
     return money(None if mean is None else mean * questions, unit)
 
 
 def saved(cost: Comparison, n: int, unit: Unit) -> str:
-    """The amount saved over `n` questions, with its interval."""
     if cost.difference is None or cost.low is None or cost.high is None:
         return cost.missing or number(None)
     ends = (cost.low, cost.difference, cost.high)
@@ -128,7 +124,6 @@ def saved(cost: Comparison, n: int, unit: Unit) -> str:
 
 
 def quality_words(quality: Comparison) -> str:
-    """The quality of what was served and of the arm, with the interval of the difference."""
     if quality.served is None:
         return "no answer was rated"
     if quality.always is None:
@@ -137,7 +132,6 @@ def quality_words(quality: Comparison) -> str:
 
 
 def difference(quality: Comparison) -> str:
-    """A difference in quality with its interval."""
     if quality.difference is None:
         return quality.missing or number(None)
     if tells_nothing(quality):
@@ -149,10 +143,7 @@ def difference(quality: Comparison) -> str:
 def verdict_in_words(
     worth: QualityWord | None, price: CostWord | None, *, quality: Comparison, cost: Comparison, missing: str | None
 ) -> str:
-    """The verdict with its numbers: first the settled parts, then the open ones.
-
-    A higher cost is not called more expensive before the quality is known.
-    """
+    """The verdict with its numbers. A higher cost is not called more expensive before the quality is known."""
     settled = []
     if worth is not None:
         settled.append(f"worse by {decimal(-(quality.difference or 0.0))}" if worth == "worse" else worth)
@@ -167,7 +158,7 @@ def verdict_in_words(
     return f"{text}; cannot tell yet: {missing}" if text else f"cannot tell yet: {missing}"
 
 
-#: columns of `cells` after the first
+#: titles of the cells after the first one; `tables` returns the first title
 COLUMNS: Final = ("Questions", "Earned", "Spent, instead of", "Saved", "Quality, instead of", "Difference", "Verdict")
 
 
@@ -178,7 +169,6 @@ def tables(report: Report) -> list[tuple[str, tuple[Line, ...]]]:
 
 
 def cells(line: Line, unit: Unit) -> tuple[str, ...]:
-    """The cells of a table's row."""
     n = line.questions
     cost, quality = line.cost, line.quality
     return (

@@ -62,7 +62,7 @@ def test_a_database_that_is_there_is_not_replaced(make_world, configured, tmp_pa
     assert (copied.exit_code, json.loads(copied.stdout)["snapshots"]) == (0, 0)
     before = (tmp_path / "copy" / "ragbandit.db").stat()
     refused = run("data", "backup", "copy")
-    assert (refused.exit_code, "ragbandit.db is there already" in refused.stderr) == (2, True), refused.output
+    assert (refused.exit_code, "ragbandit.db exists already" in refused.stderr) == (2, True), refused.output
     assert (tmp_path / "copy" / "ragbandit.db").stat() == before
 
 

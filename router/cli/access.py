@@ -36,7 +36,10 @@ def create_key(
     role: Annotated[str, typer.Option(help="reader, app, rater, worker, operator or admin")],
     tenant: Annotated[str | None, typer.Option(help="only this tenant's decisions are read and judged")] = None,
     expires: Annotated[str | None, typer.Option(help="expiry: a date, a time, or a time from now (90d)")] = None,
-    scope: Annotated[list[str] | None, typer.Option(help="NAME=VALUE (docs/security.md); repeat it")] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE, such as forced=false or dollars_per_day=5 (docs/security.md); repeat it"),
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -69,7 +69,9 @@ def _list(versions: PolicyList, *, as_json: bool) -> None:
 
 def add(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="its name; default: v1, v2 ...")] = None,
-    changes: Annotated[list[str] | None, typer.Option("--set", help="as policy.name=linucb; repeat it")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="another setting: policy.name=linucb; repeat it")
+    ] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -197,7 +199,9 @@ def _perform(verb: Verb, name: str, *, reason: str, config: str | None, as_json:
 
 
 def kill(
-    arm: Annotated[str | None, typer.Argument(metavar="[ARM]", help="default: the champion decides")] = None,
+    arm: Annotated[
+        str | None, typer.Argument(metavar="[ARM]", help="decides every question; default: the champion")
+    ] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,

@@ -26,18 +26,30 @@ def replay_verb(
     *,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="NAME, VERSION of a snapshot, fixed:ARM or column:KEY [,...]; default: all arms, uniform"),
+        typer.Option(
+            help="NAME of a policy, VERSION of a snapshot, fixed:ARM or column:KEY [,...]; default: every arm of "
+            "the log, and uniform"
+        ),
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(help="to compare with: current or logged policy, or a candidate; the default depends on the log"),
+        typer.Option(
+            help="to compare with: current (the policy that serves, as it is now), logged (as it served), or a "
+            "candidate; default: current if a candidate reads questions and the service logged the rows, else logged"
+        ),
     ] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated")] = None,
     learn: Annotated[bool, typer.Option("--learn", help="learn along the log (progressive validation)")] = False,
-    sample: Annotated[int, typer.Option(help="most rows if a policy learns, drawn by id; 0: all rows")] = SAMPLE,
-    floor: Annotated[float | None, typer.Option(help="least probability of an arm; default: as configured")] = None,
-    log: Annotated[str | None, typer.Option(help="file, folder of Parquet files, or URL; default: the store")] = None,
-    log_format: Annotated[str | None, typer.Option("--format", help="of the file; default: by its name")] = None,
+    sample: Annotated[int, typer.Option(help="most rows if a policy learns, drawn by id; 0: all")] = SAMPLE,
+    floor: Annotated[
+        float | None,
+        typer.Option(help="least probability of every arm; default as served: policy.floor, policy.cold_start_floor"),
+    ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(help="a file (jsonl, parquet), a folder of Parquet files, or their URL; default: the store"),
+    ] = None,
+    log_format: Annotated[str | None, typer.Option("--format", help="format of the file; default: by its name")] = None,
     label: Annotated[str | None, typer.Option(help="the store's ledger; default policy.label")] = None,
     since: Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d")] = None,
     mixed_arms: Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms")] = False,
@@ -48,7 +60,8 @@ def replay_verb(
     price: Annotated[
         str | None,
         typer.Option(
-            help="cost weight of rewards and policies: a number, or a name of cost_weights; default as logged"
+            help="weight of cost at which rewards are read and policies asked: a number, or a name of the setting "
+            "cost_weights; default: as logged"
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="confidence of every interval")] = 0.95,

@@ -88,8 +88,9 @@ class ServerSettings(Section):
     #: true: serve the dashboard at /ui, on admin_port if it is set; people log in with keys of the roles reader and
     #: operator
     dashboard: bool = True
-    #: header in which an authenticating proxy sends the user's role or groups, separated by commas. People then need no
-    #: key for the dashboard, and the service requires sign-in or a key. None: keys only
+    #: header in which an authenticating proxy sends the user's role or groups, separated by commas, for example
+    #: X-Forwarded-Groups. People then need no key for the dashboard, and the service requires sign-in or a key. None:
+    #: keys only
     trusted_header: HeaderName | None = None
     #: value of trusted_header -> role; if several values match, the highest role counts. Other values give no role
     trusted_roles: dict[str, Literal["reader", "operator", "admin"]] = Field(default_factory=dict)

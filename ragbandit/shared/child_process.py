@@ -133,7 +133,7 @@ class Child:
 
 
 def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float = 5.0) -> None:
-    """End all children with SIGTERM. After `drain_s` a second SIGTERM cancels their work, after `cut_off_s` SIGKILL."""
+    """Send SIGTERM to all children, again after `drain_s` to cancel their work, and SIGKILL `cut_off_s` later."""
     for timeout_s in (drain_s, cut_off_s):
         for child in children:
             child.send(signal.SIGTERM)

@@ -100,9 +100,10 @@ def doubly_robust(
 
 
 def robust_scores(*, share: Matrix, pmf: Matrix, arm: Choices, value: Vector, guess: Matrix) -> Matrix:
-    """Doubly robust scores of sum_k D_k E[value of arm k] for each reach; shape (reaches, rows).
+    """Doubly robust scores of sum_k D_k E[value of arm k] for each reach in REACHES; shape (reaches, rows).
 
-    With e = D / pmf and the drawn arm a, the score is sum_k D_k M_k + e_a (value - M_a). Each M_k is clipped so that
+    D is a weighted difference of two policies' pmfs, and M are predicted values of the arms. With e = D / pmf and the
+    drawn arm a, the score is sum_k D_k M_k + e_a (value - M_a). For each reach, M_k is clipped so that
     e_k (value - M_k) is at least -reach, which makes large bets safe (Waudby-Smith, Wu, Ramdas, Karampatziakis and
     Mineiro 2022, "Anytime-valid off-policy inference for contextual bandits").
 

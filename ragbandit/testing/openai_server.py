@@ -36,7 +36,7 @@ class Reply:
     code: str | None = None
     #: pause before the first byte
     seconds: float = 0.0
-    #: replaces the completion, for example by broken JSON
+    #: body to send instead of the completion, for example broken JSON
     body: bytes | None = None
     #: replaces the correct Content-Type
     content_type: str | None = None
@@ -48,12 +48,12 @@ class Reply:
     drip_s: float | None = None
     #: pause before every part of a stream, seconds
     part_s: float = 0.0
-    #: fields that replace those of a completion or a stream's part; a mapping is merged into the existing one:
+    #: new values of fields of a completion or of a stream's parts; a mapping is merged into the existing mapping:
     #: {"model": "another", "choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": 3}}}
     changes: Mapping[str, Any] = field(default_factory=dict)
     #: further fields of the message, such as {"tool_calls": [...]}
     message: Mapping[str, Any] = field(default_factory=dict)
-    #: finish reason; None: "stop" or "length"
+    #: finish reason; None for "length" if max_tokens cut the text, else "stop"
     finish: str | None = None
     #: whether max_tokens, stop strings and requests for log-probabilities are obeyed
     obedient: bool = True
@@ -191,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if self.script.closing.wait(reply.part_s):
                     return
                 self._send(part, reply=Reply(drip_s=reply.drip_s))
-            if reply.cut:  # in the middle of an event
+            if reply.cut:  # the connection ends in the middle of an event
                 self.wfile.write(b'data: {"id": "chat')
                 self.connection.shutdown(socket.SHUT_RDWR)
         except (BrokenPipeError, ConnectionResetError):

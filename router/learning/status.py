@@ -17,7 +17,8 @@ from ragbandit.router.storage.sql.tables import closures, feedback, policies, up
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Counters
 
-#: number of decisions, the next to be learned, from which the lag is computed. If more are ready, there is a backlog
+#: largest number of ready decisions from which the lag is computed. If at least this number is ready, there is a
+#: backlog
 LEARNED_NEXT: Final = 100
 #: number of newest updates from which the learner's speed is computed
 PACE: Final = 2000
@@ -76,7 +77,7 @@ def _counters(connection: Connection, kept_counts: Mapping[str, int], *, label: 
 
 @cache
 def _learned_next(rule: ClosingRule) -> Select[Any]:
-    """Selects decided_at, and received_at of the first feedback, of the next decisions to be learned."""
+    """For each of the next decisions to be learned, selects decided_at and the received_at of its first feedback."""
     now: Any = bindparam("now", type_=Double)
     firsts = [
         select(waiting.c.decision_id, waiting.c.decided_at)
@@ -151,7 +152,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
 def quarantined(ledger: Ledger, *, limit: int = 100, among: int | None = None) -> list[Mapping[str, Any]]:
     """The quarantined decisions, newest first: decision_id, field, reason, made_at.
 
-    among: number of newest closed decisions, by id, that are searched; None: all.
+    among: number of newest closed decisions, by id, that are searched; None to search all.
     """
     columns = closures.c.decision_id, closures.c.field, closures.c.reason, closures.c.made_at
     closed = select(*columns, closures.c.state).where(closures.c.policy == ledger.label)

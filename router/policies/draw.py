@@ -99,7 +99,7 @@ def choose(pmf: Sequence[float], *, seed: int) -> int:
         edge += p
         if u < edge:
             return index
-    # By rounding, the last edge is just below u: draw the last arm with a probability.
+    # Rounding can leave the last edge just below u: return the last arm with a probability above 0.
     return max(i for i, p in enumerate(pmf) if p > 0.0)
 
 

@@ -1,7 +1,7 @@
 """The posterior of the arms' weights: Bayesian linear regression with two heads, quality and cost.
 
 Per arm, y = W z + noise, with y = (quality, cost) and the design row z of a question. On each head the weights of all
-arms have the prior N(0, C x diag(v)), in units of the noise variance, with v = RIDGE / precision:
+arms have the prior N(0, kron(C, diag(v))), in units of the noise variance, with v = RIDGE / precision:
 
     C_ab = [a = b] / RIDGE                                                  independent arms
     C_ab = COMMON + PART * (facts that a and b share) + OWN * [a = b]       arms that share parts
@@ -16,8 +16,9 @@ each arm on its diagonal. Then b A^-1 is the posterior mean, A^-1 the posterior 
 sample + u) A^-1 a deviation with this covariance (perturbed observations: Papandreou and Yuille 2010; ensemble
 sampling: Lu and Van Roy 2017). The signs are a hash of arm, row number and sample, so that a sample is one consistent
 guess of an arm's values for all questions. Samples come in pairs, the mean plus and minus a deviation (antithetic
-variates: Hammersley and Morton 1956), so their mean is exact. Samples of an arm without rows follow from the other arms
-by Matheron's rule: prior sample + C_n C^-1 (sample - prior sample).
+variates: Hammersley and Morton 1956), so their mean is exact. An arm without rows gets its samples from the arms with
+rows by Matheron's rule: its prior sample + C_n C^-1 (their samples - their prior samples), with C between the arms
+with rows, and C_n between the new arm and these arms.
 
 With the covariance S of the noise (noise.py), a value quality - weight * cost at z has the posterior standard deviation
 
@@ -52,7 +53,7 @@ RIDGE: Final = 3.3
 _BLOCK: Final = 32
 #: smallest memory, in rows: with less, only the rows of the latest block would have weight
 LEAST_MEMORY: Final = 50
-#: a block has at most memory / this number of rows, because rows do not fade within a block
+#: a block has at most memory / _SHARE_OF_MEMORY rows, because rows do not fade within a block
 _SHARE_OF_MEMORY: Final = 16
 
 ArmFacts = Mapping[ArmName, Mapping[str, Json]]

@@ -62,7 +62,7 @@ def report(
     against: str | None = None,
     now: float | None = None,
 ) -> Report:
-    """Make the report of a period. If draws, outcomes or ratings favour an arm, it has the reason, and no verdict.
+    """Make the report of a period. If draws, outcomes or ratings favour an arm, a reason replaces the verdict.
 
     against: None for the holdback's arm, else the incumbent, else the most expensive arm that is tried enough
     now: None for the end of the period
@@ -329,7 +329,10 @@ def _cost_word(cost: Comparison) -> words.CostWord | None:
 def _missing(
     comparison: Comparison, *, margin: float, questions: int, days: float, sampled: bool, rated: float | None
 ) -> str:
-    """What is missing for an interval above -margin or below 0, as text. rated: None for a comparison of costs."""
+    """What is missing until the whole interval is above -margin or below 0, as text.
+
+    rated: share of the questions that are rated; None for a comparison of costs, which needs no ratings
+    """
     if comparison.missing is not None or comparison.low is None or comparison.high is None:
         return comparison.missing or "nothing is known"
     if sampled:

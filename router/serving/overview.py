@@ -204,7 +204,10 @@ MINUTE_S: Final = 60
 
 
 def with_minutes(database: Database, *, history: Overview, weight: float, now: float) -> Overview:
-    """Replace the points by those of the last 60 minutes, unless these have too many rows. weight: cost weight."""
+    """Replace the points by points of the last 60 minutes, unless these minutes have too many rows.
+
+    weight: cost weight
+    """
     last = int(now // MINUTE_S) + 1
     with database.read() as connection:
         rows = minutes_of(connection, policy=history.policy, since=last - 60, weight=weight, limit=MOST_ROWS)
@@ -227,7 +230,11 @@ def _checked(*, since: float, until: float, step: int) -> tuple[int, int]:
 
 
 def _points(rows: Iterable[ArmHour], *, first: int, last: int, hours: int, unit_s: int = HOUR_S) -> Iterable[Point]:
-    """Yield the points. hours: number of units of a point. unit_s: seconds of the unit of `first`, `last` and rows."""
+    """Yield the points from `first` to `last`.
+
+    unit_s: length, in seconds, of the unit in which `first`, `last` and the rows' `hour` count
+    hours: length of a point in this unit
+    """
     by_step: dict[int, dict[ArmName, ArmTotals]] = {}
     for row in rows:
         arms = by_step.setdefault((row.hour - first) // hours, {})
@@ -272,5 +279,5 @@ class Savings:
         self.mean = totals.dollars / totals.ended if totals.ended >= FEWEST_EFFECTIVE and totals.dollars > 0.0 else None
 
     def of(self, cost: Cost) -> float | None:
-        """Dollars that an answer of this cost saved, below 0 if it was more expensive; None if the mean is unknown."""
+        """Mean dollars of an answer by the holdback's arm, minus this cost's dollars; None if the mean is unknown."""
         return None if self.mean is None else self.mean - cost.dollars

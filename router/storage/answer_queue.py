@@ -48,7 +48,8 @@ def enqueue(
 ) -> None:
     """Insert decisions, in the transaction that stores them.
 
-    in_front: whether they are next. claims: decision id -> key of the process that runs the decision at once.
+    in_front: whether these decisions are next
+    claims: decision id -> key of the process that runs the decision; other decisions wait for a worker
     """
     claimed_until = now_of(connection) + CLAIM_S if claims else None
     by_tenant: dict[str, list[Decision]] = {}
@@ -76,7 +77,7 @@ def enqueue(
 
 
 def remove(connection: Connection, ids: Collection[str], *, running: bool = True) -> None:
-    """Delete rows, in the transaction that stores outcomes or closes decisions. running: whether claimed rows too."""
+    """Delete rows, in the transaction that stores outcomes or closes decisions. running: False to keep claimed rows."""
     if ids:
         overwrite_freed(connection)  # the column `chat` contains texts of users
         unclaimed = "" if running else " AND claimed_by IS NULL"

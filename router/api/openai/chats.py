@@ -173,7 +173,7 @@ def storable(value: Any, *, field: str) -> Any:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         return _repaired(value) if "\\u0000" in text or _BROKEN.search(text) else value
     except RecursionError:
-        raise InvalidInput(f'"{field}" is nested too deep', field=field, remedy="send less of it") from None
+        raise InvalidInput(f'"{field}" is nested too deep', field=field, remedy="nest it less deeply") from None
     except ValueError:
         message = f'"{field}" has a number that is not finite'
         raise InvalidInput(message, field=field, remedy="send finite numbers") from None

@@ -46,7 +46,8 @@ def verify(
 ) -> Verdict:
     """Check the decisions and replay the ledger. Changes nothing.
 
-    serving: a policy like that of the routers; None for an imported ledger without a policy, whose rows are checked
+    serving: a policy with the algorithm and params of the routers; None if the ledger was imported and has no policy,
+        so that rows are checked, but nothing is replayed
     deep: compute every pmf again
     progress: called with (checked decisions, all decisions)
     """

@@ -43,7 +43,7 @@ class MemoryLog:
     logged: LoggedPolicies = field(default_factory=dict)
     #: settings that the service uses now; None for a file, and for a ledger that only imports wrote
     serving: Settings | None = None
-    share: float = 1.0  #: share of the log's rows that are here; below 1 if they are a sample
+    share: float = 1.0  #: share of the log's rows that are in memory; below 1 for a sample
 
     @property
     def sampled_from(self) -> int | None:
@@ -101,7 +101,8 @@ def update_of(
 ) -> Update:
     """Make the update that a policy learns from a row.
 
-    features: features of all rows; None for those of each decision. weight: cost weight; None for the row's own.
+    features: features of all rows; None for the features stored in the decision.
+    weight: cost weight; None for the row's own.
     share: share of the log's rows that this policy learns, in (0, 1].
     """
     decision, reward = priced(row.decision, weight=weight), row.reward
@@ -133,7 +134,7 @@ class CandidatePolicy:
         self.refused: set[int] = set()
 
     def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
-        """Probabilities as served now, with floors; shape (len(rows), K). weight: cost weight instead of the usual."""
+        """Probabilities as served now, with floors; shape (len(rows), K). weight: None for the usual cost weight."""
         weight = self._weight if weight is None else weight
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
@@ -221,7 +222,10 @@ def crossfitted(
 
 
 def held_out_folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:
-    """The fold of each row: by the text of its question, or by `question` if there are fewer texts than folds."""
+    """The fold of each row, by its question's text without context.
+
+    question: number of each row's question with context and tenant, used instead if there are fewer texts than folds
+    """
     by_hash = folds_of(log.log.questions, folds=folds)
     if len(np.unique(by_hash)) == folds:
         return by_hash
@@ -264,7 +268,7 @@ def progressive_validation(
 ) -> CandidatePmf:
     """Ask a candidate about every row, while it learns the log in order.
 
-    Before each row it has learned as many rows as the served policy had (`learned_before`).
+    Before each row, the candidate has learned as many rows as the served policy had (`learned_before`).
     judged: rows to ask about, shape (n,); other rows are only learned, and get probability 0.
     """
     candidate = make()
@@ -287,7 +291,7 @@ def progressive_validation(
 def learned_before(log: MemoryLog) -> Choices:
     """How many rows the served policy had learned when it decided each row, shape (n,).
 
-    By the seq in the row's version; for a row of another ledger it is the row's index.
+    The number comes from the seq in the row's version; for a row of another ledger, the number is the row's index.
     """
     counts = np.arange(len(log.rows))
     seqs = np.maximum.accumulate([row.seq for row in log.rows])  # a file need not be sorted by seq
@@ -309,7 +313,10 @@ def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
 
 
 def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: float | None) -> Settings:
-    """The settings for draws from candidates. An incumbent that the log lacks is removed. floor: None for the usual."""
+    """The settings for draws from candidates. An incumbent that the log lacks is removed.
+
+    floor: None for the configured floor
+    """
     changes: dict[str, Any] = {} if floor is None else {"floor": floor, "cold_start_floor": 0.0}
     if settings.policy.incumbent not in arms:
         changes["incumbent"] = None
@@ -330,9 +337,10 @@ def service_note(settings: Settings) -> str:
 
 
 def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settings) -> Settings | None:
-    """The settings of the serving policy if it is the baseline, else None.
+    """The settings of the serving policy if this policy is the baseline, else None.
 
-    Without a baseline in the plan, it is the baseline if a candidate reads questions and the service decided rows.
+    If the plan names no baseline, the serving policy is the baseline if a candidate reads questions and the service
+    decided rows.
     """
     if resolved.plan.baseline not in (CURRENT, None) or not resolved.reads_text:
         return None
@@ -372,9 +380,9 @@ def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[F
 
 
 def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool:
-    """Whether the snapshot may have learned this row: by seq in its own ledger, by time in another.
+    """Whether the snapshot may have learned this row: by seq if the row is in the snapshot's ledger, else by time.
 
-    A new label learns all earlier decisions of its store.
+    The time decides because a new label learns all earlier decisions of its store.
     """
     if (ledger or row.decision.policy) == info.policy:
         return row.seq <= info.last_seq

@@ -129,7 +129,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Load saved counts. Raises SnapshotError if they belong to another trained folder."""
         if arrays or facts.get("trained") != self._identity:
-            raise SnapshotError("made with another trained folder", field=_FIELD)
+            raise SnapshotError("the snapshot was made with another trained folder", field=_FIELD)
         super().restore(arrays, facts)
 
     def fit(self, rows: Sequence[TableRow], *, progress: BatchProgress = lambda _done, _total: None) -> dict[str, Json]:

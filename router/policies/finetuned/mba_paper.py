@@ -137,7 +137,7 @@ class MbaPaper(PerQuestionPolicy):
         if table == "ledger":
             return reward.value
         if not reward.has_parts:
-            raise PolicyFault(f"the reward table {table!r} needs rewards with a quality, right or wrong")
+            raise PolicyFault(f"the reward table {table!r} needs rewards with separate quality and cost")
         if reward.quality < RIGHT:
             return -1.0 if self.settings.failure == "paper" else 0.0
         if table == "single":
@@ -155,7 +155,7 @@ class MbaPaper(PerQuestionPolicy):
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         if facts.get("model") != self._reader.identity:
-            raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
+            raise SnapshotError("the snapshot was made with another model or tokenizer", field="policy.params.model")
         steps = dict(facts["steps"])
         network = self._reader.network(seed=self.settings.seed)
         shapes = network.shapes(list(steps)) if steps else {}

@@ -238,7 +238,7 @@ class Popularity(PerQuestionPolicy):
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Load a saved state. Raises SnapshotError if it was made with another table."""
         if facts.get("table_sha256") != self.table.sha256:
-            message = f"made with another table than {self._path}"
+            message = f"the snapshot was made with another table than {self._path}"
             remedy = "put the old table back, or let the learner replay the ledger with this one"
             raise SnapshotError(message, field="policy.params.table", remedy=remedy)
         checked = checked_arrays(arrays, shapes={"questions": (BINS,), "sums": (2, BINS), "counts": (2, BINS)})

@@ -133,7 +133,7 @@ class DecisionStore:
         """Commit the decisions. Returns for each the decision, or an error; every returned decision is durable.
 
         A repeated id gets its stored decision, or Conflict if the request differs. A tool turn gets Conflict if another
-        decision has taken its results. claims: decision id -> key of the process that runs the decision at once.
+        decision has taken its results. claims: see `answer_queue.enqueue`.
         """
         rows = [self._row(decision) for decision in group]
         with counting(self.database) as (connection, moves):
@@ -287,7 +287,7 @@ class DecisionStore:
             return bool(connection.execute(query).scalar() == outcome_row(outcome)["body_hash"])
 
     def with_outcome(self, ids: Iterable[str]) -> list[str]:
-        """Those of `ids` whose decisions have an outcome."""
+        """The ids whose decisions have an outcome."""
         query = select(outcomes.c.decision_id).where(outcomes.c.decision_id.in_(list(ids)))
         with self.database.read() as connection:
             return list(connection.execute(query).scalars())

@@ -22,9 +22,9 @@ from ragbandit.router.storage.sql.tables import decisions, outcomes, policies, u
 from ragbandit.router.storage.totals import TRAFFIC, position_of, rewards_reader
 
 #: target duration of a transaction, seconds; other writers of SQLite wait for it
-AIM_S: Final = 0.02
+AIM_S: Final = 0.012
 #: smallest and largest number of decisions per transaction
-FEWEST, MOST = 32, 500
+FEWEST, MOST = 16, 500
 #: duration of `step`, and of the lease unless it is renewed, seconds
 STEP_S, LEASE_S = 2.0, 60.0
 #: Queries for the bytes in use. PostgreSQL keeps the pages of deleted rows, so the share of empty pages is estimated

@@ -113,7 +113,7 @@ def _backlog(connection: Connection, *, rule: ClosingRule, label: str, now: floa
 def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float) -> Status:
     """Read a ledger's status. serving: a policy like the routers'; None for an imported ledger without a policy."""
     maker: dict[str, Any] = {} if serving is None else {"algorithm": serving.algorithm, "params": serving.params}
-    with ledger.database.read() as connection:  # one transaction, so that all numbers are of the same moment
+    with ledger.database.read() as connection:  # one transaction: all numbers belong to the same moment
         last_seq = ledger.last_seq(connection=connection)
         snapshots = ledger.latest_snapshots(limit=1, **maker, connection=connection)
         newest = snapshots[0] if snapshots else None

@@ -335,13 +335,13 @@ class OpenAiOptions:
     stream: _Flag = True
     #: place of the given beginning of an answer. "user": at the end of the user's message, with a request to continue.
     #: If the answer repeats the beginning, the repetition is removed. "assistant": in a last assistant message, for
-    #: servers that continue such a message. "continue": the same, with the two fields that vLLM needs for it
+    #: servers that continue such a message. "continue": the same, with the two fields of vLLM and similar servers
     prefix: Literal["user", "assistant", "continue"] = "user"
     #: the server's name for the limit of completion tokens; newer models of OpenAI accept only max_completion_tokens
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     #: seed of all greedy requests, for servers that sample reproducibly; None: no seed is sent
     seed: Annotated[int, Field(strict=True)] | None = None
-    #: fields that replace those of every request; null removes a field, for example {"temperature": null}
+    #: fields added to every request, or replacing its own; null removes a field, for example {"temperature": null}
     fields: Mapping[str, Any] = field(default_factory=dict)
     #: whether the server returns log-probabilities
     logprobs: _Flag = False

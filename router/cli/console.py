@@ -78,7 +78,7 @@ def listen_on(*, host: str | None, port: int | None) -> None:
 
 @contextlib.contextmanager
 def failing_well() -> Iterator[None]:
-    """Print one line and exit with code 2 on a known error, a missing package, or a lack of memory or disk space."""
+    """Print one line and exit with code 2 on a known error, a missing package, an error of a file, or full memory."""
     try:
         yield
     except RagBanditError as error:

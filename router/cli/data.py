@@ -31,7 +31,7 @@ from ragbandit.shared.files import private_folder, rereadable, whole_file, write
 #: lease timeout of an erasure, seconds, above the duration of its transactions
 ERASE_LEASE_S: Final = 300.0
 PreOption = Annotated[bool, typer.Option("--pre", help="Only compatible steps, before a rolling upgrade.")]
-WaitOption = Annotated[float | None, typer.Option(min=0, help="Wait up to SECONDS for another process to migrate it.")]
+WaitOption = Annotated[float | None, typer.Option(min=0, help="Only wait up to SECONDS until another process did it.")]
 
 
 def migrate(
@@ -72,7 +72,7 @@ def erase(
     """Erase the texts of decisions: questions, answers, traces, labels. `data export --before` makes a copy.
 
     Probabilities, rewards, the order of the ledger and everything learned are kept. A decision that still waits for
-    feedback is closed. Repeat the call to finish an interrupted one. You have to erase backups yourself.
+    an outcome or feedback is closed. Repeat the call to finish an interrupted one. You have to erase backups yourself.
     """
     limit = None if before is None else parse_time(before, now=time.time(), field="before")
     decision = None if decision is None else plain_decision_id(decision)
@@ -181,7 +181,7 @@ def export(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the decisions that a ledger learned to a log file, in the ledger's order. A failed export leaves no file.
+    """Write the decisions that a ledger learned to a log file, in the ledger's order. A failed export changes no file.
 
     docs/replay.md lists the fields of each format.
     """

@@ -145,12 +145,14 @@ def verify(
     label: LabelOption = None,
     config: ConfigOption = None,
     deep: Annotated[bool, typer.Option(help="also the probabilities of every decision again")] = False,
-    recount: Annotated[bool, typer.Option("--recount", help="correct counters; writes wait 1 s per 10^6 rows")] = False,
+    recount: Annotated[
+        bool, typer.Option("--recount", help="only correct counters; writes wait 1 s per 10^6 rows")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Repeat the draws of decisions and the learning of the ledger; exit code 1 if a result differs from the stored.
 
-    Use --recount only if this command reports a wrong counter.
+    Use --recount only if this command reports a wrong counter: it corrects the counters, and verifies nothing.
     """
     with opened(config, label=label) as (settings, ledger):
         if recount:
@@ -270,8 +272,8 @@ def report(
 ) -> None:
     """Report what the router saved against always using one arm, and at what quality, with intervals and a verdict.
 
-    Reads the database: costs of all outcomes, and the quality of rated answers. From more than 30,000 questions it
-    takes a uniform sample of the rated answers. --json prints the reply of /v1/report.
+    Reads the database: costs of all outcomes, and the quality of rated answers. If there are more than 30,000 questions, it
+    compares a uniform sample. --json prints the reply of /v1/report.
     """
     now = time.time()
     with opened(config, label=label) as (settings, ledger):

@@ -27,8 +27,8 @@ def replay_verb(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME of a policy, VERSION of a snapshot, fixed:ARM or column:KEY [,...]; default: every arm of "
-            "the log, and uniform"
+            help="NAME of a policy, VERSION of a snapshot, fixed:ARM or column:KEY [,...]; repeat it. Default: every "
+            "arm of the log, and uniform"
         ),
     ] = None,
     baseline: Annotated[
@@ -65,7 +65,7 @@ def replay_verb(
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="confidence of every interval")] = 0.95,
-    segment: Annotated[list[str] | None, typer.Option(help="tenant, version or context fields; repeat it")] = None,
+    segment: Annotated[list[str] | None, typer.Option(help="tenant, version, context fields [,...]; repeat it")] = None,
     report: Annotated[Path | None, typer.Option(help="write the tables as FILE.html")] = None,
     as_json: JsonOption = False,
     everything: Annotated[bool, typer.Option("--all", help="print the tables and notes too")] = False,

@@ -75,11 +75,15 @@ def simulate_verb(
     policy: Annotated[list[str], typer.Option(help="NAME[,NAME...]; may be repeated")],
     test: Annotated[Path | None, typer.Option(help="predict these rows; learn all of the table")] = None,
     folds: Annotated[int | None, typer.Option(help="without --test: parts of the table; default 5")] = None,
-    weights: Annotated[str | None, typer.Option("--lambda", help="lambdas X[,X...]; default reward.weight")] = None,
+    weights: Annotated[
+        str | None, typer.Option("--lambda", help="cost weights X[,X...]; default reward.weight")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="orders of the table and draws")] = 5,
     total: Annotated[int | None, typer.Option(help="questions in EM's denominator, those not in the table too")] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE; may be repeated")] = None,
-    incumbent: Annotated[str | None, typer.Option(help="ARM to compare with; default: the best one")] = None,
+    incumbent: Annotated[
+        str | None, typer.Option(help="ARM to compare learning with; default policy.incumbent, else best fixed")
+    ] = None,
     warm: Annotated[int, typer.Option(help="rows learned before each pass, with the outcomes of all arms")] = 0,
     labelled: Annotated[float, typer.Option(help="chance that an outcome is learned, above 0, at most 1")] = 1.0,
     plot: Annotated[Path | None, typer.Option(help="draw the quality-cost frontier as PNG")] = None,

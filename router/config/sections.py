@@ -71,8 +71,8 @@ class RetrieverSettings(Section):
     #: "elasticsearch", "qdrant": address of the server; None: http://127.0.0.1:9200 or http://127.0.0.1:6333. "qdrant"
     #: also accepts a local folder, which only one process can open
     url: str | None = None
-    #: "elasticsearch", "qdrant": variable with the API key, if one is sent; None: ELASTICSEARCH_API_KEY or
-    #: QDRANT_API_KEY
+    #: "elasticsearch", "qdrant": environment variable with the API key; if it is not set, no key is sent. None:
+    #: ELASTICSEARCH_API_KEY or QDRANT_API_KEY
     api_key_env: str | None = None
     #: "pgvector": environment variable with postgresql://USER:PASSWORD@HOST/DATABASE
     dsn_env: Annotated[str, Field(min_length=1)] = "PGVECTOR_DSN"
@@ -275,7 +275,7 @@ class RolloutSettings(Section):
     harm: Annotated[float, Field(ge=0)] = 0.0
     #: effective number of the candidate's rows that a step needs
     rows_per_step: Count = 200
-    #: shortest time between two changes of a candidate's state, seconds
+    #: shortest time in a state before a candidate takes the next step or is promoted, seconds; a rollback does not wait
     seconds_per_step: Annotated[float, Field(ge=0)] = 3600.0
     #: seconds after which a canary that has neither won nor lost returns to shadow
     max_age_s: Seconds = 14 * 86400.0

@@ -80,8 +80,9 @@ class ServerSettings(Section):
     #: true: /metrics needs no key, for scrapers that cannot send one
     open_metrics: bool = False
     #: role of an API key, or "default" -> its rate limit, as {default: 600/minute, reader: 5/second}. Without keys the
-    #: entry "open", else "default", limits all requests together. The limit applies to all processes, in a sliding
-    #: window; further requests get 429 and Retry-After. The scope "rate" of a key overrides it. Empty: no limit
+    #: entry "open", else "default", limits all requests together. Redis counts the requests of all processes in
+    #: a sliding window; without Redis each process counts its own. Further requests get 429 and Retry-After. The scope
+    #: "rate" of a key overrides the limit. Empty: no limit
     rate_limits: dict[
         Annotated[str, one_of(("default", "open", *get_args(Role)))], Annotated[str, Field(pattern=f"^{RATE_PATTERN}$")]
     ] = Field(default_factory=dict)

@@ -265,6 +265,7 @@ def half_hash(encoder_hash: str) -> str:
 
 def rounded(features: FeatureRows) -> FeatureRows:
     """Features rounded to float16 and to multiples of 1/1024, clipped to [-32, 32]; NaN stays NaN."""
+    # Below 2 the multiples of 1/1024 are the coarser grid; from 2 on, float16 is.
     half = np.clip(features, -_MOST, _MOST).astype(np.float16).astype(np.float32)
     multiples: FeatureRows = np.rint(half * np.float32(_STEPS)) / np.float32(_STEPS) + np.float32(0.0)  # no -0.0
     return multiples

@@ -11,7 +11,8 @@ Nothing is learned from traffic. The projection is fitted on reference questions
 3. Sketch. A signed random projection (count sketch: Charikar et al. 2002) of all standardised states keeps, in fewer
    numbers, the information that no label names.
 
-The scales are a learner's prior: `KINDS` of a question's squared length is in the kinds, the rest in the sketch.
+The scales are a learner's prior: `KINDS` of a question's squared length is in the kinds, the rest in the sketch. Every
+step is a continuous function of the states, so machines that round differently compute nearly equal features.
 """
 
 import importlib.resources
@@ -149,6 +150,7 @@ LENGTHS: Final = 2
 LENGTH: Final = 0.67
 #: number of kinds, as a share of the number of features
 _ANCHORS: Final = 0.625
+#: smallest number of features of an encoder that uses the sketch of the states
 LEAST: Final = 16
 #: ridge parameter of the regressions of labels on states of squared length 1
 _RIDGE: Final = 1.0
@@ -259,7 +261,10 @@ def references() -> References:
 def fitted(
     states: Array, *, known: References, dimension: int, seed: int, dtype: type[np.floating[Any]] = np.float32
 ) -> Projection:
-    """Fit the projection on the states of the reference questions (`known`), shape (n, size). dimension: >= LEAST."""
+    """Fit the projection on the states of the reference questions (`known`), shape (n, size).
+
+    dimension: number of features; LEAST to size, but another one if the encoder has its own sketch
+    """
     count, size = states.shape
     anchors = min(round(_ANCHORS * dimension), count)
     wide = states.astype(np.float64)

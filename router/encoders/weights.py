@@ -198,7 +198,7 @@ def resolve(
 
 
 def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
-    """Whether `resolve` finds these weights without download or conversion. Raises ConfigError like `resolve`."""
+    """Whether `resolve` finds these weights without download or conversion. Raises ConfigError for a bad name."""
     local = Path(name_or_path).expanduser()
     if local.exists():
         return _model_at(local, setting=setting).is_dir()

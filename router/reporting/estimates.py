@@ -18,6 +18,7 @@ ALPHA: Final = 0.05
 #: number of effective rows at which the interval is tightest
 _NARROWEST_AT: Final = 200
 #: number of unseen rows, of the heaviest weight and the most extreme value, that the interval allows for
+#: (python -m benchmarks.report)
 _UNSEEN_ROWS: Final = 1.5
 #: a difference below this share of the means is set to 0, because it is only rounding
 _ROUNDING: Final = 1e-9

@@ -38,6 +38,8 @@ _MOST_ERROR: Final = 1_000_000
 #: seconds after which an idle connection is closed. Many servers close a connection after 5 seconds, and a request that
 #: is sent at that moment is lost
 _IDLE_S: Final = 4.0
+#: longest status line, and longest header, of a reply, bytes; some gateways send more than aiohttp's limit of 8,190
+_HEADER: Final = 65_536
 #: size from which a request body is sent in parts, bytes
 _LARGE: Final = 1_000_000
 # Shared, since `json.dumps` with options makes an encoder for every request.
@@ -64,14 +66,15 @@ class ModelServer:
             self._headers["Authorization"] = f"Basic {credentials}"
         self._address = address.with_user(None)
         self._connect_s, self._read_s = connect_s, read_s
-        self._proxy = _proxy_of(address.scheme, host=address.host or "")
+        self._proxy = _proxy_of(address.scheme, host=f"{address.host}:{address.port}")
 
     async def post(self, body: bytes) -> "aiohttp.ClientResponse":
         """Send a JSON document. Returns the reply with its body unread; the caller closes it."""
         if self._session is None:
             self._session = self._new_session()
         data = body if len(body) < _LARGE else io.BytesIO(body)
-        return await self._session.post(self._address, data=data, proxy=self._proxy)
+        # The headers are not the session's, which aiohttp also sends to a proxy, with the key.
+        return await self._session.post(self._address, data=data, headers=self._headers, proxy=self._proxy)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -81,22 +84,22 @@ class ModelServer:
     def _new_session(self) -> "aiohttp.ClientSession":
         import aiohttp
 
-        certificates = _certificates() if self.url.startswith("https:") else True
+        is_secure = "https" in (self._address.scheme, (self._proxy or "").partition(":")[0].lower())
+        certificates = _certificates() if is_secure else True
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, ssl=certificates)
         # At the end of this object or of the process; aiohttp prints a warning about connections that are not closed.
         weakref.finalize(self, connector._close)  # noqa: SLF001 - `close` is a coroutine
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_s, sock_read=self._read_s),
-            max_line_size=65_536,
-            max_field_size=65_536,
+            max_line_size=_HEADER,
+            max_field_size=_HEADER,
         )
 
 
 def _proxy_of(scheme: str, *, host: str) -> str | None:
-    """The proxy by $HTTP_PROXY, $HTTPS_PROXY or $ALL_PROXY; None without one, and for hosts in $NO_PROXY.
+    """The proxy by $HTTP_PROXY, $HTTPS_PROXY or $ALL_PROXY; None without one, for SOCKS, and for hosts in $NO_PROXY.
 
     aiohttp's `trust_env` also reads ~/.netrc, uses two threads for each request, and refuses "host:port".
     """
@@ -104,7 +107,8 @@ def _proxy_of(scheme: str, *, host: str) -> str | None:
     proxy = proxies.get(scheme) or proxies.get("all")
     if not proxy or proxy_bypass(host):
         return None
-    return proxy if "://" in proxy else f"http://{proxy}"
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    return proxy if proxy.lower().startswith(("http://", "https://")) else None
 
 
 def _certificates() -> ssl.SSLContext:
@@ -191,6 +195,8 @@ async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
             content.set_exception(aiohttp.ClientPayloadError("the connection was closed"))
 
     if closed is not None:
+        closed.remove_done_callback(_read)  # once for a connection, also while it is idle
+        closed.add_done_callback(_read)
         closed.add_done_callback(fail)
     try:
         async for data in content.iter_any():
@@ -203,6 +209,12 @@ async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
     finally:
         if closed is not None:
             closed.remove_done_callback(fail)
+
+
+def _read(closed: "asyncio.Future[None]") -> None:
+    """Read the exception of a broken connection, since asyncio logs exceptions that nobody reads."""
+    if not closed.cancelled():
+        closed.exception()
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:

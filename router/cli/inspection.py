@@ -272,8 +272,8 @@ def report(
 ) -> None:
     """Report what the router saved against always using one arm, and at what quality, with intervals and a verdict.
 
-    Reads the database: costs of all outcomes, and the quality of rated answers. If there are more than 30,000 questions, it
-    compares a uniform sample. --json prints the reply of /v1/report.
+    Reads the database: costs of all outcomes, quality of rated answers. If there are more than 30,000 questions,
+    it compares a uniform sample. --json prints the reply of /v1/report.
     """
     now = time.time()
     with opened(config, label=label) as (settings, ledger):

@@ -151,7 +151,10 @@ class MicroBatcher(Generic[Item, Result]):
             return [self._add(item, tenant=tenant) for item in items]
 
     def submit_each(self, items: Sequence[Item], *, tenants: Sequence[str]) -> "list[Future[Result]]":
-        """Submit items; the Future of a refused item raises the reason. Raises as `submit` if the first is refused."""
+        """Submit items; the Future of a refused item raises the reason.
+
+        Raises Overloaded if the queue is full at the first item, and NotReady after `close`.
+        """
         futures: list[Future[Result]] = []
         with self._changed:
             for item, tenant in zip(items, tenants, strict=True):

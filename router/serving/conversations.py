@@ -104,8 +104,8 @@ log = logging.getLogger("ragbandit.conversations")
 
 #: longest question that is rewritten, and longest rewrite that is used, characters
 MAX_QUESTION: Final = 4000
-MOST_UNDER_WAY: Final = 64
 MAX_REWRITE: Final = 2000
+MOST_UNDER_WAY: Final = 64
 #: failures in a row after which a server is not asked for _REST_S seconds
 _FAILURES: Final = 3
 _REST_S: Final = 5.0

@@ -1,8 +1,11 @@
 """Connections to OpenAI-compatible servers: what arrives before a break, encodings, redirects and credentials."""
 
 import asyncio
+import gc
 import gzip
 import json
+import socket
+import struct
 from contextlib import aclosing, asynccontextmanager
 
 import aiohttp
@@ -132,7 +135,8 @@ def test_a_proxy_of_the_environment_is_used_and_netrc_is_not_read(monkeypatch, t
             assert await values_of(through) == await values_of(direct) == ["a", "[DONE]"]
             await through.close()
             assert heads[0].startswith("post http://model.example/v1/chat/completions")
-            assert ["authorization: bearer k" in head for head in heads] == [True, True]
+            assert ["\r\nauthorization: bearer k" in head for head in heads] == [True, True]
+            assert not any("proxy-authorization" in head for head in heads)
 
     asyncio.run(run())
 
@@ -142,3 +146,57 @@ def test_certificates_are_those_of_the_environment_else_of_certifi(monkeypatch):
     monkeypatch.setenv("SSL_CERT_DIR", "")
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     assert _certificates().cert_store_stats()["x509_ca"] > 50
+
+
+@pytest.mark.timeout(30)
+def test_a_proxy_gets_neither_the_key_nor_the_headers(monkeypatch):
+    """The request that opens a tunnel through a proxy has no key and no configured header."""
+
+    async def run():
+        heads = []
+
+        async def refuse(reader, writer):
+            heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+            writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        proxy = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        model = connect(base_url="https://model.example/v1", key="SECRET", headers={"api-key": "SECRET"}, read_s=20.0)
+        with pytest.raises(aiohttp.ClientError):
+            await values_of(model)
+        await model.close()
+        proxy.close()
+        assert heads[0].startswith("CONNECT model.example:443")
+        assert "SECRET" not in heads[0]
+        assert "authorization" not in heads[0].lower()
+
+    asyncio.run(run())
+
+
+@pytest.mark.timeout(30)
+def test_a_reset_connection_is_no_line_of_asyncio(caplog):
+    """A connection that is reset in the middle of a reply raises an error, and asyncio logs none."""
+
+    async def run():
+        async def reset(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(HEAD + b"Content-Length: 5000\r\n\r\n" + event("a"))
+            await writer.drain()
+            await asyncio.sleep(0.1)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
+        server = await asyncio.start_server(reset, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        model = connect(base_url=url, key="k", headers={}, read_s=20.0)
+        with pytest.raises(aiohttp.ClientError):
+            await values_of(model)
+        await model.close()
+        server.close()
+
+    asyncio.run(run())
+    gc.collect()
+    assert [record for record in caplog.records if record.name == "asyncio"] == []

@@ -100,7 +100,7 @@ def client_of_up(up, *, port, folder):
         return client.ready()
 
     with Client(f"http://127.0.0.1:{port}", timeout_s=40) as client:
-        until(is_ready, seconds=90, log=folder / "up.log")
+        until(is_ready, seconds=150, log=folder / "up.log")
         yield client
 
 

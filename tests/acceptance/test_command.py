@@ -15,7 +15,7 @@ from tests.support import command
 from .conftest import PASSAGES, children_of, client_of_up, running_up, until
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)  # four processes start twice, on a machine that may be busy
 def test_up_and_ctrl_c(tmp_path):
     """`ragbandit up` serves an answer, restarts each of its four children beside a file that was broken meanwhile, and
     ctrl-C leaves no process behind.

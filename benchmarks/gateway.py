@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--beside", type=Path, help="a virtual environment with litellm[proxy], to measure as well")
     parser.add_argument("--encoder", choices=("hashing", "distilbert"), default="hashing")
     parser.add_argument("--postgres", action="store_true", help="RagBandit stores in a PostgreSQL that is started here")
+    parser.add_argument("--stream-as-caller", action="store_true", help="RagBandit has `openai.stream: caller`")
     given, _ = parser.parse_known_args()
     with contextlib.ExitStack() as stack:
         database = None
@@ -61,7 +62,7 @@ def main() -> None:
             stack.callback(server.stop)
             server.start()
             database = server.url(server.new_database())
-        gateway_beside.run(given.beside, encoder=given.encoder, database=database)
+        gateway_beside.run(given.beside, encoder=given.encoder, database=database, streams=not given.stream_as_caller)
     _print_pieces()
 
 

@@ -105,11 +105,13 @@ relay = Starlette(routes=[Route("/v1/chat/completions", _Relay().chat, methods=[
 
 
 @contextmanager
-def servers(litellm: Path | None, *, encoder: str, database: str | None = None) -> Iterator[dict[str, tuple[str, int]]]:
+def servers(
+    litellm: Path | None, *, encoder: str, database: str | None, streams: bool
+) -> Iterator[dict[str, tuple[str, int]]]:
     """Server -> URL of its chats and its process.
 
     litellm: a virtual environment with litellm[proxy]; None if it is not measured. database: URL of RagBandit's store;
-    None is SQLite.
+    None is SQLite. streams: whether RagBandit asks the model for a stream even if the caller wants a whole reply.
     """
     ports = {name: free_port() for name in ("upstream", "relay", "litellm", "ragbandit")}
     urls = {name: f"http://127.0.0.1:{port}/v1/chat/completions" for name, port in ports.items()}
@@ -127,7 +129,8 @@ def servers(litellm: Path | None, *, encoder: str, database: str | None = None) 
         rows = {"ROWS": str(Path(folder, "rows.db")), "UPSTREAM": urls["upstream"]}
         start("relay", *uvicorn, str(ports["relay"]), "benchmarks.gateway_beside:relay", **rows)
         config = Path(folder, "ragbandit.yaml")
-        config.write_text(yaml.safe_dump(_settings(model, folder=folder, port=ports["ragbandit"], encoder=encoder)))
+        settings = _settings(model, folder=folder, port=ports["ragbandit"], encoder=encoder, streams=streams)
+        config.write_text(yaml.safe_dump(settings))
         store = {} if database is None else {"DATABASE_URL": database}
         if database is not None:
             migrate = (sys.executable, "-m", "ragbandit", "migrate", "--config", str(config))
@@ -155,10 +158,10 @@ def _upstream(name: str, *, url: str) -> dict[str, str]:
     return {"model": f"openai/{name}", "api_base": url, "api_key": "any"}
 
 
-def _settings(url: str, *, folder: str, port: int, encoder: str) -> dict[str, Any]:
-    prices = {"input": 1.0, "output": 2.0}
+def _settings(url: str, *, folder: str, port: int, encoder: str, streams: bool) -> dict[str, Any]:
+    prices, options = {"input": 1.0, "output": 2.0}, {"base_url": url, "stream": streams or "caller"}
     generators = {
-        name: {"name": "openai", "model": name, "token_prices": prices, "openai": {"base_url": url}}
+        name: {"name": "openai", "model": name, "token_prices": prices, "openai": options}
         for name in ("small", "large")
     }
     arms = {name: {"class": "model", "generator": name} for name in generators}
@@ -261,13 +264,14 @@ def _memory(process: int) -> float:
     return total / 1024
 
 
-def run(litellm: Path | None, *, encoder: str, database: str | None = None) -> None:
-    """Print the tables. database: see `servers`."""
-    with servers(litellm, encoder=encoder, database=database) as started:
+def run(litellm: Path | None, *, encoder: str, database: str | None = None, streams: bool = True) -> None:
+    """Print the tables. database, streams: see `servers`."""
+    with servers(litellm, encoder=encoder, database=database, streams=streams) as started:
         found = asyncio.run(measured({name: url for name, (url, _) in started.items()}))
         memory = {name: _memory(process) for name, (_, process) in started.items()}
     base, store = found["upstream"], "SQLite" if database is None else "PostgreSQL"
-    print(f"a chat through a gateway, encoder {encoder}, {store}; milliseconds added to the model server's own time")
+    asked = "" if streams else ", openai.stream: caller"
+    print(f"a chat through a gateway, encoder {encoder}, {store}{asked}; ms added to the model server's own time")
     print(f"{'':10}  whole p50     p99  first p50     p99  gap p99    MiB   chats a second below p99 of {LIMITS_MS} ms")
     for name, times in found.items():
         added = [

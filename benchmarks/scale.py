@@ -1,7 +1,7 @@
 """What each call costs on a store of a million decisions, as a multiple of what it costs on one of 10,000.
 
 `python -m benchmarks.scale [--rows 1000000] [--postgres]`: the rows are copies of decisions that a router made, with
-ids, draws and times of their own over 30 days; 30 % are rated and learned. `--folder` keeps the stores for another run.
+ids, draws and times of their own over 30 days; 30 % are rated and learned.
 At the end decisions leave the large store by age while a router serves: the longest pause of a writer is printed.
 """
 

@@ -129,9 +129,9 @@ class OpenAiGenerator(Generator):
     def _first_piece_s(self, request: Request) -> float | None:
         """Timeout of the first piece, seconds. The default is half the remaining time if another arm can answer."""
         options, remaining_s = self._options, seconds_until(request.deadline)
-        if options.first_piece_s is None and options.stream and request.has_successor and remaining_s is not None:
-            return remaining_s / 2
-        return options.first_piece_s
+        if options.first_piece_s is not None or remaining_s is None or not request.has_successor:
+            return options.first_piece_s
+        return remaining_s / 2 if is_streamed(request, options=options) else None
 
     async def _read(self, reply: "PartialReply", *, feed: TextFeed, silence: asyncio.Timeout) -> None:
         """Read a reply, and repeat failed attempts. silence: timeout of the next piece."""
@@ -143,7 +143,7 @@ class OpenAiGenerator(Generator):
             try:
                 async with aclosing(reply_values(self._connected(), fields)) as values:  # type: ignore[type-var] # a generator
                     async for value in values:
-                        if reply.first_s is None and self._options.stream:
+                        if reply.first_s is None and fields["stream"]:
                             reply.first_s = clock() - began
                         reply.take(value)
                         if reply.has_begun and (reply.finish is not None or silence.when() is not None):
@@ -378,10 +378,15 @@ class PartialReply(ModelReply):
 
 def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
     body = _body(request, options=options) if request.chat is None else _chat_body(request.chat, options=options)
-    body |= {"stream_options": {"include_usage": True}} if options.stream else {}
+    streams = is_streamed(request, options=options)
+    body |= {"stream_options": {"include_usage": True}} if streams else {}
     body |= options.fields
     body = {name: value for name, value in body.items() if value is not None or name not in options.fields}
-    return {"model": model, "stream": options.stream, **body}
+    return {"model": model, "stream": streams, **body}
+
+
+def is_streamed(request: Request, *, options: OpenAiOptions) -> bool:
+    return request.sink is not None if options.stream == "caller" else options.stream
 
 
 def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:

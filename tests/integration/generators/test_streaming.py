@@ -12,6 +12,7 @@ from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.doubles import STREAM_CHECKS, TEXT
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from tests.support.servers.openai_calls import ask
 from tests.support.tiny_models import tiny_writer
 
 pytestmark = pytest.mark.timeout(120)
@@ -56,6 +57,16 @@ def test_a_reply_that_is_not_streamed_comes_in_one_piece():
     with ScriptedServer([TEXT]) as server:
         done, pieces = pieces_of(server, stream=False)
     assert pieces == [TEXT] == [done.text]
+
+
+def test_stream_as_the_caller_reads():
+    """With stream: caller a reply is requested as a stream if somebody reads its pieces, and whole otherwise."""
+    with ScriptedServer([TEXT, TEXT]) as server:
+        done, pieces = pieces_of(server, stream="caller")
+        whole, _ = ask(server, stream="caller")
+        streamed = [request.body["stream"] for request in server.requests]
+    assert "".join(pieces) == TEXT == done.text == whole.text
+    assert streamed == [True, False]
 
 
 def test_a_reply_that_breaks_off_fails_and_is_paid():

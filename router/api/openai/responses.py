@@ -187,7 +187,7 @@ def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status
         prefix = in_namespace("", space)
         if str(fields["name"]).startswith(prefix):
             fields |= {"name": fields["name"].removeprefix(prefix), "namespace": space}
-    # The id contains the decision's id: models reuse the ids of calls, and references need a unique id.
+    # The item's id contains the decision's id, because models reuse ids of calls, and a reference needs a unique id.
     return {"type": CALL, "id": f"fc_{_item_key(decision)}_{place}", "status": status, **fields}
 
 
@@ -218,7 +218,7 @@ def _item_key(decision: Decision) -> str:
 
 
 def decisions_of_item(key: str) -> list[str]:
-    """The ids that the decision of this item may have. key: id of the item."""
+    """The two ids that the decision of an item may have: with and without ID_PREFIX. key: id of the item."""
     kind, _, decision_key = key.partition("_")
     if kind not in ("msg", "rs"):
         decision_key = decision_key.rpartition("_")[0]
@@ -261,7 +261,7 @@ class ResponseBody(OpenAIBody):
 
     model_config = configured(model="auto", input="Who wrote Dracula?")
 
-    # A schema cannot say that the last message of user and assistant must be the user's.
+    # JSON Schema cannot express that the last message of a user or an assistant must be a user's.
     input: Annotated[
         Annotated[str, limits(TEXT)] | Annotated[list[Annotated[dict[str, Any], limits(ITEM)]], limits(minItems=1)],
         wanted("text or a list of items"),
@@ -308,7 +308,7 @@ class ResponseBody(OpenAIBody):
 
     def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
         """Convert the body to a chat completion. before: messages that come before the input. Returns (messages and
-        parameters, types of ignored tools and items). Raises InvalidInput.
+        parameters of that chat completion, types of ignored tools and items). Raises InvalidInput.
         """
         messages: list[dict[str, Any]] = list(before)
         if self.instructions:

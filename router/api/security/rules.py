@@ -13,11 +13,9 @@ from ragbandit.shared.types import Role
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Access rule of an endpoint, checked before the body is read."""
-
-    #: roles that may call it; None if no API key is needed
+    #: roles that may call the endpoint; None if no API key is needed
     roles: frozenset[Role] | None
-    #: whether the reply shows data of all tenants; if so, keys of one tenant are refused
+    #: whether the reply shows data of all tenants, so that keys of one tenant are refused
     all_tenants: bool = False
     #: queue of the requests; None if they are handled at once
     queue: Queue | None = None

@@ -68,7 +68,7 @@ _KINDS: Final = (
 
 
 class ArmSigns:
-    """Colours and shapes of the arms on a page, given to configured arms first, then to others as they appear."""
+    """Gives each arm on a page a colour and a shape: first the configured arms, then others as they appear."""
 
     def __init__(self, arms: Sequence[str]) -> None:
         self._ranks = {arm: rank for rank, arm in enumerate(arms)}
@@ -117,7 +117,7 @@ def environment() -> Environment:
 
 
 def _plain(value: object) -> object:
-    """Remove characters that hide text or change its direction; our own markup stays unchanged."""
+    """Remove characters that hide text or change its direction. Markup of the templates stays unchanged."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

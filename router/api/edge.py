@@ -40,24 +40,14 @@ log = logging.getLogger("ragbandit.api")
 Direct = Callable[[Request], Awaitable[Response | None]]
 
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
-#: status that is counted if the caller closes the connection before the reply; nginx uses the same one
-_CLIENT_CLOSED: Final = 499
-_ENDING: Final = NotReady(
-    "the service is shutting down, and this request was not finished", remedy="try again with the same id"
-)
 
 
-class Malformed(InvalidInput):
+class Malformed(InvalidInput, code="BAD_REQUEST", status=400):
     """The head of the request is not valid HTTP/1.1, or uses a feature that the service refuses."""
 
-    code = "BAD_REQUEST"
-    status = 400
 
-
-class NoUpgrade(Malformed):
+class NoUpgrade(Malformed, code="UPGRADE"):
     """The request asks to change the protocol; the service speaks only HTTP/1.1."""
-
-    code = "UPGRADE"
 
 
 class Edge:
@@ -104,11 +94,7 @@ class Edge:
                     return
                 exchange.read_again(await request.body())
             await self.app(scope, exchange.receive, exchange.send)
-        except asyncio.CancelledError:  # the server shuts down, and server.shutdown_s are over
-            if exchange.status:
-                raise
-            await refusal(_ENDING, scope=scope)(scope, exchange.receive, exchange.send)
-        except Exception as error:
+        except (asyncio.CancelledError, Exception) as error:
             if exchange.status:
                 raise
             await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send)
@@ -208,11 +194,14 @@ def _check_head(scope: Scope) -> None:
         raise Malformed(f"{hosts} Host headers were sent", field="Host", remedy="send one Host header")
 
 
-def reply_to(error: Exception, *, scope: Scope) -> Response:
+def reply_to(error: BaseException, *, scope: Scope) -> Response:
+    if isinstance(error, asyncio.CancelledError):  # the server shuts down, and server.shutdown_s are over
+        message = "the service is shutting down, and this request was not finished"
+        error = NotReady(message, remedy="try again with the same id")
     if isinstance(error, HTTPException) and isinstance(error.__cause__, RagBanditError | ClientDisconnect):
         error = error.__cause__  # FastAPI wraps errors that occur while it reads the body
     if isinstance(error, CallerGone | ClientDisconnect):
-        return Response(status_code=_CLIENT_CLOSED)
+        return Response(status_code=499)  # the caller has gone; metrics count this status, as nginx does
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         if first["type"] == "json_invalid":

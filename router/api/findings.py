@@ -40,7 +40,6 @@ WRONG_S: Final = 60.0
 #: free bytes of a disk: a warning below LITTLE, a problem below NEARLY_NONE
 LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
-REPLY_S: Final = 3.0
 #: price factor of a dollar budget above which there is a finding; smaller factors hardly change the choice of arms
 NOTICED: Final = 1.5
 #: largest number of ledger updates, newest first, in the comparison of reward.weight with labels
@@ -298,7 +297,7 @@ def _connected(settings: "Settings") -> "Iterator[Redis]":
     from ragbandit.router.queue.jobs import connect
     from ragbandit.router.queue.redis_server import redis_url
 
-    client = connect(redis_url(settings), timeout_s=REPLY_S)
+    client = connect(redis_url(settings), timeout_s=3.0)
     try:
         client.ping()
         yield client

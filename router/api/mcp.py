@@ -100,8 +100,6 @@ def _request(
 
 
 class _Progress:
-    """Reports the progress of a streamed answer to the caller of a tool."""
-
     def __init__(self, context: "Context") -> None:
         self._context, self._events = context, EventReader()
         self._count = 0
@@ -109,7 +107,7 @@ class _Progress:
         self.outcome: dict[str, Any] = {}
 
     async def report(self, body: bytes) -> None:
-        """Read the next bytes of the stream, and report the events in them. Raises the error of an event `error`."""
+        """Read more bytes of the streamed answer, and report its events to the agent. Raises the error of an event."""
         for event in self._events.read(body):
             if event.event == "outcome":
                 self.outcome = dict(event.data)

@@ -49,7 +49,6 @@ IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes t
 
 #: exit code of a command that was ended by Ctrl-C
 INTERRUPTED: Final = 130
-_LATE_CONTROLS: Final = re.compile("[\x7f-\x9f]")
 
 
 class _Console(Console):
@@ -125,7 +124,7 @@ def _fail(error: RagBanditError) -> NoReturn:
 def print_json(value: object) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False)
     # JSON only escapes control characters below 0x20, but those from 0x7f on control some terminals too.
-    text = _LATE_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    text = re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text)
     # Half a surrogate pair cannot be written; "backslashreplace" turns it into its JSON escape.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
 
@@ -308,13 +307,11 @@ def _text(cell: object) -> str:
 
 
 class VerbGroup(NamedTuple):
-    """A group of verbs. verbs: name of a verb -> "module:function"."""
-
     help: str
     verbs: Mapping[str, str]
 
 
-#: verb -> "module:function", or a group of verbs. The docstring of the function is the verb's help
+#: name of a verb -> "module:function", or a group of such verbs. The docstring of the function is the verb's help
 Verbs = Mapping[str, str | VerbGroup]
 
 

@@ -30,14 +30,14 @@ from ragbandit.shared.files import private_folder, rereadable, whole_file, write
 
 #: lease timeout of an erasure, seconds, above the duration of its transactions
 ERASE_LEASE_S: Final = 300.0
-PreOption = Annotated[bool, typer.Option("--pre", help="Only compatible steps, before a rolling upgrade.")]
-WaitOption = Annotated[float | None, typer.Option(min=0, help="Only wait up to SECONDS until another process did it.")]
 
 
 def migrate(
     config: ConfigOption = None,
-    pre: PreOption = False,
-    wait: WaitOption = None,
+    pre: Annotated[bool, typer.Option("--pre", help="Only compatible steps, before a rolling upgrade.")] = False,
+    wait: Annotated[
+        float | None, typer.Option(min=0, help="Only wait up to SECONDS until another process did it.")
+    ] = None,
     new_store: NewStoreOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -164,8 +164,6 @@ _MEANINGS = {
     "bad": "rows that could not be used",
     "left_out": "fields of rows that the store has no column for",
 }
-#: valid labels of ledgers, as in the setting `policy.label`
-_LABEL = re.compile(r"[a-z0-9_]{1,40}")
 
 FileArgument = Annotated[Path, typer.Argument(help="its name says the format, unless --format does")]
 FormatOption = Annotated[str | None, typer.Option("--format", help=f"{', '.join(logs.FORMATS)}; default: by the name")]
@@ -223,7 +221,7 @@ def import_(
     docs/replay.md lists the fields of each format, and which of them are required.
     """
     log_format = logs.format_of(file, format=format_)
-    if not _LABEL.fullmatch(label):
+    if not re.fullmatch(r"[a-z0-9_]{1,40}", label):  # as in the setting `policy.label`
         remedy = "use 1 to 40 of a-z, 0-9 and underscore"
         raise InvalidInput(f"{label!r} is not a valid name of a ledger", field="label", remedy=remedy)
     with rereadable(file) as readable, opened(config, label=label, make=True) as (settings, ledger):

@@ -15,8 +15,6 @@ MOST_NUMBER: Final = 1e100
 #: languages recognised by their common words
 LANGUAGES: Final = ("de", "en", "es", "fr", "it", "nl", "pt")
 
-#: types whose values the service computes, so callers must not send them
-_OWN: Final = ("tenant", "language", "question_length")
 #: types that are computed from the question's text
 OF_TEXT: Final = ("language", "question_length")
 
@@ -77,7 +75,7 @@ class ContextKey(BaseModel):
 
     @property
     def is_own(self) -> bool:
-        return self.type in _OWN
+        return self.type in ("tenant", "language", "question_length")
 
     @property
     def columns(self) -> int:
@@ -91,8 +89,8 @@ class ContextKey(BaseModel):
 ContextSchema = Mapping[str, ContextKey]
 
 
-def check_columns(schema: ContextSchema) -> None:
-    """Raises ValueError if a key is invalid, or if there are more keys or columns than the policy learns."""
+def check_columns(schema: ContextSchema) -> ContextSchema:
+    """Returns the schema. Raises ValueError for an invalid key, or for more keys or columns than the policy learns."""
     for key in schema:
         if not key.strip() or len(key) > 64 or "\x00" in key:
             raise ValueError(f"the key {key!r:.80} is invalid; use 1 to 64 characters")
@@ -105,6 +103,7 @@ def check_columns(schema: ContextSchema) -> None:
             f"there are {columns} columns, but at most {MOST_COLUMNS} are learned; {widest} has "
             f"{schema[widest].columns}: list fewer values, or hash them to fewer columns"
         )
+    return schema
 
 
 def plain_schema(schema: ContextSchema) -> dict[str, Any]:

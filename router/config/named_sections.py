@@ -156,7 +156,7 @@ SectionName = Annotated[str, AfterValidator(_section_name)]
 
 
 def with_named_sections(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace names of generators by their sections. tree: all settings as read. Raises ValueError for unknown names."""
+    """Replace names of generators by their sections. tree: all settings as read. Raises ValueError for other names."""
     whole = dict(tree)
     for path in BY_NAME:
         name = value_at(whole, path)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ragbandit.router.config.context_schema import ContextKey, check_columns
 from ragbandit.router.config.named_sections import (
@@ -195,18 +195,8 @@ class HealthSettings(Section):
 
     #: consecutive failed outcomes after which an arm is suspended; 0 turns the circuit breaker off
     failures: Annotated[int, Field(ge=0, le=1000)] = 5
-    #: seconds until a suspended arm is tried again, at most 3600
-    cool_down_s: Seconds = 30.0
-
-    @field_validator("cool_down_s")
-    @classmethod
-    def _within_memory(cls, cool_down_s: float) -> float:
-        if cool_down_s > COUNTED_S:
-            raise ValueError(
-                f"outcomes count for {COUNTED_S:g} s, so {cool_down_s:g} s is too long; set it to {COUNTED_S:g} at "
-                "most, or remove the arm from `arms`"
-            )
-        return cool_down_s
+    #: seconds until a suspended arm is tried again; at most 3600, because older outcomes do not count
+    cool_down_s: Annotated[float, Field(gt=0, le=COUNTED_S)] = 30.0
 
 
 class RetentionSettings(Section):
@@ -277,7 +267,7 @@ class Settings(Section):
     #: context key -> its type; the policy learns from these facts (docs/context.md). Sent by callers: {type: number},
     #: {type: boolean}, {type: category, values: [...]} or {type: category, hashed: 32}, {type: words, hashed: 32, most:
     #: 8}. Computed by the service: {type: tenant, hashed: 32}, {type: language}, {type: question_length}
-    context: dict[str, ContextKey] = Field(default_factory=dict)
+    context: Annotated[dict[str, ContextKey], AfterValidator(check_columns)] = Field(default_factory=dict)
     policy: PolicySettings = PolicySettings()
     reward: RewardSettings = RewardSettings()
     #: name -> cost weight that a request may choose instead of reward.weight, as {economy: 0.2, quality: 0.01}
@@ -319,12 +309,6 @@ class Settings(Section):
     @classmethod
     def _sections_by_name(cls, tree: Any) -> Any:
         return with_named_sections(tree) if isinstance(tree, dict) else tree
-
-    @field_validator("context")
-    @classmethod
-    def _learnable(cls, context: dict[str, ContextKey]) -> dict[str, ContextKey]:
-        check_columns(context)
-        return context
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":

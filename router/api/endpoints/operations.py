@@ -119,9 +119,6 @@ async def read_or_none(read: Awaitable[Value]) -> Value | None:
         return None
 
 
-#: default periods of an overview and of a report, seconds
-_DAY_S, _WEEK_S = 86_400.0, 7 * 86_400.0
-
 _TIME: Final[dict[str, Any]] = {"ge": 0, "le": 1e11, "allow_inf_nan": False}
 SinceQuery = Annotated[float | None, Query(**_TIME, description="Seconds since 1970; default: a day before.")]
 UntilQuery = Annotated[float | None, Query(**_TIME, description="Seconds since 1970; default: now.")]
@@ -145,7 +142,7 @@ async def read_overview(
     """
     router = router_of(request)
     end = time.time() if until is None else until
-    begin = max(0.0, end - _DAY_S) if since is None else since
+    begin = max(0.0, end - 86_400.0) if since is None else since
     label = router.ledger.label
 
     read = partial(overview, router.database, policy=label, since=begin, until=end, step=step)
@@ -178,7 +175,7 @@ async def read_report(
     """
     router, now = router_of(request), time.time()
     end = now if until is None else until
-    begin = max(0.0, end - _WEEK_S) if since is None else since
+    begin = max(0.0, end - 7 * 86_400.0) if since is None else since
     scope = ReportScope(label=router.ledger.label, since=begin, until=end, tenant=tenant, reward=router.settings.reward)
     read = partial(report, router.database, scope, policy=router.settings.policy, against=against, now=now)
     result = await reports_of(request).run(read)

@@ -35,11 +35,8 @@ STREAM_WAIT_S: Final = 30.0
 _cancelling: set["asyncio.Task[None]"] = set()
 
 
-class AnswerChanged(RagBanditError):
+class AnswerChanged(RagBanditError, code="ANSWER_CHANGED"):
     """The answer differs from the part that was sent already."""
-
-    code = "ANSWER_CHANGED"
-    status = 500
 
 
 @dataclass(kw_only=True, slots=True)

@@ -17,7 +17,6 @@ from ragbandit.shared.types import MAX_TEXT, Json, Message
 
 #: parameter that lists tools -> parameter that demands or forbids a call of them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
-_CHARS_PER_TOKEN: Final = 4
 
 
 def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -> dict[str, Any]:
@@ -75,18 +74,17 @@ def read_chat(
     params = {name: value for name, value in values.items() if value is not None}
     messages = storable(sent["messages"], field=at)
     needs = _needs(params)
-    faults: list[InvalidInput] = []
-    reader = _Reader(needs=needs, faults=faults)
+    reader = _Reader(needs=needs)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
-    if faults and not passed:
-        raise faults[0]
+    if reader.faults and not passed:
+        raise reader.faults[0]
     results = results_of(messages)
     texts = [turn for turn in turns if turn is not None and turn.text.strip()]
     to_question, is_last = _to_question(texts)
     if passed or results:
         texts = to_question
     question = next((turn.text for turn in reversed(texts) if turn.role == "user"), "")
-    if passed and (faults or len(question) > MAX_TEXT or not (is_last or results)):
+    if passed and (reader.faults or len(question) > MAX_TEXT or not (is_last or results)):
         needs.add(CHAT)
     clipped = sum(len(turn.text) > MAX_TEXT for turn in texts if passed)
     if clipped:
@@ -98,7 +96,7 @@ def read_chat(
     whole = {"messages": messages, **params}
     if passed:
         shown = {**whole, "messages": [_without_data(message) for message in messages]}
-        facts[TOKENS] = len(json.dumps(shown, ensure_ascii=False)) // _CHARS_PER_TOKEN
+        facts[TOKENS] = len(json.dumps(shown, ensure_ascii=False)) // 4  # characters per token
     if passed and (params or needs or results):
         facts[CHAT_HASH] = body_hash(whole)  # also differs if only the parameters differ
     return Chat(turns=tuple(texts), sent=whole, facts=facts, ignored=tuple(ignored))
@@ -192,15 +190,16 @@ def _repaired(value: Any) -> Any:
 class _Reader:
     """Reads messages as texts. Adds abilities that an arm needs to `needs`, and errors in messages to `faults`."""
 
-    def __init__(self, *, needs: set[str], faults: list[InvalidInput]) -> None:
-        self._needs, self._faults = needs, faults
+    def __init__(self, *, needs: set[str]) -> None:
+        self._needs = needs
+        self.faults: list[InvalidInput] = []
 
     def turn(self, message: Mapping[str, Any], *, at: str) -> Message | None:
         """The message as text; None if only a model reads messages of its role."""
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str) or role not in _ROLES:
             fault, remedy = f"{role!r:.80} is no role of a message", f"use {', '.join(_ROLES)}"
-            self._faults.append(InvalidInput(fault, field=f"{at}.role", remedy=remedy))
+            self.faults.append(InvalidInput(fault, field=f"{at}.role", remedy=remedy))
             return None
         our_role, text = _ROLES[role], ""
         if isinstance(content, str):
@@ -210,7 +209,7 @@ class _Reader:
             text = "\n".join(self._part(part, at=f"{at}.content.{n}", asks=our_role == "user") for n, part in parts)
         elif content is not None:  # an assistant that called a tool sends null
             fault = f'"{at}.content" must be text or a list of parts'
-            self._faults.append(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
+            self.faults.append(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
         return None if our_role is None else Message(role=our_role, text=text)
 
     def _part(self, part: object, *, at: str, asks: bool) -> str:
@@ -234,7 +233,7 @@ class _Reader:
             message = f"parts of messages are {', '.join([*_TEXTS, *_OTHERS])}, not {kind:.40}"
             remedy = "send its text as a part of the type text"
             error = Unsupported(message, field=f"{at}.type", remedy=remedy)
-        self._faults.append(error)
+        self.faults.append(error)
         return f"[{kind:.40}]"
 
 
@@ -258,10 +257,9 @@ _PARTS: Final = {
     "input_file": "file",
 }
 CALL, _REASONING = "function_call", "reasoning"
-_PART_TEXTS: Final = ("input_text", "output_text")
 ITEM: Final[dict[str, Any]] = {
     "anyOf": [
-        message_schema(roles=_ITEM_ROLES, texts=_PART_TEXTS, type={"const": "message"}),
+        message_schema(roles=_ITEM_ROLES, texts=("input_text", "output_text"), type={"const": "message"}),
         {"required": ["type"], "properties": {"type": {"enum": [CALL, f"{CALL}_output", _REASONING]}}},
     ]
 }

@@ -31,8 +31,7 @@ from ragbandit.shared.types import (
 
 RESPONSES: Final = "/v1/responses"
 #: paths of OpenAI's interface. Errors on these paths have OpenAI's shape, even on a path that is not served
-_PATHS: Final = ("/v1/models", "/v1/chat", "/v1/completions", RESPONSES, "/v1/embeddings")
-_BELOW: Final = tuple(f"{path}/" for path in _PATHS)
+_PATHS: Final = ("/v1/models/", "/v1/chat/", "/v1/completions/", f"{RESPONSES}/", "/v1/embeddings/")
 #: RagBandit's name of a field -> its name in a chat completion; None if chat completions have no such parameter
 _PARAMS: Final[Mapping[str, str | None]] = {
     "question": "messages",
@@ -57,29 +56,20 @@ _CODES: Final = {
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
-class ModelNotFound(NotFound):
+class ModelNotFound(NotFound, code="MODEL_NOT_FOUND"):
     """There is no model of this name."""
 
-    code = "MODEL_NOT_FOUND"
 
-
-class Unsupported(InvalidInput):
+class Unsupported(InvalidInput, code="UNSUPPORTED_PARAMETER"):
     """A parameter asks for something that the service does not support."""
 
-    code = "UNSUPPORTED_PARAMETER"
 
-
-class AnswerTimeout(NotReady):
+class AnswerTimeout(NotReady, code="ANSWER_TIMEOUT", status=504):
     """The answer did not come in time."""
 
-    code = "ANSWER_TIMEOUT"
-    status = 504
 
-
-class Cancelled(Conflict):
+class Cancelled(Conflict, code="CANCELLED"):
     """The answer was cancelled."""
-
-    code = "CANCELLED"
 
 
 class ServerFault(RagBanditError):
@@ -126,7 +116,7 @@ def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
 
 
 def is_openai_path(path: str) -> bool:
-    return path in _PATHS or path.startswith(_BELOW)
+    return f"{path}/".startswith(_PATHS)
 
 
 def error_in_reply(error: RagBanditError) -> dict[str, Any]:

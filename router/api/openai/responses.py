@@ -253,9 +253,6 @@ def _usage(outcome: Outcome, *, saved: float | None) -> dict[str, Any]:
     return usage
 
 
-_LOGPROBS: Final = "message.output_text.logprobs"
-
-
 class ResponseBody(OpenAIBody):
     """A request for a response. OpenAI's other parameters are ignored; the decision stores their names."""
 
@@ -321,7 +318,7 @@ class ResponseBody(OpenAIBody):
             "response_format": format_of((self.text or {}).get("format")),
             "reasoning_effort": reasoning.get("effort") if isinstance(reasoning, Mapping) else None,
             "max_completion_tokens": self.max_output_tokens,
-            "logprobs": True if self.top_logprobs or _LOGPROBS in (self.include or ()) else None,
+            "logprobs": True if self.top_logprobs or "message.output_text.logprobs" in (self.include or ()) else None,
         }
         converted = {name: value for name, value in converted.items() if value is not None}
         sent = {**dict(self), "reasoning": None, **tools, **converted, "messages": messages}

@@ -30,8 +30,6 @@ class JsonReply(JSONResponse):
         return json_of(content)
 
 
-#: JSON-RPC code of RagBandit's errors; MCP itself does not use it
-_SERVER_ERROR: Final = -32050
 #: ASGI scope key of the function that formats the errors of a request; RagBandit's own format if there is no such key
 SHAPE: Final = "ragbandit.errors"
 Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
@@ -55,7 +53,7 @@ def error_reply(scope: Scope, status: int, body: ErrorReply, *, headers: Mapping
 
 def mcp_error(_scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
     message = f"{error['message']} ({error['remedy']})" if error["remedy"] else error["message"]
-    shape = {"code": _SERVER_ERROR, "message": message, "data": error}
+    shape = {"code": -32050, "message": message, "data": error}  # a JSON-RPC code that MCP itself does not use
     return JsonReply({"jsonrpc": "2.0", "id": None, "error": shape}, status, headers)
 
 

@@ -95,7 +95,6 @@ class KeyRing:
 
 SESSION: Final = "ragbandit_session"
 SESSION_S: Final = 12 * 3600.0
-_LONGEST_COOKIES: Final = 8192
 _SESSION: Final = re.compile(r"([0-9A-Za-z]{1,16})\.([0-9]{1,12})\.([0-9a-f]{64})")
 
 
@@ -139,12 +138,9 @@ class PageSessions:
 def cookies_of(headers: Headers) -> dict[str, str]:
     """The cookies of a request; {} if the header is too long."""
     text = "; ".join(headers.getlist("cookie"))
-    return {} if len(text) > _LONGEST_COOKIES else cookie_parser(text)
+    return {} if len(text) > 8192 else cookie_parser(text)
 
 
-#: names of this machine in a Host header
-_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 #: a Host header: a name, or an IPv6 address in brackets, and perhaps a port
 _HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(?::[0-9]+)?")
 
@@ -154,7 +150,7 @@ def check_host(headers: Headers, *, allowed: Collection[str]) -> None:
     hosts = [host.strip().lower() for host in headers.getlist("host")]
     parts = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
     name = "" if parts is None else parts[1]
-    if name in _LOCAL or name in allowed:
+    if name in ("localhost", "127.0.0.1", "[::1]") or name in allowed:
         return
     message = f"an open service is not called {name!r:.80}" if name else "an open service needs one Host header"
     remedy = "call it localhost or 127.0.0.1, add the name to server.allowed_hosts, or use API keys: docs/security.md"
@@ -163,7 +159,7 @@ def check_host(headers: Headers, *, allowed: Collection[str]) -> None:
 
 def check_site(headers: Headers, *, method: str) -> None:
     """Raises Forbidden if a request that may change something comes from a page of another site."""
-    if method in _SAFE:
+    if method in ("GET", "HEAD", "OPTIONS"):
         return
     sites, origins, hosts = (headers.getlist(name) for name in ("sec-fetch-site", "origin", "host"))
     if any(site not in ("same-origin", "none") for site in sites):
@@ -198,7 +194,6 @@ def _address(origin: str) -> str:
         return ""
 
 
-MAX_HEADER: Final = 512
 #: largest age of the keys for /metrics, seconds. Metrics must be readable while the database is down.
 STALE_S: Final = 900.0
 #: ASGI scope key of (address, port) from which the connection comes, whatever proxy headers contain
@@ -278,7 +273,7 @@ class Gate:
             raise _unauthorized("no API key was sent")
         if len(sent) > 1:
             raise _unauthorized("several Authorization headers were sent", remedy="send one")
-        if len(sent[0]) > MAX_HEADER:
+        if len(sent[0]) > 512:
             raise _unauthorized(f"the header Authorization has {len(sent[0])} bytes; a key has 57 characters")
         scheme, _, text = sent[0].partition(" ")
         if scheme.lower() != "bearer":

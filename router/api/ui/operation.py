@@ -31,7 +31,6 @@ LATELY: Final = 500
 LISTED: Final = 50
 #: largest number of ledger updates, and of closed decisions, that a list searches for its entries, newest first
 LOOKED_AT: Final = 5_000
-MOST_SOURCES: Final = 50
 MOST_WORKERS: Final = 100
 
 pages = APIRouter(include_in_schema=False)
@@ -64,7 +63,7 @@ def _feedback(router: Router) -> dict[str, Any]:
     counters = router.status().counters
     return {
         "counters": counters,
-        "sources": raters_lately(router.ledger, decisions=LATELY, among=LOOKED_AT, limit=MOST_SOURCES),
+        "sources": raters_lately(router.ledger, decisions=LATELY, among=LOOKED_AT, limit=LISTED),
         "decisions": LATELY,
         "quarantined": quarantined(router.ledger, limit=LISTED, among=LOOKED_AT) if counters.quarantined else (),
         "looked_at": LOOKED_AT,

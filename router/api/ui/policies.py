@@ -18,7 +18,6 @@ from ragbandit.router.storage import policy_versions as store
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.types import PolicyVerdict
 
-#: verb -> its effect, shown at its button
 VERBS: Final[dict[str, str]] = {
     "shadow": "Its probabilities are logged; it serves nothing.",
     "canary": "It gets its first share of what is served.",

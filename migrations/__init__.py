@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def add(revision: str) -> None:
-    """Add the columns and indexes that this revision adds to tables of the first schema."""
+    """Add the columns and indexes of this revision to the tables of the first schema."""
     for table in metadata.sorted_tables:
         if "since" in table.info:
             continue
@@ -59,5 +59,5 @@ def _export(connection: Connection, dropped: Table) -> None:
 
 
 def _json(value: Any) -> Any:
-    """Bytes as hexadecimal digits, other values that JSON does not support as text."""
+    """A value that JSON does not support: bytes as hexadecimal digits, others as text."""
     return value.hex() if isinstance(value, bytes | memoryview) else str(value)

@@ -40,7 +40,7 @@ def _first() -> MetaData:
         for column in copy.columns:
             if "since" in column.info:
                 column.system, column.comment = True, None  # CREATE TABLE leaves a system column out
-        later = {index.name for index in table.indexes if "since" in index.info}  # a copy has no info
+        later = {index.name for index in table.indexes if "since" in index.info}  # copied indexes have no info
         for index in [index for index in copy.indexes if index.name in later]:
             copy.indexes.remove(index)
     return first
@@ -50,5 +50,5 @@ def upgrade() -> None:
     _first().create_all(op.get_bind())
     for statement in _APPEND_ONLY[op.get_bind().dialect.name]:
         op.execute(statement)
-    # The second column of Alembic's table: the schema of the oldest code that may use the database.
+    # An additional column in Alembic's table: `oldest_code`, the revision of the oldest code that can use the database.
     op.add_column("alembic_version", Column("code_from", String(32)))

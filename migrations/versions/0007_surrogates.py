@@ -1,4 +1,4 @@
-"""Surrogates: scores of a judge or an event for decisions that a person rated."""
+"""Surrogates: a column with the scores of judges and events for decisions that a person rated too."""
 
 from ragbandit.migrations import add
 

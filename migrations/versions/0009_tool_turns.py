@@ -1,4 +1,4 @@
-"""Tool turns: each outcome with tool calls names the decision that has their results."""
+"""Tool turns: a column with the decision that got the results of an outcome's tool calls."""
 
 from ragbandit.migrations import add
 

@@ -65,7 +65,7 @@ _TAGS = [
     {"name": "Operations", "description": "Probes, status and metrics for operators."},
 ]
 
-#: number of threads for blocking reads; largest number of reads that run or wait at the same time
+#: blocking reads run on READ_THREADS threads; if MAX_READS reads run or wait already, another one is refused
 READ_THREADS, MAX_READS = 8, 256
 
 
@@ -85,7 +85,7 @@ class _Service(FastAPI):
 
 
 def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], object] | None = None) -> FastAPI:
-    """Make the app; it opens its Router at startup. begin: called once on the event loop, before the first request."""
+    """Make the app; it opens its Router at startup. begin: called with the app's Tracing before the first request."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -112,7 +112,7 @@ def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], 
 
 
 def operators_app(app: FastAPI) -> FastAPI:
-    """Make the app of server.admin_port: it uses the Router of `app`, but an event loop of its own."""
+    """Make the app that server.admin_port serves: it shares the Router of `app`, but has its own event loop."""
 
     @asynccontextmanager
     async def lifespan(operators: FastAPI) -> AsyncIterator[None]:
@@ -131,12 +131,12 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     state, router = app.state, app.state.router
     server = router.settings.server
     state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
-    # Reports have their own thread, so that short reads do not wait for them. It is a single thread, because the C
-    # library keeps the memory of a report for the thread that made it.
+    # Reports have their own thread, so that short reads do not wait for reports. A second thread would cost memory: the
+    # C library keeps the freed memory of a report for the thread that made the report.
     state.reports = Reads(threads=1, most=MAX_READS, limit_s=SERVE_S)
     state.page_sessions = PageSessions(router.database)
     state.gate = Gate(KeyRing(KeyStore(router.database)), server=server, sessions=state.page_sessions)
-    with contextlib.suppress(NotReady):  # read the keys now, so that they are known if the database fails later
+    with contextlib.suppress(NotReady):  # read the keys now, in case the database fails later
         await state.gate.ring.in_force()
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits)
     state.budgets = Budgets(router, reads=state.reads)
@@ -160,8 +160,8 @@ def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> Fa
         docs_url=None,
         redoc_url=None,
     )
-    app.state.port = "all"  # with server.admin_port there are two apps: "public" and "operators"
-    app.openapi_version = "3.0.3"  # the newest version that the bundled Swagger UI reads
+    app.state.port = "all"  # one app serves all paths, unless server.admin_port makes it two: "public" and "operators"
+    app.openapi_version = "3.0.3"  # the newest version of OpenAPI that the bundled Swagger UI reads
     app.router.routes.extend(_ROUTES)
     for kind in (RagBanditError, CallerGone, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _reply_to)
@@ -199,8 +199,8 @@ async def _docs() -> Response:
         swagger_css_url="/docs/assets/swagger-ui.css",
         swagger_favicon_url="/docs/assets/favicon-32x32.png",
     )
-    # No other site may show the page in a frame: without API keys it could trick a reader into clicking "Try it out".
-    # Swagger UI needs one inline script and inline styles.
+    # No other site may show this page in a frame, since it could trick people into clicking "Try it out". Swagger UI
+    # needs one inline script, allowed here by its hash, and inline styles.
     (script,) = re.findall(rb"<script>(.*?)</script>", bytes(page.body), flags=re.DOTALL)
     hashed = base64.b64encode(hashlib.sha256(script).digest()).decode()
     inline = f"script-src 'self' 'sha256-{hashed}'; style-src 'self' 'unsafe-inline'; "
@@ -232,7 +232,7 @@ def _with_peer(app: FastAPI) -> ASGIApp:
 
 
 class HttpServer(uvicorn.Server):
-    """Server of an app. operators: the server of server.admin_port, run on a thread; listener: its socket."""
+    """Server of an app. operators: server of server.admin_port, run on a thread; listener: socket of `operators`."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class HttpServer(uvicorn.Server):
             self._thread.start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop. Requests that wait for an answer get "pending" at once; others have `shutdown_s` seconds to finish."""
+        """Stop. Requests that wait for an answer get "pending" at once; other requests have `shutdown_s` seconds."""
         self._app.state.router.answers.end_waits()
         if self._operators is not None and self._thread is not None:
             self._operators.should_exit = True
@@ -289,7 +289,7 @@ def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto") -
     operators, listener = None, None
     if settings.admin_port is not None:
         listener = bound(settings.admin_host, settings.admin_port)
-        listener.listen()  # from now on clients may connect; they wait until the thread runs
+        listener.listen()  # clients may connect from now on; the thread of `operators` replies to them
         app.state.port, app.state.admin_port = "public", listener.getsockname()[1]
         operators = HttpServer(operators_app(app), settings=settings, loop=loop)
     return HttpServer(app, settings=settings, loop=loop, operators=operators, listener=listener)

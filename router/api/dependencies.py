@@ -19,8 +19,8 @@ from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded
 from ragbandit.shared.types import Caller
 
-#: ASGI scope key of a request that an MCP tool makes; the rate limiter has counted the outer request. The value is
-#: "mcp".
+#: ASGI scope key of the requests that MCP tools make inside the service; its value is "mcp". Rates count only the
+#: agent's own request to /mcp
 PART: Final = "ragbandit.part"
 
 Reply = TypeVar("Reply")
@@ -51,7 +51,7 @@ def tracing_of(request: Request) -> Tracing:
 
 
 async def known_parameters(request: Request) -> None:
-    """Raises InvalidInput for an unknown query parameter. Probes and scrapers may send parameters of their own."""
+    """Raises InvalidInput for an unknown query parameter, except on the paths of probes and scrapers."""
     if not request.scope["query_string"] or request.scope["path"] in OPERATOR_PATHS:
         return
     route = request.scope["route"]
@@ -79,7 +79,7 @@ class Reads:
         self._open = 0
 
     async def run(self, work: Callable[[], Value]) -> Value:
-        """Call `work` on a thread, and return its result. Raises Overloaded, or NotReady after `limit_s` seconds."""
+        """Call `work` on a thread. Raises Overloaded if too many reads wait, and NotReady after `limit_s` seconds."""
         if self._open >= self._most:
             message = f"{self._open} reads are waiting already, so this one was refused"
             raise Overloaded(message, remedy="try again in a second")
@@ -105,9 +105,9 @@ class SharedRead(Generic[Value]):
         self._lock = threading.Lock()
 
     async def value(self) -> Value:
-        """Return a value that is read after this call. Raises NotReady after `limit_s` seconds, or the read's error."""
+        """Return a value that is read from now on. Raises NotReady after `limit_s` seconds, or the read's error."""
         with self._lock:
-            # A read that runs already may miss the caller's last write.
+            # A read that runs already may miss what the caller has written just before this call.
             if self._next is None or self._next.running() or self._next.done():
                 self._next = self._executor.submit(self._read)
             shared = self._next
@@ -118,7 +118,7 @@ class SharedRead(Generic[Value]):
 
 
 async def _within(future: "Future[Value]", *, limit_s: float, shared: bool = False) -> Value:
-    """Wait for the value. shared: whether others wait for the Future too, so that a timeout must not cancel it."""
+    """Wait for a Future. shared: whether other requests wait for the Future too; then a timeout does not cancel it."""
     wrapped = asyncio.wrap_future(future)
     try:
         return await asyncio.wait_for(asyncio.shield(wrapped) if shared else wrapped, limit_s)
@@ -139,9 +139,10 @@ class CallerGone(Exception):
 
 
 class Waiter:
-    """Waits until it is notified, or until the caller closes the connection. Read the request's body first. It waits in
-    the request's own task, where a notification makes an asyncio timeout expire: separate tasks for the connection and
-    for the work would take as long as a decision.
+    """Lets a request wait for a notification, until its caller closes the connection. Read the request's body first.
+
+    A notification makes an asyncio timeout in the request's own task expire. Two tasks, one that waits for the
+    notification and one for the end of the connection, would cost as much time as a decision.
     """
 
     def __init__(self, request: Request) -> None:
@@ -154,20 +155,20 @@ class Waiter:
         if self._is_waking:
             return
         self._is_waking = True
-        with contextlib.suppress(RuntimeError):  # raised after the event loop was closed
+        with contextlib.suppress(RuntimeError):  # raised if the event loop is closed already
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         self._noted, self._is_waking = True, False
-        with contextlib.suppress(RuntimeError):  # raised if the wait has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # raised if the wait has ended already
             if self._block is not None:
                 self._block.reschedule(0.0)
 
     async def wait(self, *, until: float) -> bool:
-        """Returns whether a notification came before `until`, a time of the event loop. Raises CallerGone."""
+        """Returns whether a notification came before `until`, a time on the event loop's clock. Raises CallerGone."""
         try:
             async with asyncio.timeout_at(0.0 if self._noted else until) as self._block:
-                # The body was read, so only the end of the connection can come.
+                # The body was read before, so the end of the connection is the only message that can come.
                 while (await self._request.receive())["type"] != "http.disconnect":
                     pass
         except TimeoutError:
@@ -214,7 +215,7 @@ async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Re
 async def awaited_all(
     request: Request, futures: "Sequence[Future[Reply]]", *, what: str
 ) -> list[Reply | BaseException]:
-    """The result or exception of each Future, in order; NotReady after SERVE_S seconds. Raises CallerGone."""
+    """The result or exception of each Future, in order; NotReady for those that take too long. Raises CallerGone."""
     await all_done(request, futures, limit_s=SERVE_S)
     results: list[Reply | BaseException] = []
     for future in futures:
@@ -230,4 +231,4 @@ async def awaited_all(
 def check_count(items: Sequence[object], *, most: int) -> None:
     if not 0 < len(items) <= most:
         message = f'"items" has {len(items)} entries'
-        raise InvalidInput(message, field="items", remedy=f"send between 1 and {most}")
+        raise InvalidInput(message, field="items", remedy=f"send 1 to {most} items")

@@ -3,8 +3,8 @@
 1. A request gets an id and a span. It is refused before its body is read if this port does not serve its path, if its
    queue is too long, or if it announces too large a body.
 2. The gate finds the caller by the key, and checks the role. The rate limiter counts the request for this key.
-3. The endpoint replies. Every exception becomes an error reply in the format of the path (ours, OpenAI's, MCP's or a
-   page), and every reply is counted.
+3. The endpoint replies. Every exception becomes an error reply in the format of the path (RagBandit's, OpenAI's, MCP's
+   or a page), and every reply is counted.
 """
 
 import asyncio
@@ -40,24 +40,14 @@ log = logging.getLogger("ragbandit.api")
 Direct = Callable[[Request], Awaitable[Response | None]]
 
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
-#: status that is counted if the caller closes the connection before the reply; nginx uses the same one
-_CLIENT_CLOSED: Final = 499
-_ENDING: Final = NotReady(
-    "the service is shutting down, and this request was not finished", remedy="try again with the same id"
-)
 
 
-class Malformed(InvalidInput):
+class Malformed(InvalidInput, code="BAD_REQUEST", status=400):
     """The head of the request is not valid HTTP/1.1, or uses a feature that the service refuses."""
 
-    code = "BAD_REQUEST"
-    status = 400
 
-
-class NoUpgrade(Malformed):
+class NoUpgrade(Malformed, code="UPGRADE"):
     """The request asks to change the protocol; the service speaks only HTTP/1.1."""
-
-    code = "UPGRADE"
 
 
 class Edge:
@@ -79,7 +69,7 @@ class Edge:
         exchange = _Exchange(scope, receive, send, state=self.state)
         tracing: Tracing = OFF if exchange.path.startswith(_UNTRACED) else getattr(self.state, "tracing", OFF)
         with bound(request=request_id):
-            # `attributes` has no path, because a path may contain a session id. `_end` adds the route.
+            # The span has no path, because a path may contain a session id. `_end` adds the route without such values.
             attributes = {
                 names.HTTP_METHOD: scope["method"],
                 names.URL_SCHEME: scope["scheme"],
@@ -104,11 +94,7 @@ class Edge:
                     return
                 exchange.read_again(await request.body())
             await self.app(scope, exchange.receive, exchange.send)
-        except asyncio.CancelledError:  # the server shuts down, and the time for open requests is over
-            if exchange.status:
-                raise
-            await refusal(_ENDING, scope=scope)(scope, exchange.receive, exchange.send)
-        except Exception as error:
+        except (asyncio.CancelledError, Exception) as error:
             if exchange.status:
                 raise
             await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send)
@@ -130,7 +116,7 @@ class Edge:
 
 
 class _Exchange:
-    """A request and its reply. Refuses a body that is larger than its rule allows, and counts the reply."""
+    """A request and its reply. Refuses a body that is larger than the path's rule allows, and counts the reply."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, state: State) -> None:
         self.scope = scope
@@ -144,7 +130,7 @@ class _Exchange:
         #: HTTP status; 0 until the reply begins
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
-        #: path of the endpoint in FastAPI's form; None until FastAPI has found it, and for unknown paths
+        #: path as the endpoint declares it, as /v1/decisions/{decision_id}; None if FastAPI has not found an endpoint
         self.route: str | None = None
         if is_openai_path(path):
             scope[SHAPE] = openai_error
@@ -177,22 +163,22 @@ class _Exchange:
 
 
 def _check(exchange: _Exchange, *, state: State) -> None:
-    """Raises an error if the request can be refused without its body. Cheap, because it runs for every request."""
+    """Raises an error if the request can be refused without its body. Must be fast: every request is checked."""
     if not has_path(exchange.path, state=state):
         raise HTTPException(404)
     _check_head(exchange.scope)
     router: Router = state.router
     if exchange.rule.queue is not None:
-        exchange.route = exchange.path  # endpoints with a queue have no parameters in their path
+        exchange.route = exchange.path  # no endpoint with a queue has parameters in its path
         router.batchers[exchange.rule.queue].check_admission()
     headers = Headers(scope=exchange.scope)
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > exchange.limit:
         raise HTTPException(413)
-    if "upgrade" in headers:  # the parser takes all further bytes for the new protocol, so the body cannot be read
+    if "upgrade" in headers:  # uvicorn takes the body's bytes for the new protocol, so the body cannot be read
         exchange.headers.append((b"connection", b"close"))
         if announced not in ("", "0") or "transfer-encoding" in headers:
-            raise NoUpgrade(remedy="send no header Upgrade: speak HTTP/1.1 from the start, or come through a proxy")
+            raise NoUpgrade(remedy="leave out the header Upgrade")
 
 
 def _check_head(scope: Scope) -> None:
@@ -201,18 +187,21 @@ def _check_head(scope: Scope) -> None:
     for name, value in scope["headers"]:
         hosts += name == b"host"
         if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-            raise Malformed("a body must be sent plain or chunked", field="Transfer-Encoding", remedy="send it plain")
+            raise Malformed("a body must be sent plain or chunked", field="Transfer-Encoding", remedy="use chunked")
         if name == b"content-encoding" and value.strip().lower() != b"identity":
-            raise Malformed("compressed bodies are not supported", field="Content-Encoding", remedy="send it plain")
+            raise Malformed("compressed bodies are not supported", field="Content-Encoding", remedy="do not compress")
     if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
-        raise Malformed(f"{hosts} Host headers were sent", field="Host", remedy="send one")
+        raise Malformed(f"{hosts} Host headers were sent", field="Host", remedy="send one Host header")
 
 
-def reply_to(error: Exception, *, scope: Scope) -> Response:
+def reply_to(error: BaseException, *, scope: Scope) -> Response:
+    if isinstance(error, asyncio.CancelledError):  # the server shuts down, and server.shutdown_s are over
+        message = "the service is shutting down, and this request was not finished"
+        error = NotReady(message, remedy="try again with the same id")
     if isinstance(error, HTTPException) and isinstance(error.__cause__, RagBanditError | ClientDisconnect):
         error = error.__cause__  # FastAPI wraps errors that occur while it reads the body
     if isinstance(error, CallerGone | ClientDisconnect):
-        return Response(status_code=_CLIENT_CLOSED)
+        return Response(status_code=499)  # the caller has gone; metrics count this status, as nginx does
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         if first["type"] == "json_invalid":

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ragbandit.router.reporting.reading import Report
     from ragbandit.router.storage.sql.database import Database
 
-#: problem: something fails, or data is lost. warning: it works, but perhaps not for long, or not as expected.
+#: problem: something fails, or data is lost. warning: all works, but perhaps not for long, or not as expected
 Severity = Literal["warning", "problem"]
 #: parts of /ready whose failure makes answers and learning late, while requests still succeed
 DELAYED: Final = frozenset({"redis", "policy", "learner"})
@@ -40,10 +40,9 @@ WRONG_S: Final = 60.0
 #: free bytes of a disk: a warning below LITTLE, a problem below NEARLY_NONE
 LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
-REPLY_S: Final = 3.0
 #: price factor of a dollar budget above which there is a finding; smaller factors hardly change the choice of arms
 NOTICED: Final = 1.5
-#: largest number of updates in the comparison of reward.weight with labels, newest first
+#: largest number of ledger updates, newest first, in the comparison of reward.weight with labels
 MOST_ROWS: Final = 20_000
 #: largest number of outcomes searched for failures of servers, newest first
 MOST_OUTCOMES: Final = 200
@@ -54,7 +53,7 @@ class Finding:
     severity: Severity
     about: str
     what: str
-    #: what to do; empty if `what` contains it
+    #: what to do; empty if `what` contains the advice already
     remedy: str = ""
 
     @property
@@ -63,7 +62,7 @@ class Finding:
 
 
 def tried(about: str, check: Callable[[], Iterable[Finding] | None], *, means: str = "") -> list[Finding]:
-    """Run a check. If it raises an error, the error is a problem, and `means` is its consequence."""
+    """Run a check and return its findings. An error becomes a problem; `means` names its consequence."""
     try:
         return list(check() or ())
     except (RagBanditError, OSError, ValueError) as error:
@@ -82,7 +81,7 @@ def of_parts(parts: Mapping[str, str]) -> list[Finding]:
 
 
 def of_settings(settings: "Settings") -> Iterator[Finding]:
-    """Findings of settings that are valid, but together do not do what one would expect."""
+    """Findings about settings that are valid one by one, but together have an unexpected effect."""
     from ragbandit.router.learning.monitoring.price import budget_warnings
 
     sqlite, redis_url = settings.database.startswith("sqlite"), settings.redis_url
@@ -117,7 +116,7 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
 
 
 def of_disk(settings: "Settings") -> Iterator[Finding]:
-    """Findings of disks that are almost full, and hold the database, snapshots or logs of this host."""
+    """Findings about disks with the database, snapshots or logs, if they are almost full."""
     database = settings.database.removeprefix("sqlite:///")
     devices = {}
     for place in (settings.data_dir, settings.snapshot_root, database):
@@ -165,8 +164,8 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
 def of_store(
     database: "Database", *, settings: "Settings", now: float, weigh: bool = True, month: "Report | None" = None
 ) -> list[Finding]:
-    """Findings of the newest rows. weigh: compare reward.weight with labels, and routing with always using one arm.
-    month: the report of the last 30 days; None if it is not made yet.
+    """Findings about the newest rows. weigh: whether to compare reward.weight with labels, and routing with always
+    using one arm. month: the report of the last 30 days; None if this function has to make the report.
     """
     checks = [_schema, _costs, _uneven, _budgets, _failing]
     if weigh:
@@ -200,8 +199,8 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
         column.arm.in_(settings.arms),
         column.source == "explicit",
         column.preset != "reward",  # these rewards include the cost
-        column.terms == canonical(dict(settings.reward.cost)),  # costs under another setting have another unit
-        column.propensity < 1.0,  # questions with only one possible arm may differ from others
+        column.terms == canonical(dict(settings.reward.cost)),  # not costs in units of another reward.cost
+        column.propensity < 1.0,  # leaves out questions with one possible arm, which may be of another kind
     )
     with database.read() as connection:
         means = means_of(map(tuple, connection.execute(rows.order_by(column.seq.desc()).limit(MOST_ROWS))))
@@ -298,7 +297,7 @@ def _connected(settings: "Settings") -> "Iterator[Redis]":
     from ragbandit.router.queue.jobs import connect
     from ragbandit.router.queue.redis_server import redis_url
 
-    client = connect(redis_url(settings), timeout_s=REPLY_S)
+    client = connect(redis_url(settings), timeout_s=3.0)
     try:
         client.ping()
         yield client
@@ -330,7 +329,7 @@ def _of_redis(settings: "Settings") -> Iterator[Finding]:
     memory: Any = {}
     try:
         with _connected(settings) as client:
-            with contextlib.suppress(RedisError):  # the user of this Redis may lack the permission
+            with contextlib.suppress(RedisError):  # RagBandit's Redis user may lack the permission
                 memory = client.info("memory")
             cards = present(client)
     except QueueError:
@@ -381,7 +380,7 @@ def _differing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Itera
 
 
 def _hosts(cards: "Sequence[ProcessCard]", value: "Callable[[ProcessCard], str | None]") -> dict[str, set[str]]:
-    """Returns value -> hosts of the processes with this value. Processes without a value are left out."""
+    """Returns value -> hosts of the processes that have this value. Processes whose value is None are left out."""
     hosts: dict[str, set[str]] = defaultdict(set)
     for card in cards:
         card_value = value(card)

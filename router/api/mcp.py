@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ragbandit.router.api.mcp_tools import Context
 
 
-#: headers of the agent's request that the request of a tool gets too: the key and the trace
+#: headers that a tool's request gets from the agent's request: the API key and the trace
 _HEADERS: Final = ("authorization", "traceparent", "tracestate")
 
 
@@ -29,8 +29,8 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["route"] = ROUTE  # the metrics count the request by its route
         server = await _server_of(scope["app"])
-        # Read the body here, so that a body that is too large gets our error. The SDK's own checks of hosts and origins
-        # are off, because the gate has checked them.
+        # Read the body here, so that a body that is too large gets RagBandit's error. The SDK does not check hosts and
+        # origins, because the gate has checked them.
         bodies = [{"type": "http.request", "body": await Request(scope, receive).body(), "more_body": False}]
 
         async def whole() -> Message:
@@ -39,7 +39,7 @@ class _Endpoint:
         manager = required_module("mcp.server.streamable_http_manager", extra="mcp").StreamableHTTPSessionManager
         largest = scope["app"].state.router.settings.server.max_body_bytes
         exchange = manager(server, stateless=True, max_request_body_size=largest)
-        async with exchange.run():  # session of one request; no state is kept between requests
+        async with exchange.run():  # a session for this request only
             await exchange.handle_request(scope, whole, send)
 
 
@@ -61,8 +61,8 @@ async def _server_of(app: Any) -> Any:
 
 
 async def _called(context: "Context", endpoint: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an endpoint by a request in this process, with the agent's key. Returns its reply, or raises its error."""
-    assert context.request is not None  # the SDK sets it for every request over HTTP
+    """Send an endpoint a request inside this process, with the agent's key. Returns the reply, or raises the error."""
+    assert context.request is not None  # the SDK sets `request` for every call over HTTP
     outer, progress = context.request.scope, _Progress(context)
     streams = endpoint == "POST /v1/answer" and "progress_token" in (context.meta or {})
 
@@ -89,7 +89,7 @@ def _request(
     method, path = endpoint.split(" ")
     if "{decision_id}" in path:
         path = path.format(decision_id=quoted(arguments.get("decision_id")))
-    wait_s = arguments.get("wait_s")  # wait_s is a query parameter of its endpoint
+    wait_s = arguments.get("wait_s")  # a query parameter; all other arguments are fields of the body
     params = {"stream": "true"} if streams else {}
     if wait_s is not None:
         params["wait_s"] = wait_s
@@ -100,16 +100,14 @@ def _request(
 
 
 class _Progress:
-    """Reports the progress of a streamed answer to the caller of a tool."""
-
     def __init__(self, context: "Context") -> None:
         self._context, self._events = context, EventReader()
         self._count = 0
-        #: data of the event `outcome`; {} until it comes
+        #: data of the event `outcome`; {} before this event
         self.outcome: dict[str, Any] = {}
 
     async def report(self, body: bytes) -> None:
-        """Read the next bytes of the stream, and report the events in them. Raises the error of an event `error`."""
+        """Read more bytes of the streamed answer, and report its events to the agent. Raises the error of an event."""
         for event in self._events.read(body):
             if event.event == "outcome":
                 self.outcome = dict(event.data)

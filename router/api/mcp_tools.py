@@ -1,4 +1,4 @@
-"""MCP tools: endpoints of the service for agents, over HTTP and on pipes, with schemas from the OpenAPI document."""
+"""MCP tools: endpoints of the service for agents, over HTTP or on pipes. The OpenAPI document has the schemas."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -118,7 +118,7 @@ def _tool(name: str, *, api: Mapping[str, Any]) -> types.Tool:
 
 
 def _input(endpoint: Schema, *, api: Mapping[str, Any]) -> Schema:
-    """The schema of a tool's arguments. Its root has no anyOf, because some models' interfaces refuse it there."""
+    """The schema of a tool's arguments. It has no anyOf at its root, because some model providers refuse that."""
     parameters = endpoint.get("parameters", [])
     sent = endpoint.get("requestBody", {"content": {"application/json": {"schema": {}}}})
     body = _resolved(sent["content"]["application/json"]["schema"], api=api)
@@ -160,12 +160,12 @@ _CALL: Final = Call(method="POST", path=MCP_PATH)
 
 async def serve_pipes(connection: Connection) -> None:
     """Forward every call on stdin to the service's /mcp, until the agent closes the pipe."""
-    # The longest silence: during a long call the service sends a comment every 15 seconds.
+    # The timeout limits silence, not a whole call: during a long call the service sends a comment every 15 seconds.
     timeout = httpx2.Timeout(connection.timeout_s, connect=connection.connect_timeout_s)
     async with httpx2.AsyncClient(headers=connection.pool()["headers"], timeout=timeout) as http:
 
         async def ask(request: types.Request[Any, Any], kind: type[_Reply], *, progress: Any = None) -> _Reply:
-            # Each call has a client of its own, because a client cannot reconnect. The version saves a handshake.
+            # Each call has its own client, because a client cannot reconnect. A fixed `mode` saves the handshake.
             transport = streamable_http_client(f"{connection.url}{MCP_PATH}", http_client=http)
             try:
                 async with Client(transport, mode=LATEST_MODERN_VERSION) as client:

@@ -23,7 +23,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals, Decision, SampleStage
 
 _Family = TypeVar("_Family", CounterMetricFamily, GaugeMetricFamily)
-#: one value; or label -> value, with tuples of labels if a metric has several
+#: value of a metric without labels; else label -> value, or (label, label) -> value if the metric has two labels
 Values = float | Mapping[Any, float]
 
 
@@ -168,7 +168,9 @@ class Metrics:
             self.faults.inc()
 
     def text(self, state: RouterState | None, *, budgets: Mapping[tuple[str, str, str], float] | None) -> bytes:
-        """The metrics as text. budgets: (kind of spender, its name, period) -> spent share. None: could not be read."""
+        """The metrics as text. budgets: (kind of spender, name, period) -> spent share. None: the state or the budgets
+        could not be read, so their metrics are left out.
+        """
         text = "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing."
         readable = gauge("ragbandit_ledger_readable", text, state is not None)
         read = chain(self.registry.collect(), _process(self._router), _rates(self.limiters), [readable])

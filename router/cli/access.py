@@ -19,8 +19,6 @@ from ragbandit.router.storage.access.audit_log import check_entries, entries
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import moment
 
-_IdArgument = Annotated[str, typer.Argument(metavar="ID", help="the public id of the key")]
-
 
 def actor() -> str:
     """The user of this command in the audit log, as "cli:USER@HOST"."""
@@ -70,7 +68,7 @@ def _cells(key: ApiKey, *, now: float) -> list[str]:
 
 
 def revoke_key(
-    key: _IdArgument,
+    key: Annotated[str, typer.Argument(metavar="ID", help="the public id of the key")],
     replace: Annotated[bool, typer.Option("--replace", help="make a key that takes its place")] = False,
     grace: Annotated[str, typer.Option(help="with --replace, how long both are valid: 0h, 30m, 24h, 7d")] = "24h",
     config: ConfigOption = None,

@@ -159,7 +159,7 @@ def label(
     rater: Annotated[str | None, typer.Option(help="who you are, an id")] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Label the answers from which the policy would learn most, with one key per answer.
+    """Label the answers from which the policy would learn most, with one keystroke per answer.
 
     The service selects answers if learning.labels_per_day is set. The arm is not shown.
     """

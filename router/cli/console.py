@@ -49,7 +49,6 @@ IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes t
 
 #: exit code of a command that was ended by Ctrl-C
 INTERRUPTED: Final = 130
-_LATE_CONTROLS: Final = re.compile("[\x7f-\x9f]")
 
 
 class _Console(Console):
@@ -63,7 +62,7 @@ class _Console(Console):
         self.print(Text(printable(text), style=style), highlight=False, soft_wrap=True)
 
 
-# emoji=False: otherwise rich would replace the line number in file.jsonl:100: by an emoji.
+# Without emoji=False rich would replace the line number in file.jsonl:100: by an emoji.
 console: Final = _Console(emoji=False)
 
 errors: Final = _Console(stderr=True, emoji=False)
@@ -125,7 +124,7 @@ def _fail(error: RagBanditError) -> NoReturn:
 def print_json(value: object) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False)
     # JSON only escapes control characters below 0x20, but those from 0x7f on control some terminals too.
-    text = _LATE_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    text = re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text)
     # Half a surrogate pair cannot be written; "backslashreplace" turns it into its JSON escape.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
 
@@ -140,7 +139,7 @@ def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
 
         def report(kind: str, done: int, total: int) -> None:
             if kind not in tasks:
-                for former in set(tasks) - {"runs"}:  # work may end before its total is reached
+                for former in set(tasks) - {"runs"}:  # new work begins, though the former may have ended early
                     progress.remove_task(tasks.pop(former))
                 tasks[kind] = progress.add_task(kind, total=None, rate="")
             speed = progress.tasks[progress.task_ids.index(tasks[kind])].speed or 0.0
@@ -156,7 +155,7 @@ def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
 _LONGEST: Final = 1000
 #: length to which `show_screen` cuts texts, characters
 _EXCERPT: Final = 200
-#: keys of mappings whose keys are users' names, such as arms; `_title` leaves these names unchanged
+#: names of mappings whose keys are users' names, such as arms; `_title` does not change these keys
 _BY_NAME: Final = frozenset({"pmf", "scores"})
 #: keys whose values are seconds since 1970 and are printed as times
 _TIMES: Final = frozenset({"created_at", "lifted_at", "made_at", "received_at", "since", "until"})
@@ -214,7 +213,7 @@ def in_words(counts: Mapping[str, int], *, meanings: Mapping[str, str]) -> dict[
 
 
 def _print_facts(facts: Mapping[str, Any], *, nested: bool = False, by_name: bool = False) -> None:
-    """nested: print each mapping in `facts` on one line. by_name: the keys of `facts` are users' names."""
+    """Print a mapping. nested: each mapping in `facts` on one line. by_name: the keys of `facts` are users' names."""
     sections = {key: value for key, value in facts.items() if _is_rows(value) or (_is_facts(value) and not nested)}
     shown = [(key, value) for key, value in facts.items() if key not in sections and not _is_empty(value)]
     width = max((len(key) for key, _ in shown), default=0)
@@ -282,7 +281,7 @@ def _cell(value: Any, *, key: str = "") -> str:
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: str = "") -> None:
     table = Table(*columns, box=None, pad_edge=False)
     for column in table.columns:
-        column.overflow = "fold"  # wraps names and ids, instead of cutting them
+        column.overflow = "fold"  # wrap long names and ids, do not cut them
         column.no_wrap = column.header == "arm"
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
@@ -308,20 +307,18 @@ def _text(cell: object) -> str:
 
 
 class VerbGroup(NamedTuple):
-    """A group of verbs. verbs: name of a verb -> "module:function"."""
-
     help: str
     verbs: Mapping[str, str]
 
 
-#: verb -> "module:function", or a group of verbs. The docstring of the function is the verb's help
+#: name of a verb -> "module:function", or a group of such verbs. The docstring of the function is the verb's help
 Verbs = Mapping[str, str | VerbGroup]
 
 
 class LazyGroup(TyperGroup):
     """A group that lists its verbs without importing them, and imports a verb when it is called."""
 
-    #: class attribute of the root group; argument of `__init__` for nested groups
+    #: verbs of this group: the class of the root group sets them, nested groups get them in `__init__`
     verbs: Verbs
     #: heading in the help -> verbs listed under it
     panels: Mapping[str, Collection[str]] = MappingProxyType({})

@@ -30,14 +30,14 @@ from ragbandit.shared.files import private_folder, rereadable, whole_file, write
 
 #: lease timeout of an erasure, seconds, above the duration of its transactions
 ERASE_LEASE_S: Final = 300.0
-PreOption = Annotated[bool, typer.Option("--pre", help="Only compatible steps, before a rolling upgrade.")]
-WaitOption = Annotated[float | None, typer.Option(min=0, help="Only wait up to SECONDS until another process did it.")]
 
 
 def migrate(
     config: ConfigOption = None,
-    pre: PreOption = False,
-    wait: WaitOption = None,
+    pre: Annotated[bool, typer.Option("--pre", help="Only compatible steps, before a rolling upgrade.")] = False,
+    wait: Annotated[
+        float | None, typer.Option(min=0, help="Only wait up to SECONDS until another process did it.")
+    ] = None,
     new_store: NewStoreOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -101,7 +101,7 @@ def backup(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the SQLite database and the snapshots to a folder, while services run. To restore them, set data_dir to it.
+    """Copy the SQLite database and the snapshots to FOLDER, while services run. To restore, set data_dir to FOLDER.
 
     The copy contains questions, answers and hashes of keys, so protect it like the database. Indexes are not copied.
     """
@@ -109,7 +109,7 @@ def backup(
         root = settings.snapshot_root
         if not ledger.database.is_sqlite:
             remedy = f"use pg_dump, then copy the snapshots ({root}): docs/operations.md has the commands"
-            raise InvalidInput("the store is on PostgreSQL, and only SQLite is copied", field="to", remedy=remedy)
+            raise InvalidInput("only SQLite is copied, but the store is on PostgreSQL", field="to", remedy=remedy)
         private_folder(to)
         file = to / "ragbandit.db"
         if file.exists():
@@ -117,7 +117,7 @@ def backup(
         with whole_file(file, durable=True, private=True) as temporary:
             ledger.database.copy_sqlite(temporary)
         result: dict[str, object] = {"backup": str(to), "bytes": file.stat().st_size}
-        # Copied after the database, so that its snapshots exist; snapshots that the learner deletes now are left out.
+        # After the database, since a database that is copied later could name snapshots newer than the copied ones.
         if "://" not in root:
             result["snapshots"] = _copy_files(Path(root), to=to / "snapshots")
     show(result, as_json=as_json)
@@ -135,7 +135,7 @@ def _copy_files(source: Path, *, to: Path) -> int:
 
 @contextlib.contextmanager
 def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
-    """Hold the lease of erasures; the block calls the yielded function regularly to prolong it. Raises NotReady."""
+    """Hold the lease of erasures. Yields a function that the block calls regularly to prolong it. Raises NotReady."""
     lease = Lease(database=database, name="erase")
     holder = lease_holder("erase")
 
@@ -145,7 +145,7 @@ def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
             detail = (
                 "" if present is None else f": {present.holder}, its lease ends in {max(0.0, present.left_s):.0f} s"
             )
-            remedy = "wait until it has ended, then run this again"
+            remedy = "wait until that process has ended, then run this again"
             raise NotReady(f"another process is erasing in this store{detail}", field="erase", remedy=remedy)
 
     prolong()
@@ -155,7 +155,7 @@ def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
         lease.release(holder=holder)
 
 
-#: most unusable rows whose faults are printed; all are counted
+#: most unusable rows whose faults are printed; all unusable rows are counted
 MOST_NAMED = 20
 _MEANINGS = {
     "added": "rows that are new in the ledger",
@@ -164,8 +164,6 @@ _MEANINGS = {
     "bad": "rows that could not be used",
     "left_out": "fields of rows that the store has no column for",
 }
-#: valid labels of ledgers, as in the setting `policy.label`
-_LABEL = re.compile(r"[a-z0-9_]{1,40}")
 
 FileArgument = Annotated[Path, typer.Argument(help="its name says the format, unless --format does")]
 FormatOption = Annotated[str | None, typer.Option("--format", help=f"{', '.join(logs.FORMATS)}; default: by the name")]
@@ -223,7 +221,7 @@ def import_(
     docs/replay.md lists the fields of each format, and which of them are required.
     """
     log_format = logs.format_of(file, format=format_)
-    if not _LABEL.fullmatch(label):
+    if not re.fullmatch(r"[a-z0-9_]{1,40}", label):  # as in the setting `policy.label`
         remedy = "use 1 to 40 of a-z, 0-9 and underscore"
         raise InvalidInput(f"{label!r} is not a valid name of a ledger", field="label", remedy=remedy)
     with rereadable(file) as readable, opened(config, label=label, make=True) as (settings, ledger):

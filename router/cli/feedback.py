@@ -31,10 +31,10 @@ from ragbandit.shared.types import Feedback, FeedbackId
 
 #: lines that are stored in one transaction
 _PAGE: Final = 500
-#: most unusable lines whose faults are printed; all are counted
+#: most unusable lines whose faults are printed; all unusable lines are counted
 _MOST_FAULTS: Final = 20
 _MOST_NAMED: Final = 5
-#: longest feedback id that can get the suffix of a superseding one, characters
+#: longest feedback id to which the suffix of a newer version can be added, characters
 _LONGEST_KEY: Final = 58
 _WORDS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "yes", "up", "thumbs_up", "thumbsup", "like", "good", "positive", "\U0001f44d"), True),
@@ -67,7 +67,7 @@ def exclude(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn a new ledger without the feedback of a source, or end an exclusion. Without either, list all exclusions.
+    """Learn a ledger without the feedback of a source, end an exclusion (--end), or list all exclusions (no option).
 
     Services use the old ledger while the new one is learned. Afterwards set policy.label to the new ledger and restart
     the services, one after the other.
@@ -207,7 +207,7 @@ class _Importer:
     def _refuse(
         self, off_scale: Sequence[tuple[int, str]], *, amounts: Mapping[str, Sequence[float]], file: Path
     ) -> NoReturn:
-        """off_scale: (line number, field) of each number out of bounds. amounts: field -> (smallest, largest)."""
+        """Refuse the file. off_scale: (line, field) of numbers out of bounds. amounts: field -> (smallest, largest)."""
         name = off_scale[0][1]
         low, high = amounts[name]
         numbers = [str(number) for number, _ in off_scale[:_MOST_NAMED]] + ["..."] * (len(off_scale) > _MOST_NAMED)
@@ -293,7 +293,7 @@ def _next_id(key: str, chain: Sequence[Feedback]) -> FeedbackId:
 
 
 def _amount(value: object, *, otherwise: object = None) -> Any:
-    """Convert a rating to a number or bool. Texts may be words, thumbs or stars. Other values give `otherwise`."""
+    """Convert a rating to a number or bool; it may be words, thumbs or stars. Returns `otherwise` for other values."""
     if not isinstance(value, str):
         return value if isinstance(value, int | float) and value == value else otherwise
     text = value.strip().lower().replace("\ufe0f", "").replace(" ", "_").replace("-", "_")

@@ -48,7 +48,7 @@ from ragbandit.router.storage.sql import counters
 from ragbandit.shared.formats import moment, number, percent
 from ragbandit.shared.types import ArmName, PolicyLabel
 
-#: name of a count -> its meaning, printed if the count is above 0. Counts that need an action are printed as findings
+#: name of a count -> its meaning. Only counts above 0 are printed; counts that need an action are findings instead
 _MEANINGS: Final = {
     "defaulted": "learned with the default reward, since no feedback came in time",
     "waiting": "decisions that wait for feedback or an outcome",
@@ -108,7 +108,7 @@ def status(
 
 
 def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
-    """A line about the champion if it learns from another ledger, else nothing."""
+    """A line about the champion if it learns from another ledger; {} if it learns from this one."""
     with ledger.database.read() as connection:
         versions = versions_of(connection, base=PolicyLabel(settings.policy.label))
     champion = next((v for v in versions if v.state == "champion" and v.label != ledger.label), None)
@@ -150,7 +150,7 @@ def verify(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Repeat the draws of decisions and the learning of the ledger; exit code 1 if a result differs from the stored.
+    """Repeat the draws of decisions and the learning of the ledger; exit code 1 if a result is not the stored one.
 
     Use --recount only if this command reports a wrong counter: it corrects the counters, and verifies nothing.
     """

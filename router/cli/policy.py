@@ -76,7 +76,7 @@ def add(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a version as a draft. It is the configuration with other settings of policy, reward or arms."""
+    """Add a draft of a version, which is the configuration with other settings of policy, reward or arms."""
     with opened(config) as (settings, ledger):
         tree = _changes(changes or ())
         changed_settings(settings, tree, label=settings.policy.label)
@@ -139,7 +139,7 @@ def retire(
     after an interruption.
     """
     if (name is None) == (label is None):
-        raise InvalidInput("one of NAME and --label is needed", field="label", remedy="give one of them")
+        raise InvalidInput("either NAME or --label is needed", field="label", remedy="give one of the two")
     if name is not None:
         _perform("retire", name, reason=reason, config=config, as_json=as_json)
         return

@@ -82,10 +82,10 @@ def replay_verb(
     if report is not None:
         check_page(report)
     if log is None and log_format is not None:
-        message = "applies to a file, but no --log is given"
+        message = "--format applies to a file, but no --log is given"
         raise InvalidInput(message, field="format", remedy="give --log FILE, or leave out --format")
     if log is not None and label is not None:
-        message = "applies to the store, but --log reads a file"
+        message = "--label applies to the store, but --log reads a file"
         raise InvalidInput(message, field="label", remedy="leave out --label or --log")
     settings = configuration.load(config).settings
     check_fallback(settings)
@@ -132,7 +132,7 @@ def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec]
 def _show(
     result: ReplayResult, *, report: Path | None, as_json: bool, everything: bool, fail_below: float | None
 ) -> None:
-    if report is not None:  # before the output, since printing fails if `head` reads the output
+    if report is not None:  # first, because printing fails if `head` closes the output
         write_page(report, show=partial(print_replay, result))
     if as_json:
         print_json({"headline": headline(result), **result.as_json()})

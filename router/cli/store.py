@@ -28,8 +28,8 @@ def opened(
 ) -> Iterator[tuple[Settings, Ledger]]:
     """Open the store for a block. Yields (settings, ledger).
 
-    label: label of the ledger; None: the configured one
-    registered: raise NotFound if no router has opened the ledger, since then folder or label are probably wrong
+    label: label of the ledger; None for the configured one
+    registered: raise NotFound if no router has ever opened the ledger: then the folder or the label is probably wrong
     make: create the store if it does not exist, instead of raising StoreError
     """
     settings = configuration.load(config).settings

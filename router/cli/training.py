@@ -97,7 +97,7 @@ def simulate_verb(
     if plot is not None:
         check_png(plot)
     if test is not None and folds is not None:
-        raise InvalidInput("--test and --folds exclude each other", field="folds", remedy="give one of them")
+        raise InvalidInput("--test and --folds exclude each other", field="folds", remedy="leave out one of the two")
     policies = parse_policies(policy, params=param or [], settings=settings)
     with bars(errors) as progress:
         rows = simulate(
@@ -120,5 +120,5 @@ def simulate_verb(
         print_json([row.as_json() for row in rows])
     else:
         print_training(rows, console=console)
-    if plot is not None:  # after the table is printed, so that a plotting error does not lose it
+    if plot is not None:  # last, so that a plotting error does not lose the printed table
         plot_frontier(rows, path=plot)

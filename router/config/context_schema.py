@@ -8,15 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ragbandit.shared.errors import InvalidInput
 
 MOST_KEYS: Final = 64
-#: most feature columns of all keys together. The work per row grows with the square of the number of columns
+#: most feature columns of all keys together. Work per decision grows with the square of the number of columns
 MOST_COLUMNS: Final = 256
-#: largest absolute value of a number, whose square must be a finite float
+#: largest absolute value of a number: the policy squares it, and the square must be a finite float
 MOST_NUMBER: Final = 1e100
 #: languages recognised by their common words
 LANGUAGES: Final = ("de", "en", "es", "fr", "it", "nl", "pt")
 
-#: types of values that the service computes, and callers do not send
-_OWN: Final = ("tenant", "language", "question_length")
 #: types that are computed from the question's text
 OF_TEXT: Final = ("language", "question_length")
 
@@ -48,25 +46,25 @@ class ContextKey(BaseModel):
         }.get(self.type, ())
         for name in ("values", "hashed", "most"):
             if getattr(self, name) is not None and name not in takes:
-                raise ValueError(f"{self.type} has no {name}; leave it out")
+                raise ValueError(f"a key of the type {self.type} has no {name}; leave out {name}")
         if self.values is not None and self.hashed is not None:
             raise ValueError("give values or hashed, not both")
         if self.values is not None and len(set(self.values)) != len(self.values):
-            raise ValueError("values lists a value twice")
+            raise ValueError("values has a value twice; list every value once")
         if self.type == "category" and self.values is None and self.hashed is None:
             raise ValueError("a category needs its values: [...], or hashed: 32 if the values are not known in advance")
         return self
 
     @property
     def categories(self) -> tuple[str, ...] | None:
-        """The values that get a column each; None if values are hashed, or are not names."""
+        """The values that get a column each; None if values are hashed, or are numbers or booleans."""
         if self.values is not None:
             return tuple(self.values)
         return LANGUAGES if self.type == "language" else None
 
     @property
     def buckets(self) -> int | None:
-        """Number of columns that names are hashed to; None if they are not hashed."""
+        """Number of columns that values are hashed to; None if values are not hashed."""
         if self.type in ("category", "tenant", "words") and self.values is None:
             return self.hashed or 32
         return None
@@ -77,11 +75,11 @@ class ContextKey(BaseModel):
 
     @property
     def is_own(self) -> bool:
-        return self.type in _OWN
+        return self.type in ("tenant", "language", "question_length")
 
     @property
     def columns(self) -> int:
-        """Number of feature columns: one per value or bucket, "other" if values are listed, and "missing"."""
+        """Number of feature columns. The last one is "missing"; if values are listed, "other" comes before it."""
         categories = self.categories
         if categories is not None:
             return len(categories) + 2
@@ -91,8 +89,8 @@ class ContextKey(BaseModel):
 ContextSchema = Mapping[str, ContextKey]
 
 
-def check_columns(schema: ContextSchema) -> None:
-    """Raises ValueError if a key is invalid, or if there are more keys or columns than the policy learns."""
+def check_columns(schema: ContextSchema) -> ContextSchema:
+    """Returns the schema. Raises ValueError for an invalid key, or for more keys or columns than the policy learns."""
     for key in schema:
         if not key.strip() or len(key) > 64 or "\x00" in key:
             raise ValueError(f"the key {key!r:.80} is invalid; use 1 to 64 characters")
@@ -105,6 +103,7 @@ def check_columns(schema: ContextSchema) -> None:
             f"there are {columns} columns, but at most {MOST_COLUMNS} are learned; {widest} has "
             f"{schema[widest].columns}: list fewer values, or hash them to fewer columns"
         )
+    return schema
 
 
 def plain_schema(schema: ContextSchema) -> dict[str, Any]:
@@ -116,40 +115,43 @@ def reads_text(schema: ContextSchema) -> bool:
 
 
 def check_declared(context: Mapping[str, object], *, schema: ContextSchema) -> None:
-    """Raises InvalidInput if the value of a declared key has a wrong type; it may be missing or null."""
+    """Raises InvalidInput if the value of a declared key has a wrong type. Values may be missing or null."""
     for key, declared in schema.items():
-        value = context.get(key)
+        field, value = f"context.{key}", context.get(key)
         if declared.is_own:
             if key in context:
                 remedy = "leave it out, or declare your value under another key"
-                raise _wrong(key, f"is computed by the service (type: {declared.type})", remedy)
+                raise _wrong(field, f'"{field}" is computed by the service (type: {declared.type})', remedy)
         elif value is not None:
-            _check_value(key, value, declared=declared)
+            _check_value(field, value, declared=declared)
 
 
-def _check_value(key: str, value: object, *, declared: ContextKey) -> None:
+def _check_value(field: str, value: object, *, declared: ContextKey) -> None:
     kind = type(value).__name__
     match declared.type:
         case "number":
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise _wrong(key, f"must be a number, not {kind}", "send a number, null or nothing")
+                raise _wrong(field, f'"{field}" must be a number, not {kind}', "send a number, null or nothing")
             if not abs(value) <= MOST_NUMBER:  # also true for NaN
-                raise _wrong(key, f"must be a finite number up to {MOST_NUMBER:g}", "send null or leave it out")
+                raise _wrong(field, f'"{field}" must be a finite number up to {MOST_NUMBER:g}', "send null instead")
         case "boolean":
             if not isinstance(value, bool):
-                raise _wrong(key, f"must be true or false, not {kind}", "send true, false, null or nothing")
+                raise _wrong(field, f'"{field}" must be true or false, not {kind}', "send true, false, null or nothing")
         case "words":
             if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
-                raise _wrong(key, f"must be a list of words, not {kind}", 'send for example ["billing", "urgent"]')
+                raise _wrong(
+                    field, f'"{field}" must be a list of words, not {kind}', 'send words, as ["billing", "urgent"]'
+                )
             if len(value) > declared.most_words:
-                raise _wrong(key, f"has {len(value)} words", f"send at most {declared.most_words} (context.{key}.most)")
+                remedy = f"send at most {declared.most_words} ({field}.most)"
+                raise _wrong(field, f'"{field}" has {len(value)} words', remedy)
         case _:
             if not isinstance(value, str):
-                raise _wrong(key, f"must be text, not {kind}", "send the category's name, null or nothing")
+                raise _wrong(field, f'"{field}" must be text, not {kind}', "send the category's name, null or nothing")
 
 
-def _wrong(key: str, message: str, remedy: str) -> InvalidInput:
-    return InvalidInput(f'"context.{key}" {message}', field=f"context.{key}", remedy=remedy)
+def _wrong(field: str, message: str, remedy: str) -> InvalidInput:
+    return InvalidInput(message, field=field, remedy=remedy)
 
 
 def is_number(value: object) -> bool:

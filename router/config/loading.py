@@ -29,7 +29,7 @@ from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.redaction import HIDDEN, credentials_in, described, shown_value, without_secrets
 
 Sources = Mapping[str, str]
-#: most values in a YAML text; an alias counts as all the values it stands for
+#: most values in a YAML text; an alias counts as many values as it stands for
 _MOST_VALUES: Final = 1_000_000
 
 
@@ -48,7 +48,7 @@ def paths_of(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple
 
 
 def source_of(key: str, sources: Sources) -> str | None:
-    """The source of a setting, else of a section that contains it or of a setting in it; None if there is no source."""
+    """The source of a setting, else of a section that contains the setting, or of a part of the setting; else None."""
     related = (
         source for name, source in sources.items() if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")
     )
@@ -56,7 +56,7 @@ def source_of(key: str, sources: Sources) -> str | None:
 
 
 def with_short_forms(tree: Mapping[str, Any], sources: Sources) -> dict[str, str]:
-    """Add the sources of settings made from short forms: arms of grids, and sections given by a name."""
+    """Add the sources of settings that come from short forms: arms of grids, and sections given by their names."""
     expanded = dict(sources)
     for entry, names in grids_of(tree.get("arms") or {}).items():
         origin = source_of(f"arms.{entry}.grid", sources)
@@ -143,7 +143,7 @@ def with_changes(settings: Settings, changes: Mapping[str, Mapping[str, object]]
     tree = settings.model_dump()
     for section, changed in changes.items():
         if not isinstance(tree.get(section), dict) or not isinstance(changed, Mapping):
-            raise ConfigError("is not a section of settings", field=section, remedy="give it as {name: value}")
+            raise ConfigError("this is not a section with settings", field=section, remedy="use {name: value}")
         present = tree[section]
         tree[section] = {**present, **changed}
         params = changed.get("params", {})
@@ -187,17 +187,17 @@ def _shown(path: tuple[str, ...], value: Any) -> tuple[str, object]:
 
 
 def _parsed_url(url: str) -> Any:
-    from sqlalchemy.engine import make_url  # imported late: it takes 0.2 s, and most files contain no URL
+    from sqlalchemy.engine import make_url  # imported here: it takes 0.2 s, and most files contain no URL
     from sqlalchemy.exc import ArgumentError
 
     try:
         return make_url(url)
-    except (ArgumentError, ValueError):  # ValueError: the port is not a number
+    except (ArgumentError, ValueError):  # make_url raises ValueError if the port is not a number
         return None
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """A SafeLoader that refuses duplicate keys, and aliases that multiply to more than _MOST_VALUES values."""
+    """A SafeLoader that refuses duplicate keys, and aliases that stand for more than _MOST_VALUES values together."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         node = super().compose_node(parent, index)
@@ -233,7 +233,7 @@ def parsed_yaml(text: str) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         fault = f"{error.problem or error.context or 'it is not YAML'}{where}"
-    except (yaml.YAMLError, TypeError, RecursionError) as error:  # control characters, odd keys, recursive anchors
+    except (yaml.YAMLError, TypeError, RecursionError) as error:  # control characters, odd keys or recursive anchors
         fault = f"it is not YAML ({type(error).__name__})"
     raise ValueError(fault)
 
@@ -294,9 +294,9 @@ def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable
         tree = tree[key]
         if not isinstance(tree, dict):
             raise ConfigError(
-                f"{key} is a single setting, and this variable names a part of it",
+                f"{key} is a single setting, but this variable sets a part of it",
                 field=variable,
-                remedy=f"unset it, or set {ENV_PREFIX}{key.upper()}",
+                remedy=f"unset this variable, or set {ENV_PREFIX}{key.upper()}",
             )
     tree[keys[-1]] = value
 
@@ -331,10 +331,10 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     message, remedy = first["msg"].removeprefix("Value error, "), None
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # from a model, from a dataclass
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # a model's, a dataclass's
         section, path = _WITH_ALL_SECTIONS.model_dump(), first["loc"]
         if path[0] in ("generators", "retrievers") and len(path) > 2:
-            path = (path[0][:-1], *path[2:])  # a named section has the settings of the default one
+            path = (path[0][:-1], *path[2:])  # has the same settings as the section without a name
         for part in path[:-1]:
             section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)
         message = "unknown setting"
@@ -343,7 +343,8 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     elif first["type"] == "missing":
         message, remedy = "is needed", "it has no default"
     elif first["type"] != "value_error":
-        key = re.sub(r"\.(literal\[.*|constrained-str|\[key\])$", "", key)  # pydantic appends the member of a union
+        # Pydantic appends the type in a union that it has tried last. Users do not know these types.
+        key = re.sub(r"\.(literal\[.*|constrained-str|\[key\])$", "", key)
         suggestion, value = _suggestion(first)
         for pattern, words in _WORDS.items():
             message = re.sub(pattern, words, message, count=1)
@@ -352,7 +353,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         arms_remedy = "for example {fast: {run_by: caller}, deep: {run_by: caller}}"
         remedy = arms_remedy if first["loc"][0] == "arms" else remedy or None
     else:
-        key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # a refused key: name the mapping that contains it
+        key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # if a key is refused, name the mapping that has it
         head, _, tail = message.partition(": ")
         if tail and " " not in head:
             key, message = head, tail
@@ -376,7 +377,7 @@ def _suggestion(fault: Any) -> tuple[str, str]:
 
 
 def _unit(fault: Any) -> str:
-    """The unit of a number, or an example of a text that must match a pattern, as a remedy; "" for other faults."""
+    """A remedy: the unit of a number, or an example of a text that must match a pattern; "" for other faults."""
     if fault["type"] == "string_pattern_mismatch":
         return next((text for key, text in _EXAMPLES.items() if key in fault["loc"]), "")
     seconds = str(fault["loc"][-1]).endswith("_s")

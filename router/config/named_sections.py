@@ -19,7 +19,7 @@ _NAME_REMEDY: Final = "use 1 to 64 letters, digits, dots, dashes, underscores"
 MOST_ARMS: Final = 32
 
 _KEY: Final = "grid"
-#: key of an arm's params with its facts: properties that the configuration declares, and the arm's values of a grid
+#: param with the facts of an arm: properties that the configuration declares, and the arm's values in a grid
 FACTS: Final = "facts"
 _MOST_FACTS: Final = 16
 
@@ -58,10 +58,10 @@ def _entries(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     check_facts(fixed_params.get(FACTS), field=f"arms.{name}.{FACTS}")
     repeated = sorted(set(axes) & set(map(str, fixed_params)))
     if repeated:
-        raise ValueError(f"{field}.{repeated[0]}: set both inside and outside the grid; remove it outside")
+        raise ValueError(f"{field}.{repeated[0]}: is set both inside and outside the grid; remove it outside")
     count = math.prod(map(len, axes.values()))
     if count > MOST_ARMS:
-        raise ValueError(f"{field}: it has {count} arms, and each must be learned; use values for at most {MOST_ARMS}")
+        raise ValueError(f"{field}: {count} arms are too many to be learned; use values for at most {MOST_ARMS}")
     entries = {}
     for choice in product(*(axis.items() for axis in axes.values())):
         parts = [f"{key}-{text}" for key, (text, _) in zip(axes, choice, strict=True) if text]
@@ -156,7 +156,7 @@ SectionName = Annotated[str, AfterValidator(_section_name)]
 
 
 def with_named_sections(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace names of generators by their sections. tree: all settings as they were read. Raises ValueError."""
+    """Replace names of generators by their sections. tree: all settings as read. Raises ValueError for other names."""
     whole = dict(tree)
     for path in BY_NAME:
         name = value_at(whole, path)

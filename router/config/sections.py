@@ -152,7 +152,7 @@ class GeneratorSettings(Section):
     context_tokens: Annotated[int, Field(ge=256)] | None = None
     #: "local": most texts generated in one batch; None: 8 on a CPU, 64 on CUDA
     max_batch: Count | None = None
-    #: "local": special tokens of a model trained for `self_rag_trained`, by name
+    #: "local": names of the special tokens of a model that was trained for the arm `self_rag_trained`
     trained_tokens: list[str] = Field(default_factory=list)
     #: "scripted": part of the prompt -> the answer; "" matches every prompt. For tests and dry runs
     script: dict[str, str] = Field(default_factory=lambda: {"": "So the answer is: scripted."})
@@ -220,7 +220,7 @@ class RewriteSettings(Section):
 class ConversationSettings(Section):
     """Questions with earlier turns of their conversation. See docs/conversations.md."""
 
-    #: number of user and assistant messages before the question that are stored and sent; system messages come on top
+    #: number of user and assistant messages before the question that are stored and sent; system messages do not count
     turns: Annotated[int, Field(ge=0, le=60)] = 6
     #: most characters of the stored messages together; long messages lose their middle
     chars: Annotated[int, Field(ge=0, le=100_000)] = 8000
@@ -232,7 +232,8 @@ class ConversationSettings(Section):
     #: true: a session changes its arm only if the expected gain exceeds the savings by the provider's prompt cache:
     #: tokens of the last prompt times (input - cached_input). Needs both prices, and a price of dollars in reward.cost
     sticky_prefix: bool = False
-    #: most requests in one decision, which requests with tool results continue; the next request gets a new draw
+    #: most requests that one draw serves: requests with tool results go to the arm that called the tools, until this
+    #: number is reached; the next request gets a new draw
     tool_turns: Annotated[int, Field(ge=1, le=1000)] = 50
     #: most seconds between the draw and a request with tool results; a later request gets a new draw
     tool_turns_s: Seconds = 3600.0
@@ -253,27 +254,28 @@ class GuardrailSettings(Section):
     latency: Annotated[float, Field(gt=0, le=10)] = 0.2
     #: largest relative increase of the mean cost, in the terms of `reward.cost`: 0.1 is 10 %
     cost: Annotated[float, Field(gt=0, le=10)] = 0.1
-    #: true: a step or promotion needs upper confidence bounds below these limits. false: estimates must be below the
-    #: limits, and lower bounds not above them. To bound failures by one percentage point takes thousands of answers
+    #: evidence for a step or promotion. false: no estimate is above its limit. true: no upper confidence bound is above
+    #: its limit; for a limit of one percentage point of failures this takes thousands of answers
     proven: bool = False
 
 
 class RolloutSettings(Section):
     """How versions of the policy are compared, promoted and rolled back. See docs/rollouts.md."""
 
-    #: shares of the traffic that a canary gets, one after another, rising; after the last one it is promoted
+    #: rising shares of the traffic that a canary gets one after another; after the last share the canary is promoted
     steps: Annotated[list[Annotated[float, Field(gt=0, le=0.5)]], Field(min_length=1, max_length=10)] = Field(
         default_factory=lambda: [0.05, 0.25, 0.5]
     )
-    #: probability that a candidate is promoted though it is not better by `margin`, over all checks together
+    #: largest probability, over all checks together, that a candidate is promoted though it is not better by `margin`
     alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.05
-    #: probability, per state, that a candidate is rolled back for its reward though it is not worse by `harm`
+    #: largest probability, in each state, that a candidate's reward rolls it back though it is not worse by `harm`
     rollback_alpha: Annotated[float, Field(gt=0, le=0.3)] = 0.1
     #: reward by which a candidate must be better than the champion
     margin: Annotated[float, Field(ge=0)] = 0.0
     #: reward by which a candidate may be worse than the champion before it is rolled back
     harm: Annotated[float, Field(ge=0)] = 0.0
-    #: effective number of the candidate's rows that a step needs
+    #: effective number of judged decisions and of outcomes that a step needs. Unequal importance weights make the
+    #: effective number smaller than the actual one
     rows_per_step: Count = 200
     #: shortest time in a state before a candidate takes the next step or is promoted, seconds; a rollback does not wait
     seconds_per_step: Annotated[float, Field(ge=0)] = 3600.0
@@ -282,11 +284,13 @@ class RolloutSettings(Section):
     guardrails: GuardrailSettings = GuardrailSettings()
     #: true: a version in shadow becomes a canary as soon as the evidence allows it; false: a person starts the canary
     enter_canary: bool = False
-    #: number of newest answers of each side in the check for sudden failures, which waits until the candidate has them
+    #: number of newest answers, of candidate and champion each, in the check for sudden failures. The check waits until
+    #: the candidate has that many
     failure_window: Annotated[int, Field(ge=5, le=1000)] = 20
-    #: most candidates in shadow; each one computes a pmf for every decision, and has a ledger
+    #: most candidates in shadow; each computes probabilities of the arms for every decision, and has a ledger
     shadows: Annotated[int, Field(ge=1, le=16)] = 4
-    #: time limit for a candidate's pmfs of a batch, seconds; a slower candidate skips the batch, and cannot be a canary
+    #: seconds in which a candidate must compute its probabilities for a batch of questions. A slower candidate skips
+    #: the batch, and cannot be a canary
     time_limit_s: Annotated[float, Field(gt=0, le=10)] = 0.05
 
     @model_validator(mode="after")
@@ -301,7 +305,7 @@ CostWeight = Annotated[float, Field(ge=0, le=MAX_WEIGHT)]
 
 
 class RewardSettings(Section):
-    """reward = clip(quality - weight * cost). `cost` maps cost terms to their price per unit."""
+    """Reward: quality - weight * cost, within [minimum, maximum]. `cost` has the price per unit of each cost term."""
 
     #: how a label becomes quality. "ascii_...": the rules of earlier releases, for English in ASCII (docs/feedback.md)
     quality: Literal["ascii_exact_match", "ascii_f1", "ascii_containment", "exact_match", "f1", "containment"] = "f1"
@@ -334,12 +338,12 @@ class RewardSettings(Section):
 
 
 SourceName = Annotated[str, Field(pattern=r"^(key|role|tenant|rater|import):.{1,80}$")]
-#: number of ledger rows that one judgement counts as
+#: weight of one judgement in learning; 1 counts as one learned decision
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class WeightSettings(Section):
-    """Number of ledger rows that a judgement counts as, by rater class. A judgement with 0 is stored, but not learned.
+    """Weight of a judgement, by rater class. 1 counts as one learned decision; with 0 it is stored, but not learned.
 
     mba and linucb reduce the weight of judge scores and events further, by comparing them with ratings of people.
     """
@@ -361,7 +365,7 @@ class LearningSettings(Section):
     wait_s: Annotated[float, Field(ge=0)] = 0.0
     #: how several judgements of one decision become one reward; used if wait_s is above 0
     aggregate: Aggregate = "first"
-    #: number of rows that a judgement counts as, by rater class; the most trusted class makes the reward
+    #: weight of a judgement, by rater class. If classes judge one decision, the most trusted class makes the reward
     weights: WeightSettings = WeightSettings()
     #: feedback source -> factor on its weight; with 0 feedback is stored, but not learned (docs/feedback.md). Sources:
     #: "key:ID", "role:NAME", "tenant:NAME", "rater:NAME", "import:NAME"; NAME* matches all names with the prefix

@@ -114,10 +114,10 @@ class ServerSettings(Section):
     @model_validator(mode="after")
     def _apart(self) -> "ServerSettings":
         if self.admin_port and self.admin_port == self.port:
-            raise ValueError(f"admin_port: {self.port} is server.port; choose another port, or null for one port")
+            raise ValueError(f"admin_port: {self.port} is server.port too; choose another port, or null for one port")
         if self.trusted_header is None:
             if self.trusted_proxies or self.trusted_roles or self.trusted_user_header is not None:
-                raise ValueError("trusted_header: is needed by the other trusted_ settings; set it, or unset them")
+                raise ValueError("trusted_header: the other trusted_ settings need it; set it, or unset the others")
         elif not self.trusted_proxies or not self.trusted_roles:
             raise ValueError(
                 "trusted_proxies: trusted_header needs trusted_proxies and trusted_roles, otherwise anybody could send "
@@ -140,8 +140,8 @@ class TenantSettings(Section):
     dollars_per_day: Dollars | None = None
     #: dollars for the tenant's answers per month; works like dollars_per_day
     dollars_per_month: Dollars | None = None
-    #: true: questions are refused (429) once a budget is spent; false: they go on at the highest cost weight. A policy
-    #: without a cost weight per question stops in both cases
+    #: true: questions are refused (429) once a budget is spent; false: they go on at the highest cost weight. If the
+    #: policy has no cost weight per question, questions are refused in both cases
     budget_stop: bool = False
     #: default cost weight of the tenant's questions: a number, or a name in `cost_weights`; None: reward.weight. The
     #: scope `cost_weight` of a key overrides it

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ragbandit.router.config.context_schema import ContextKey, check_columns
 from ragbandit.router.config.named_sections import (
@@ -111,22 +111,22 @@ class JudgeSettings(Section):
     text_chars: Annotated[int, Field(ge=100)] = 6000
     #: true: if an arm returned no passages, passages for the judge are searched with `retriever`
     search: bool = True
-    #: true: the judge's prompt contains the gold answers of a label that came first. Scores with gold answers are more
-    #: accurate than scores without, so the former do not measure the accuracy of the latter
+    #: true: the judge's prompt contains the gold answers if the decision has a label already. Such scores are more
+    #: accurate, so they do not show how accurate the judge's other scores are
     reference: bool = False
     #: weight of each criterion in the score: supported, answers, right; the default of each is 1
     weights: dict[Annotated[str, one_of(CRITERIA)], Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     #: answers that contain instructions to the judge: "withhold" does not judge them, "post" judges and flags them
     suspicious: Literal["withhold", "post"] = "withhold"
-    #: rubric, and for `ragbandit evaluate --family crud` crud_questions, crud_answer -> your own prompt, a text or a
-    #: file path
+    #: name of a prompt -> your own prompt, as a text or a file path. Names: rubric, and crud_questions and crud_answer
+    #: (`ragbandit evaluate --family crud`)
     templates: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("weights")
     @classmethod
     def _without_reference(cls, weights: dict[str, float]) -> dict[str, float]:
         if not any(weights.get(name, 1.0) for name in ("supported", "answers")):
-            raise ValueError("supported or answers must be above 0: most answers come without a reference")
+            raise ValueError("supported or answers must be above 0: right needs a reference, which most answers lack")
         return weights
 
     @model_validator(mode="after")
@@ -134,7 +134,7 @@ class JudgeSettings(Section):
         chosen = self.generator
         if self.dollars_per_day is not None and chosen is not None and chosen.model not in chosen.prices_by_model:
             raise ValueError(
-                "judge.dollars_per_day: calls of this judge have no price, so this would cap nothing; set "
+                "judge.dollars_per_day: calls of this judge have no price, so this setting would cap nothing; set "
                 "judge.generator.token_prices, or cap judge.tokens_per_day"
             )
         return self
@@ -163,8 +163,8 @@ class PolicySettings(Section):
     #: is not offered, the first offered arm is used
     fallback: str | None = None
     #: safe start: the arm that answered before RagBandit. The policy deviates from it only so far that, from the 100th
-    #: question on, the total reward is at least 1 - harm of what this arm would have earned (measured, not proved).
-    #: None: no safe start
+    #: question on, the total reward is at least (1 - harm) times what this arm would have earned (measured, not
+    #: proved). None: no safe start
     incumbent: str | None = None
     #: largest share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
@@ -195,18 +195,8 @@ class HealthSettings(Section):
 
     #: consecutive failed outcomes after which an arm is suspended; 0 turns the circuit breaker off
     failures: Annotated[int, Field(ge=0, le=1000)] = 5
-    #: seconds until a suspended arm is tried again, at most 3600
-    cool_down_s: Seconds = 30.0
-
-    @field_validator("cool_down_s")
-    @classmethod
-    def _within_memory(cls, cool_down_s: float) -> float:
-        if cool_down_s > COUNTED_S:
-            raise ValueError(
-                f"outcomes count for {COUNTED_S:g} s, so {cool_down_s:g} s is too long; set it to {COUNTED_S:g} at "
-                "most, or remove the arm from `arms`"
-            )
-        return cool_down_s
+    #: seconds until a suspended arm is tried again; at most 3600, because older outcomes do not count
+    cool_down_s: Annotated[float, Field(gt=0, le=COUNTED_S)] = 30.0
 
 
 class RetentionSettings(Section):
@@ -277,7 +267,7 @@ class Settings(Section):
     #: context key -> its type; the policy learns from these facts (docs/context.md). Sent by callers: {type: number},
     #: {type: boolean}, {type: category, values: [...]} or {type: category, hashed: 32}, {type: words, hashed: 32, most:
     #: 8}. Computed by the service: {type: tenant, hashed: 32}, {type: language}, {type: question_length}
-    context: dict[str, ContextKey] = Field(default_factory=dict)
+    context: Annotated[dict[str, ContextKey], AfterValidator(check_columns)] = Field(default_factory=dict)
     policy: PolicySettings = PolicySettings()
     reward: RewardSettings = RewardSettings()
     #: name -> cost weight that a request may choose instead of reward.weight, as {economy: 0.2, quality: 0.01}
@@ -310,7 +300,7 @@ class Settings(Section):
     @field_validator("arms", mode="before")
     @classmethod
     def _bare_arms(cls, arms: object) -> object:
-        # An arm without params is written `single_step:` in YAML, which reads as None.
+        # YAML reads an arm without params, as `single_step:`, as None.
         if not isinstance(arms, dict) or len(arms) > MAX_ARMS:
             return arms  # pydantic refuses it
         return expanded({k: {} if v is None else v for k, v in arms.items()})
@@ -319,12 +309,6 @@ class Settings(Section):
     @classmethod
     def _sections_by_name(cls, tree: Any) -> Any:
         return with_named_sections(tree) if isinstance(tree, dict) else tree
-
-    @field_validator("context")
-    @classmethod
-    def _learnable(cls, context: dict[str, ContextKey]) -> dict[str, ContextKey]:
-        check_columns(context)
-        return context
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":
@@ -346,7 +330,7 @@ class Settings(Section):
         if floor * arms > 1:
             digits = 10 ** (len(str(arms)) + 1)
             limit = digits // arms / digits
-            raise ValueError(f"policy.floor: {arms} arms x {floor:g} = {arms * floor:g} > 1; use at most {limit:g}")
+            raise ValueError(f"policy.floor: {arms} arms need {arms * floor:g} in all, above 1; use at most {limit:g}")
         for name, tenant in self.tenants.items():
             self._check_price(tenant.cost_weight, among=tenant.cost_weights, field=f"tenants.{name}.cost_weight")
         sticky = self.conversation.sticky_turns > 1 or self.conversation.sticky_prefix
@@ -379,7 +363,7 @@ class Settings(Section):
             choices = known_choices(self.cost_weights, given=price)
             raise ValueError(f"{field}: {price!r} is not in the setting cost_weights; {choices}")
         if weight is not None and among is not None and not among[0] <= weight <= among[1]:
-            raise ValueError(f"{field}: {weight:g} is not in cost_weights, {among}")
+            raise ValueError(f"{field}: {weight:g} is outside {among}, the cost_weights of this tenant")
 
     def tenant(self, name: str) -> TenantSettings:
         return self.tenants.get(name) or self.tenants.get("default") or TenantSettings()

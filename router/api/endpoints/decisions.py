@@ -100,7 +100,7 @@ async def batch(body: RouteBatchBody, request: Request) -> Response:
     """Draw an arm for each of up to `server.max_batch_items` questions (default 512).
 
     Each question is decided and stored, or refused, on its own. The reply has one entry per item, in order: a decision
-    or an error. 503 if the service is too busy for all of them.
+    or an error. 503 if the service is too busy to read any of the questions.
     """
     check_count(body.items, most=router_of(request).settings.server.max_batch_items)
     reply: reply_types.RouteBatchReply = {"items": await _decided(request, body.items)}
@@ -110,7 +110,7 @@ async def batch(body: RouteBatchBody, request: Request) -> Response:
 async def _decided(
     request: Request, items: Sequence[Mapping[str, Any]]
 ) -> list[reply_types.RouteReply | reply_types.ErrorReply]:
-    """Returns a decision or an error for each item, in order. All rewrites are awaited together, then all decisions."""
+    """Returns a decision or an error for each item, in order. All questions are decided after the last rewrite."""
     tracing, metrics = tracing_of(request), request.app.state.metrics
     read = [await _item_query(request, item) for item in items]
     rewrites = await awaited_all(request, [entry for entry in read if isinstance(entry, Future)], what="decision_id")
@@ -149,7 +149,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 async def route_directly(request: Request) -> Response | None:
-    """Reply without FastAPI, which takes longer than a decision. None if the request is not simple or not valid."""
+    """Reply without FastAPI, which takes longer than a decision. None if FastAPI has to read or refuse the request."""
     body = None if request.scope["query_string"] else await plain_body(request, RouteBody)
     return None if body is None else await _routed(request, body, key=request.headers.get("idempotency-key"))
 
@@ -208,7 +208,7 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
 
 
 async def whole_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
-    """The query of a body, after a rewrite of its question. Raises InvalidInput, Forbidden, BudgetSpent, CallerGone."""
+    """Make the query of a body; rewrites the question. Raises InvalidInput, Forbidden, BudgetSpent, CallerGone."""
     query = await _query(request, body, key=key, run_by=run_by)
     return query if isinstance(query, Query) else await awaited(request, query, what="decision_id")
 
@@ -220,7 +220,7 @@ async def paced(request: Request, query: Query) -> Query:
 
 
 async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> "Query | Future[Query]":
-    """The query; a Future of it if the question has to be rewritten. Raises InvalidInput, Forbidden, BudgetSpent."""
+    """The query, or its Future if the question has to be rewritten. Raises InvalidInput, Forbidden, BudgetSpent."""
     decision_id, caller = identity(body.decision_id, key=key, field="decision_id"), caller_of(request)
     tenant = tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None)
     arms = None if body.arms is None else tuple(ArmName(arm) for arm in body.arms)
@@ -341,7 +341,7 @@ async def decision(decision_id: DecisionPath, request: Request) -> Response:
     responses={200: described("The decision explained.", Explanation)},
 )
 async def explanation(decision_id: DecisionPath, request: Request) -> Response:
-    """Explain a decision: its draw with reasons, the steps of the answer, feedback, reward, and what it waits for."""
+    """Explain a decision: draw and reasons, steps of the answer, feedback, reward, and what the decision waits for."""
     explained = await explained_for(request, decision_id)
     return JsonReply(replies.explanation_json(explained), headers=replies.headers(explained.record.decision))
 

@@ -61,8 +61,8 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
 async def label_queue(
     request: Request, n: Annotated[int, QueryParameter(ge=1, le=100, description="Largest number of answers.")] = 20
 ) -> Response:
-    """Read the answers whose labels teach most (`learning.labels_per_day`). Judge them by `POST /v1/feedback` with
-    `"source": "label"`. The arm is not shown, so that it cannot influence the judgement.
+    """Read the answers from whose labels the policy would learn most (setting `learning.labels_per_day`). Judge them
+    by `POST /v1/feedback` with `"source": "label"`. The arm is not shown, so that it cannot influence the judgement.
     """
     router, tenant = router_of(request), caller_of(request).tenant
     records = await reads_of(request).run(lambda: router.store.label_queue(tenant=tenant, limit=n))
@@ -124,7 +124,7 @@ def _feedback(request: Request, body: FeedbackBody, *, key: str | None) -> Feedb
 
 
 async def _trace_feedback(request: Request, stored: Sequence[tuple[Feedback, Receipt]]) -> None:
-    """Record new judgements in the traces of their decisions. A failure to read the traces is ignored."""
+    """Record new judgements in the traces of their decisions. If the traces cannot be read, no error is raised."""
     tracing = tracing_of(request)
     new = [(feedback, receipt) for feedback, receipt in stored if not receipt.duplicate]
     if not tracing.enabled or not new:

@@ -31,7 +31,7 @@ endpoints = documented("Operations")
 
 
 def budgets_of(router: Router) -> SharedRead[Mapping[tuple[str, str, str], float]]:
-    """Reads the spent share of each dollar budget on its own thread. Keys: (kind of spender, its name, period)."""
+    """A shared read of dollar budgets: (kind of spender, name of spender, period) -> share that is spent."""
 
     def read() -> Mapping[tuple[str, str, str], float]:
         states = budget_states(router.database, settings=router.settings, now=time.time())
@@ -78,7 +78,7 @@ async def ready(request: Request) -> Response:
     """
     readiness = router_of(request).readiness
     futures, seconds = readiness.ask()
-    # These Futures do not run on the threads of other requests, all of which may be waiting for the database.
+    # The checks have their own threads, since all threads for reads may be waiting for the database.
     if futures:
         await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
     parts = readiness.states()
@@ -104,7 +104,7 @@ async def status(request: Request) -> Response:
     responses={200: {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(request: Request) -> Response:
-    """Read the metrics in Prometheus text format. Those of this process are included even if the database fails."""
+    """Read the metrics in Prometheus text format. If the database fails, they are the metrics of this process only."""
     reads = read_or_none(current_state(request)), read_or_none(request.app.state.read_budgets.value())
     state, budgets = await asyncio.gather(*reads)
     process: Metrics = request.app.state.metrics
@@ -118,9 +118,6 @@ async def read_or_none(read: Awaitable[Value]) -> Value | None:
     except (NotReady, StoreError):
         return None
 
-
-#: default periods of an overview and of a report, seconds
-_DAY_S, _WEEK_S = 86_400.0, 7 * 86_400.0
 
 _TIME: Final[dict[str, Any]] = {"ge": 0, "le": 1e11, "allow_inf_nan": False}
 SinceQuery = Annotated[float | None, Query(**_TIME, description="Seconds since 1970; default: a day before.")]
@@ -140,16 +137,16 @@ async def read_overview(
 ) -> Response:
     """Read reward, quality, cost and traffic, over time and by arm.
 
-    The period is extended to whole hours. The reply is computed from hourly totals, which are about half a minute old,
-    so it is equally fast in a store of any size.
+    The period is extended to whole hours. The reply is computed from hourly totals, which are about half a minute old.
+    Its speed does not depend on the size of the store.
     """
     router = router_of(request)
     end = time.time() if until is None else until
-    begin = max(0.0, end - _DAY_S) if since is None else since
+    begin = max(0.0, end - 86_400.0) if since is None else since
     label = router.ledger.label
 
     read = partial(overview, router.database, policy=label, since=begin, until=end, step=step)
-    # Converted on the thread too, because a thousand points would block the event loop.
+    # The thread also converts the overview to JSON values: a thousand points would block the event loop.
     return JsonReply(await reads_of(request).run(lambda: plain(read())))
 
 
@@ -173,12 +170,12 @@ async def read_report(
     """Compare dollars and quality of routing with always using one arm: by arm, tenant, price and week.
 
     The figures have intervals and a verdict; they are estimated from the logged decisions. If the period has more than
-    30,000 questions, a uniform sample of them is read (`sample`), so a report takes seconds at most. Totals (`asked`)
-    are exact.
+    30,000 questions, a uniform sample of them is read, so a report takes seconds at most; `sample` is its size. Totals,
+    such as `asked`, are exact.
     """
     router, now = router_of(request), time.time()
     end = now if until is None else until
-    begin = max(0.0, end - _WEEK_S) if since is None else since
+    begin = max(0.0, end - 7 * 86_400.0) if since is None else since
     scope = ReportScope(label=router.ledger.label, since=begin, until=end, tenant=tenant, reward=router.settings.reward)
     read = partial(report, router.database, scope, policy=router.settings.policy, against=against, now=now)
     result = await reports_of(request).run(read)

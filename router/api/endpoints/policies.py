@@ -34,7 +34,7 @@ class ReasonBody(RequestBody):
 
     model_config = example(reason="the provider replaced the model")
 
-    # At least one visible character. The class is ASCII, because regex engines differ on other characters.
+    # The pattern requires one visible ASCII character: regex engines differ on which other characters are visible.
     reason: Annotated[str, Field(min_length=1, max_length=verbs.MAX_REASON, pattern="[!-~]")]
     """Reason of the action; the audit log stores it."""
 
@@ -49,7 +49,7 @@ class KillBody(ReasonBody):
 
 
 class VerbBody(ReasonBody):
-    """Parameters of a move of a version, and the reason for it."""
+    """Parameters of a change of a version's state, and the reason for the change."""
 
     model_config = example(reason="it looked well in shadow")
 
@@ -144,7 +144,7 @@ async def arm_changed(arm: _ArmPath, body: ReasonBody, request: Request) -> Resp
 def _check_offered(router: Router, arm: str) -> None:
     offered = tuple(router.settings.arms)
     if arm not in offered:
-        raise NotFound(f"{arm!r:.80} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")
+        raise NotFound(f"the arm {arm!r:.80} is not offered", field="arm", remedy=f"use one of {', '.join(offered)}")
 
 
 def base_of(router: Router) -> PolicyLabel:

@@ -31,21 +31,16 @@ PING_S: float = 2.0
 PING: Final = b": ping\n\n"
 #: seconds that a stream waits by default in addition to `budget.seconds`, because the question may wait for a worker
 STREAM_WAIT_S: Final = 30.0
-#: running cancellations; asyncio itself keeps only weak references to tasks
+#: tasks that cancel answers; asyncio has only weak references to tasks, so these references keep them alive
 _cancelling: set["asyncio.Task[None]"] = set()
 
 
-class AnswerChanged(RagBanditError):
+class AnswerChanged(RagBanditError, code="ANSWER_CHANGED"):
     """The answer differs from the part that was sent already."""
-
-    code = "ANSWER_CHANGED"
-    status = 500
 
 
 @dataclass(kw_only=True, slots=True)
 class PendingAnswer:
-    """A request that waits for the answer to its decision."""
-
     request: Request
     #: decision that is answered; another arm's decision if the drawn arm failed before its first content
     decision: Decision
@@ -55,17 +50,17 @@ class PendingAnswer:
     live: bool
     #: whether only this request can ask for the answer, because the service chose the decision's id
     is_own: bool
-    #: pieces of the answer if this process writes it; None if a worker does
+    #: pieces of the answer if this process writes it; None if a worker writes it
     local: ReadStream | None = None
 
     async def events(self) -> AsyncIterator[list[AnswerEvent]]:
-        """The events of the answer, in groups that arrived together; an empty group after PING_S seconds without one.
+        """Yields groups of events that arrived together; an empty group after PING_S seconds without an event.
 
-        The pieces together are the answer. It is one piece unless it is `live` and the arm sends pieces. The Outcome is
-        the last event, unless `limit_s` seconds pass before it comes.
+        The texts of all pieces together are the answer. If `live` is False, or if the arm does not write in pieces, the
+        answer is one piece. The last event is the Outcome, or there is none within `limit_s` seconds.
 
-        If the client goes away, or the iterator is closed early (use contextlib.aclosing), an answer that `is_own` is
-        cancelled, provided that no other request of this process waits for it.
+        The answer is cancelled if the client goes away, or if the iterator is closed early (use contextlib.aclosing);
+        but only if `is_own` is True and no other request of this process waits for the answer.
 
         Raises CallerGone, TimeoutError if the service shuts down, and AnswerChanged if the worker died and the arm
         wrote another answer in its second run.
@@ -110,7 +105,7 @@ class PendingAnswer:
         return self.local
 
     async def follow(self, decision_id: DecisionId) -> None:
-        """Switch to this decision. It is another one if the drawn arm failed and another arm answers."""
+        """Switch to the decision `decision_id`. If the drawn arm fails, another arm answers under its own decision."""
         if decision_id == self.decision.id:
             return
         router = router_of(self.request)
@@ -128,7 +123,7 @@ class PendingAnswer:
 
 
 async def asked(request: Request, decision: Decision, *, live: bool, limit_s: float, is_own: bool) -> PendingAnswer:
-    """Ask for the answer to a decision. Call `forget` at the end. Raises StoreError, Overloaded, NotReady."""
+    """Ask for the answer to a decision. In the end, call `forget` of the PendingAnswer. Raises StoreError, NotReady."""
     router = router_of(request)
     answer = partial(PendingAnswer, request=request, decision=decision, limit_s=limit_s, live=live, is_own=is_own)
     inline = None if router.inline is None else router.inline.begin(decision, live=live)
@@ -138,7 +133,7 @@ async def asked(request: Request, decision: Decision, *, live: bool, limit_s: fl
     streams = router.streams
     if live and streams is not None:
         await reads_of(request).run(partial(streams.want, decision.id))
-    # The caller may have gone; the recovery loop would ask for the answer of a stored decision anyway.
+    # This does not end if the caller goes away: the recovery loop would ask for a stored decision's answer anyway.
     try:
         waiting = await asyncio.wait_for(asyncio.wrap_future(router.answers.submit(decision)), SERVE_S)
     except TimeoutError as error:
@@ -148,7 +143,7 @@ async def asked(request: Request, decision: Decision, *, live: bool, limit_s: fl
 
 
 class _Sent:
-    """The part of an answer that was sent. Checks that later parts continue it."""
+    """Keeps the part of an answer that was sent, and checks that later parts continue this part."""
 
     def __init__(self, pending: PendingAnswer) -> None:
         self._pending = pending
@@ -214,7 +209,7 @@ def _abandon(answer: PendingAnswer) -> None:
     async def cancel() -> None:
         try:
             await reads_of(request).run(lambda: router.cancel(decision.id))
-        except RagBanditError as error:  # harmless: the answer will be stored
+        except RagBanditError as error:  # harmless: the answer is written and stored, though nobody waits
             extra = {"action": "cancel", "decision": decision.id, "reason": str(error)}
             log.info("an answer that no client waits for could not be cancelled", extra=extra)
 
@@ -224,10 +219,10 @@ def _abandon(answer: PendingAnswer) -> None:
 
 
 class EventStream(StreamingResponse):
-    """A reply in server-sent events. Status and headers are sent with the first event, so they name the right decision.
+    """A reply in server-sent events. Status and headers wait for the first event: before it the decision may change.
 
-    Only `events` waits for the end of the connection, and raises CallerGone. Starlette's StreamingResponse would wait
-    for it too. refused: makes the reply to an error before the first event; None if the edge makes it.
+    `events` raises CallerGone at the end of the connection, so Starlette's own wait for that end is left out.
+    refused: makes the reply to an error before the first event; None if the edge makes that reply.
     """
 
     media_type = "text/event-stream"
@@ -272,7 +267,7 @@ def event_of(value: Any, *, name: str | None) -> bytes:
 
 
 async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[bytes]:
-    """The events of /v1/answer; the last is "pending" if no outcome comes in time. seconds: time of the decision."""
+    """The events of /v1/answer; the last is "pending" if no outcome comes in time. seconds: what the decision took."""
     decision = answer.decision
     pending = pending_json(decision, seconds=seconds)
     try:

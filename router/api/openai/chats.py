@@ -17,7 +17,6 @@ from ragbandit.shared.types import MAX_TEXT, Json, Message
 
 #: parameter that lists tools -> parameter that demands or forbids a call of them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
-_CHARS_PER_TOKEN: Final = 4
 
 
 def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -> dict[str, Any]:
@@ -28,7 +27,7 @@ def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -
     return {"required": ["role"], "properties": {"role": {"enum": list(roles)}, "content": content, **more}}
 
 
-#: role in OpenAI's messages -> our role; None if only a model reads such messages
+#: role in OpenAI's messages -> role in `Chat.turns`; None if only a model reads such messages, so `turns` has none
 _ROLES: Final[Mapping[str, Literal["system", "user", "assistant"] | None]] = {
     "system": "system",
     "developer": "system",
@@ -48,7 +47,7 @@ MESSAGE: Final = message_schema(roles=list(_ROLES), texts=["text"])
 class Chat:
     #: the conversation as texts; the last one is the question
     turns: tuple[Message, ...]
-    #: messages and parameters as the caller sent them, by the names of chat completions
+    #: messages and parameters as the caller sent them, under their names in chat completions
     sent: Mapping[str, Any]
     #: entries for `Query.request`
     facts: Mapping[str, Json]
@@ -62,10 +61,10 @@ def read_chat(
     """Read the messages and parameters of a chat completion. Raises InvalidInput, which names the message.
 
     at: name of the parameter that has the messages, for errors.
-    skip: number of messages before the messages of this parameter.
-    passed: whether an arm of this service passes chats on to a model. If so, a chat that only a model can read, or that
-        does not end with a question, needs such an arm (CHAT), and long texts of `turns` are shortened. If not, it is
-        refused.
+    skip: number of messages that come before those of the parameter.
+    passed: whether an arm of this service passes chats on to a model. True: long texts of `turns` are shortened, and a
+        chat needs such an arm (CHAT) if only a model can read it, or if it does not end with a question. False: a chat
+        that only a model can read is refused.
     ignored: types of tools and items that were left out.
     """
     if not sent["messages"]:
@@ -75,18 +74,17 @@ def read_chat(
     params = {name: value for name, value in values.items() if value is not None}
     messages = storable(sent["messages"], field=at)
     needs = _needs(params)
-    faults: list[InvalidInput] = []
-    reader = _Reader(needs=needs, faults=faults)
+    reader = _Reader(needs=needs)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
-    if faults and not passed:
-        raise faults[0]
+    if reader.faults and not passed:
+        raise reader.faults[0]
     results = results_of(messages)
     texts = [turn for turn in turns if turn is not None and turn.text.strip()]
     to_question, is_last = _to_question(texts)
     if passed or results:
         texts = to_question
     question = next((turn.text for turn in reversed(texts) if turn.role == "user"), "")
-    if passed and (faults or len(question) > MAX_TEXT or not (is_last or results)):
+    if passed and (reader.faults or len(question) > MAX_TEXT or not (is_last or results)):
         needs.add(CHAT)
     clipped = sum(len(turn.text) > MAX_TEXT for turn in texts if passed)
     if clipped:
@@ -98,9 +96,9 @@ def read_chat(
     whole = {"messages": messages, **params}
     if passed:
         shown = {**whole, "messages": [_without_data(message) for message in messages]}
-        facts[TOKENS] = len(json.dumps(shown, ensure_ascii=False)) // _CHARS_PER_TOKEN
+        facts[TOKENS] = len(json.dumps(shown, ensure_ascii=False)) // 4  # characters per token
     if passed and (params or needs or results):
-        facts[CHAT_HASH] = body_hash(whole)  # the same question with other parameters is another request
+        facts[CHAT_HASH] = body_hash(whole)  # also differs if only the parameters differ
     return Chat(turns=tuple(texts), sent=whole, facts=facts, ignored=tuple(ignored))
 
 
@@ -124,18 +122,18 @@ def _limit(value: object, *, field: str) -> int | None:
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     if isinstance(whole, bool) or not isinstance(whole, int) or not 0 < whole < 2**53:
         remedy = "send a whole number of at least 1; leave it out, or send -1, for no limit"
-        raise InvalidInput(f'"{field}" is {value!r:.40}', field=field, remedy=remedy)
+        raise InvalidInput(f'"{field}" is {value!r:.40}, not a number of tokens', field=field, remedy=remedy)
     return whole
 
 
-#: key of a query's `request`: messages that contain more than text, or their size if it exceeds MOST_SAID
+#: key of a query's `request`: messages that contain more than text. Above MOST_SAID only the size is stored
 SAID: Final = "said"
-#: largest size of these messages, characters of JSON
+#: largest size of messages that are stored under SAID, characters of JSON
 MOST_SAID: Final = 262_144
 
 
 def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
-    """Entry SAID of the query's `request` if the messages contain tools, images or other parts; else {}."""
+    """Returns {SAID: ...} for the query's `request` if the messages contain more than text; else {}."""
     if all(
         message.keys() <= {"role", "content"} and _ROLES.get(message["role"]) and _is_text(message["content"])
         for message in messages
@@ -153,7 +151,7 @@ def _is_text(content: object) -> bool:
 
 
 def _needs(passed: Mapping[str, Any]) -> set[str]:
-    """Abilities that an arm needs for these parameters. Optional tools need none, because a model may ignore them."""
+    """Abilities that an arm needs for these parameters. Optional tools need no ability: a model may ignore them."""
     form = passed.get("response_format")
     needs = {
         "tools": any(passed.get(choice) not in (None, "none", "auto") for choice in _TOOLS.values()),
@@ -192,15 +190,16 @@ def _repaired(value: Any) -> Any:
 class _Reader:
     """Reads messages as texts. Adds abilities that an arm needs to `needs`, and errors in messages to `faults`."""
 
-    def __init__(self, *, needs: set[str], faults: list[InvalidInput]) -> None:
-        self._needs, self._faults = needs, faults
+    def __init__(self, *, needs: set[str]) -> None:
+        self._needs = needs
+        self.faults: list[InvalidInput] = []
 
     def turn(self, message: Mapping[str, Any], *, at: str) -> Message | None:
         """The message as text; None if only a model reads messages of its role."""
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str) or role not in _ROLES:
             fault, remedy = f"{role!r:.80} is no role of a message", f"use {', '.join(_ROLES)}"
-            self._faults.append(InvalidInput(fault, field=f"{at}.role", remedy=remedy))
+            self.faults.append(InvalidInput(fault, field=f"{at}.role", remedy=remedy))
             return None
         our_role, text = _ROLES[role], ""
         if isinstance(content, str):
@@ -210,11 +209,11 @@ class _Reader:
             text = "\n".join(self._part(part, at=f"{at}.content.{n}", asks=our_role == "user") for n, part in parts)
         elif content is not None:  # an assistant that called a tool sends null
             fault = f'"{at}.content" must be text or a list of parts'
-            self._faults.append(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
+            self.faults.append(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
         return None if our_role is None else Message(role=our_role, text=text)
 
     def _part(self, part: object, *, at: str, asks: bool) -> str:
-        """The part as text. asks: whether the message is a user's; in other messages a part without text is skipped."""
+        """The part as text. asks: True in a user's message; in others a part without text is "", not a fault."""
         if not isinstance(part, dict):
             part = {"type": "text", "text": part}
         kind = part.get("type") or next((name for name in _OTHERS if name in part), "text")
@@ -234,7 +233,7 @@ class _Reader:
             message = f"parts of messages are {', '.join([*_TEXTS, *_OTHERS])}, not {kind:.40}"
             remedy = "send its text as a part of the type text"
             error = Unsupported(message, field=f"{at}.type", remedy=remedy)
-        self._faults.append(error)
+        self.faults.append(error)
         return f"[{kind:.40}]"
 
 
@@ -258,10 +257,9 @@ _PARTS: Final = {
     "input_file": "file",
 }
 CALL, _REASONING = "function_call", "reasoning"
-_PART_TEXTS: Final = ("input_text", "output_text")
 ITEM: Final[dict[str, Any]] = {
     "anyOf": [
-        message_schema(roles=_ITEM_ROLES, texts=_PART_TEXTS, type={"const": "message"}),
+        message_schema(roles=_ITEM_ROLES, texts=("input_text", "output_text"), type={"const": "message"}),
         {"required": ["type"], "properties": {"type": {"enum": [CALL, f"{CALL}_output", _REASONING]}}},
     ]
 }
@@ -286,7 +284,7 @@ def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str
         content = item.get("content")
         if isinstance(content, list):
             content = [_item_part(part, at=f"{at}.content.{place}") for place, part in enumerate(content)]
-            if role == "assistant" and _is_text(content):  # few servers accept parts in an assistant's message
+            if role == "assistant" and _is_text(content):  # many model servers accept only text
                 content = "".join(str(part["text"]) for part in content)
         messages.append({"role": role, "content": content})
     elif kind.endswith("_call") and call_id:
@@ -321,14 +319,14 @@ def _result(output: object, *, at: str) -> object:
 
 
 def _item_part(part: object, *, at: str) -> object:
-    """A part of an item as a part of a chat completion; parts of unknown types are returned unchanged."""
+    """Convert a part of an item to a part of a chat completion; parts of unknown types are returned unchanged."""
     if not isinstance(part, Mapping):
         return part
     kind, url, text = str(part.get("type")), part.get("image_url"), part.get("text", part.get("refusal"))
     if kind == "input_file":
         return {"type": "file", "file": {name: value for name, value in part.items() if name != "type"}}
     if kind == "input_image" and url is None:
-        raise InvalidInput("image files are not stored here", field=f"{at}.image_url", remedy="send the image's URL")
+        raise InvalidInput("the image has no URL", field=f"{at}.image_url", remedy="send its URL: no files are stored")
     if isinstance(url, str):
         detail = {"detail": part["detail"]} if part.get("detail") else {}
         return {"type": "image_url", "image_url": {"url": url, **detail}}
@@ -344,7 +342,8 @@ def in_namespace(name: str, space: object) -> str:
 
 def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[str, Any], list[str]]:
     """Convert the tools of a response to functions. Returns (parameters of chat completions, types of ignored tools).
-    Tools that are not functions, or that OpenAI runs itself, are ignored. Raises Unsupported if the choice demands one.
+    Tools that are not functions, or that OpenAI runs itself, are ignored. Raises Unsupported if `choice` demands one of
+    the ignored tools.
     """
     functions: list[dict[str, Any]] = []
     ignored: list[str] = []
@@ -371,7 +370,7 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
         raise Unsupported(message, field="tool_choice", remedy="send functions of your own, or tool_choice: auto")
     if name is not None:
         mode = {"type": "function", "function": {"name": name}}
-    if not functions and mode in (None, "auto", "none"):  # servers refuse a choice without tools
+    if not functions and mode in (None, "auto", "none"):  # model servers refuse a tool_choice without tools
         return dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls")), ignored
     return {"tools": functions or None, "tool_choice": mode}, ignored
 
@@ -383,7 +382,7 @@ def _called_name(tool: Mapping[str, Any]) -> str | None:
 
 
 def _function(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
-    if isinstance(tool.get("function"), Mapping):  # it has the form of chat completions already
+    if isinstance(tool.get("function"), Mapping):  # `tool` has the form of chat completions already
         return dict(tool)
     function = {name: value for name, value in tool.items() if name != "type" and value is not None}
     return {"type": "function", "function": function | {"name": in_namespace(tool.get("name", ""), space)}}

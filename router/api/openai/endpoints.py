@@ -149,8 +149,8 @@ async def cancel(response_id: ResponsePath, request: Request) -> Response:
     return JsonReply(stored_response(request, await record_of(request, response_id)))
 
 
-#: A stream begins with the first content, so that an earlier error can set the status. After this many seconds it
-#: begins anyway, because proxies close silent connections.
+#: seconds after which a stream begins even without content, because proxies close silent connections. Before, it waits
+#: for the first content, so that an error can still set the HTTP status
 HOLD_S: Final = 30.0
 
 ReplyStream = replies.ChatStream | ResponseStream
@@ -170,7 +170,7 @@ class ChatExchange:
 
     async def reply(self) -> Response:
         """Decide the question, have a worker answer it, and reply. Raises errors that come before the decision. Later
-        errors become replies that ask the client not to repeat the request, which would make another decision.
+        errors become replies that ask the client not to repeat the request: a repetition would make another decision.
         """
         request, query = self.request, self.question.query
         router = router_of(request)
@@ -186,7 +186,7 @@ class ChatExchange:
         if live:
 
             def refused(error: RagBanditError) -> Response:
-                return self._failure(answer.decision, error)  # by now another arm may answer
+                return self._failure(answer.decision, error)  # not `decision`: another arm may answer by now
 
             return EventStream(self._pieces(answer), answer=answer, refused=refused)
         try:
@@ -200,7 +200,7 @@ class ChatExchange:
         return JsonReply(body, headers=headers(answer.decision))
 
     async def _decide(self) -> tuple[Decision, bool]:
-        """Decide and commit the question. Returns (decision, whether only this request may ask for its answer)."""
+        """Decide and commit the question. Returns (decision, whether only this request can ask for the answer)."""
         request, query = self.request, self.question.query
         turn = await self._next_turn()
         if isinstance(turn, Decision):
@@ -218,9 +218,8 @@ class ChatExchange:
 
     async def _next_turn(self) -> Query | Decision | None:
         """Continue a tool loop: the results of tools go to the arm that called the tools. Returns the query of the next
-        turn, or the decision of that turn if the same request came before. Returns None, so that an arm is drawn, if no
-        loop is found, the loop has had too many turns or took too long, its arm cannot answer, or the caller may not
-        use that arm.
+        turn, or the decision of that turn if the same request came before. Returns None if an arm must be drawn, since
+        there is no loop, its turns or its time are used up, or its arm cannot answer or is not permitted.
         """
         query, calls = self.question.query, self.question.calls
         if calls is None:
@@ -248,7 +247,7 @@ class ChatExchange:
         reply = refusal(error, scope=self.request.scope)
         reply.headers.update(headers(decision))
         if isinstance(error, replies.ServerFault):
-            reply.status_code = error.status  # `refusal` replies 400 to a 422 of the model's server
+            reply.status_code = error.status  # a 422 of the model's server, which `refusal` has changed to 400
         if error.status != 429:  # after a 429 the client may repeat the request when Retry-After is over
             reply.headers["x-should-retry"] = "false"
         return reply
@@ -294,7 +293,7 @@ async def _events(answer: PendingAnswer) -> AsyncIterator[list[AnswerEvent]]:
         raise NotReady("the service is shutting down; the decision stands", remedy=remedy) from None
     if not group or not isinstance(group[-1], Outcome):
         message = f"no answer within {answer.limit_s:g} s; the decision stands, and its answer may come"
-        raise replies.AnswerTimeout(message, remedy=f"ask for it: GET /v1/decisions/{answer.decision.id}")
+        raise replies.AnswerTimeout(message, remedy=f"ask again: GET /v1/decisions/{answer.decision.id}")
 
 
 def _parts(reply: ReplyStream, group: Sequence[AnswerEvent], *, savings: Savings) -> Iterator[bytes]:

@@ -30,17 +30,16 @@ from ragbandit.shared.types import (
 )
 
 RESPONSES: Final = "/v1/responses"
-#: paths of OpenAI's interface; on all of them, served or not, errors have OpenAI's shape
-_PATHS: Final = ("/v1/models", "/v1/chat", "/v1/completions", RESPONSES, "/v1/embeddings")
-_BELOW: Final = tuple(f"{path}/" for path in _PATHS)
-#: our name of a field -> name of the parameter of a chat completion; None if the request has none
+#: paths of OpenAI's interface. Errors on these paths have OpenAI's shape, even on a path that is not served
+_PATHS: Final = ("/v1/models/", "/v1/chat/", "/v1/completions/", f"{RESPONSES}/", "/v1/embeddings/")
+#: RagBandit's name of a field -> its name in a chat completion; None if chat completions have no such parameter
 _PARAMS: Final[Mapping[str, str | None]] = {
     "question": "messages",
     "arms": "model",
     "decision_id": "Idempotency-Key",
     "tenant": None,
 }
-#: our name of a field -> name of the parameter of a request for a response
+#: RagBandit's name of a field -> its name in a request for a response
 _RESPONSE_PARAMS: Final = {
     **_PARAMS,
     "question": "input",
@@ -57,33 +56,24 @@ _CODES: Final = {
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
-class ModelNotFound(NotFound):
+class ModelNotFound(NotFound, code="MODEL_NOT_FOUND"):
     """There is no model of this name."""
 
-    code = "MODEL_NOT_FOUND"
 
-
-class Unsupported(InvalidInput):
+class Unsupported(InvalidInput, code="UNSUPPORTED_PARAMETER"):
     """A parameter asks for something that the service does not support."""
 
-    code = "UNSUPPORTED_PARAMETER"
 
-
-class AnswerTimeout(NotReady):
+class AnswerTimeout(NotReady, code="ANSWER_TIMEOUT", status=504):
     """The answer did not come in time."""
 
-    code = "ANSWER_TIMEOUT"
-    status = 504
 
-
-class Cancelled(Conflict):
+class Cancelled(Conflict, code="CANCELLED"):
     """The answer was cancelled."""
-
-    code = "CANCELLED"
 
 
 class ServerFault(RagBanditError):
-    """A model's server failed or refused; status and code tell the caller how."""
+    """A model's server failed, or refused the request. Status and code depend on the kind of failure."""
 
     def __init__(self, message: str, *, failure: Failure, remedy: str | None) -> None:
         super().__init__(message, remedy=remedy)
@@ -126,8 +116,7 @@ def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
 
 
 def is_openai_path(path: str) -> bool:
-    """Whether errors on this path are in OpenAI's shape."""
-    return path in _PATHS or path.startswith(_BELOW)
+    return f"{path}/".startswith(_PATHS)
 
 
 def error_in_reply(error: RagBanditError) -> dict[str, Any]:
@@ -137,7 +126,7 @@ def error_in_reply(error: RagBanditError) -> dict[str, Any]:
 
 
 def as_openai_error(status: int, error: ErrorDetail, *, path: str = "") -> tuple[int, dict[str, Any]]:
-    """Convert an error to OpenAI's shape. Returns (status, body). path: path of the request; it decides `param`."""
+    """Convert an error to OpenAI's shape. Returns (status, body). path: the request's path, which decides `param`."""
     status = 400 if status == 422 else status
     params = _RESPONSE_PARAMS if path.startswith(RESPONSES) else _PARAMS
     param = None if error["field"] is None else params.get(error["field"], error["field"])
@@ -166,7 +155,7 @@ class OpenAIErrorReply(TypedDict):
     """`message` (what is wrong, and what to do), `type`, `param` and `code`, as in OpenAI's errors."""
 
 
-# Used only for the OpenAPI document, as `ErrorReply` is.
+# The class is only used to make the OpenAPI document, so pydantic need not build a validator at import.
 OpenAIErrorReply.__pydantic_config__ = {"defer_build": True}  # type: ignore[attr-defined] # pydantic's own name
 
 
@@ -283,7 +272,7 @@ def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
 
 
 def finish_of(outcome: Outcome) -> FinishReason:
-    """The finish reason. It is the one that the model's server gave, if the chat was passed on."""
+    """The finish reason that the model's server gave; if it gave none, a reason that fits the outcome's status."""
     reason = outcome.reply.get("finish_reason")
     if outcome.status == "answered" and reason in get_args(FinishReason):
         return cast(FinishReason, reason)
@@ -297,14 +286,14 @@ def message_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def _cited(outcome: Outcome, *, base: str) -> Iterator[tuple[Source, str]]:
-    """Each passage and its URL: the decision's URL if it has none, because clients drop citations without URLs."""
+    """Each passage with its URL, or else the URL of the decision, because clients drop citations without URLs."""
     record = f"{base.rstrip('/')}/v1/decisions/{outcome.decision_id}"
     for number, source in enumerate(outcome.sources, start=1):
         yield source, source.url or f"{record}#{number}"
 
 
 def annotations_of(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
-    """The passages as OpenAI's citations. Each spans the whole answer, since nobody knows which part it supports."""
+    """The passages as OpenAI's citations, each of the whole answer: which part a passage supports is not known."""
     span = {"start_index": 0, "end_index": len(outcome.answer or "")}
     cited = [{"url": url, "title": source.title or source.id, **span} for source, url in _cited(outcome, base=base)]
     return [{"type": "url_citation", "url_citation": citation} for citation in cited]
@@ -369,7 +358,7 @@ class ChatStream:
         self.has_begun = False
 
     def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
-        """The events for an event of the answer. event: None if nothing has come for a while."""
+        """The events to send for one event of the answer. event: None if nothing has come for PING_S seconds."""
         if event is None:
             return [PING]
         if isinstance(event, TextPiece):

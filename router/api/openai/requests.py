@@ -30,7 +30,7 @@ from ragbandit.shared.types import ArmName, Caller, DecisionId, Json, Message, Q
 
 AUTO: Final = "auto"
 _OWNER: Final = "ragbandit"
-#: prefixes of the names of models that stand for an arm
+#: prefixes of models that are an arm: both "arm/x" and "ragbandit/x" are the arm x
 _ARM_PREFIXES: Final = ("arm/", f"{_OWNER}/")
 #: `created` of every model: the start of this process, seconds since 1970
 _STARTED: Final = int(time.time())
@@ -40,12 +40,12 @@ _STARTED: Final = int(time.time())
 class ModelChoice:
     #: the arm to use; None if the policy chooses
     arm: ArmName | None = None
-    #: name of the price at which the policy chooses; None for the default
+    #: name of the price (setting `cost_weights`) at which the policy chooses; None for the default price
     price: str | None = None
 
 
 def model_list(router: Router, *, caller: Caller) -> ModelList:
-    """`auto`, `auto:<price>` and `arm/<arm>`, as far as this caller may use them. Empty if it may not use any arm."""
+    """The models among `auto`, `auto:<price>` and `arm/<arm>` that this caller may use; none if it may use no arm."""
     allowed = caller.scopes.get("arms")
     arms = [arm for arm in router.service.worker_arms if not isinstance(allowed, list) or arm in allowed]
     names = _policy_models(router, caller=caller) if arms else []
@@ -55,7 +55,7 @@ def model_list(router: Router, *, caller: Caller) -> ModelList:
 
 
 def _policy_models(router: Router, *, caller: Caller | None = None) -> list[str]:
-    """`auto`, and `auto:<price>` for each price that the policy serves and the caller may use. caller: None for all."""
+    """`auto`, and `auto:<price>` for each price that the policy serves and the caller may use. caller None: anybody."""
     settings = router.settings
     prices = settings.cost_weights if serves_prices(router.service.serving.policy) else {}
     lowest, highest = 0.0, math.inf
@@ -91,7 +91,7 @@ def named_model(name: str) -> Model:
 
 #: headers that name the conversation of a request; the first one that was sent counts
 _SESSIONS: Final = ("x-ragbandit-session-id", "x-openwebui-chat-id")
-#: limits that OpenAI sets for `metadata`: number of pairs, characters of a key, characters of a value
+#: largest number of pairs in `metadata`; this and the two lengths below (characters) are OpenAI's limits
 _MOST_PAIRS: Final = 16
 _LONGEST_KEY: Final = 64
 _LONGEST_VALUE: Final = 512
@@ -109,7 +109,7 @@ _METADATA: Final[dict[str, Any]] = {
 
 
 def configured(**example: Any) -> ConfigDict:
-    """The configuration of a body with this example. Parameters that the body does not declare are accepted."""
+    """Pydantic's configuration of a body that has this example, and accepts parameters that it does not declare."""
     return ConfigDict(extra="allow", strict=True, json_schema_extra={"example": example, **ONE_WISH})
 
 
@@ -147,7 +147,7 @@ class ChatBody(OpenAIBody):
 
     model_config = configured(model="auto", messages=[{"role": "user", "content": "Who wrote Dracula?"}])
 
-    # A schema cannot say that the last message of user and assistant must be the user's.
+    # JSON Schema cannot express that the last message of a user or an assistant must be a user's.
     messages: Annotated[list[Annotated[dict[str, Any], limits(MESSAGE)]], limits(minItems=1)]
     """The conversation: objects with `role` and `content`. `content` is text or a list of parts: `text`, `image_url`,
     `input_audio`, `file`. Arms of the class `model` get the messages unchanged, with parts of any type."""
@@ -171,7 +171,7 @@ class ChatBody(OpenAIBody):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatQuestion:
-    #: its `text` is empty until `turns` are rewritten to one question
+    #: the query without a question: `text` is empty until `turns` are rewritten to one question
     query: Query
     #: the conversation as texts; the last one is the question
     turns: tuple[Message, ...]
@@ -181,11 +181,11 @@ class ChatQuestion:
 
 
 def completion_question(request: Request, body: ChatBody, *, key: str | None) -> ChatQuestion:
-    """Read a request for a chat completion. key: header Idempotency-Key. Raises as `chat_question`, and Unsupported."""
+    """Read a request for a chat completion. key: header Idempotency-Key. Raises as `chat_question`, or Unsupported."""
     decision_id = id_in_header(key)
     chat = read_chat(dict(body), passed=bool(router_of(request).service.passing))
     if body.n is not None and body.n != 1:
-        raise Unsupported(f"{body.n} answers were asked for, and there is one", field="n", remedy="leave n out")
+        raise Unsupported(f"{body.n} answers are asked for, but every chat gets one", field="n", remedy="leave n out")
     if body.audio is not None or any(kind != "text" for kind in body.modalities or ()):
         name = "audio" if body.audio is not None else "modalities"
         raise Unsupported("answers are text only", field=name, remedy=f"leave {name} out")
@@ -202,11 +202,11 @@ def chat_question(
     earlier: tuple[str, int] | None = None,
     facts: Mapping[str, Json] | None = None,
 ) -> ChatQuestion:
-    """Make the question of a body. Raises InvalidInput that names the body's parameter, ModelNotFound, Forbidden.
+    """Make the question of a body. Raises ModelNotFound, Forbidden, and InvalidInput with the name of the parameter.
 
     decision_id: id for the decision; None if the service chooses it.
     session: id of the conversation if no header names one.
-    earlier: (hash, number) of the first messages, if these are stored already.
+    earlier: (hash, number) of the first messages; None if none of the messages is stored.
     facts: more entries of the query's `request`; they replace entries of the same name, such as `surface`.
     """
     router, caller = router_of(request), caller_of(request)

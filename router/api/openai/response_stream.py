@@ -52,7 +52,7 @@ class ResponseStream:
         if outcome.answer is None:
             outcome = replace(outcome, answer=self._texts.get("output_text"))
         events = self._created()
-        # Items of tool calls, refusals and reasoning have begun by now. An answer without calls and refusal has a text.
+        # Items of calls, refusals and reasoning have begun by now. Without calls and refusal there is always a text.
         if outcome.answer or not (self._calls or "refusal" in self._texts):
             events += self._begin_part("output_text")
         reply = responses.response(self.decision, outcome, base=self._base, saved=saved)
@@ -124,7 +124,7 @@ class ResponseStream:
         return [*events, self._in_part("content_part.added", of=kind, part=responses.item_part(kind, ""))]
 
     def _content_index(self, kind: str) -> int:
-        """The index of a part in its item. Parts are in the order in which they began."""
+        """The place of a part among the parts of its item, which are in the order in which they began."""
         item = responses.item_id(self.decision, part=kind)
         return [part for part in self._texts if responses.item_id(self.decision, part=part) == item].index(kind)
 

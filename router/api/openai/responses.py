@@ -187,7 +187,7 @@ def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status
         prefix = in_namespace("", space)
         if str(fields["name"]).startswith(prefix):
             fields |= {"name": fields["name"].removeprefix(prefix), "namespace": space}
-    # The id contains the decision's id: models reuse the ids of calls, and references need a unique id.
+    # The item's id contains the decision's id, because models reuse ids of calls, and a reference needs a unique id.
     return {"type": CALL, "id": f"fc_{_item_key(decision)}_{place}", "status": status, **fields}
 
 
@@ -218,7 +218,7 @@ def _item_key(decision: Decision) -> str:
 
 
 def decisions_of_item(key: str) -> list[str]:
-    """The ids that the decision of this item may have. key: id of the item."""
+    """The two ids that the decision of an item may have: with and without ID_PREFIX. key: id of the item."""
     kind, _, decision_key = key.partition("_")
     if kind not in ("msg", "rs"):
         decision_key = decision_key.rpartition("_")[0]
@@ -253,15 +253,12 @@ def _usage(outcome: Outcome, *, saved: float | None) -> dict[str, Any]:
     return usage
 
 
-_LOGPROBS: Final = "message.output_text.logprobs"
-
-
 class ResponseBody(OpenAIBody):
     """A request for a response. OpenAI's other parameters are ignored; the decision stores their names."""
 
     model_config = configured(model="auto", input="Who wrote Dracula?")
 
-    # A schema cannot say that the last message of user and assistant must be the user's.
+    # JSON Schema cannot express that the last message of a user or an assistant must be a user's.
     input: Annotated[
         Annotated[str, limits(TEXT)] | Annotated[list[Annotated[dict[str, Any], limits(ITEM)]], limits(minItems=1)],
         wanted("text or a list of items"),
@@ -308,7 +305,7 @@ class ResponseBody(OpenAIBody):
 
     def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
         """Convert the body to a chat completion. before: messages that come before the input. Returns (messages and
-        parameters, types of ignored tools and items). Raises InvalidInput.
+        parameters of that chat completion, types of ignored tools and items). Raises InvalidInput.
         """
         messages: list[dict[str, Any]] = list(before)
         if self.instructions:
@@ -321,7 +318,7 @@ class ResponseBody(OpenAIBody):
             "response_format": format_of((self.text or {}).get("format")),
             "reasoning_effort": reasoning.get("effort") if isinstance(reasoning, Mapping) else None,
             "max_completion_tokens": self.max_output_tokens,
-            "logprobs": True if self.top_logprobs or _LOGPROBS in (self.include or ()) else None,
+            "logprobs": True if self.top_logprobs or "message.output_text.logprobs" in (self.include or ()) else None,
         }
         converted = {name: value for name, value in converted.items() if value is not None}
         sent = {**dict(self), "reasoning": None, **tools, **converted, "messages": messages}

@@ -56,20 +56,18 @@ def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
 
 
 async def response_question(request: Request, body: ResponseBody, *, key: str | None) -> ChatQuestion:
-    """Read a request for a response, and insert items that it refers to. Raises as `chat_question`, NotFound,
-    Unsupported.
-    """
+    """Read a request for a response; items replace references. Raises NotFound, Unsupported and as `chat_question`."""
     check_response(body)
     named_id = id_in_header(key)
     response_id = named_id or f"{ID_PREFIX}{new_id()}"
     session = None if body.store is False else response_id
     before, earlier = list[dict[str, Any]](), None
-    instructions = int(bool(body.instructions))  # number of messages made of `instructions`
+    instructions = int(bool(body.instructions))  # number of messages that `instructions` make
     if body.previous_response_id is not None:
         decision, before = await _messages_before(request, body.previous_response_id)
         session, conversation = decision.query.session or decision.id, decision.query.request.get(CONVERSATION)
         if isinstance(conversation, str) and decision.query.api_key == caller_of(request).key:
-            earlier = conversation, instructions + len(before) - 1  # the stored hash does not cover the answer
+            earlier = conversation, instructions + len(before) - 1  # the stored hash excludes the answer
     await _insert_items(request, body)
     sent, ignored = body.sent(before)
     passed, skip = bool(router_of(request).service.passing), instructions + len(before)
@@ -85,10 +83,10 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
 
 async def _messages_before(request: Request, response_id: str) -> tuple[Decision, list[dict[str, Any]]]:
     """Returns (decision of a response, its conversation without `instructions`); the answer is the last message. Raises
-    NotFound, and InvalidInput if its texts are not stored.
+    NotFound, and InvalidInput if there is no answer yet or the texts are not stored.
     """
     field, tenant = "previous_response_id", caller_of(request).tenant or "default"
-    # A key for all tenants must not carry the text of one tenant to another.
+    # Even a key for all tenants must not copy the texts of one tenant into a conversation of another.
     record = await record_of(request, response_id, field=field, tenant=tenant)
     query, outcome = record.decision.query, record.outcome
     question = query.asked or query.text

@@ -15,7 +15,7 @@ from ragbandit.router.storage.rows.conversion import body_hash
 
 def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str, str | None]:
     """Hash a conversation. begin: hash of the messages before the index `start`. Returns (hash, key of the tool calls
-    whose results end the conversation, or None if it does not end with results).
+    whose results end the conversation). The key is None unless these are results of the last calls.
     """
     results = results_of(messages)
     caller = max(0, len(messages) - len(results) - 1)  # index of the message that called the tools
@@ -40,7 +40,7 @@ def _call_ids(message: Mapping[str, Any]) -> list[str]:
 
 
 def _folded(messages: Sequence[Mapping[str, Any]], *, state: str) -> str:
-    """The hash of a conversation that begins with messages of the hash `state`, and continues with these messages."""
+    """The hash of a whole conversation. state: hash of its first messages; messages: the messages that follow."""
     for is_result, group in groupby(messages, key=lambda message: message.get("role") == "tool"):
         rows = [_comparable(message) for message in group]
         for row in sorted(rows) if is_result else rows:

@@ -28,7 +28,7 @@ _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def filled(kind: type[_Reply], value: object, **fields: object) -> _Reply:
-    """Make a reply of this type. Each field comes from `fields`, or else from the attribute of `value` of its name."""
+    """Make a reply of this type. A field comes from `fields`, or else from the attribute of `value` with its name."""
     reply = {
         name: fields[name] if name in fields else _converted(hint, getattr(value, name))
         for name, hint in _hints(kind).items()
@@ -74,7 +74,7 @@ def decision_json(decision: Decision) -> reply_types.DecisionFields:
 
 
 def route_json(decision: Decision, *, seconds: float) -> reply_types.RouteReply:
-    """The reply of /v1/route. seconds: from request to committed decision."""
+    """The reply of /v1/route. seconds: time that it took to decide and commit."""
     reply = cast(reply_types.RouteReply, {"route_ms": round(seconds * 1000, 3), **decision_json(decision)})
     if decision.query.asked is not None:
         reply["question"] = decision.query.text

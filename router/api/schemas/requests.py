@@ -1,8 +1,8 @@
 """Requests: the JSON bodies that callers send. The text below a field is its description in /openapi.json.
 
-The models check only shapes; `serving/checks/` checks values. The fields repeat its limits as JSON Schema, so that a
-request that fits the OpenAPI document is never refused as invalid. `add_limits` (`schemas/responses.py`) adds limits
-that settings decide.
+The classes check only types; `serving/checks/` checks values. The fields repeat the limits of these checks as JSON
+Schema, so that a request that fits the OpenAPI document is never refused as invalid. `add_limits`
+(`schemas/responses.py`) adds limits that depend on settings.
 """
 
 import json
@@ -19,7 +19,7 @@ from ragbandit.router.serving.checks.reports import MAX_ANSWERS, MAX_RATER
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, Cost, OutcomeStatus
 
-#: required fields that are lists; the others are strings
+#: required fields that are lists; all other required fields are strings
 _LISTS: Final = frozenset({"items", "messages"})
 #: prefix of pydantic's messages about wrong values, before the accepted values
 _SHOULD: Final = "Input should be "
@@ -40,7 +40,7 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 
 def wanted(accepted: str) -> GetPydanticSchema:
-    """Report one error for a field of several types, instead of one error for each type. accepted: its description."""
+    """Report one error for a field of several types, instead of one for each type. accepted: the types, in words."""
 
     def schema(source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.custom_error_schema(
@@ -51,8 +51,8 @@ def wanted(accepted: str) -> GetPydanticSchema:
 
 
 def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | None = None) -> InvalidInput:
-    """Convert an error of pydantic to InvalidInput. content_type: header of the request. skip: number of parts at the
-    beginning of the error's location that are not fields ("body", "query").
+    """Convert an error of pydantic to InvalidInput. content_type: header of the request. skip: number of parts, such as
+    "body" or "query", that come before the field's name in the error's location.
     """
     kind, sent = fault["type"], fault.get("input")
     field = ".".join(map(str, fault["loc"][skip:])) or "body"
@@ -61,7 +61,7 @@ def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | No
         if field == "wait_s":
             remedy = "send it to /v1/answer as a query parameter: /v1/answer?wait_s=10"
         return InvalidInput(f'"{field}" is not a field of this request', field=field, remedy=remedy)
-    if isinstance(sent, bytes):  # pydantic got the body as bytes, since FastAPI did not take it for JSON
+    if isinstance(sent, bytes):  # FastAPI does not parse a body of another content type than JSON
         came = "without a content type" if content_type is None else f"as {content_type:.80}"
         remedy = "send the header content-type: application/json"
         return InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
@@ -113,7 +113,7 @@ COMPLETION_PREFIX: Final = "chatcmpl-"
 
 
 def plain_decision_id(sent: str) -> str:
-    """The decision id in an id that may be a chat completion's."""
+    """The decision id: `sent` without the prefix of chat completions, if it has that prefix."""
     return sent.removeprefix(COMPLETION_PREFIX)
 
 
@@ -125,7 +125,7 @@ OwnId = Annotated[
 Count = Annotated[int | None, wanted("a whole number or null")]
 Amount = Annotated[int | float | None, wanted("a finite number or null")]
 CountCap = Annotated[Count, limits(minimum=1, maximum=int(MAX_AMOUNT))]
-#: a cap must be above 0; its minimum is inclusive because OpenAPI 3.0 and 3.1 write exclusive ones differently
+#: number above 0. OpenAPI 3.0 and 3.1 write "above 0" differently, so the schema has a tiny inclusive minimum
 AmountCap = Annotated[Amount, limits(minimum=1e-9, maximum=int(MAX_AMOUNT))]
 Rating = Annotated[
     bool | int | float | None, wanted("true, false, a finite number or null"), limits(minimum=0, maximum=5)
@@ -166,7 +166,7 @@ _WITHIN_SCALE: Final[list[dict[str, Any]]] = [
 ]
 
 
-#: JSON Schema: `cost_weight` or `aim` is null
+#: JSON Schema of a request that may have `cost_weight` or `aim`, but not both
 ONE_WISH: Final[dict[str, Any]] = {
     "anyOf": [{"properties": {name: {"type": "null"}}} for name in ("cost_weight", "aim")]
 }
@@ -189,9 +189,9 @@ def _one_of(*names: str) -> list[dict[str, Any]]:
 
 
 class BudgetBody(RequestBody):
-    """Caps on one answer, all above 0. The smaller of your cap and the service's cap applies; null: the service's."""
+    """Caps on one answer, all above 0. The smaller of your cap and the service's cap applies; null: you set no cap."""
 
-    # Frozen makes it hashable. Pydantic copies a default value that is not hashable for each request.
+    # Bodies that are frozen are hashable. Pydantic would copy a default value that is not hashable for each request.
     model_config = ConfigDict(frozen=True)
 
     rounds: CountCap = None
@@ -330,7 +330,7 @@ class OutcomeBody(RequestBody):
             "cost": {"retriever_calls": 1, "llm_calls": 1, "prompt_tokens": 310, "completion_tokens": 12}
             | {"dollars": 0.0004},
         },
-        # Without `steps`, the accepted costs depend on the setting reward.cost.
+        # Which costs are accepted without `steps` depends on the setting reward.cost, so the schema accepts none.
         anyOf=[{"required": ["steps"]}, {"properties": {"cost": {"maxProperties": 0}}}],
     )
 
@@ -362,7 +362,8 @@ def identity(body_id: str | None, *, key: str | None, field: str) -> str | None:
     if body_id is None:
         return questions.checked_id(key, field=KEY_HEADER)
     remedy = f"send the id once, as {field} or in the header, or the same in both"
-    raise InvalidInput(f"{key!r:.80} is not the body's {field}, {body_id!r:.80}", field=KEY_HEADER, remedy=remedy)
+    message = f"the header {KEY_HEADER} has {key!r:.80}, which is not the body's {field} {body_id!r:.80}"
+    raise InvalidInput(message, field=KEY_HEADER, remedy=remedy)
 
 
 def id_in_header(key: str | None) -> str | None:

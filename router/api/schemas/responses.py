@@ -30,19 +30,17 @@ class JsonReply(JSONResponse):
         return json_of(content)
 
 
-#: JSON-RPC code of our errors; MCP itself does not use it
-_SERVER_ERROR: Final = -32050
-#: ASGI scope key of the function that formats the errors of a request; without it they have our format
+#: ASGI scope key of the function that formats the errors of a request; RagBandit's own format if there is no such key
 SHAPE: Final = "ragbandit.errors"
 Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
 
 
 def refusal(error: RagBanditError, *, scope: Scope) -> Response:
-    """The reply to a request that ended with an error, with Retry-After if it may be repeated."""
+    """The reply to a request that ended with an error; with Retry-After if a later attempt may succeed."""
     after_s = 1.0 if error.status == 503 and error.retry_after_s is None else error.retry_after_s
     headers = None if after_s is None else {"Retry-After": str(math.ceil(after_s))}
     if error.status == 409:
-        headers = {"x-should-retry": "false"}  # else some clients repeat the request, which cannot succeed
+        headers = {"x-should-retry": "false"}  # else some clients repeat the request, though it fails again
     if error.status == 401:
         headers = {"WWW-Authenticate": 'Bearer realm="ragbandit"'}
     return error_reply(scope, error.status, error_json(error), headers=headers)
@@ -55,7 +53,7 @@ def error_reply(scope: Scope, status: int, body: ErrorReply, *, headers: Mapping
 
 def mcp_error(_scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
     message = f"{error['message']} ({error['remedy']})" if error["remedy"] else error["message"]
-    shape = {"code": _SERVER_ERROR, "message": message, "data": error}
+    shape = {"code": -32050, "message": message, "data": error}  # a JSON-RPC code that MCP itself does not use
     return JsonReply({"jsonrpc": "2.0", "id": None, "error": shape}, status, headers)
 
 
@@ -64,7 +62,7 @@ def error_json(error: RagBanditError) -> ErrorReply:
 
 
 def error_item(error: BaseException) -> ErrorReply:
-    """The error of one item of a batch. Raises it if it is not a RagBanditError."""
+    """The error of one item of a batch as JSON. Raises an error that is not a RagBanditError."""
     if isinstance(error, RagBanditError):
         return error_json(error)
     raise error
@@ -80,7 +78,7 @@ def described(text: str, model: Any) -> dict[str, Any]:
 
 def errors(model: type, codes: Iterable[int]) -> dict[int | str, dict[str, Any]]:
     """The error replies of a path for the OpenAPI document: status 400 and these codes. Only the entry of 400 has the
-    model, and the others refer to it. FastAPI builds a validator for each entry with a model, which takes long.
+    model, and the others refer to it, because FastAPI takes long to build a validator for each entry with a model.
     """
     reference = {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}
     return {400: {"model": model}, **dict.fromkeys(codes, reference)}
@@ -118,7 +116,7 @@ def _classes() -> Mapping[str, object]:
 
 @cache
 def field_texts() -> Mapping[str, Mapping[str, str]]:
-    """Class -> field -> text below the field, with the fields of base classes."""
+    """Returns class name -> field -> text below the field. Fields of base classes are included."""
     texts: dict[str, dict[str, str]] = {}
     for module in map(import_module, _MODULES):
         for node in ast.parse(inspect.getsource(module)).body:
@@ -145,7 +143,7 @@ def describe(api: dict[str, Any]) -> dict[str, Any]:
             if "$ref" in shape:  # OpenAPI 3.0 ignores other keys next to a reference
                 shape["allOf"] = [{"$ref": shape.pop("$ref")}]
             shape["description"] = text
-        if is_dataclass(_classes().get(name)):  # a reply has every field; defaults are only for the code that makes it
+        if is_dataclass(_classes().get(name)):  # the service sends all fields, even those that have defaults
             schema["required"] = list(schema["properties"])
             for shape in schema["properties"].values():
                 shape.pop("default", None)
@@ -155,7 +153,7 @@ def describe(api: dict[str, Any]) -> dict[str, Any]:
 def add_limits(
     api: dict[str, Any], *, settings: Settings, arms: tuple[str, ...], most_items: int, has_dial: bool
 ) -> dict[str, Any]:
-    """Add the limits of one service to an OpenAPI document. has_dial: whether the policy serves prices."""
+    """Add the limits of one service to an OpenAPI document. has_dial: whether requests may choose the cost weight."""
     schemas = api["components"]["schemas"]
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
     (array,) = [shape for shape in route["arms"]["anyOf"] if shape["type"] == "array"]

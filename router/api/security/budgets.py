@@ -1,14 +1,15 @@
 """Dollar budgets of tenants and keys, by day and by month (UTC): they raise the price, and may refuse questions.
 
-The weight of cost of a question is multiplied by a factor that grows as spending gets ahead of the clock. Let f be the
-share of the budget that is spent, t the share of the period that is over, and b = BURST + (1 - BURST) t the share that
-may be spent by now. Then ahead = (f - b) / (1 - t + LATE) is the part of the remaining time without money, and
+The price of a question, which is its weight of cost, is multiplied by a factor that grows as spending gets ahead of
+the clock. `spent` is the share of the budget that is spent, and `elapsed` the share of the period that is over:
 
-    factor = MOST ** min(1, ahead / FULL)  if ahead > 0,  else 1.
+    allowed = BURST + (1 - BURST) * elapsed               share of the budget that may be spent by now
+    ahead   = (spent - allowed) / (1 - elapsed + LATE)    part of the remaining time for which there is no money
+    factor  = MOST ** min(1, ahead / FULL)  if ahead > 0,  else 1
 
-If demand exceeds the budget, the price settles where the spending rate fits the rest of the budget, and f ends at 1.
-This is proportional control of the logarithm of the price, which is the dual variable of the budget (Balseiro and Gur
-2019, "Learning in repeated auctions with budgets"). A question counts as soon as its outcome is stored.
+If demand exceeds the budget, the price settles where the spending rate fits the rest of the budget, and `spent` ends
+at 1. The price is the dual variable of the budget, and the factor controls its logarithm proportionally (Balseiro and
+Gur 2019, "Learning in repeated auctions with budgets"). A question counts as soon as its outcome is stored.
 """
 
 import asyncio
@@ -44,19 +45,19 @@ log = logging.getLogger("ragbandit.api")
 
 Period = Literal["day", "month"]
 
-#: largest factor; at it the cheapest arm gets all questions, except for the floors of the other arms
+#: largest factor. The cheapest arm then gets all questions, except the least probabilities (floors) of other arms
 MOST: Final = 1000.0
 #: share of a budget that may be spent at the start of a period without a higher price
 BURST: Final = 0.1
-#: smallest `ahead` at which the factor is MOST
+#: value of `ahead` from which on the factor is MOST
 FULL: Final = 0.1
-#: term that keeps `ahead` finite at the end of a period; share of the period
+#: share of a period, added to the remaining time, so that `ahead` stays finite at the end
 LATE: Final = 0.01
-#: time for which a process uses sums that it has read, seconds
+#: time for which a process uses the sums of spending that it has read, seconds
 FRESH_S: Final = 2.0
 #: largest number of spenders whose sums a process keeps; if there are more, all sums are forgotten
 MOST_SPENDERS: Final = 10_000
-#: largest number of decisions read for the sentence about a raised price, newest first
+#: largest number of decisions, newest first, that are read to word the effect of a raised price
 NEWEST: Final = 1_000
 #: shortest time between two warnings that a budget is spent, seconds
 _QUIET_S: Final = 600.0
@@ -85,15 +86,15 @@ class DollarBudget:
 
 
 def price_factor(*, spent: float, elapsed: float) -> float:
-    """The factor on the weight of cost, in [1, MOST]. spent, elapsed: shares of the budget (>= 0) and of the period."""
+    """The factor on the price, in [1, MOST]. spent, elapsed: shares of the budget and of the period (see above)."""
     if spent >= 1.0:
         return MOST
     ahead = (spent - BURST - (1.0 - BURST) * elapsed) / (1.0 - elapsed + LATE)
-    return float(f"{MOST ** min(1.0, max(0.0, ahead / FULL)):.4g}")  # rounded, since every row stores it
+    return float(f"{MOST ** min(1.0, max(0.0, ahead / FULL)):.4g}")  # rounded, since every decision stores the factor
 
 
 def bounds(period: Period, *, now: float) -> tuple[float, float]:
-    """Begin and end of the day or month (UTC) that contains `now`, seconds since the epoch."""
+    """Begin and end of the day or month (UTC) that contains `now`, in seconds since 1970."""
     begin = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if period == "day":
         return begin.timestamp(), (begin + timedelta(days=1)).timestamp()
@@ -123,9 +124,7 @@ _FIELDS: Final[Mapping[Period, str]] = {"day": "dollars_per_day", "month": "doll
 
 
 class Budgets:
-    """The budgets of one process and event loop. If the policy cannot raise the price, a spent budget refuses
-    questions.
-    """
+    """The budgets of one process and event loop."""
 
     def __init__(self, router: Router, *, reads: "Reads") -> None:
         self._router, self._reads = router, reads
@@ -136,7 +135,9 @@ class Budgets:
         self._throttle = Throttle(_QUIET_S)
 
     async def paced(self, query: Query, *, caller: Caller) -> Query:
-        """Add the budgets' factor to a query if it is above 1. Raises BudgetSpent, StoreError."""
+        """Add the budgets' factor to a query if the factor is above 1. Raises StoreError, and BudgetSpent if a spent
+        budget stops questions or cannot raise the policy's price.
+        """
         tenants = self._router.settings.tenants
         budgets = budgets_of(query.tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
         if not budgets:
@@ -156,7 +157,7 @@ class Budgets:
 
     async def _spent(self, spenders: Iterable[Spender], *, now: float) -> dict[Spender, Spent]:
         if any(self._is_stale(spender) for spender in spenders):
-            async with self._lock:  # other requests wait for this read
+            async with self._lock:  # one request reads, and the others wait for its sums
                 stale = [spender for spender in spenders if self._is_stale(spender)]
                 if stale:
                     if len(self._cached) > MOST_SPENDERS:
@@ -181,8 +182,8 @@ def _exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -
 
 
 def stopped_until(query: Query, *, settings: Settings, database: Database, now: float) -> float | None:
-    """Time until which budgets forbid to spend more on a stored question; None if more may be spent. Workers call it
-    before they pay for anything but the answer. Raises StoreError.
+    """Time until which budgets forbid to spend more on a stored question; None if more may be spent. Workers check this
+    before they pay for a judge or for a second arm. Raises StoreError.
     """
     scopes = {} if query.api_key is None else KeyStore(database).scopes(query.api_key)
     budgets = budgets_of(query.tenant, key=query.api_key, scopes=scopes, tenants=settings.tenants)
@@ -194,7 +195,7 @@ def stopped_until(query: Query, *, settings: Settings, database: Database, now: 
 
 
 def budget_states(database: Database, *, settings: Settings, now: float) -> Iterator[tuple[DollarBudget, Spent]]:
-    """Every budget of a tenant in settings or of a valid key, with its sums. Raises StoreError."""
+    """Yields (budget, sums of spending) for the budgets of tenants in settings and of valid keys. Raises StoreError."""
     keys = [key for key in KeyStore(database).listed() if key.state(now) in ("active", "expiring")]
     tenants = {"default", *settings.tenants, *(key.tenant for key in keys if key.tenant is not None)}
     budgets: dict[DollarBudget, None] = {}  # an ordered set

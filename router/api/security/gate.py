@@ -1,5 +1,5 @@
 """Gate: finds the caller of a request by an API key or a login cookie, and checks the role and the sending web site.
-The cookie is PUBLIC_ID.EXPIRES.HMAC: it names a key, so revoking the key also ends its logins within a second.
+The cookie is PUBLIC_ID.EXPIRES.HMAC. PUBLIC_ID names a key: if the key is revoked, its logins end within a second.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ from ragbandit.shared.types import PERSON, Caller, Role
 
 log = logging.getLogger("ragbandit.api")
 
-#: largest age of the copy of the keys, seconds
+#: largest age of a process's copy of the keys, seconds
 MAX_AGE_S: Final = 1.0
 WAIT_S: Final = 2.0
-#: shortest time between two stored uses of a key, seconds
+#: shortest time between two writes of the last use of a key, seconds
 NOTE_S: Final = 60.0
 
 
@@ -47,7 +47,7 @@ class Known:
 
 
 class KeyRing:
-    """The keys of one process. `in_force` and `note_use` belong to one event loop."""
+    """A copy of the keys. Only code on one event loop may call `in_force` and `note_use`."""
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
@@ -69,7 +69,7 @@ class KeyRing:
         return copy.keys
 
     def note_use(self, public_id: str) -> None:
-        """Store when the key was used, on a thread of its own, and at most once in NOTE_S seconds."""
+        """Store that the key is used now, on another thread, at most once in NOTE_S seconds."""
         now = time.time()
         if now - self._noted.get(public_id, 0.0) < NOTE_S:
             return
@@ -95,12 +95,11 @@ class KeyRing:
 
 SESSION: Final = "ragbandit_session"
 SESSION_S: Final = 12 * 3600.0
-_LONGEST_COOKIES: Final = 8192
 _SESSION: Final = re.compile(r"([0-9A-Za-z]{1,16})\.([0-9]{1,12})\.([0-9a-f]{64})")
 
 
 def needs_session(path: str, headers: Headers) -> bool:
-    """Whether the login cookie names the caller: on pages, unless the request sends a key in its header."""
+    """Whether the login cookie names the caller. True for pages, unless the request has the header Authorization."""
     return is_page(path) and "authorization" not in headers
 
 
@@ -129,7 +128,7 @@ class PageSessions:
 
     async def _mac(self, text: str) -> str:
         if self._secret is None:
-            async with self._reading:  # read once, even for many requests at a time
+            async with self._reading:  # the first request reads the secret, the others wait for it
                 if self._secret is None:
                     now = time.time()
                     self._secret = await asyncio.to_thread(shared_secret, self._database, name="dashboard", now=now)
@@ -139,12 +138,9 @@ class PageSessions:
 def cookies_of(headers: Headers) -> dict[str, str]:
     """The cookies of a request; {} if the header is too long."""
     text = "; ".join(headers.getlist("cookie"))
-    return {} if len(text) > _LONGEST_COOKIES else cookie_parser(text)
+    return {} if len(text) > 8192 else cookie_parser(text)
 
 
-#: names of this machine in a Host header
-_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 #: a Host header: a name, or an IPv6 address in brackets, and perhaps a port
 _HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(?::[0-9]+)?")
 
@@ -154,7 +150,7 @@ def check_host(headers: Headers, *, allowed: Collection[str]) -> None:
     hosts = [host.strip().lower() for host in headers.getlist("host")]
     parts = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
     name = "" if parts is None else parts[1]
-    if name in _LOCAL or name in allowed:
+    if name in ("localhost", "127.0.0.1", "[::1]") or name in allowed:
         return
     message = f"an open service is not called {name!r:.80}" if name else "an open service needs one Host header"
     remedy = "call it localhost or 127.0.0.1, add the name to server.allowed_hosts, or use API keys: docs/security.md"
@@ -163,12 +159,12 @@ def check_host(headers: Headers, *, allowed: Collection[str]) -> None:
 
 def check_site(headers: Headers, *, method: str) -> None:
     """Raises Forbidden if a request that may change something comes from a page of another site."""
-    if method in _SAFE:
+    if method in ("GET", "HEAD", "OPTIONS"):
         return
     sites, origins, hosts = (headers.getlist(name) for name in ("sec-fetch-site", "origin", "host"))
     if any(site not in ("same-origin", "none") for site in sites):
         raise _foreign("Sec-Fetch-Site", sites[0])
-    # On a page without referrers a browser sends Origin: null with a form, and still sends Sec-Fetch-Site.
+    # A page may forbid browsers to reveal its address. They then send Origin: null, but still a true Sec-Fetch-Site.
     if not origins or (origins == ["null"] and sites == ["same-origin"]):
         return
     if len(origins) > 1 or len(hosts) != 1 or _address(origins[0]) != hosts[0].lower():
@@ -198,10 +194,9 @@ def _address(origin: str) -> str:
         return ""
 
 
-MAX_HEADER: Final = 512
 #: largest age of the keys for /metrics, seconds. Metrics must be readable while the database is down.
 STALE_S: Final = 900.0
-#: ASGI scope key of the connection's own (address, port), regardless of proxy headers
+#: ASGI scope key of (address, port) from which the connection comes, whatever proxy headers contain
 PEER: Final = "ragbandit.peer"
 _HIGHEST_FIRST: Final[tuple[Role, ...]] = ("admin", "operator", "reader")
 _USER: Final = re.compile(r"[^\x00-\x20\x7f]{1,100}")
@@ -212,8 +207,6 @@ _HOW: Final = 'send the header "Authorization: Bearer rb_..."; ragbandit keys cr
 
 
 class Gate:
-    """Finds the caller of a request, or refuses the request, before its body is read."""
-
     def __init__(self, ring: KeyRing, *, server: ServerSettings, sessions: PageSessions) -> None:
         self.ring = ring
         self._sessions = sessions
@@ -261,14 +254,14 @@ class Gate:
             if copy is None:
                 raise
             is_fresh = path == _METRICS and time.monotonic() - copy.at <= STALE_S
-            # An open service needs no keys, and without its database it can answer nothing anyway.
+            # An open service needs no keys. Endpoints that need the failed database fail by themselves.
             if is_fresh or self._is_open(copy.keys):
                 return copy.keys
             raise
 
     def _is_open(self, keys: KeysInForce) -> bool:
         """Whether requests need no key. False if a key exists that is not revoked (even an expired one), or if a proxy
-        signs people in. Else True with the setting `open`, or on loopback if no key was ever made.
+        signs people in. Otherwise True if the setting `open` is true, or on loopback as long as no key was ever made.
         """
         if keys.unrevoked or self._server.trusted_header is not None:
             return False
@@ -280,7 +273,7 @@ class Gate:
             raise _unauthorized("no API key was sent")
         if len(sent) > 1:
             raise _unauthorized("several Authorization headers were sent", remedy="send one")
-        if len(sent[0]) > MAX_HEADER:
+        if len(sent[0]) > 512:
             raise _unauthorized(f"the header Authorization has {len(sent[0])} bytes; a key has 57 characters")
         scheme, _, text = sent[0].partition(" ")
         if scheme.lower() != "bearer":
@@ -337,7 +330,7 @@ class Gate:
 
 
 def _only(headers: Headers, name: str) -> str:
-    """The value of a header; "" if it is missing, or was sent twice: a proxy may add its own to a forged one."""
+    """The value of a header; "" unless it was sent once: a client may forge one, to which the proxy adds another."""
     values = headers.getlist(name)
     if len(values) != 1:
         return ""
@@ -348,10 +341,10 @@ def _only(headers: Headers, name: str) -> str:
 
 
 def caller_with(key: ApiKey) -> Caller:
-    """The caller with this key. Raises Forbidden if this version does not know a scope of the key."""
+    """The caller with this key. Raises Forbidden if this release does not support a scope of the key."""
     if not is_known(key.scopes):
         remedy = "upgrade this service, or make a new key"
-        raise Forbidden("this version does not know all scopes of this key, which a newer version made", remedy=remedy)
+        raise Forbidden("a newer version made this key, with scopes that this version does not know", remedy=remedy)
     return Caller(key=key.public_id, role=key.role, tenant=key.tenant, scopes=key.scopes)
 
 

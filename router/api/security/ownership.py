@@ -1,4 +1,4 @@
-"""Ownership: a key of a tenant sees only that tenant's decisions, and gets 404 for others as for unknown ids."""
+"""Ownership: a key of a tenant sees only that tenant's decisions; all others are unknown to it (404)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -35,14 +35,14 @@ def permitted_arms(
     if not may_force(caller, tenant=tenant, tenants=router.settings.tenants):
         allowed = caller.scopes.get("arms")
         all_arms = {arm for arm in offered if not isinstance(allowed, list) or arm in allowed}
-        caller_arms = all_arms - set(router.service.worker_arms)  # only the caller's own code can run these
+        caller_arms = all_arms - set(router.service.worker_arms)  # arms that only the caller's own code runs
         chooses = arms is not None and set(arms).intersection(offered) not in (all_arms, caller_arms or all_arms)
         _check_unforced(chooses=chooses, turns=turns, sticky_turns=router.settings.conversation.sticky_turns)
     return _narrowed(arms, caller=caller, offered=offered)
 
 
 def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettings]) -> bool:
-    """Whether the caller may choose the arm. Without the scope `forced` it may if no dollar budget applies."""
+    """Whether the caller may choose the arm. Without the scope `forced`, the caller may if no dollar budget applies."""
     allowed = caller.scopes.get("forced")
     if isinstance(allowed, bool):
         return allowed
@@ -50,23 +50,23 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
 
 
 def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> None:
-    """Raises Forbidden if the caller chooses the arm, by name or by keeping it for more turns than `sticky_turns`.
-    chooses: whether the request names some of the possible arms, but neither all nor all that callers run.
+    """Raises Forbidden if the caller chooses the arm, or keeps an arm for more turns than `sticky_turns`. chooses: True
+    if the request names some arms, unless these are all possible arms, or all that callers run.
     """
     if chooses:
         raise Forbidden(
-            "this caller leaves the choice of the arm to the policy",
+            "this caller may not choose the arm: the policy chooses",
             field="arms",
             remedy="leave arms out, name all of them, or use the model auto; under a dollar budget "
             "choosing requires a key with scope forced=true",
         )
-    limit = max(1, sticky_turns)  # 0 and 1 both mean that every turn is drawn
+    limit = max(1, sticky_turns)  # 0 means the same as 1: an arm is drawn for every turn
     if turns is not None and turns > limit:
         raise Forbidden(
-            f"this caller leaves the choice to the policy, and may not stay on an arm for {turns} turns",
+            f"this caller may not keep an arm for {turns} turns: the policy chooses the arm",
             field="sticky_turns",
-            remedy=f"leave sticky_turns out, or send at most {limit} (conversation.sticky_turns); with dollar budgets "
-            "more requires a key with scope forced=true",
+            remedy=f"leave sticky_turns out, or send at most {limit} (conversation.sticky_turns); under a dollar "
+            "budget more turns require a key with scope forced=true",
         )
 
 
@@ -92,8 +92,8 @@ def noted_prices(request: Request, *, tenant: str) -> dict[str, Json]:
 
 
 async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:
-    """Decisions that the caller may not see: unknown ids, and decisions of other tenants. Empty for a caller of all
-    tenants; the store then reports unknown ids itself.
+    """Ids that are unknown, or of decisions that the caller may not see. Empty if the caller may see all tenants; the
+    store then reports unknown ids itself.
     """
     caller = caller_of(request)
     if caller.tenant is None:

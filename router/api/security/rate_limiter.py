@@ -61,7 +61,7 @@ _parsed = lru_cache(maxsize=1000)(parse)
 
 
 def rate_of(caller: Caller, *, rates: Mapping[str, str]) -> RateLimitItem | None:
-    """The rate in the scope "rate" of the caller's key, else of its role ("open" without one), else "default"."""
+    """The rate in the scope "rate" of the key, else in `rates`: for the role ("open" without a key), else "default"."""
     rate = caller.scopes.get("rate") if caller.scopes else None
     if not isinstance(rate, str):
         rate = rates.get(caller.role or "open", rates.get("default"))
@@ -82,7 +82,7 @@ class RateLimiter:
         #: whether Redis cannot be reached, so that this process counts in its memory
         self.is_lost = False
         self._look_at = 0.0
-        #: number of requests since the start: refused ones by role, and those counted in memory
+        #: requests since the start that were refused, by role; `in_memory` counts those that Redis did not count
         self.refused: dict[str, int] = {}
         self.in_memory = 0
 
@@ -100,7 +100,7 @@ class RateLimiter:
         await self._storage.bridge.get_connection().aclose()  # type: ignore[attr-defined] # redis-py's
 
     async def _count(self, item: RateLimitItem, name: str) -> tuple[bool, Allowance]:
-        """Count a request if the limit allows it. Returns (whether it does, state of the limit)."""
+        """Count a request, unless the limit is reached. Returns (whether it was counted, state of the limit)."""
         if not self.is_lost or time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_S
             try:

@@ -13,11 +13,9 @@ from ragbandit.shared.types import Role
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Access rule of an endpoint, checked before the body is read."""
-
-    #: roles that may call it; None if no API key is needed
+    #: roles that may call the endpoint; None if no API key is needed
     roles: frozenset[Role] | None
-    #: whether the reply shows data of all tenants; if so, keys of one tenant are refused
+    #: whether the reply shows data of all tenants, so that keys of one tenant are refused
     all_tenants: bool = False
     #: queue of the requests; None if they are handled at once
     queue: Queue | None = None
@@ -32,8 +30,6 @@ def _roles(*roles: Role) -> frozenset[Role]:
 MCP_PATH: Final = "/mcp"
 #: paths that probes and scrapers poll; they have no rate limit, and accept any query parameter
 OPERATOR_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
-#: paths served on both ports
-_DOCS: Final = ("/docs", "/openapi.json")
 #: roles that operate the service, but send neither questions nor feedback
 _OPERATORS: Final = _roles("reader", "operator")
 
@@ -47,7 +43,6 @@ _COMMAND: Final = Rule(_roles("operator"), all_tenants=True)
 _LABEL: Final = Rule(_roles("rater", "operator"))
 _PERSON: Final = Rule(_roles("reader", "rater", "operator"))
 
-#: "METHOD /path", as registered in the app -> rule
 RULES: Final[Mapping[str, Rule]] = {
     "GET /": _EVERYBODY,
     "GET /health": _EVERYBODY,
@@ -135,8 +130,8 @@ def is_for_operators(path: str) -> bool:
 
 def has_path(path: str, *, state: State) -> bool:
     """Whether this app's port serves the path. Pages need the setting `server.dashboard`."""
-    if path == "/":
+    if path == "/" or path.startswith(("/docs", "/openapi.json")):
         return True
-    if state.port != "all" and not path.startswith(_DOCS) and (state.port == "operators") != is_for_operators(path):
+    if state.port != "all" and (state.port == "operators") != is_for_operators(path):
         return False
     return not is_page(path) or state.router.settings.server.dashboard

@@ -32,7 +32,7 @@ pages = APIRouter(include_in_schema=False)
 
 @pages.get("/ui/decisions")
 async def listed(request: Request) -> Response:
-    """The search; a redirect to the decision if the form has an id."""
+    """The page with the results of a search. If the form has an id, redirects to the page of that decision."""
     form = {name: request.query_params.get(name, "").strip()[:200] for name in _FIELDS}
     router, named = router_of(request), form["id"]
     if named:

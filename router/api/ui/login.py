@@ -64,7 +64,7 @@ def _set_session(request: Request, reply: Response, value: str, *, seconds: int)
 
 
 def _home(caller: Caller) -> str:
-    """The first page that the caller may see. Raises Forbidden."""
+    """The first page that the caller may see. Raises Forbidden if there is none."""
     for path in PAGES:
         if may_see(caller, path):
             return path

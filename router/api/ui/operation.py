@@ -29,9 +29,8 @@ from ragbandit.shared.types import ArmTotals
 #: largest number of judged decisions whose sources are counted, newest first
 LATELY: Final = 500
 LISTED: Final = 50
-#: largest number of updates, and of closed decisions, that are searched for entries of a list, newest first
+#: largest number of ledger updates, and of closed decisions, that a list searches for its entries, newest first
 LOOKED_AT: Final = 5_000
-MOST_SOURCES: Final = 50
 MOST_WORKERS: Final = 100
 
 pages = APIRouter(include_in_schema=False)
@@ -64,7 +63,7 @@ def _feedback(router: Router) -> dict[str, Any]:
     counters = router.status().counters
     return {
         "counters": counters,
-        "sources": raters_lately(router.ledger, decisions=LATELY, among=LOOKED_AT, limit=MOST_SOURCES),
+        "sources": raters_lately(router.ledger, decisions=LATELY, among=LOOKED_AT, limit=LISTED),
         "decisions": LATELY,
         "quarantined": quarantined(router.ledger, limit=LISTED, among=LOOKED_AT) if counters.quarantined else (),
         "looked_at": LOOKED_AT,
@@ -75,7 +74,7 @@ def _feedback(router: Router) -> dict[str, Any]:
 
 
 async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
-    """Values for a template with the report of the last `seconds`, which is at most a minute old."""
+    """Values for templates that show the report of the last `seconds` seconds. The report is at most a minute old."""
     minute, router = int(time.time() // 60), router_of(request)
     result = await reports_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
     return {"report": result, "words": words}
@@ -105,11 +104,11 @@ _WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {"number": number, "
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
     title: str
-    #: number, percent or seconds
+    #: "number", "percent" or "seconds"
     unit: str
-    #: seconds since the epoch
+    #: seconds since 1970
     times: Sequence[float]
-    #: name -> a value for each time
+    #: name of a line -> one value for each time; None leaves a gap
     lines: Mapping[str, Sequence[float | None]]
 
     @property
@@ -220,7 +219,7 @@ async def _history(request: Request) -> tuple[str, Overview]:
     label, database = router.ledger.label, router.database
     read = partial(overview, database, policy=label, since=begin, until=now, step=step)
     history = await reads_of(request).run(read)
-    if chosen == "day" and not lived(history):  # all decisions were made in the last hour
+    if chosen == "day" and not lived(history):  # the first decision is less than an hour old, so show minutes
         weight = router.settings.reward.weight
         by_minute = partial(with_minutes, database, history=history, weight=weight, now=now)
         history = await reads_of(request).run(by_minute)

@@ -18,7 +18,6 @@ from ragbandit.router.storage import policy_versions as store
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.types import PolicyVerdict
 
-#: verb -> its effect, shown at its button
 VERBS: Final[dict[str, str]] = {
     "shadow": "Its probabilities are logged; it serves nothing.",
     "canary": "It gets its first share of what is served.",
@@ -77,7 +76,7 @@ async def switch(request: Request) -> Response:
     target, _, arm = form["to"].partition(":")
     body = KillBody.model_construct(reason=form["reason"], arm=arm or None)
     if target not in ("off", "champion", "arm") or (target == "arm") != bool(arm):
-        raise InvalidInput("this is not a state of the switch", field="to", remedy="choose an entry of the list")
+        raise InvalidInput("the kill switch has no such state", field="to", remedy="choose an entry of the list")
     await (policies.unkill(body, request) if target == "off" else policies.kill(body, request))
     return onward("/ui/policies")
 
@@ -130,14 +129,14 @@ def _version(router: Router, name: str) -> dict[str, Any]:
 
 
 def _grouped(verdicts: Sequence[PolicyVerdict]) -> list[tuple[PolicyVerdict, int, float]]:
-    """Merge neighbours that are equal. Returns (newest verdict, number of verdicts, time of the oldest) of each."""
+    """Group equal neighbours. Returns (newest verdict, number of verdicts, time of the oldest one) of each group."""
     same = groupby(verdicts, key=lambda verdict: (verdict.kind, verdict.reason, verdict.state, verdict.weight))
     groups = [list(group) for _, group in same]
     return [(group[0], len(group), group[-1].made_at) for group in groups]
 
 
 def _difference(verdict: PolicyVerdict | None) -> dict[str, float] | None:
-    """The difference in reward with its bounds; None unless the verdict has all three."""
+    """The verdict's difference in reward with lower and upper bound; None if one of the three is missing."""
     if verdict is None:
         return None
     facts = {name: verdict.facts.get(name) for name in ("low", "difference", "high")}

@@ -68,7 +68,7 @@ _KINDS: Final = (
 
 
 class ArmSigns:
-    """Colours and shapes of the arms on a page, given to configured arms first, then to others as they appear."""
+    """Gives each arm on a page a colour and a shape: first the configured arms, then others as they appear."""
 
     def __init__(self, arms: Sequence[str]) -> None:
         self._ranks = {arm: rank for rank, arm in enumerate(arms)}
@@ -117,7 +117,7 @@ def environment() -> Environment:
 
 
 def _plain(value: object) -> object:
-    """Remove characters that hide text or change its direction; our own markup stays unchanged."""
+    """Remove characters that hide text or change its direction. Markup of the templates stays unchanged."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -143,7 +143,6 @@ def onward(path: str) -> Response:
 
 
 def may_see(caller: Caller, path: str) -> bool:
-    """Whether the caller's role and tenant allow the page."""
     rule = rule_of("GET", path)
     return caller.role in (None, *(rule.roles or ())) and not (rule.all_tenants and caller.tenant is not None)
 
@@ -157,12 +156,11 @@ HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-_STATIC: Final = "/ui/static/"
 
 
 def page_headers(path: str) -> list[tuple[bytes, bytes]]:
     """HEADERS and cache-control. Browsers check static files for changes, and do not store pages."""
-    cache_control = "no-cache" if path.startswith(_STATIC) else "no-store"
+    cache_control = "no-cache" if path.startswith("/ui/static/") else "no-store"
     return [(name.encode(), value.encode()) for name, value in (HEADERS | {"cache-control": cache_control}).items()]
 
 
@@ -177,8 +175,6 @@ def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[s
     return HTMLResponse(shown, status_code=status, headers=headers)
 
 
-MAX_FIELDS: Final = 20
-MAX_BYTES: Final = 16_384
 _TYPE: Final = "application/x-www-form-urlencoded"
 
 
@@ -191,11 +187,11 @@ async def form_of(request: Request, *fields: str) -> dict[str, str]:
         raise InvalidInput("the body must be a form", field="content-type", remedy=f"send {_TYPE}")
     body = await request.body()
     try:
-        sent = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"))
+        sent = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20, errors="strict"))
     except ValueError as error:
         raise InvalidInput("the form cannot be read", field="body", remedy="load the page again") from error
     unknown = sorted(set(sent) - set(fields))
-    if len(body) > MAX_BYTES or unknown:
+    if len(body) > 16_384 or unknown:
         message = f"the form has an unknown field {unknown[0]!r:.80}" if unknown else "the form is too long"
         raise InvalidInput(message, field="body", remedy=f"send {', '.join(fields) or 'no field'}")
     return {name: sent.get(name, "").strip() for name in fields}

@@ -380,7 +380,7 @@ def test_bad_rows(run, tmp_path):
             ("'linucb' is not", "ask for that policy too: --policy linucb"),
         ),
         (("--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy too: --policy linucb")),
-        (("--label", "main"), ("label", "applies to the store, but --log reads a file")),
+        (("--label", "main"), ("label", "--label applies to the store, but --log reads a file")),
         (("--report", "r.pdf"), ("report", "name a .html in a folder")),
         (("--policy", "uniform", "--format", "csv"), ("unknown format 'csv'",)),
     ],

@@ -142,7 +142,7 @@ def run_worker(
         running.callback(
             keep_present(jobs.client, card, busy=lambda: {each.name: each.busy for each in consumers}).close
         )
-        for routine in routines:  # runs first at the end: all stop at once, and then `close` waits for each
+        for routine in routines:  # called first: all stop at once before `close` waits for each
             running.callback(routine.stop)
         log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
         running.enter_context(beating(heartbeat))
@@ -152,8 +152,8 @@ def run_worker(
 
 @contextlib.contextmanager
 def store_watched(database: Database, *, end: Callable[[], object]) -> Iterator[None]:
-    """Check every second, during the block, that the database's path still names the open file. If it does not, call
-    `end` every second, and raise the StoreError after the block.
+    """Check every second, during the block, that the database's path still names the open file. If the path names
+    another file or none, call `end` every second, and raise the StoreError after the block.
     """
     faults: list[StoreError] = []
 
@@ -259,7 +259,7 @@ class Supervisor:
         if settings.judge.generator is not None:
             commands.append(("judge", ["worker", "--queue", "judge", *config]))
         commands.append(("learn", ["worker", "--queue", "learn", *config]))
-        # The children read a copy of the file in another folder, so they need the folder of the user's classes.
+        # The children read a copy of the configuration in another folder, but import classes from the user's folder.
         environment = {} if loaded.file is None else {CLASS_FOLDER: class_folder(loaded.file)}
         self.children = [
             Child(name, arguments=arguments, log_folder=folder, environment=environment) for name, arguments in commands

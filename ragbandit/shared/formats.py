@@ -12,7 +12,7 @@ NOTHING: Final = "\u2013"
 
 
 def number_or_name(text: str) -> float | str:
-    """Parse a cost weight, which is a number or the name of a number."""
+    """Parse a cost weight, which is a number or a name in the setting `cost_weights`."""
     try:
         return float(text)
     except ValueError:
@@ -70,7 +70,7 @@ def number(value: float | None, digits: int = 3) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     text = f"{value:.{digits}g}"
-    if "e+" in text:  # rounded up to a power of ten
+    if "e+" in text:  # the number was rounded up to a power of ten
         return f"{float(text):,.0f}"
     if "e" in text:  # zeros are easier to read than an exponent
         text = f"{value:.{digits - 1 - math.floor(math.log10(abs(value)))}f}".rstrip("0")

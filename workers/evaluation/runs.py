@@ -38,13 +38,13 @@ class LabelledQuestion:
 
     id: str
     question: str
-    #: right answers in the form of the family, see router.learning.reward; empty for "crud", and if a judge scores
+    #: right answers in the form of the family, see router.learning.reward; empty if a judge scores the answers
     answers: Sequence[str] | Sequence[Sequence[str]] = ()
-    #: the gold text
+    #: gold text, from which a quiz is made; None for families other than "crud", and if `quiz` is set
     reference: str | None = None
     quiz: Quiz | None = None
     dataset: str | None = None
-    #: number of pieces of evidence that the answer needs
+    #: number of pieces of evidence that the answer needs; None if unknown
     hops: int | None = None
 
 
@@ -56,7 +56,7 @@ def check_family(family: str) -> None:
 def read_questions(
     path: Path, *, family: str, limit: int | None = None, unlabelled: bool = False
 ) -> tuple[LabelledQuestion, ...]:
-    """The first `limit` questions. unlabelled: allow questions without right answers. Raises InvalidInput."""
+    """The first `limit` questions of a file. unlabelled: whether right answers may be missing. Raises InvalidInput."""
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
         answers, gold = entry.get("answers"), dict[str, Any]()
@@ -76,7 +76,8 @@ def _quiz_of(entry: Mapping[str, Any]) -> dict[str, Any]:
         return {"reference": required_text(entry, "reference", remedy='give the gold text, or a "quiz" about it')}
     is_quiz = isinstance(quiz, dict) and set(quiz) == {"questions", "references"}
     if not (is_quiz and all(map(_are_texts, quiz.values()))):
-        raise InvalidInput("is no quiz", field="quiz", remedy='write {"questions": [...], "references": [...]}')
+        remedy = 'write {"questions": [...], "references": [...]}, both with the same number of texts'
+        raise InvalidInput('"quiz" must have questions and references', field="quiz", remedy=remedy)
     return {"quiz": Quiz(**{key: tuple(texts) for key, texts in quiz.items()})}
 
 
@@ -115,8 +116,9 @@ def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str
 
 
 class Answers:
-    """The file of stored answers, a context manager. Raises InvalidInput for a file with answers unless `resume`, and
-    for a line that is not an answer; ConfigError if another process has the file open.
+    """The file of stored answers. It must be new or empty unless `resume` is set. Use this class in a `with` block.
+
+    Raises InvalidInput for unexpected contents, and ConfigError if another process has the file open.
     """
 
     def __init__(self, file: Path, *, resume: bool) -> None:
@@ -125,7 +127,7 @@ class Answers:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             self._stream = append_private(self.file)
         except OSError as error:
-            raise _unusable(self.file, fault=f"cannot be opened: {error.strerror}") from error
+            raise _unusable(self.file, fault=f"the file cannot be opened: {error.strerror}") from error
         try:
             self._lock()
             self.found = self._read(resume=resume)
@@ -140,7 +142,7 @@ class Answers:
         self._stream.close()
 
     def forget_failed(self) -> None:
-        """Treat failed answers as missing. Their lines stay in the file, in which the last line of a key counts."""
+        """Treat failed answers as missing. Their lines stay in the file; of lines with one key, the last counts."""
         self.found = {key: stored for key, stored in self.found.items() if not stored.failed}
 
     def add(self, outcome: Outcome, *, work: "Work", score: float | None = None) -> None:
@@ -150,7 +152,7 @@ class Answers:
             self._stream.write(json.dumps(asdict(stored), default=str).encode() + b"\n")
             self._stream.flush()
         except OSError as error:
-            raise _unusable(self.file, fault=f"cannot be written: {error.strerror}") from error
+            raise _unusable(self.file, fault=f"the file cannot be written: {error.strerror}") from error
         self.found[stored.key] = stored
 
     def _lock(self) -> None:
@@ -173,7 +175,7 @@ class Answers:
             answers[stored.key] = stored
         if answers and not resume:
             remedy = "give --resume to reuse them, or another file with --answers"
-            raise InvalidInput(f"holds {len(answers)} answers", field=str(self.file), remedy=remedy)
+            raise InvalidInput(f"the file already has {len(answers)} answers", field=str(self.file), remedy=remedy)
         self._stream.truncate(length)
         return answers
 
@@ -183,16 +185,17 @@ def _parsed_answer(line: bytes, *, where: str) -> StoredAnswer:
         entry: dict[str, Any] = parsed(line)
         return StoredAnswer(**{**entry, "cost": Cost(**entry["cost"])})
     except (InvalidInput, KeyError, TypeError) as error:
-        raise _unusable(Path(where), fault="is no answer of an evaluation") from error
+        remedy = "take the line out, or name another file with --answers"
+        raise InvalidInput("this line is not an answer of an evaluation", field=where, remedy=remedy) from error
 
 
 def _unusable(file: Path, *, fault: str) -> InvalidInput:
-    return InvalidInput(fault, field=str(file), remedy="take the line out, or name another file with --answers")
+    return InvalidInput(fault, field=str(file), remedy="name another file with --answers")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    #: see `key_of`
+    #: key of the answer, see `key_of`
     key: str
     arm: ArmName
     question: str
@@ -205,7 +208,7 @@ async def in_parallel(
     concurrency: int,
     close: Callable[[], Awaitable[object]] | None = None,
 ) -> None:
-    """Call `do` with each piece, `concurrency` at a time, then call `close`. An error cancels the other calls."""
+    """Call `do` with each piece of work, `concurrency` at a time, then call `close`. An error cancels all calls."""
     pieces = iter(work)
 
     async def do_next() -> None:
@@ -230,7 +233,7 @@ class Bench:
     answers: Answers
 
     def work(self, rows: Sequence[LabelledQuestion]) -> list[Work]:
-        """Every arm on every question, question by question, so that an interruption leaves one question incomplete."""
+        """Every arm on every question, ordered by question, so that an interruption leaves few questions incomplete."""
         origins = {name: arm.made_by(self.budget) for name, arm in self.arms.items()}
         work = []
         for row in rows:
@@ -261,7 +264,7 @@ ALL = "all"
 
 
 def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, WorkerArm], dict[str, str]]:
-    """Returns (arms to run, name -> reason for each arm of ALL that cannot run). wanted: names, several with commas.
+    """Returns (arms to run, name -> reason for each arm of ALL that cannot run). wanted: names, also joined by commas.
 
     ALL is every arm of RagBandit, of installed packages and of the configuration. An arm that is not configured has
     default params. Raises ConfigError for a named arm that cannot run, and InvalidInput for an unknown name.

@@ -83,15 +83,15 @@ def check_reranker(settings: Settings) -> None:
 
 
 def _user_part(path: str, *, where: str, methods: Iterable[str], remedy: str) -> Any:
-    """Make an object by the user's class or function. Raises ConfigError unless it has a name and these methods."""
+    """Make an object by the user's class or function. Raises ConfigError if a name or method is missing."""
     factory = import_class(path, where=where)
     try:
         part = factory()
     except ConfigError:
         raise
-    except Exception as error:  # any error of the user's code
+    except Exception as error:  # the user's code may raise anything
         fault = f"{path!r} cannot be made: {type(error).__name__}: {error}"
-        raise ConfigError(fault, field=where, remedy="it is called without arguments") from error
+        raise ConfigError(fault, field=where, remedy="let it work without arguments") from error
     missing = [method for method in methods if not inspect.iscoroutinefunction(getattr(part, method, None))]
     faults = [f"has no `async def {method}`" for method in missing]
     if not isinstance(getattr(part, "name", None), str) or not part.name:

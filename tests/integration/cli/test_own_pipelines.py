@@ -137,8 +137,8 @@ def test_questions_are_read_in_every_form(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "your code runs big and small (give --module MODULE:NAME"),
-        (("--arms", "big,small"), "your code runs big and small"),
+        ((), "this command cannot run big and small, which your code runs (give --module MODULE:NAME"),
+        (("--arms", "big,small"), "cannot run big and small, which your code runs"),
         (("--module", "own_code:nothing"), "'own_code:nothing' cannot be imported"),
         (("--module", "own_code:small"), "is function; expected a mapping of names to functions"),
         (("--module", "own_code:arms", "--arms", "big"), "there is only big to run"),

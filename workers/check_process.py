@@ -43,7 +43,6 @@ class CheckProcess:
         self._pipe: Connection | None = None
 
     def score(self, *, question: str, answer: str | None, sources: Sequence[Passage | Source]) -> float | None:
-        """The score of an answer; None if the check returns None. Raises CheckFailed."""
         texts = [{"id": source.id, "title": source.title, "text": source.text, "url": source.url} for source in sources]
         with self._lock:
             if self._pipe is None:
@@ -53,7 +52,6 @@ class CheckProcess:
         return None if value is None else float(value)
 
     def start(self) -> None:
-        """Start the process, which imports the function. Raises ConfigError."""
         try:
             self._start()
         except CheckFailed as error:

@@ -124,7 +124,3 @@ def main() -> None:
     gc.set_threshold(50_000)
     set_up_log()
     app()
-
-
-if __name__ == "__main__":
-    main()

@@ -215,7 +215,6 @@ def worth(preference: str, *, unit: str) -> str:
 
 
 def parsed_price(text: str) -> dict[str, float]:
-    """Parse a price "INPUT/OUTPUT" in dollars per million tokens. Raises ConfigError."""
     try:
         prices = [float(part) for part in text.split("/")]
     except ValueError:

@@ -85,11 +85,14 @@ def learning_versions(versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
 
 def version_learning(context: Context) -> Routine:
     """The thread that starts and stops the learners of versions, and retires the ledgers of ended versions."""
+    base = context.store.label
     running = dict[str, _VersionLearner]()
     retired = set[str]()
 
     def look() -> None:
-        versions = _versions(context)
+        with context.store.database.read() as connection:
+            has_versions = control_of(connection, base=base).revision > 0
+            versions = versions_of(connection, base=base) if has_versions else []
         learning = {version.name: version for version in learning_versions(versions)}
         for name in set(running) - set(learning):
             running.pop(name).close()
@@ -114,13 +117,6 @@ def version_learning(context: Context) -> Routine:
     context.wake_versions = wake
     interval = context.settings.workers.sweep_interval_s
     return Routine("look at which versions learn", look, every_s=interval, at_end=close).start()
-
-
-def _versions(context: Context) -> list[PolicyVersion]:
-    base = context.store.label
-    with context.store.database.read() as connection:
-        has_versions = control_of(connection, base=base).revision > 0
-        return versions_of(connection, base=base) if has_versions else []
 
 
 def _retired(context: Context, version: PolicyVersion) -> bool:

@@ -98,9 +98,7 @@ QUEUES = ("answer", "judge", "learn")
 def run_worker(
     settings: Settings, *, queues: Sequence[str], burst: bool = False, heartbeat: Path | None = None
 ) -> None:
-    """Do the jobs of these queues until SIGTERM or SIGINT, or with `burst` until they are empty. heartbeat: see
-    `beating`. Raises ConfigError or StoreError before the first job if something is missing.
-    """
+    """Do the jobs of these queues until SIGTERM or SIGINT, or with `burst` until they are empty."""
     die_with_parent()
     check_arms(settings)
     check_policy(settings)
@@ -152,9 +150,7 @@ def run_worker(
 
 @contextlib.contextmanager
 def store_watched(database: Database, *, end: Callable[[], object]) -> Iterator[None]:
-    """Check every second, during the block, that the database's path still names the open file. If the path names
-    another file or none, call `end` every second, and raise the StoreError after the block.
-    """
+    """During the block, call `end` every second while the database's path does not name the open file; then raise."""
     faults: list[StoreError] = []
 
     def look() -> None:
@@ -284,7 +280,6 @@ class Supervisor:
             child.start()
 
     def wait_ready(self, *, timeout_s: float = 120.0) -> None:
-        """Wait until the service answers. Raises NotReady, whose remedy names the log file."""
         give_up = time.monotonic() + timeout_s
         with Client(self.settings.server.admin_url, timeout_s=5) as client:
             while not client.ready():

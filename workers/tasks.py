@@ -148,7 +148,7 @@ class AnswerJob:
         return bool(self._others) and not self.has_content and may_hand_over(outcome)
 
     def finish(self, outcome: Outcome) -> ActiveRun | None:
-        """Store the Outcome; blocks. Returns the run of its successor if another arm takes over in this process."""
+        """Store the Outcome; blocks. Returns the next run if another arm takes over in this process."""
         context = self.context
         successor = self._successor(outcome)
         if successor is not None:

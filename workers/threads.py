@@ -30,9 +30,7 @@ def insist(
     ending: threading.Event,
     failed: Callable[[StoreError | SnapshotError], object] | None = None,
 ) -> Reply:
-    """Call `work` until the store works, for at most `seconds`, and once more after `ending` is set. Returns its result
-    or raises the last error. failed: receives every earlier error.
-    """
+    """Call `work` until the store works, for at most `seconds`, and once more after `ending` is set."""
     give_up = time.monotonic() + seconds
     attempts = 0
     while True:
@@ -151,7 +149,6 @@ class Consumer:
         )
 
     def start(self, *, burst: bool = False) -> None:
-        """Start the threads. burst: they end as soon as the queue is empty."""
         for number in range(1, self.threads + 1):
             name = f"{self.name}-{number}"
             thread = threading.Thread(target=self._run, kwargs={"burst": burst}, name=name, daemon=True)
@@ -159,7 +156,6 @@ class Consumer:
             thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait at most timeout_s for all threads to end. Returns whether they have ended."""
         give_up = time.monotonic() + timeout_s
         for thread in self._running:
             thread.join(max(0.0, give_up - time.monotonic()))
@@ -260,5 +256,4 @@ class Signals:
 
     @property
     def second(self) -> bool:
-        """Whether a signal came more than SAME_SIGNAL_S after the first one."""
         return bool(self._times) and self._times[-1] - self._times[0] > SAME_SIGNAL_S

@@ -308,10 +308,8 @@ class AsyncClient:
     async def _outcome(self, decision_id: str, body: Mapping[str, object]) -> replies.ClientOutcomeReply:
         if self._fallback.has(decision_id):
             return replies.ClientOutcomeReply(decision_id=decision_id, duplicate=False, degraded=True)
-        return cast(
-            replies.ClientOutcomeReply,
-            await self._object(exchange.post("/v1/outcomes", {"decision_id": decision_id, **body})),
-        )
+        call = exchange.post("/v1/outcomes", {"decision_id": decision_id, **body})
+        return cast(replies.ClientOutcomeReply, await self._object(call))
 
     async def _object(self, call: Call) -> dict[str, Any]:
         return exchange.object_of(await self._exchange(call), path=call.path)

@@ -236,7 +236,7 @@ def object_of(received: ReceivedReply, *, path: str) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         message = f"{path} did not reply with a JSON object (HTTP {received.status})"
-        raise RagBanditError(message, remedy="check that the URL is that of the service")
+        raise RagBanditError(message, remedy="check that a RagBandit service has this URL")
     return value
 
 

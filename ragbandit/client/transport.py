@@ -23,6 +23,7 @@ class SyncTransport:
 
     #: whether `async def` functions of the user are refused, since no event loop could run them
     WAITS: Final = True
+    sleep = staticmethod(time.sleep)
 
     def __init__(self, connection: Connection, *, transport: httpx.BaseTransport | None) -> None:
         self._http = httpx.Client(**connection.pool(), transport=transport)
@@ -36,10 +37,6 @@ class SyncTransport:
     def until(self, ends: float) -> AbstractContextManager[object]:  # noqa: ARG002 - as of AsyncTransport
         """A block without a time limit, since `check_size` checks the time after every read."""
         return nullcontext()
-
-    def sleep(self, seconds: float) -> None:
-        """Pause this thread."""
-        time.sleep(seconds)
 
     def run(self, function: Callable[[str], _Value], question: str) -> _Value:
         """Call a function of the user. Raises InvalidInput if the function is async."""
@@ -59,6 +56,7 @@ class AsyncTransport:
     """Connections for asyncio, one pool per event loop. transport: replaces the network in tests (httpx)."""
 
     WAITS: Final = False
+    sleep = staticmethod(asyncio.sleep)
 
     def __init__(self, connection: Connection, *, transport: httpx.AsyncBaseTransport | None) -> None:
         self._connection = connection
@@ -81,10 +79,6 @@ class AsyncTransport:
     def until(self, ends: float) -> asyncio.Timeout:
         """A block that raises TimeoutError at `ends` by time.monotonic()."""
         return asyncio.timeout(max(ends - time.monotonic(), 0.001))
-
-    async def sleep(self, seconds: float) -> None:
-        """Pause this task."""
-        await asyncio.sleep(seconds)
 
     async def run(self, function: Callable[[str], _Value | Awaitable[_Value]], question: str) -> _Value:
         """Call a function of the user. A function that is not `async def` runs in a thread, since it may block."""

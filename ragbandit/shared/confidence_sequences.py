@@ -191,7 +191,6 @@ class Tried:
 
     @property
     def _forecast(self) -> str:
-        """How many more questions the interval needs."""
         lacking = self.needed - self.effective
         if not 0.0 < lacking <= 1000 * self.effective:
             return "at this rate it will not be known"

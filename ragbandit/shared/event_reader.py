@@ -99,7 +99,6 @@ class EventReader:
 
 
 def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
-    """The values in the data lines of an event. Raises BrokenReply."""
     data = b"\n".join(lines).strip()
     if data.startswith(DONE.encode()):
         return [DONE]

@@ -152,7 +152,6 @@ def server_message(body: object, *, depth: int = 0) -> str:
 
 
 def _code(body: object) -> str | None:
-    """The error code in a body; None if there is no code that matches _CODE."""
     body = body[0] if isinstance(body, list) and body else body
     if not isinstance(body, Mapping):
         return None

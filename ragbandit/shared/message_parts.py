@@ -67,7 +67,6 @@ def _merge(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
 
 
 def _missing_part(message: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The delta from `message` to `whole`; None if `whole` begins differently."""
     missing: dict[str, Any] = {}
     for name, value in whole.items():
         before = message.get(name)

@@ -69,7 +69,6 @@ def _listed(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _token_of(entry: Any) -> dict[str, Any] | None:
-    """Convert a token with its log-probability; None if the entry cannot be used."""
     if not isinstance(entry, dict):
         return None
     token = entry.get("token")
@@ -364,7 +363,6 @@ class ModelReply:
 
 
 def _piece(call: _Call, *, text: str, name: str = "", further: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A further piece of a call, for clients."""
     body = {field: value for field, value in (("name", name), (CALL_TEXTS[call.kind], text)) if value}
     return {"index": call.place, **(further or {}), **({call.kind: body} if body else {})}
 

@@ -320,7 +320,6 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 @functools.cache
 def _loop_of(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - key of the cache
-    """Start an event loop on a new thread, for callers with and without an event loop."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True).start()
     return loop

@@ -13,7 +13,7 @@ from ragbandit.shared.redaction import is_secret_in_query
 
 
 def check_address(url: str, *, field: str, remedy: str, query: bool = False) -> None:
-    """Raises ConfigError unless this is a valid http(s) URL. Sends no request. query: whether it may have a query."""
+    """Raises ConfigError unless this is a valid http(s) URL. Sends no request. query: whether a query is allowed."""
     fault = _fault(url)
     if fault is None and "?" in url and not query:
         fault = "it has a query, but paths are appended to it"

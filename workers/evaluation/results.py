@@ -44,7 +44,6 @@ Line = dict[str, Any]
 
 
 def labelled_quality(row: LabelledQuestion, stored: StoredAnswer, *, family: str) -> AnswerQuality:
-    """Compare an answer with the right answers, as `family` defines. A failed answer counts as wrong."""
     return AnswerQuality(measures=judged(None if stored.failed else stored.answer, gold=row.answers, family=family))
 
 
@@ -104,9 +103,7 @@ def _mean(values: Sequence[float]) -> Mean:
 
 
 def _time(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer]) -> Mean | None:
-    """Returns (mean seconds / mean seconds of the reference, first-order standard error of this ratio). Questions that
-    failed in either list are left out. None if the mean of the reference is 0, or no question remains.
-    """
+    """Returns (mean seconds / mean seconds of the reference, first-order standard error), without failed questions."""
     pairs = [
         (answer.cost.seconds_total, other.cost.seconds_total)
         for answer, other in zip(answers, reference, strict=True)

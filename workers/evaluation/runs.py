@@ -1,6 +1,4 @@
-"""Runs of an evaluation: arms answer labelled questions. Each answer is appended to a JSONL file at once, so that an
-interrupted evaluation continues where it stopped.
-"""
+"""Runs of an evaluation. Every answer is appended to a JSONL file at once, so that an interrupted run can continue."""
 
 import asyncio
 import fcntl
@@ -30,6 +28,7 @@ Piece = TypeVar("Piece")
 #: the family whose answers a model judges with a quiz, see ragbandit.workers.judge.rubric
 CRUD = "crud"
 FAMILY_NAMES = tuple(sorted({*FAMILIES, CRUD}))
+_OTHER_FILE = "name another file with --answers"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,10 +115,7 @@ def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str
 
 
 class Answers:
-    """The file of stored answers. It must be new or empty unless `resume` is set. Use this class in a `with` block.
-
-    Raises InvalidInput for unexpected contents, and ConfigError if another process has the file open.
-    """
+    """The file of stored answers, for a `with` block. Unless `resume` is set, it must be new or empty."""
 
     def __init__(self, file: Path, *, resume: bool) -> None:
         self.file = file
@@ -127,7 +123,8 @@ class Answers:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             self._stream = append_private(self.file)
         except OSError as error:
-            raise _unusable(self.file, fault=f"the file cannot be opened: {error.strerror}") from error
+            message = f"the file cannot be opened: {error.strerror}"
+            raise InvalidInput(message, field=str(self.file), remedy=_OTHER_FILE) from error
         try:
             self._lock()
             self.found = self._read(resume=resume)
@@ -152,16 +149,16 @@ class Answers:
             self._stream.write(json.dumps(asdict(stored), default=str).encode() + b"\n")
             self._stream.flush()
         except OSError as error:
-            raise _unusable(self.file, fault=f"the file cannot be written: {error.strerror}") from error
+            message = f"the file cannot be written: {error.strerror}"
+            raise InvalidInput(message, field=str(self.file), remedy=_OTHER_FILE) from error
         self.found[stored.key] = stored
 
     def _lock(self) -> None:
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            message = "another evaluation writes its answers there"
-            remedy = "wait for it, or name another file with --answers"
-            raise ConfigError(message, field=str(self.file), remedy=remedy) from error
+            message = "another evaluation writes its answers to this file"
+            raise ConfigError(message, field=str(self.file), remedy=f"wait for it, or {_OTHER_FILE}") from error
 
     def _read(self, *, resume: bool) -> dict[str, StoredAnswer]:
         answers: dict[str, StoredAnswer] = {}
@@ -171,26 +168,18 @@ class Answers:
             if not line.endswith(b"\n"):  # an incomplete last line, which a killed process may leave
                 break
             length += len(line)
-            stored = _parsed_answer(line, where=f"{self.file}:{number}")
+            try:
+                entry: dict[str, Any] = parsed(line)
+                stored = StoredAnswer(**{**entry, "cost": Cost(**entry["cost"])})
+            except (InvalidInput, KeyError, TypeError) as error:
+                message, where = "this line is not an answer of an evaluation", f"{self.file}:{number}"
+                raise InvalidInput(message, field=where, remedy=f"take the line out, or {_OTHER_FILE}") from error
             answers[stored.key] = stored
         if answers and not resume:
             remedy = "give --resume to reuse them, or another file with --answers"
             raise InvalidInput(f"the file already has {len(answers)} answers", field=str(self.file), remedy=remedy)
         self._stream.truncate(length)
         return answers
-
-
-def _parsed_answer(line: bytes, *, where: str) -> StoredAnswer:
-    try:
-        entry: dict[str, Any] = parsed(line)
-        return StoredAnswer(**{**entry, "cost": Cost(**entry["cost"])})
-    except (InvalidInput, KeyError, TypeError) as error:
-        remedy = "take the line out, or name another file with --answers"
-        raise InvalidInput("this line is not an answer of an evaluation", field=where, remedy=remedy) from error
-
-
-def _unusable(file: Path, *, fault: str) -> InvalidInput:
-    return InvalidInput(fault, field=str(file), remedy="name another file with --answers")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,10 +20,7 @@ _LEAST_CHARS: Final = 400
 
 
 def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
-    """The prompts of the judge and of the family crud, by name. overrides: name -> the user's prompt, or its file.
-
-    Raises ConfigError for an unusable prompt.
-    """
+    """The prompts of the judge and of the family crud, by name. overrides: name -> the user's prompt, or its file."""
     field, name = "judge.templates", rubric.ASKS_FOR_ANSWERS
     names = [rubric.ASKS_FOR_QUESTIONS, name, rubric.RUBRIC]
     templates = load_templates(names, overrides=overrides, field=field, package=__package__)

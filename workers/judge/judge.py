@@ -56,9 +56,7 @@ class Judge:
         model: str,
         secret: bytes,
     ) -> None:
-        """retriever: finds passages if the arm showed none. model: name of the rater. secret: makes the mark in the
-        prompt unpredictable, because callers may choose the id of a decision.
-        """
+        """secret: makes the mark in the prompt unpredictable, because callers may choose the id of a decision."""
         self.settings = settings
         self.name = f"judge {model}"
         self.generator = generator

@@ -123,9 +123,7 @@ class PromptMaker:
     generator: Generator
 
     def prompt(self, material: JudgedAnswer, *, mark: str, again: bool = False) -> RubricPrompt:
-        """A prompt that fits into the model's context: texts are cut first, then passages are left out. Raises
-        PromptTooLong if not even short texts fit. again: whether an earlier reply was unusable.
-        """
+        """A prompt that fits: texts are cut, then passages are left out. again: whether a reply before was unusable."""
         words, chars = self.settings.passage_words, self.settings.text_chars
         for divisor in _DIVISORS:
             shorter = {"passage_words": max(10, words // divisor), "text_chars": max(100, chars // divisor)}
@@ -206,9 +204,7 @@ def addresses_judge(text: str) -> bool:
 
 
 def parsed_scores(text: str, *, criteria: Sequence[str]) -> Mapping[str, Score]:
-    """The score of each criterion in a judge's reply. The reply must be one JSON object, with or without a code fence
-    around it and <think> before it. Raises UnreadableReply.
-    """
+    """The scores in a reply, which must be one JSON object, perhaps in a code fence and after <think>...</think>."""
     if len(text) > _LONGEST_REPLY:
         raise UnreadableReply(f"the reply has more than {_LONGEST_REPLY} characters")
     body = _THOUGHTS.sub("", text).strip()
@@ -309,9 +305,7 @@ def chinese_words() -> Cut:
 
 
 async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut) -> Mapping[str, float]:
-    """The scores of a text by QUIZ_MEASURES. cut: splits an answer into words, see `chinese_words`. Raises ArmFailed if
-    the judge fails. An empty text scores 0 without a call of the judge.
-    """
+    """The scores of a text by QUIZ_MEASURES. cut: see `chinese_words`. Raises ArmFailed if the judge fails."""
     questions = [question for question, _ in quiz.asked]
     answers = await _answers(text, questions=questions, model=model) if text.strip() else {}
     overlaps = [

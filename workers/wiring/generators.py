@@ -157,9 +157,7 @@ class WorkerArm:
 def worker_arms(
     settings: Settings, *, inline: Mapping[str, Mapping[str, object]] = MappingProxyType({})
 ) -> dict[str, WorkerArm]:
-    """The arms that workers run, with `arms_preset` applied. inline: name -> definition of further arms, which are
-    parts of cascades. Raises ConfigError for a wrong definition.
-    """
+    """The arms that workers run, with `arms_preset` applied. inline: further definitions. Raises ConfigError."""
     configured = {arm: _without(params, ["run_by"]) for arm, params in settings.worker_arms.items()}
     definitions = {**configured, **inline}
     names = {arm: _names(arm, definition, settings=settings) for arm, definition in definitions.items()}
@@ -206,9 +204,7 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
 
 
 def parts_of_cascade(cascade: Cascade, *, settings: Settings) -> dict[str, tuple[str, WorkerArm]]:
-    """The arms that a cascade asks: param of the cascade -> (name, arm). Raises ConfigError for an arm that workers do
-    not run, for the cascade itself, and for a missing judge.
-    """
+    """Returns param of the cascade -> (name, definition) of the arm that the cascade asks. Raises ConfigError."""
     arms = worker_arms(settings)
     parts: dict[str, tuple[str, WorkerArm]] = {}
     if cascade.judged and settings.judge.generator is None:

@@ -122,7 +122,6 @@ def _short(model: str) -> str:
 
 
 def kind_of(settings: Settings) -> Kind:
-    """The operations on the configured retriever. Raises ConfigError for an unknown name."""
     name = settings.retriever.name
     if ":" in name:
         return _user_kind(settings)
@@ -153,9 +152,7 @@ def with_retriever(settings: Settings, name: str) -> Settings:
 
 
 def with_choice(settings: Settings, *, retriever: str | None = None, index: str | None = None) -> Settings:
-    """A copy of the settings with another retriever, another index, or both. Raises ConfigError. retriever: a name in
-    `retrievers`, or a kind such as "bm25", which replaces the kind of the default retriever.
-    """
+    """A copy of the settings with another index, and another retriever: a name in `retrievers`, or a kind ("bm25")."""
     if retriever is not None and retriever in settings.named_retrievers:
         settings, retriever = with_retriever(settings, retriever), None
     elif retriever is not None and retriever not in RETRIEVERS and ":" not in retriever:

@@ -53,7 +53,7 @@ SEEDED_ELSEWHERE: Final = "seeded_elsewhere"
 NAMED_ID: Final = "named_id"
 #: fact of a decision that stayed on the arm of an earlier turn: the policy drew no arm
 STICKY: Final = "sticky"
-#: fact of a decision: probability that it is put into the label queue, and whether it was
+#: fact of a decision: probability that it is put into the label queue, and whether it was put there
 LABEL_QUEUE: Final = "label_queue"
 #: fact of a decision: the pmf of a candidate version
 CANDIDATE: Final = "candidate"

@@ -120,7 +120,7 @@ def test_the_library_gives_the_same_verdict(folder):
             router.advise([pipelines["small"]], questions)
         with pytest.raises(InvalidInput, match="budget"):
             router.advise(pipelines, questions, budget=float("nan"))
-        with pytest.raises(ConfigError, match="no name of a pipeline"):
+        with pytest.raises(ConfigError, match="not a valid name of a pipeline"):
             router.advise({"a b": len, "big": len}, questions)
 
 

@@ -80,7 +80,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
-        # Imported objects stay. With the default threshold of 700, scanning them for garbage takes a fifth of the time.
+        # With Python's default threshold of 700, scanning the imported objects for garbage takes a fifth of the time.
         thresholds = gc.get_threshold()
         gc.set_threshold(50_000, *thresholds[1:])
         try:

@@ -33,7 +33,7 @@ class CheckFailed(ArmFailed):
 
 
 class CheckProcess:
-    """The child process. It starts with the first call, and is killed if a call takes too long. field: the setting."""
+    """A child process that runs a check. A call that takes too long kills it. field: setting of the check."""
 
     def __init__(self, settings: RewardSettings, *, field: str = "reward.check") -> None:
         self.name = str(settings.check)
@@ -43,7 +43,6 @@ class CheckProcess:
         self._pipe: Connection | None = None
 
     def score(self, *, question: str, answer: str | None, sources: Sequence[Passage | Source]) -> float | None:
-        """The score of an answer; None if the check returns None. Raises CheckFailed."""
         texts = [{"id": source.id, "title": source.title, "text": source.text, "url": source.url} for source in sources]
         with self._lock:
             if self._pipe is None:
@@ -53,7 +52,6 @@ class CheckProcess:
         return None if value is None else float(value)
 
     def start(self) -> None:
-        """Start the process, which imports the function. Raises ConfigError."""
         try:
             self._start()
         except CheckFailed as error:
@@ -67,13 +65,13 @@ class CheckProcess:
                 [sys.executable, "-m", __name__, str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[child_end.fileno()],
-                start_new_session=True,  # so that `end` can kill the whole group
+                start_new_session=True,  # `end` then kills the children of the check too
             )
         settings = self._settings
         try:
             self._call({"check": settings.check, "params": settings.check_params, "path": sys.path}, seconds=60.0)
         except CheckFailed:
-            self.end()  # the next call imports the function again: its file may be complete by then
+            self.end()  # the next call imports the function again, since the user may mend it meanwhile
             raise
 
     def _call(self, message: Mapping[str, Any], *, seconds: float) -> Any:
@@ -82,18 +80,18 @@ class CheckProcess:
             self._pipe.send_bytes(json.dumps(message).encode())
             reply = json.loads(self._pipe.recv_bytes()) if self._pipe.poll(seconds) else None
         except (EOFError, OSError):
-            reply = {"error": f"its process ended with status {self.end()}"}
-        except TypeError as error:  # for example a date in check_params
-            reply = {"error": f"it is given JSON alone: {error}"}
+            reply = {"error": f"the check ended its process with status {self.end()}"}
+        except TypeError as error:  # check_params may contain a date, which JSON cannot represent
+            reply = {"error": f"check_params must be JSON: {error}"}
         if reply is None:
             self.end()
-            raise CheckFailed(f"it did not end within {seconds:g} s, and was killed")
+            raise CheckFailed(f"the check did not end within {seconds:g} s, and was killed")
         if "error" in reply:
-            raise CheckFailed(str(reply["error"])[:300])  # the exception of a function may contain the answer
+            raise CheckFailed(str(reply["error"])[:300])  # the user's exception may contain the whole answer
         return reply["value"]
 
     async def close(self) -> None:
-        """Call `end`. Cascades await this method."""
+        """The same as `end`, for cascades, which await the `close` of their parts."""
         self.end()
 
     def end(self) -> int | None:
@@ -139,7 +137,7 @@ def main() -> None:
                     reply = {"value": _score(check(**message))}
             except ConfigError as error:
                 reply = {"error": error.message}
-            except Exception as error:  # any error of the user's function
+            except Exception as error:  # the user's function may raise anything
                 reply = {"error": f"{type(error).__name__}: {error}"}
             pipe.send_bytes(json.dumps(reply).encode())
 
@@ -151,7 +149,7 @@ def _score(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, str | bytes) or not 0.0 <= float(value) <= 1.0:
-        raise ValueError(f"it returned {value!r}, expected a number from 0 to 1, a bool or None")
+        raise ValueError(f"the check returned {value!r}, expected a number from 0 to 1, a bool or None")
     return float(value)
 
 

@@ -101,7 +101,7 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[  # printed by a callback, because click demands a verb before it runs this function
+    version: Annotated[  # a callback prints the version, because click demands a verb before it runs `_root`
         bool, typer.Option("--version", callback=_print_version, help="Print the version and exit.", is_eager=True)
     ] = False,
 ) -> None:
@@ -109,10 +109,10 @@ def _root(
 
 
 def main() -> None:
-    # torch and numpy read these two variables when they are loaded, which happens later. By default idle threads of
-    # torch spin for long, which starves other processes of a small machine; without spinning each question takes 2 ms
-    # more. A short spin avoids both. Threads of numpy spin for 20 ms after each product, which does not pay for the
-    # small matrices of a router, so numpy gets one thread (docs/machines.md).
+    # torch and numpy read the two variables below when they are imported, which happens later. By default, idle threads
+    # of torch spin for long, which starves other processes on a small machine. Without spinning, each question takes
+    # 2 ms longer. A short spin avoids both costs. Threads of numpy spin for 20 ms after each matrix product, which does
+    # not pay for the small matrices of a router, so numpy gets one thread (docs/machines.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "MALLOC_ARENA_MAX" not in os.environ:
@@ -124,7 +124,3 @@ def main() -> None:
     gc.set_threshold(50_000)
     set_up_log()
     app()
-
-
-if __name__ == "__main__":
-    main()

@@ -38,9 +38,9 @@ LONGEST_RATER: Final = 64
 @dataclass(kw_only=True, slots=True)
 class ActiveRun:
     decision_id: DecisionId
-    #: earlier runs of the decision
+    #: number of earlier runs of the decision
     tries: int
-    #: None until the row of the decision is read
+    #: arm that runs; None if the decision is not read yet, or only its answer is scored
     arm: ArmName | None = None
     #: the chat request as received, for arms that forward it
     chat: Mapping[str, Json] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class ActiveRuns:
                 del self._runs[run.decision_id]
 
     def stop(self, decision_id: DecisionId) -> bool:
-        """Stop the run of this decision. Returns False if there is none here, or if it was stopped before."""
+        """Stop the run of this decision. Returns False if none runs here, or if the run was stopped before."""
         with self._lock:
             run = self._runs.get(decision_id)
             if run is None or run.stop.done():
@@ -125,11 +125,11 @@ class Judging(Scorer):
         stored: dict[str, Json] = {"model": judge.rater, "rubric": judge.rubric}
         super().__init__(queue, source="judge", rater=judge.rater, rule=judge.rubric, facts=stored)
         self.judge = judge
-        #: time limit of one judgement, seconds; `judge.seconds` limits only the call of its model
+        #: time limit of one judgement, seconds; `judge.seconds` limits only the call of the judge's model
         self.longest_s = judge.settings.seconds + 5.0
         self._lock = threading.Lock()
         self._failures = 0
-        #: time.monotonic() at the end of the pause
+        #: time.monotonic() at which judging resumes after a failure; 0.0 without a failure
         self._paused_until = 0.0
         self._outage = StoreOutage(
             action="judge",
@@ -169,7 +169,7 @@ class Context:
     loop: EventLoop | None = None
     judging: Judging | None = None
     checking: Checking | None = None
-    #: sends answers to their readers while they are generated; None if this process does not answer
+    #: sends pieces of unfinished answers to Redis; None except in workers of the queue `answer`
     streams: StreamWriter | None = None
     tracing: Tracing = OFF
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
@@ -198,7 +198,7 @@ class Context:
         self.health = OutcomePoller(self.store.database, settings=self.settings.health, seconds=budget_s)
 
     def claimed(self) -> list[tuple[Claims, ActiveRuns]]:
-        """The queues that this process claims from, each with the runs of its claims."""
+        """Returns (queue, active runs from it) for each queue from which this process claims work."""
         scorers = [scorer for scorer in (self.judging, self.checking) if scorer is not None]
         return [(self.queue, self.active_runs), *((scorer.queue.claims, scorer.active) for scorer in scorers)]
 
@@ -211,7 +211,7 @@ class Context:
         for part in judges + parts_of(self.arms.values()):
             try:
                 loop.run(part.close(), timeout_s=CLOSE_S)
-            except Exception as error:  # the caller must go on and close the database
+            except Exception as error:  # the caller must still close the database
                 extra = {"action": "close", "part": part.name, "reason": repr(error)}
                 log.warning("a part could not be closed; the process ends all the same", extra=extra)
         loop.close()

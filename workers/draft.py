@@ -30,7 +30,7 @@ _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNO
 
 
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
-    """Choose one or two models. Returns (models, the small one first; reason). Raises ConfigError if it cannot."""
+    """Choose one or two models of a server. Returns (models, the small one first; reason). Raises ConfigError."""
     models = {model.name: model for model in server.models}
     names = ", ".join(list(models)[:MOST_NAMED]) + (", ..." if len(models) > MOST_NAMED else "")
     unknown = [name for name in wanted if name not in models]
@@ -51,7 +51,8 @@ def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ..
     if len(models) == 2:
         return server.models, "in the server's order, since names tell no size; --model SMALL --model LARGE says it"
     remedy = "name one, or the small one and the large one: --model SMALL --model LARGE"
-    raise ConfigError(f"{server.url} has {len(models)} models: {names}", field="--model", remedy=remedy)
+    message = f"the names do not show which to choose of {server.url}'s {len(models)} models: {names}"
+    raise ConfigError(message, field="--model", remedy=remedy)
 
 
 def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
@@ -81,7 +82,7 @@ class Surroundings:
     models: tuple[Model, ...] = ()
     picked: str = ""
     local: bool = False
-    #: (name, description) of a bm25 index
+    #: (name, description) of the bm25 index to search; None if there is none
     index: tuple[str, str] | None = None
 
 
@@ -94,7 +95,7 @@ def look_around(
     pipelines: Sequence[str],
     settings: Settings,
 ) -> Surroundings:
-    """Find models and pipelines, and index the documents. Raises RagBanditError for one that cannot be used."""
+    """Find models and pipelines, and index the documents. Raises RagBanditError if something named cannot be used."""
     try:
         require_service()
     except ConfigError as error:
@@ -106,7 +107,7 @@ def look_around(
         return Surroundings(pipelines=arms)
     server = find_server(url=url, key_env=key_env, environ=os.environ)
     if wanted and server is None:
-        raise ConfigError("no server was found", field="--model", remedy="give its address with --url")
+        raise ConfigError("no model server was found", field="--model", remedy="give its address with --url")
     models, picked = ((), "") if server is None else pick(server, wanted=wanted)
     local = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
     index = _index(documents, settings=settings) if models or local else None
@@ -114,7 +115,7 @@ def look_around(
 
 
 def _pipeline_arm(text: str) -> tuple[str, Params]:
-    """(name, params) of the arm for "name=package.module:object". Imports the object; calls it if it is a function."""
+    """Returns (name, params) of the arm for "name=package.module:object". Raises ConfigError for an unusable object."""
     name, _, path = text.partition("=")
     try:
         CallableArm(name=name, object=path)
@@ -124,7 +125,7 @@ def _pipeline_arm(text: str) -> tuple[str, Params]:
 
 
 def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
-    """(name, description) of an existing index, else of a new index of the documents. named: the user's documents."""
+    """Returns (name, description) of an index: new if documents are `named`, else an existing one, else a new one."""
     if named is None:
         folder = Path(settings.data_dir).absolute() / "indexes"
         names = sorted({file.parent.name for file in folder.glob("*/index.json")})
@@ -140,7 +141,7 @@ def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
     try:
         description = build_index(settings, corpus=documents)
     except RagBanditError as error:
-        if named or isinstance(error, ConfigError):  # a missing package, which would leave out all arms that search
+        if named or isinstance(error, ConfigError):  # a missing package, without which no arm can search
             raise
         errors.print(escape(f"{documents} is not indexed: {error}"), soft_wrap=True, highlight=False)
         return None
@@ -154,7 +155,7 @@ WEIGHTS: Final = {
     "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
 _HOLDBACK: Final = 0.05
-#: names of OpenAI's reasoning models, which refuse a temperature and stop strings; the generator then stops by itself
+#: OpenAI's reasoning models, which refuse a temperature and stop strings; the generator cuts answers at those itself
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 _NO_PRICE: Final = (
     "Until prices are known {who}. Give each generator its price in dollars per million tokens, "
@@ -163,7 +164,7 @@ _NO_PRICE: Final = (
 )
 
 
-#: {"input", "output"} for each model, dollars per million tokens
+#: {"input": ..., "output": ...} for each model, the small one first; dollars per million tokens
 Prices = Sequence[Mapping[str, float]]
 
 
@@ -177,7 +178,7 @@ class Choice:
 
 
 def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices = ()) -> list[Choice]:
-    """The choices for these surroundings. preference: a key of WEIGHTS. prices: empty, or one of each model."""
+    """The choices for these surroundings. preference: a key of WEIGHTS. prices: one for each model, or none."""
     arms = _arms(here)
     choices = [_server(here, key_env=key_env, prices=prices) if here.server else _no_server(here)]
     if here.index is not None:
@@ -214,7 +215,6 @@ def worth(preference: str, *, unit: str) -> str:
 
 
 def parsed_price(text: str) -> dict[str, float]:
-    """Parse a price "INPUT/OUTPUT" in dollars per million tokens. Raises ConfigError."""
     try:
         prices = [float(part) for part in text.split("/")]
     except ValueError:
@@ -302,7 +302,7 @@ def _generator(model: Model, *, url: str, key_env: str) -> Params:
 
 
 def _arms(here: Surroundings) -> dict[str, Params]:
-    """The pipelines, and arms for the models, which search if there is an index. By default two arms of the caller."""
+    """Arms for pipelines and models; some search if there is an index. Without both, arms that the caller runs."""
     arms = dict(here.pipelines)
     if here.models and not here.index:
         if len(here.models) == 1:

@@ -38,14 +38,14 @@ LEARN_S: Final = 60.0
 
 
 def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
-    if woken:  # wait until 0.2 s after the last look, so that feedback of this time is learned together
+    if woken:  # wait until 0.2 s after the last look, so that feedback of these 0.2 s is learned together
         context.ending.wait(context.looked_at + 0.2 - time.monotonic())
     context.looked_at = time.monotonic()
     return partial(learn, context) if woken or _is_due(context, context.ledger) else None
 
 
 def learn(context: Context) -> int:
-    """Learn all decisions that are ready, trying for LEARN_S if the store fails. Returns the number of closed ones."""
+    """Learn all decisions that are ready, trying for LEARN_S if the store fails. Returns how many are closed."""
     assert context.learner is not None
     context.wake_versions()
     work = partial(drain, context, context.learner, patience_s=context.settings.learning.lease_s + 1)
@@ -76,7 +76,7 @@ def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int
 
 
 def learning_versions(versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
-    """The versions that learn in their own ledger, the champion first. The last former champion keeps learning."""
+    """The versions that learn in their own ledgers, the champion first. The last former champion is one of them."""
     former = [version for version in versions if version.state == "retired" and version.former == "champion"]
     last = max(former, key=lambda version: version.since, default=None)
     learning = [v for v in versions if v.label != v.base and (v.state in _LEARNING_STATES or v is last)]
@@ -85,11 +85,14 @@ def learning_versions(versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
 
 def version_learning(context: Context) -> Routine:
     """The thread that starts and stops the learners of versions, and retires the ledgers of ended versions."""
+    base = context.store.label
     running = dict[str, _VersionLearner]()
     retired = set[str]()
 
     def look() -> None:
-        versions = _versions(context)
+        with context.store.database.read() as connection:
+            has_versions = control_of(connection, base=base).revision > 0
+            versions = versions_of(connection, base=base) if has_versions else []
         learning = {version.name: version for version in learning_versions(versions)}
         for name in set(running) - set(learning):
             running.pop(name).close()
@@ -116,15 +119,8 @@ def version_learning(context: Context) -> Routine:
     return Routine("look at which versions learn", look, every_s=interval, at_end=close).start()
 
 
-def _versions(context: Context) -> list[PolicyVersion]:
-    base = context.store.label
-    with context.store.database.read() as connection:
-        has_versions = control_of(connection, base=base).revision > 0
-        return versions_of(connection, base=base) if has_versions else []
-
-
 def _retired(context: Context, version: PolicyVersion) -> bool:
-    """Close all decisions that wait for this version's ledger. Returns whether none is left."""
+    """Close all decisions that wait for this version's ledger. Returns whether no such decision is left."""
     ledger = Ledger(context.store.database, label=version.label)
     if ledger.registered() is None:
         return True
@@ -135,7 +131,7 @@ def _retired(context: Context, version: PolicyVersion) -> bool:
             if retire(ledger, holder=holder, now=time.time()) == "done":
                 log.info("the ledger of a version is retired", extra={"action": "retire", "version": version.name})
                 return True
-    except Conflict:  # another process has taken the lease, and goes on
+    except Conflict:  # another process has taken the lease, and retires the ledger
         pass
     finally:
         ledger.release(holder=holder)
@@ -166,7 +162,7 @@ class _VersionLearner(Routine):
         try:
             self._learner.drain()
             self._published = True
-        except NotReady as error:  # no router has opened its ledger yet
+        except NotReady as error:  # no router has opened the version's ledger yet
             log.debug("a version cannot learn yet", extra={"action": "learn", "reason": str(error)})
 
 

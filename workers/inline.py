@@ -147,7 +147,7 @@ class InlineAnswers:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, run: ActiveRun, *, job: AnswerJob | None, writer: LocalWriter | None) -> None:
-        """Run a claimed decision; if it fails, run its successors too. job: None if it must be loaded."""
+        """Run a claimed decision and, if it fails, the decisions that replace it. job: None if it must be loaded."""
         following: ActiveRun | None = run
         while following is not None:
             with self._context.active_runs.ending(following):
@@ -184,7 +184,7 @@ class InlineAnswers:
         return None
 
     async def _keep(self, job: AnswerJob, outcome: Outcome) -> None:
-        """Commit the outcome in one batch with concurrent outcomes, then deliver it to its callers."""
+        """Commit the outcome in one batch with concurrent outcomes, then deliver it to waiting callers."""
         try:
             is_new = await asyncio.wrap_future(self._router.batchers["outcomes"].submit(outcome, admitted=True))
         except RagBanditError:  # the answer was paid for, so `finish` tries again for a long time

@@ -64,7 +64,7 @@ def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) ->
 
 
 def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
-    """The server with its models. source: option or variable that names it; "" for a usual port. Raises ConfigError."""
+    """The server with its models. source: option or variable with the URL; "" for a usual port. Raises ConfigError."""
     if credentials_in(url, field="url") is not None:
         message = "the address has a user, a password or a key in it, and would stand in the file"
         raise ConfigError(message, field=source, remedy="set the key by the variable that --key-env names")
@@ -89,12 +89,12 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
     models = {str(row[name]): _model(row, name=row[name]) for row in rows if _is_name(row.get(name))}
     chats = tuple(model for model in models.values() if not _OTHER_USES.search(model.name))
     if not chats:
-        raise ConfigError(f"{shown} lists no model that answers questions", field=source, remedy="load one there")
+        raise ConfigError(f"{shown} lists no model that answers questions", field=source, remedy="load one")
     return ModelServer(url=str(base), models=chats)
 
 
 def _rows(tree: Any) -> tuple[list[Mapping[str, Any]], str]:
-    """Returns (rows, key of a model's name in them). The list may be under `data` or `models`. Raises ValueError."""
+    """Find the list of models, which may be under `data` or `models`. Returns (rows, key of a row's name)."""
     lists = [tree.get("data"), tree.get("models")] if isinstance(tree, Mapping) else [tree]
     models = next((rows for rows in lists if isinstance(rows, list)), None)
     if models is None:

@@ -98,9 +98,7 @@ QUEUES = ("answer", "judge", "learn")
 def run_worker(
     settings: Settings, *, queues: Sequence[str], burst: bool = False, heartbeat: Path | None = None
 ) -> None:
-    """Do the jobs of these queues until SIGTERM or SIGINT, or with `burst` until they are empty. heartbeat: see
-    `beating`. Raises ConfigError or StoreError before the first job if something is missing.
-    """
+    """Do the jobs of these queues until SIGTERM or SIGINT, or with `burst` until they are empty."""
     die_with_parent()
     check_arms(settings)
     check_policy(settings)
@@ -142,7 +140,7 @@ def run_worker(
         running.callback(
             keep_present(jobs.client, card, busy=lambda: {each.name: each.busy for each in consumers}).close
         )
-        for routine in routines:  # runs first at the end: all stop at once, and then `close` waits for each
+        for routine in routines:  # called first: all stop at once before `close` waits for each
             running.callback(routine.stop)
         log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
         running.enter_context(beating(heartbeat))
@@ -152,9 +150,7 @@ def run_worker(
 
 @contextlib.contextmanager
 def store_watched(database: Database, *, end: Callable[[], object]) -> Iterator[None]:
-    """Check every second, during the block, that the database's path still names the open file. If it does not, call
-    `end` every second, and raise the StoreError after the block.
-    """
+    """During the block, call `end` every second while the database's path does not name the open file; then raise."""
     faults: list[StoreError] = []
 
     def look() -> None:
@@ -259,7 +255,7 @@ class Supervisor:
         if settings.judge.generator is not None:
             commands.append(("judge", ["worker", "--queue", "judge", *config]))
         commands.append(("learn", ["worker", "--queue", "learn", *config]))
-        # The children read a copy of the file in another folder, so they need the folder of the user's classes.
+        # The children read a copy of the configuration in another folder, but import classes from the user's folder.
         environment = {} if loaded.file is None else {CLASS_FOLDER: class_folder(loaded.file)}
         self.children = [
             Child(name, arguments=arguments, log_folder=folder, environment=environment) for name, arguments in commands
@@ -284,7 +280,6 @@ class Supervisor:
             child.start()
 
     def wait_ready(self, *, timeout_s: float = 120.0) -> None:
-        """Wait until the service answers. Raises NotReady, whose remedy names the log file."""
         give_up = time.monotonic() + timeout_s
         with Client(self.settings.server.admin_url, timeout_s=5) as client:
             while not client.ready():

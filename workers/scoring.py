@@ -56,7 +56,7 @@ def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) ->
             record = context.store.record(job.decision_id)
         except StoreError as error:
             if not isinstance(error.__cause__, ValueError | TypeError | KeyError):
-                raise  # the database failed, not the row
+                raise  # the database failed; the row itself may be fine
             _log(scorer, job, "the row of a decision cannot be read; it gets no score", reason=str(error))
             scorer.queue.withhold(job)
             return
@@ -146,7 +146,7 @@ def _judged(
 
 
 def _checked(checking: Checking, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome) -> Verdict | None:
-    """The score of the check; None if it gives no score or fails, which is stored."""
+    """The check's score as a verdict; None if the check fails or returns no score, which is stored."""
     question, began = record.decision.query.text, time.monotonic()
     try:
         value = checking.process.score(answer=outcome.answer, question=question, sources=outcome.sources)

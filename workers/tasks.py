@@ -39,7 +39,7 @@ log = logging.getLogger("ragbandit.worker")
 
 #: a question fails after this number of runs without an outcome, because it probably kills its workers
 MAX_TRIES = 3
-#: a run that exceeds its time budget by this time, seconds, is abandoned: the arm blocks or ignores its cancellation
+#: seconds after its time budget at which a run is abandoned, because the arm blocks or ignores its cancellation
 MARGIN_S = 5.0
 #: time without a response after which the event loop counts as blocked, seconds
 PING_S = 5.0
@@ -49,8 +49,8 @@ KEEP_S = 600.0
 
 def next_answer(context: Context) -> Callable[[], None] | None:
     """Claim the next decision. Returns the function that answers it; None if no decision waits."""
-    # A question that killed its worker may do so again, and then all questions of that worker count one more try. So
-    # only one question on its last try runs at a time: otherwise others would reach MAX_TRIES together with it.
+    # A question that killed its worker may kill the next worker too, and that counts as a try of every question that
+    # this worker runs. So a worker runs only one question on its last try: a second one would fail with the first.
     last_try = MAX_TRIES - 1
     tries = last_try if context.active_runs.most_tries() >= last_try else None
     # Skip questions whose generator is at its limit: a slow generator delays only its own arms.
@@ -61,7 +61,7 @@ def next_answer(context: Context) -> Callable[[], None] | None:
 
 def answer(context: Context, run: ActiveRun) -> None:
     """Run the drawn arm of a decision that this process has claimed, and store its Outcome. If this raises, the claim
-    expires and the decision is tried again. A run that is interrupted because this process ends is not a try.
+    expires and the decision is tried again. A run that is interrupted by the end of this process is not counted.
     """
     following: ActiveRun | None = run
     while following is not None:
@@ -88,7 +88,7 @@ def job_of(context: Context, run: ActiveRun) -> "AnswerJob | None":
 
 
 class AnswerJob:
-    """One run of one decision, from the drawn arm to the stored Outcome. cancelled: the caller has cancelled it."""
+    """One run of a decision, from the drawn arm to the stored Outcome. cancelled: whether the caller cancelled it."""
 
     def __init__(self, context: Context, *, decision: Decision, run: ActiveRun, cancelled: bool = False) -> None:
         self.context = context
@@ -148,7 +148,7 @@ class AnswerJob:
         return bool(self._others) and not self.has_content and may_hand_over(outcome)
 
     def finish(self, outcome: Outcome) -> ActiveRun | None:
-        """Store the Outcome; blocks. Returns the run of its successor if another arm takes over in this process."""
+        """Store the Outcome; blocks. Returns the next run if another arm takes over in this process."""
         context = self.context
         successor = self._successor(outcome)
         if successor is not None:
@@ -175,7 +175,7 @@ class AnswerJob:
             healths = self.context.health.read(arms, now=now)
             secret = shared_secret(database, name=DRAWS, now=now)
         except StoreError:
-            return None  # storing the outcome itself waits for the store
+            return None  # no other arm takes over; `_keep` waits for the store
         unhealthy = [health.arm for health in healths if health.state != "closed"]
         return next_decision(
             decision, outcome, arms=arms, unhealthy=unhealthy, chat=self.run.chat, settings=settings, secret=secret
@@ -197,7 +197,7 @@ class AnswerJob:
     def _run_arm(self) -> Outcome:
         context, decision = self.context, self.decision
         arm = context.arms.get(decision.arm) or arm_of_version(context, decision.arm)
-        if arm is None:  # it was removed from the configuration after the draw
+        if arm is None:  # the arm was removed from the configuration after the draw
             error = f"this worker has no arm {decision.arm!r}"
             return unrun_outcome(decision.id, now=time.time(), stop_reason="unknown_arm", error=error)
         assert context.loop is not None
@@ -239,7 +239,7 @@ class AnswerJob:
         return traced_run(context.tracing, work, decision=decision, attempt=self.run.tries + 1)
 
     def _keep(self, outcome: Outcome, *, successor: Decision | None) -> bool:
-        """Store the outcome, trying for KEEP_S because it was paid for. Returns whether the decision had none yet."""
+        """Store the outcome, trying for KEEP_S because it was paid for. Returns whether the decision had none."""
         context, key = self.context, self.decision.id
 
         def warn(error: Exception) -> None:
@@ -250,7 +250,8 @@ class AnswerJob:
             keep = partial(context.store.add_outcome, outcome, successor=successor)
             return insist(keep, seconds=KEEP_S, ending=context.ending, failed=warn)
         except StoreError:
-            # Otherwise the try counts: an outcome that the database never accepts must not be paid for again and again.
+            # If this process does not end, the try counts, so that an outcome that the database never accepts is not
+            # paid for again and again.
             if context.ending.is_set():
                 with contextlib.suppress(StoreError):
                     context.queue.give_back(key)
@@ -282,7 +283,7 @@ def _end_process(context: Context, *, loop: EventLoop) -> None:
     log.critical("an arm blocks the event loop, so this worker ends; make the arm await what it waits for", extra=extra)
     context.store.database.close()
     logging.shutdown()
-    os._exit(1)  # sys.exit would wait for threads that wait for the loop
+    os._exit(1)  # sys.exit would wait for threads that wait for the blocked loop
 
 
 async def traced_run(tracing: Tracing, work: Awaitable[Outcome], *, decision: Decision, attempt: int) -> Outcome:

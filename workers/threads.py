@@ -30,9 +30,7 @@ def insist(
     ending: threading.Event,
     failed: Callable[[StoreError | SnapshotError], object] | None = None,
 ) -> Reply:
-    """Call `work` until the store works, for at most `seconds`, and once more after `ending` is set. Returns its result
-    or raises the last error. failed: receives every earlier error.
-    """
+    """Call `work` until the store works, for at most `seconds`, and once more after `ending` is set."""
     give_up = time.monotonic() + seconds
     attempts = 0
     while True:
@@ -64,12 +62,12 @@ class EventLoop:
         self._thread.start()
 
     def _serve(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop):  # cancels all running tasks at the end
+        with asyncio.Runner(loop_factory=lambda: self._loop):  # the Runner cancels all running tasks at the end
             self._loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, Reply], *, timeout_s: float | None = None) -> Reply:
         """Run the coroutine on the loop and wait for its result. Raises its error, or TimeoutError after timeout_s."""
-        with self._lock:  # so that `interrupt` finds the coroutine as soon as it runs
+        with self._lock:  # `interrupt` then finds every coroutine that runs
             waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
             self.awaited.add(waiting)
         try:
@@ -82,7 +80,7 @@ class EventLoop:
                 self.awaited.discard(waiting)
 
     def answers(self, *, within_s: float) -> bool:
-        """Whether the loop runs a callback in time. It does not while code that never awaits blocks it."""
+        """Whether the loop runs a callback in time; False if it is blocked by code that never awaits."""
         answered = threading.Event()
         self._loop.call_soon_threadsafe(answered.set)
         return answered.wait(within_s)
@@ -119,7 +117,7 @@ Job = Callable[[], int | None]
 LOOK_S: Final = 1.0
 #: time that Redis has to reply, in addition to LOOK_S, whole seconds
 REPLY_S: Final = 2
-#: signals within this time of the first one count as one, because Ctrl-C reaches all processes of a group, seconds
+#: seconds after a signal in which further signals are the same Ctrl-C, which reaches all processes of a group
 SAME_SIGNAL_S: Final = 1.0
 
 
@@ -135,7 +133,7 @@ class Consumer:
     stopping: threading.Event
     every_s: float = LOOK_S
     busy: int = 0
-    #: the first call of `look` counts as woken, because jobs may be older than this process
+    #: True until `look` was called; the first call counts as woken, because jobs may be older than this process
     _is_first_look: bool = True
     _look_lock: threading.Lock = field(default_factory=threading.Lock)
     _busy_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -151,7 +149,6 @@ class Consumer:
         )
 
     def start(self, *, burst: bool = False) -> None:
-        """Start the threads. burst: they end as soon as the queue is empty."""
         for number in range(1, self.threads + 1):
             name = f"{self.name}-{number}"
             thread = threading.Thread(target=self._run, kwargs={"burst": burst}, name=name, daemon=True)
@@ -159,7 +156,6 @@ class Consumer:
             thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait at most timeout_s for all threads to end. Returns whether they have ended."""
         give_up = time.monotonic() + timeout_s
         for thread in self._running:
             thread.join(max(0.0, give_up - time.monotonic()))
@@ -175,7 +171,7 @@ class Consumer:
                 return
 
     def _next(self, *, burst: bool, wait: bool) -> Job | None:
-        """The next job; None if this process is ending, or if `burst` and there is none. wait: wait before `look`."""
+        """The next job; None if this process is ending, or with `burst` if there is none. wait: wait before `look`."""
         woken = wait and not burst and self._wait()
         while not self.stopping.is_set():
             try:
@@ -251,7 +247,7 @@ class Signals:
     def __init__(self) -> None:
         self._times: list[float] = []
         for number in (signal.SIGINT, signal.SIGTERM):
-            # The handler must not take a lock: the thread that it interrupts may hold it.
+            # The handler must not take a lock, because the interrupted thread may hold the same lock.
             signal.signal(number, lambda *_: self._times.append(time.monotonic()))
 
     @property
@@ -260,5 +256,4 @@ class Signals:
 
     @property
     def second(self) -> bool:
-        """Whether a signal came more than SAME_SIGNAL_S after the first one."""
         return bool(self._times) and self._times[-1] - self._times[0] > SAME_SIGNAL_S

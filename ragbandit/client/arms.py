@@ -41,7 +41,7 @@ class ArmRun(Generic[_Value]):
     value: _Value
     arm: str
     decision_id: str
-    #: True if the service could not be reached. The default arm ran, and nothing is learned
+    #: whether the service could not be reached; the default arm then ran, and nothing is learned from the run
     degraded: bool
     #: whether the outcome is stored; False if sending failed (which is logged), or if the decision is degraded
     reported: bool
@@ -51,7 +51,7 @@ class ArmRun(Generic[_Value]):
 def checked_functions(
     functions: Mapping[str, Callable[[str], _Value]], *, default_arm: str | None, waits: bool
 ) -> dict[str, Callable[[str], _Value]]:
-    """Copy the functions. Raises InvalidInput if one cannot be used. waits: whether `async def` is refused."""
+    """Copy the functions. Raises InvalidInput if one cannot be used. waits: whether to refuse `async def`."""
     if not isinstance(functions, Mapping) or not functions:
         remedy = 'pass a function for each arm: {"fast": ask_fast, "deep": ask_deep}'
         raise InvalidInput("no arm was passed", field="arms", remedy=remedy)
@@ -65,7 +65,7 @@ def checked_functions(
             raise InvalidInput(message, field=f"arms.{name}", remedy="use AsyncClient, or a function that waits")
     if default_arm is not None and default_arm not in functions:
         message = f"no function was given for the arm {default_arm!r:.80}"
-        raise InvalidInput(message, field="default_arm", remedy=f"one of {', '.join(functions)}")
+        raise InvalidInput(message, field="default_arm", remedy=f"name one of {', '.join(functions)}")
     return dict(functions)
 
 
@@ -88,13 +88,13 @@ def outcome_body(
 
 
 def _error_text(error: BaseException) -> str:
-    text = without_secrets(str(error))  # before the text is cut, since half a secret is not recognized
+    text = without_secrets(str(error))  # the cut comes later, since half a secret is not recognized
     text = text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def function_of(arm: str, functions: Mapping[str, Callable[..., _Value]]) -> Callable[..., _Value]:
-    """The function of an arm. Raises InvalidInput."""
+    """The function of an arm. Raises InvalidInput if the arm has none."""
     if arm not in functions:
         message = f"no function was given for the arm {arm!r}"
         raise InvalidInput(message, field="arms", remedy="leave `arms` out, or name arms that have a function")
@@ -102,9 +102,9 @@ def function_of(arm: str, functions: Mapping[str, Callable[..., _Value]]) -> Cal
 
 
 class ReportedRun:
-    """A block (`with` or `async with`) that runs an arm. Its end reports the outcome: failed after an Exception.
+    """A block (`with` or `async with`) that runs an arm and then reports the outcome: failed after an Exception.
 
-    decision_id: if it is None, nothing is reported
+    decision_id: id of the decision; None if nothing should be reported
     outcome_of: converts `value`, which the block sets, to fields of the outcome
     """
 
@@ -146,7 +146,7 @@ log = logging.getLogger("ragbandit.client")
 
 #: prefix of the ids of decisions that a client made while the service could not be reached
 _DEGRADED: Final = "degraded-"
-#: most remembered ids that callers chose for degraded decisions
+#: most ids to remember that callers chose for degraded decisions
 _MOST_OWN_IDS: Final = 10_000
 
 
@@ -156,7 +156,7 @@ def is_degraded(decision_id: str) -> bool:
 
 
 class Fallback:
-    """Makes decisions with `default_arm` while the service cannot be reached. If None, errors are raised."""
+    """Makes decisions with `default_arm` while the service cannot be reached; None if errors should be raised."""
 
     def __init__(self, default_arm: str | None) -> None:
         if default_arm is not None and (not isinstance(default_arm, str) or not default_arm):
@@ -175,7 +175,7 @@ class Fallback:
             self._own_ids.pop(decision_id, None)
 
     def reply(self, arm: str, *, decision_id: str, is_own: bool, error: RagBanditError) -> ClientRouteReply:
-        """Make a decision without the service. is_own: whether the caller chose the id. error: why it was needed."""
+        """Decide without the service, because of its `error`. is_own: whether the caller chose the id."""
         with self._lock:
             self.count += 1
             was_away = self._is_away
@@ -208,7 +208,7 @@ class Fallback:
             return isinstance(decision_id, str) and (is_degraded(decision_id) or decision_id in self._own_ids)
 
     def may_replace(self, error: RagBanditError, *, arm: str, arms: object) -> bool:
-        """Whether `arm` may be used after this error: the service failed or refused the arms, and `arms` has `arm`."""
-        refused_arms = error.status == 403 and error.field == "arms"  # by a budget or the key's scope
+        """Whether `arm` may be used after this error: the service failed or refused the arms, and `arms` allows it."""
+        refused_arms = error.status == 403 and error.field == "arms"  # a budget or the key's scope excludes them
         away = error.status >= 500 or error.status == 429
         return (away or refused_arms) and (not isinstance(arms, list | tuple) or arm in arms)

@@ -37,17 +37,17 @@ class AsyncClient:
     Methods raise the error that the service reports, NotReady if no service replies, and InvalidInput for arguments
     that cannot be used. Every attempt of a call sends the same id, so nothing is done twice.
 
-    url: None: $RAGBANDIT_URL, else http://127.0.0.1:8100
-    api_key: None: $RAGBANDIT_API_KEY
+    url: by default $RAGBANDIT_URL, else http://127.0.0.1:8100
+    api_key: by default $RAGBANDIT_API_KEY
     timeout_s: time limit of a call, retries and waits included
     connect_timeout_s: longest wait for a free connection, and longest wait for the service to accept a new one
-    read_timeout_s: longest silence within a call; None: timeout_s
+    read_timeout_s: longest silence within a call; by default timeout_s
     retries: most attempts after the first. A call is repeated if the connection breaks, or after a 429 or 503 with
-        Retry-After, unless that is longer than retry_after_most_s
+        a Retry-After of at most retry_after_most_s
     connections: most simultaneous connections; further calls wait
     default_arm: the arm that `route` returns if the service cannot be reached, or does not reply within
         route_timeout_s. Such a reply has `degraded: true`, its outcome and feedback are not sent, and nothing is
-        learned from it. None: `route` raises the error
+        learned from it. Without a default arm, `route` raises the error
     transport: replaces the network in tests (httpx)
     """
 
@@ -179,8 +179,8 @@ class AsyncClient:
 
         functions: arm -> function of the question; the service must have these arms with `run_by: caller`
         outcome_of: converts the return value of a function to fields of /v1/outcomes (answer, steps, cost). Seconds are
-            measured. The service refuses the outcome if another cost term that `reward.cost` prices is missing. None: a
-            returned text is the answer
+            measured. The service refuses the outcome if another cost term that `reward.cost` prices is missing. By
+            default, a returned text is the answer
         default_arm: replaces the client's default arm
         """
         checked = checked_functions(functions, default_arm=default_arm, waits=self._transport.WAITS)
@@ -308,10 +308,8 @@ class AsyncClient:
     async def _outcome(self, decision_id: str, body: Mapping[str, object]) -> replies.ClientOutcomeReply:
         if self._fallback.has(decision_id):
             return replies.ClientOutcomeReply(decision_id=decision_id, duplicate=False, degraded=True)
-        return cast(
-            replies.ClientOutcomeReply,
-            await self._object(exchange.post("/v1/outcomes", {"decision_id": decision_id, **body})),
-        )
+        call = exchange.post("/v1/outcomes", {"decision_id": decision_id, **body})
+        return cast(replies.ClientOutcomeReply, await self._object(call))
 
     async def _object(self, call: Call) -> dict[str, Any]:
         return exchange.object_of(await self._exchange(call), path=call.path)

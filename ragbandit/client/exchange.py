@@ -84,7 +84,7 @@ def _checked_url(url: str) -> str:
 
 
 def _checked_key(key: str) -> str:
-    # A header cannot contain other characters, and the error of httpx would print the key.
+    # A header cannot contain any other character, and httpx's error about it would print the key.
     if not isinstance(key, str) or not key or not key.isascii() or any(c.isspace() or not c.isprintable() for c in key):
         message = "the API key is empty, or contains a character that no key contains"
         raise InvalidInput(message, field="api_key", remedy="pass it as `ragbandit keys create` printed it")
@@ -96,7 +96,7 @@ MAX_REPLY: Final = 64 << 20
 _BY_CODE: Final[Mapping[str, type[RagBanditError]]] = {
     kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RagBanditError)
 }
-#: status -> error, for replies of a proxy, which contain no error code
+#: HTTP status -> kind of error, for replies of a proxy, which contain no error code
 _BY_STATUS: Final[Mapping[int, type[RagBanditError]]] = {
     401: errors.Unauthorized,
     403: errors.Forbidden,
@@ -106,7 +106,7 @@ _BY_STATUS: Final[Mapping[int, type[RagBanditError]]] = {
     **dict.fromkeys((400, 413, 422), InvalidInput),
     **dict.fromkeys((502, 503, 504), NotReady),
 }
-#: remedies for replies that contain none
+#: kind of error -> remedy, for replies without a remedy
 _REMEDIES: Final[Mapping[type[RagBanditError], str]] = {
     errors.Unauthorized: "pass api_key=, or set RAGBANDIT_API_KEY; `ragbandit keys create` makes one",
     errors.Forbidden: "use a key whose role may do this",
@@ -118,13 +118,13 @@ _BROKEN: Final = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """A request to the service. It may be repeated, since it only reads, or contains an id."""
+    """A request to the service. It may be repeated, since it only reads, or has an id that the service stores once."""
 
     method: str
     path: str
     params: Mapping[str, float | str] | None = None
     body: bytes | None = None
-    #: time limit; None: `Connection.timeout_s`
+    #: time limit, seconds; None for `Connection.timeout_s`
     limit_s: float | None = None
     #: whether the body of a successful reply is left unread
     stream: bool = False
@@ -176,7 +176,7 @@ def pause_after(failed: Exception | ReceivedReply, *, attempts: int, most_s: flo
 
 
 def away(error: Exception, *, call: Call, connection: Connection) -> RagBanditError:
-    """Convert an error of httpx: the service cannot be reached, or did not answer in time."""
+    """Convert an error of httpx to NotReady: the service cannot be reached, or did not answer in time."""
     where = f"{connection.shown_url}{call.path}"
     if isinstance(error, httpx.PoolTimeout):
         message = f"all {connection.connections} connections of this client are in use"
@@ -236,12 +236,12 @@ def object_of(received: ReceivedReply, *, path: str) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         message = f"{path} did not reply with a JSON object (HTTP {received.status})"
-        raise RagBanditError(message, remedy="check that the URL is that of the service")
+        raise RagBanditError(message, remedy="check that a RagBandit service has this URL")
     return value
 
 
 class Options(TypedDict, total=False):
-    """Optional fields of POST /v1/route; None is not sent."""
+    """Optional fields of POST /v1/route. A field that is None is not sent."""
 
     cost_weight: float | str | None
     aim: Mapping[str, float] | None
@@ -262,7 +262,7 @@ class AskOptions(Options, total=False):
 
 
 class ReportFields(TypedDict, total=False):
-    """Fields that a function can report about its run; None is not sent."""
+    """Fields that a function can report about its run. A field that is None is not sent."""
 
     status: OutcomeStatus
     answer: str | None
@@ -272,7 +272,7 @@ class ReportFields(TypedDict, total=False):
 
 
 class OutcomeFields(ReportFields, total=False):
-    """Fields of POST /v1/outcomes; None is not sent."""
+    """Fields of POST /v1/outcomes. A field that is None is not sent."""
 
     error: str | None
 
@@ -308,7 +308,7 @@ def post(
 def answer_call(
     question: str, *, decision_id: str | None, wait_s: float | None, more: Mapping[str, object], timeout_s: float
 ) -> Call:
-    """POST /v1/answer."""
+    """The request POST /v1/answer. Its time limit is `timeout_s` plus `wait_s`."""
     if wait_s is not None:
         _check_limit(wait_s, field="wait_s")
     body = {"question": question, "decision_id": new_id() if decision_id is None else decision_id, **more}
@@ -317,7 +317,7 @@ def answer_call(
 
 
 def item_list(items: Sequence[Mapping[str, object]], *, path: str, key: str) -> list[dict[str, object]]:
-    """Add an id to every item of a batch that has none. path: endpoint for one item. key: name of the id field."""
+    """Copy a batch, and add an id to each item without one. path: endpoint for one item. key: name of the id field."""
     try:
         return [{key: new_id(), **_without_none(item)} for item in items]
     except (TypeError, ValueError, AttributeError) as error:
@@ -341,7 +341,7 @@ def not_sent(feedback_id: object) -> ClientFeedbackReply:
 
 
 def quoted(decision_id: object) -> str:
-    """Quote an id for a URL path. Raises InvalidInput."""
+    """Quote an id for a URL path. Raises InvalidInput for an id that is not a text."""
     if not isinstance(decision_id, str):
         message = f'"decision_id" must be text, not {type(decision_id).__name__}'
         raise InvalidInput(message, field="decision_id", remedy="pass the decision id that route or answer returned")

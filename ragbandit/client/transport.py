@@ -21,8 +21,9 @@ _Value = TypeVar("_Value")
 class SyncTransport:
     """Connections for threads. transport: replaces the network in tests (httpx)."""
 
-    #: whether `async def` functions of the user are refused
+    #: whether `async def` functions of the user are refused, since no event loop could run them
     WAITS: Final = True
+    sleep = staticmethod(time.sleep)
 
     def __init__(self, connection: Connection, *, transport: httpx.BaseTransport | None) -> None:
         self._http = httpx.Client(**connection.pool(), transport=transport)
@@ -37,14 +38,10 @@ class SyncTransport:
         """A block without a time limit, since `check_size` checks the time after every read."""
         return nullcontext()
 
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
-
     def run(self, function: Callable[[str], _Value], question: str) -> _Value:
         """Call a function of the user. Raises InvalidInput if the function is async."""
         result = function(question)
-        if inspect.iscoroutine(result):  # also possible for a function that is not `async def`
+        if inspect.iscoroutine(result):  # a function that is not `async def` may return one too
             result.close()
             message = "the arm is async, but Client calls functions synchronously"
             raise InvalidInput(message, field="arms", remedy="use AsyncClient")
@@ -59,6 +56,7 @@ class AsyncTransport:
     """Connections for asyncio, one pool per event loop. transport: replaces the network in tests (httpx)."""
 
     WAITS: Final = False
+    sleep = staticmethod(asyncio.sleep)
 
     def __init__(self, connection: Connection, *, transport: httpx.AsyncBaseTransport | None) -> None:
         self._connection = connection
@@ -82,12 +80,8 @@ class AsyncTransport:
         """A block that raises TimeoutError at `ends` by time.monotonic()."""
         return asyncio.timeout(max(ends - time.monotonic(), 0.001))
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
-
     async def run(self, function: Callable[[str], _Value | Awaitable[_Value]], question: str) -> _Value:
-        """Call a function of the user. One that is not `async def` runs in a thread, since it may block."""
+        """Call a function of the user. A function that is not `async def` runs in a thread, since it may block."""
         if inspect.iscoroutinefunction(function):
             return cast(_Value, await function(question))
         result = await asyncio.to_thread(function, question)
@@ -105,7 +99,7 @@ def _closed() -> InvalidInput:
     return InvalidInput("this client is closed", field="client", remedy="open another one")
 
 
-#: largest event, bytes
+#: largest event of a stream, bytes
 MAX_EVENT: Final = 16 << 20
 
 
@@ -116,7 +110,7 @@ class StreamEvent:
     #: "decision", "status" (`data["text"]` is a note for the user), "text" (`data["text"]` is the next piece of the
     #: answer), or "outcome", the last event
     event: str
-    #: the data of an outcome is what `answer` returns
+    #: fields of the event; those of "outcome" are what `AsyncClient.answer` returns
     data: Mapping[str, Any]
 
 
@@ -147,7 +141,7 @@ class EventReader:
         for line in text.split(b"\n"):
             key, _, value = line.partition(b":")
             fields[key] = value.removeprefix(b" ")
-        if b"data" not in fields:  # a comment, which keeps the connection open
+        if b"data" not in fields:  # only a comment, which keeps the connection open
             return None
         name = fields.get(b"event", b"message").decode("utf-8", "replace")
         try:

@@ -43,7 +43,7 @@ def outcome_of(value: Any) -> dict[str, object]:
 
 
 class RoutedRunnable(Runnable[Any, Any]):
-    """Runs the runnable that the service chooses, and reports its outcome. An error is a failed outcome, and is raised.
+    """Runs the runnable that the service chooses, and reports its outcome: failed if the runnable raises an error.
 
     A caller can set the id of the decision with `config["run_id"]`.
 

@@ -39,7 +39,7 @@ def choose(
         reply = client.route(question_of(state), arms=list(arms), context=context)
         return Command(goto=reply["arm"], update={"decision_id": reply["decision_id"], "arm": reply["arm"]})
 
-    # The graph reads the possible next nodes from the annotation.
+    # LangGraph reads the possible next nodes from the annotation of the returned value.
     route.__annotations__["return"] = Command[Literal[tuple(arms)]]
     return route
 
@@ -50,7 +50,7 @@ def reported(
     *,
     outcome_of: Callable[[Any], Mapping[str, object]] = lambda update: {"answer": update["answer"]},
 ) -> Node:
-    """Wrap a node so that it reports an outcome for the state's `decision_id`. An error is a failed outcome.
+    """Wrap a node so that it reports an outcome for the state's `decision_id`. After an error the outcome is failed.
 
     outcome_of: converts the node's return value to fields of the outcome, see `Client.arms`
     """

@@ -124,5 +124,6 @@ def _names(choices: Sequence[ToolMetadata]) -> list[str]:
     names = [choice.name for choice in choices]
     if None in names or len(set(names)) < len(names):
         remedy = "name the tools: QueryEngineTool.from_defaults(engine, name=...)"
-        raise InvalidInput("a tool has no name, or two have the same: names are the arms", field="arms", remedy=remedy)
+        message = "a tool has no name, or two tools have the same name; the names of tools are the arms"
+        raise InvalidInput(message, field="arms", remedy=remedy)
     return [str(name) for name in names]

@@ -1,1 +1,1 @@
-"""What every part may import: values, errors, names of classes, files, texts."""
+"""Modules that every part may import: values, errors, names of classes, files, texts."""

@@ -27,16 +27,16 @@ log = logging.getLogger("ragbandit.up")
 PARENT_VARIABLE = "_RAGBANDIT_PARENT"
 #: exit status of a child that must not be restarted, since it would fail again (EX_CONFIG of sysexits.h)
 LASTING = 78
-#: time for children to finish their work after the first SIGTERM
+#: time for children to finish their work after the first SIGTERM, seconds
 DRAIN_S = 15.0
-#: a child that lived longer than this is restarted without a pause
+#: a child that lived longer than this, seconds, is restarted without a pause
 STEADY_S = 30.0
 
 
 class Child:
     """A supervised process. Its output is appended to `log_folder`/NAME.log."""
 
-    #: called in the new process before its program starts
+    #: called in the new process before its program starts; None if nothing should be called
     prepare: Callable[[], None] | None = None
 
     def __init__(
@@ -57,7 +57,7 @@ class Child:
         self.process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
-        """The command line."""
+        """The command line of the process."""
         return [sys.executable, "-m", "ragbandit", *self.arguments]
 
     def start(self) -> None:
@@ -193,7 +193,7 @@ class ProcessIdentity:
 
     @classmethod
     def from_key(cls, key: str) -> "ProcessIdentity | None":
-        """Parse a key, or a lease holder, which begins with a key. None if the key is invalid."""
+        """Parse a `key`, or a `lease_holder`, which begins with a key. Returns None if the key is invalid."""
         parts = key.partition("/")[0].split(":")
         if len(parts) != 4 or not parts[1].isdecimal() or len(parts[1]) > 10:
             return None
@@ -205,7 +205,7 @@ class ProcessIdentity:
         return f"{self.host}:{self.pid}:{self.started}:{self.pid_space}"
 
     def is_alive(self) -> bool | None:
-        """Whether the process runs; None if it belongs to another host or container, or if that is unknown."""
+        """Whether the process runs; None if it belongs to another host or container, or if this is unknown."""
         if not self.pid_space or self.pid_space != this_process().pid_space:
             return None
         return _started(self.pid) == self.started

@@ -1,14 +1,15 @@
 """Confidence sequences: bounds that hold simultaneously after every row, so one may look and stop at any time.
 
 **Betting sequences** are exact for any number of rows, even if the logging policy or the model depends on earlier rows.
-If no score is below `least`, and the conditional mean is at most m, the capital of a bet k >= 0,
+Let s_i be the score of row i. If no score is below `least`, and the mean of each score, given the earlier rows, is at
+most m, then the capital of a bet k >= 0,
 
     prod_i (1 + k (s_i - least)) / (1 + k (m - least)),
 
-is a nonnegative supermartingale that starts at 1. The average over several bets is one too. By Ville's inequality, the
-probability that it ever reaches 1 / alpha is at most alpha (Waudby-Smith and Ramdas 2023, "Estimating means of bounded
-random variables by betting"). The capital decreases in m. The lower bound is the m for which it equals 1 / alpha. Rows
-enter only through one sum per bet, sum_i log(1 + k (s_i - least)), which does not depend on m.
+is a nonnegative supermartingale that starts at 1, and so is the mean capital of several bets. By Ville's inequality,
+the probability that this capital ever reaches 1 / alpha is at most alpha (Waudby-Smith and Ramdas 2023, "Estimating
+means of bounded random variables by betting"). The capital decreases in m. The lower bound is the m at which this
+capital is 1 / alpha. Rows enter only through one sum per bet, sum_i log(1 + k (s_i - least)), which is free of m.
 
 **Asymptotic sequences** are narrower, and valid in the limit of many rows (`asymptotic_width`).
 """
@@ -28,7 +29,7 @@ from ragbandit.shared.types import Matrix, Vector
 Choices = npt.NDArray[np.intp]
 
 #: bets among which the capital is divided, in units of 1 / (1 - smallest score). After n rows the best bet is of the
-#: order of 1 / sqrt(n variance)
+#: order of 1 / sqrt(n * variance of the scores)
 BETS: Final = np.geomspace(2e-3, 2.0, 11)
 #: how far a doubly robust score may be below 0, if rewards are in [0, 1]. A small reach allows larger bets, which
 #: decide sooner. A large reach uses more of the predictions, which is better with many rows
@@ -55,7 +56,7 @@ class BettingSequence:
         least = self._least
         above = scores - least
         if not (above >= -1e-9 * np.maximum(1.0, np.abs(least))).all():  # a tolerance for rounding
-            raise InvalidInput(f"below the smallest value, or not a number, after row {self.rows}", field="scores")
+            raise InvalidInput(f"a score after row {self.rows} is too small or not a number", field="scores")
         steps = np.log1p(self._scaled_bets[:, :, None] * np.maximum(above, 0.0)[:, None, :])
         count = scores.shape[1]
         if self.proven_at is None and count:
@@ -94,18 +95,18 @@ class BettingSequence:
 def doubly_robust(
     weight: Vector, *, share: Matrix, arm: Choices, value: Vector, guess: Matrix
 ) -> tuple[Vector, Vector]:
-    """The terms (e_a (value - M_a), sum_k D_k M_k) of doubly robust scores, see `robust_scores`. weight: e_a."""
+    """The terms (e_a (value - M_a), sum_k D_k M_k) of the scores. `robust_scores` explains the letters. weight: e_a."""
     drawn = np.arange(len(arm)) * guess.shape[1] + arm
     return weight * (value - np.take(guess, drawn)), np.einsum("nk,nk->n", share, guess)
 
 
 def robust_scores(*, share: Matrix, pmf: Matrix, arm: Choices, value: Vector, guess: Matrix) -> Matrix:
-    """Doubly robust scores of sum_k D_k E[value of arm k] for each reach in REACHES; shape (reaches, rows).
+    """Doubly robust scores of the difference between two policies, for each reach in REACHES; shape (reaches, rows).
 
-    D is a weighted difference of two policies' pmfs, and M are predicted values of the arms. With e = D / pmf and the
-    drawn arm a, the score is sum_k D_k M_k + e_a (value - M_a). For each reach, M_k is clipped so that
-    e_k (value - M_k) is at least -reach, which makes large bets safe (Waudby-Smith, Wu, Ramdas, Karampatziakis and
-    Mineiro 2022, "Anytime-valid off-policy inference for contextual bandits").
+    Let D be a weighted difference of the policies' pmfs, M the predicted values of the arms, a the drawn arm, and
+    e = D / pmf. The score sum_k D_k M_k + e_a (value - M_a) estimates sum_k D_k E[value of arm k]. For each reach, M_k
+    is clipped so that e_k (value - M_k) is at least -reach, which makes large bets safe (Waudby-Smith, Wu, Ramdas,
+    Karampatziakis and Mineiro 2022, "Anytime-valid off-policy inference for contextual bandits").
 
     share: D, shape (n, K)
     pmf: logged probabilities, shape (n, K)
@@ -190,7 +191,6 @@ class Tried:
 
     @property
     def _forecast(self) -> str:
-        """How many more questions the interval needs."""
         lacking = self.needed - self.effective
         if not 0.0 < lacking <= 1000 * self.effective:
             return "at this rate it will not be known"
@@ -198,7 +198,7 @@ class Tried:
         return f"{more} more {'question' if more == 'about 1' else 'questions'} at this rate"
 
 
-#: smallest number of answers with a rating and a judge's score for a slope. At this number the slope is halved
+#: fewest answers with both a rating and a judge's score for a slope. At this number of answers the slope is halved
 FEWEST_BOTH: Final = 20
 
 
@@ -206,13 +206,13 @@ FEWEST_BOTH: Final = 20
 class JudgeSlopes:
     """Slopes b with which a judge's scores, as a control variate, narrow the interval of a mean.
 
-    People rated some answers (y). A judge scored these and others (g). If the rated answers are a random sample, the
-    mean of y + b (mean of g over all scored answers - g) equals the mean of y for every b (prediction-powered
-    inference: Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023). The variance is smallest if b is the slope of y
-    on g. Intervals stay valid after every row, since b is computed from earlier rows only.
+    People rated some answers: let y be a rating. A judge scored these and other answers: let g be a score. If the rated
+    answers are a random sample, y + b (mean of g over all scored answers - g) has the same mean as y for every b
+    (prediction-powered inference: Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023). The variance is smallest if b
+    is the slope of y on g. Intervals stay valid after every row, since b is computed from earlier rows only.
     """
 
-    #: arm -> (n, sum y, sum g, sum y g, sum g g) over rows with y and g, then (n, sum g, sum g g) over rows with g only
+    #: arm -> (rows, sum y, sum g, sum y g, sum g g) for answers with y and g, then (rows, sum g, sum g g) with g only
     _sums: dict[str, Vector] = field(default_factory=dict)
 
     def before(self, arms: tuple[str, ...], *, arm: Choices, value: Vector, judge: Vector) -> Vector:

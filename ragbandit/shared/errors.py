@@ -98,7 +98,7 @@ class StoreError(RagBanditError, code="STORE_UNAVAILABLE", status=503, repeats=T
 
     def __init__(self, message: str = "", *, lasting: bool = False, **details: str | None) -> None:
         super().__init__(message, **details)
-        #: whether another attempt cannot succeed, so that a process that fails to start must not be restarted
+        #: whether every further attempt would fail too: a process that fails with this at its start is not restarted
         self.lasting = lasting
 
 

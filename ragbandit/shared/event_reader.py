@@ -63,10 +63,10 @@ class EventReader:
             self._size = len(self._buffer) + sum(map(len, self._lines))
 
     def end(self) -> list[Any]:
-        """The last values of the body. Raises BrokenReply if it has neither events nor a complete document."""
+        """The last values of the body. Raises BrokenReply without events and without a complete document."""
         values: list[Any] = []
         if not self._begin.startswith(_DOCUMENT):
-            with suppress(BrokenReply):  # a truncated event; the caller notices that the end of the reply is missing
+            with suppress(BrokenReply):  # a truncated event: the caller notices the missing end of the reply
                 values += self._read_line(bytes(self._buffer))
                 values += self._read_line(b"")
         if self._begin and not self._is_read:
@@ -99,7 +99,6 @@ class EventReader:
 
 
 def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
-    """The values in the data lines of an event. Raises BrokenReply."""
     data = b"\n".join(lines).strip()
     if data.startswith(DONE.encode()):
         return [DONE]
@@ -114,8 +113,8 @@ def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
     elif len(lines) <= 1:
         if event == b"error":
             return [{"error": _text_of(data)}]
-        return []  # a word, null or "" that keeps the connection open
-    # This server sends no empty lines between events.
+        return []  # only a word, null or "", which keeps the connection open
+    # This server sends no empty lines between events, so each line is an event.
     return [value for line in lines for value in _values_of([line], event=event)]
 
 

@@ -14,15 +14,15 @@ from ragbandit.shared.types import DecisionId
 #: no other arm is asked
 FailureKind = Literal["unreachable", "broken", "timeout", "limited", "failed", "unreadable", "denied", "refused"]
 
-#: key in the `made_by` of a failed outcome: `Failure.facts`
+#: key in the `made_by` of a failed outcome; the value is `Failure.facts`
 FAILURE: Final = "failure"
-#: key in the `made_by` of a failed outcome: id of the decision that answers the question instead
+#: key in the `made_by` of a failed outcome; the value is the id of the decision that answers the question instead
 SUCCESSOR: Final = "successor"
-#: key in a query's `request`. For a decision that answers instead of a failed one: {"first": id of the drawn decision,
-#: "attempt": number of this attempt, from 2, "arm": the failed arm, "reason": why it failed, "left": arms that may
-#: still be asked}. False: the caller does not want another arm
+#: key in a query's `request`. The value is False if the caller wants no other arm after a failure. In a decision that
+#: replaces a failed one, the value is {"first": id of the drawn decision, "attempt": number of this attempt, from 2,
+#: "arm": the failed arm, "reason": why it failed, "left": arms that may still be asked}
 FAILOVER: Final = "failover"
-#: longest part of a server's message that is read, characters
+#: most characters of a server's message that are read
 _LONGEST: Final = 1000
 #: most levels of a body, and most items of a list, in which a message is searched
 _DEEPEST: Final = 5
@@ -76,7 +76,7 @@ class Failure:
     @property
     def may_pass(self) -> bool:
         """Whether another attempt may succeed."""
-        # 409: a conflict of locks. 425: too early.
+        # Status 409 is a conflict of locks, and 425 means too early: another attempt may succeed.
         return self.kind not in ("unreadable", "denied", "refused") or self.status in (409, 425)
 
 
@@ -109,7 +109,7 @@ def link_of(request: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def failover_facts(request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The FAILOVER facts for a reply; None if the decision does not replace a failed one."""
+    """The FAILOVER facts to show in a reply; None if the decision does not replace a failed one."""
     return {name: value for name, value in link_of(request).items() if name != "left"} or None
 
 
@@ -152,7 +152,6 @@ def server_message(body: object, *, depth: int = 0) -> str:
 
 
 def _code(body: object) -> str | None:
-    """The error code in a body; None if there is no code that matches _CODE."""
     body = body[0] if isinstance(body, list) and body else body
     if not isinstance(body, Mapping):
         return None

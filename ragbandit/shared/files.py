@@ -30,7 +30,7 @@ def cache_root(cache: Path | None = None) -> Path:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder that only its owner may open, and its parents, unless it exists. Raises OSError."""
+    """Make a folder that only its owner may open, and missing parents, unless the folder exists. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
 
@@ -88,7 +88,7 @@ def replace_folder(target: Path, *, by: Path) -> None:
     A crash between the two renames leaves no folder at `target`, never an incomplete one.
     """
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
-    shutil.rmtree(old, ignore_errors=True)  # it may exist, since process ids repeat in containers
+    shutil.rmtree(old, ignore_errors=True)  # `old` may exist, since process ids repeat in containers
     if target.exists():
         target.rename(old)
     by.rename(target)
@@ -143,7 +143,7 @@ def remote_system(root: str, *, field: str) -> tuple[Any, str]:
         system, path = fsspec.core.url_to_fs(root)
     except (ImportError, ValueError) as error:
         check_root(root, field=field)
-        raise ConfigError(f"cannot be used here: {error}", field=field, remedy=_FSSPEC) from error
+        raise ConfigError(f"this URL cannot be used here: {error}", field=field, remedy=_FSSPEC) from error
     return system, path
 
 
@@ -234,9 +234,9 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InvalidInput(message, field=str(path), remedy=remedy) from error
     except OSError as error:
         remedy = "give the path of a file that this user can read"
-        raise InvalidInput(f"cannot be read: {error.strerror}", field=str(path), remedy=remedy) from error
+        raise InvalidInput(f"the file cannot be read: {error.strerror}", field=str(path), remedy=remedy) from error
     if not rows:
-        raise InvalidInput("has no rows", field=str(path), remedy="give a file with at least one JSON object")
+        raise InvalidInput("the file has no rows", field=str(path), remedy="give a file with at least one JSON object")
 
 
 _MOST_PIPED_BYTES = 1 << 30
@@ -254,8 +254,8 @@ def rereadable(path: Path) -> Iterator[Path]:
             while data := pipe.read(1 << 20):
                 file.write(data)
                 if file.tell() > _MOST_PIPED_BYTES:
-                    message = f"sends more than {_MOST_PIPED_BYTES >> 20} MB"
-                    raise InvalidInput(message, field=str(path), remedy="save it, and give the file")
+                    message = f"the pipe sends more than {_MOST_PIPED_BYTES >> 20} MB"
+                    raise InvalidInput(message, field=str(path), remedy="save the data in a file, and name the file")
         yield copy
 
 
@@ -292,7 +292,7 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-#: shared, since json.loads with a hook makes a decoder at every call
+#: shared by all calls, since json.loads with a hook makes a new decoder at every call
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=each_key_once)
 
 
@@ -315,7 +315,7 @@ def new_file(path: Path) -> Iterator[Path]:
             yield temporary
     except OSError as error:
         remedy = "choose a place that can be written"
-        raise InvalidInput(f"cannot be written: {error.strerror}", field=str(path), remedy=remedy) from error
+        raise InvalidInput(f"the file cannot be written: {error.strerror}", field=str(path), remedy=remedy) from error
 
 
 @contextlib.contextmanager
@@ -325,6 +325,6 @@ def new_lines(path: Path) -> Iterator[BinaryIO]:
         if path.suffix != ".gz":
             yield plain
             return
-        # The header contains neither name nor time, so equal content gives equal files.
+        # The gzip header contains neither name nor time, so equal content gives equal files.
         with gzip.GzipFile(filename="", mode="wb", fileobj=plain, mtime=0) as packed:
             yield cast("BinaryIO", packed)

@@ -12,7 +12,7 @@ NOTHING: Final = "\u2013"
 
 
 def number_or_name(text: str) -> float | str:
-    """Parse a cost weight, which is a number or the name of a number."""
+    """Parse a cost weight, which is a number or a name in the setting `cost_weights`."""
     try:
         return float(text)
     except ValueError:
@@ -43,7 +43,7 @@ def printable(text: object) -> str:
     plain = str(text)
     if re.fullmatch(r"[\x20-\x7e\n\t]*", plain):
         return plain
-    return "".join(_code(sign) if _is_unsafe(sign) else sign for sign in plain)
+    return "".join(map(_shown, plain))
 
 
 def one_line(text: object) -> str:
@@ -51,13 +51,11 @@ def one_line(text: object) -> str:
     return printable(text).replace("\n", " ").replace("\t", " ")
 
 
-def _is_unsafe(sign: str) -> bool:
+def _shown(sign: str) -> str:
     # Controls, formats, surrogates, separators of lines and paragraphs, and two code points that XML refuses.
-    is_invisible = unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-    return sign not in "\n\t" and (is_invisible or sign in "\ufffe\uffff")
-
-
-def _code(sign: str) -> str:
+    is_unsafe = unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Zl", "Zp") or sign in "\ufffe\uffff"
+    if sign in "\n\t" or not is_unsafe:
+        return sign
     return f"\\u{ord(sign):04x}" if ord(sign) <= 0xFFFF else f"\\U{ord(sign):08x}"
 
 
@@ -70,7 +68,7 @@ def number(value: float | None, digits: int = 3) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     text = f"{value:.{digits}g}"
-    if "e+" in text:  # rounded up to a power of ten
+    if "e+" in text:  # the number was rounded up to a power of ten
         return f"{float(text):,.0f}"
     if "e" in text:  # zeros are easier to read than an exponent
         text = f"{value:.{digits - 1 - math.floor(math.log10(abs(value)))}f}".rstrip("0")

@@ -26,7 +26,7 @@ class MessageParts:
                 function["arguments"] = function.get("arguments") or "{}"
 
     def call_text(self, index: int) -> str:
-        """The arguments, so far, of the tool call with this index."""
+        """The arguments of the tool call with this index, as far as they are known."""
         call = self._parts.get("tool_calls", {}).get(index, {})
         return next((call[kind].get(name) or "" for kind, name in CALL_TEXTS.items() if kind in call), "")
 
@@ -37,7 +37,7 @@ class MessageParts:
         return {**self._parts, **({"tool_calls": calls} if calls else {})}
 
     def rest(self, whole: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The delta from the message so far to `whole`: {} if they are equal, None if `whole` begins differently."""
+        """The delta from the message so far to `whole`: {} if both are equal, None if `whole` begins otherwise."""
         missing = _missing_part(self._parts, _by_index(whole))
         if missing is not None and "tool_calls" in missing:
             missing["tool_calls"] = [{"index": index, **call} for index, call in missing["tool_calls"].items()]
@@ -67,7 +67,6 @@ def _merge(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
 
 
 def _missing_part(message: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The delta from `message` to `whole`; None if `whole` begins differently."""
     missing: dict[str, Any] = {}
     for name, value in whole.items():
         before = message.get(name)

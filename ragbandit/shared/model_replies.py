@@ -69,7 +69,6 @@ def _listed(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _token_of(entry: Any) -> dict[str, Any] | None:
-    """Convert a token with its log-probability; None if the entry cannot be used."""
     if not isinstance(entry, dict):
         return None
     token = entry.get("token")
@@ -218,7 +217,7 @@ class ModelReply:
             else:
                 text += words_of(part)
         if isinstance(content, dict) and content and not text and not fields:
-            raise BrokenReply(f"the text is {content!r}")
+            raise BrokenReply(f"the field `content` has no text: {content!r}")
         return text
 
     def _complete_characters(self, field: str | int, text: str) -> str:
@@ -231,7 +230,7 @@ class ModelReply:
         return whole_characters(text)
 
     def _further_field(self, name: str, value: Any) -> Any:
-        """Convert the value of a further field; None if it does not fit."""
+        """Convert the value of a further field; None if the value does not fit the field."""
         if name in ("refusal", "reasoning_content", "reasoning"):
             value = words_of(value)
         if isinstance(value, str):
@@ -317,7 +316,7 @@ class ModelReply:
             call = None
         if call is not None:
             if not isinstance(sent, str) and self.message.call_text(call.place):
-                text = ""  # arguments sent as an object are complete, so these were already sent
+                text = ""  # arguments sent as an object were complete before
             text = self._complete_characters(call.place, text)
             new_name = "" if call.name else name
             call.name = call.name or name
@@ -364,7 +363,6 @@ class ModelReply:
 
 
 def _piece(call: _Call, *, text: str, name: str = "", further: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A further piece of a call, for clients."""
     body = {field: value for field, value in (("name", name), (CALL_TEXTS[call.kind], text)) if value}
     return {"index": call.place, **(further or {}), **({call.kind: body} if body else {})}
 

@@ -49,8 +49,8 @@ _BODY: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow
 class ModelServer:
     """Connections to a server, used on one event loop. aiohttp takes half the processor time of the openai package.
 
-    connect_s: longest wait for a connection; None: no limit
-    read_s: longest wait for the next part of a reply, after the request is sent; None: no limit
+    connect_s: longest wait for a connection, seconds; None for no limit
+    read_s: longest wait for the next part of a reply, after the request is sent, seconds; None for no limit
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ModelServer:
         if self._session is None:
             self._session = self._new_session()
         data = body if len(body) < _LARGE else io.BytesIO(body)
-        # The headers are not the session's, which aiohttp also sends to a proxy, with the key.
+        # The headers are not set on the session, because aiohttp would send those, with the key, to a proxy too.
         return await self._session.post(self._address, data=data, headers=self._headers, proxy=self._proxy)
 
     async def close(self) -> None:
@@ -87,7 +87,7 @@ class ModelServer:
         is_secure = "https" in (self._address.scheme, (self._proxy or "").partition(":")[0].lower())
         certificates = _certificates() if is_secure else True
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, ssl=certificates)
-        # At the end of this object or of the process; aiohttp prints a warning about connections that are not closed.
+        # Called at the end of this object or of the process, because aiohttp warns about connections that stay open.
         weakref.finalize(self, connector._close)  # noqa: SLF001 - `close` is a coroutine
         return aiohttp.ClientSession(
             connector=connector,
@@ -112,7 +112,7 @@ def _proxy_of(scheme: str, *, host: str) -> str | None:
 
 
 def _certificates() -> ssl.SSLContext:
-    """Authorities of $SSL_CERT_FILE or $SSL_CERT_DIR, else of certifi, since container images often have none."""
+    """Certificate authorities: $SSL_CERT_FILE or $SSL_CERT_DIR, else certifi, since many container images have none."""
     import certifi
 
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
@@ -141,8 +141,8 @@ def connect(
 ) -> ModelServer:
     """Prepare the connections to a server. For connect_s and read_s see `ModelServer`.
 
-    base_url: None: $OPENAI_BASE_URL, else OpenAI; a query in the URL is sent with every request
-    key: None: "none" is sent
+    base_url: None for $OPENAI_BASE_URL, else OpenAI; a query in the URL is sent with every request
+    key: None for the key "none"
     """
     import openai
 
@@ -150,7 +150,7 @@ def connect(
     address, mark, query = (base_url or os.environ.get(BASE_URL_ENV) or "").partition("?")
     client = openai.AsyncOpenAI(base_url=address or None, api_key=key, default_headers=dict(headers))
     all_headers = {"Authorization": f"Bearer {key}", **client.default_headers}
-    # Other values mark headers that are not sent.
+    # Values other than texts mark headers that should not be sent.
     sent = {name: value for name, value in all_headers.items() if isinstance(value, str)}
     url = f"{client.base_url}chat/completions{mark}{query}"
     return ModelServer(url, headers=sent, connect_s=connect_s, read_s=read_s)
@@ -190,12 +190,12 @@ async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
     content, connection = reply.content, reply.connection
     closed = None if connection is None or connection.protocol is None else connection.protocol.closed
 
-    def fail(_: object) -> None:  # after an invalid chunk, and at `close`, aiohttp would wait for ever
+    def fail(_: object) -> None:  # otherwise aiohttp waits for ever after an invalid chunk or `close`
         if not content.is_eof() and content.exception() is None:
             content.set_exception(aiohttp.ClientPayloadError("the connection was closed"))
 
     if closed is not None:
-        closed.remove_done_callback(_read)  # once for a connection, also while it is idle
+        closed.remove_done_callback(_read)  # added once only; it stays on an idle connection
         closed.add_done_callback(_read)
         closed.add_done_callback(fail)
     try:
@@ -229,7 +229,7 @@ def is_too_long(error: Exception, *, failure: Failure) -> bool:
     """Whether the prompt and its answer exceed the model's context. failure: `failure_of_error(error)`."""
     if failure.status != 400:
         return False
-    # The code is that of OpenAI or llama.cpp. Other servers only write a message.
+    # OpenAI and llama.cpp send one of these codes. Other servers only write a message.
     has_code = failure.code in ("context_length_exceeded", "exceed_context_size_error")
     return has_code or re.search(r"context (length|size|window)", str(error), re.IGNORECASE) is not None
 
@@ -245,7 +245,7 @@ def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
         begin, text = f"status {failure.status}: ", server_message(getattr(error, "body", None))
     elif failure.kind in ("unreachable", "broken"):
         cause = error.__cause__ or error
-        message = getattr(cause, "message", str(cause))  # str() of aiohttp's errors has a status that no server sent
+        message = getattr(cause, "message", str(cause))  # str() of aiohttp's errors adds a status that no server sent
         text = " ".join(message.split()) if isinstance(message, str) else "the reply broke off in its headers"
         begin = f"{address} cannot be reached, or hung up: "
     elif failure.kind == "timeout":
@@ -259,11 +259,11 @@ class ChatReply:
     """The model's text in a chat, or the failure of the chat."""
 
     text: str = ""
-    #: `Failure.name`; None if the server answered
+    #: `Failure.name` of the failure; None if the server answered
     failed: str | None = None
     #: OpenAI's finish reason, for example "stop" or "length"
     finish: str | None = None
-    #: None if the server did not report token counts
+    #: token counts of the chat; None if the server did not report them
     tokens: Tokens | None = None
 
 
@@ -271,7 +271,7 @@ class ChatReply:
 class ChatServer:
     """An OpenAI-compatible server, for processes without an event loop of their own."""
 
-    #: None: $OPENAI_BASE_URL, else OpenAI
+    #: address of the server; None for $OPENAI_BASE_URL, else OpenAI
     base_url: str | None
     #: environment variable with the API key
     api_key_env: str
@@ -320,7 +320,6 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 @functools.cache
 def _loop_of(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - key of the cache
-    """Start an event loop on a new thread, for callers with and without an event loop."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True).start()
     return loop
@@ -337,7 +336,7 @@ _Dollars = Annotated[float, Field(strict=True, ge=0)]
 class OpenAiOptions:
     """Options of the generator "openai" for its OpenAI-compatible server."""
 
-    #: address of the server; None: $OPENAI_BASE_URL, else OpenAI. A query (?api-version=...) is sent with every request
+    #: address of the server; by default $OPENAI_BASE_URL, else OpenAI. A query (?api-version=...) is sent every time
     base_url: str | None = None
     #: environment variable with the API key. If the variable is not set, your own server gets the key "none"
     api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
@@ -348,11 +347,11 @@ class OpenAiOptions:
     stream: _Flag | Literal["caller"] = True
     #: place of the given beginning of an answer. "user": at the end of the user's message, with a request to continue.
     #: If the answer repeats the beginning, the repetition is removed. "assistant": in a last assistant message, for
-    #: servers that continue such a message. "continue": the same, with the two fields of vLLM and similar servers
+    #: servers that continue such a message. "continue": like "assistant", with two fields that vLLM and others need
     prefix: Literal["user", "assistant", "continue"] = "user"
     #: the server's name for the limit of completion tokens; newer models of OpenAI accept only max_completion_tokens
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    #: seed of all greedy requests, for servers that sample reproducibly; None: no seed is sent
+    #: seed of all greedy requests, for servers that sample reproducibly; null if no seed should be sent
     seed: Annotated[int, Field(strict=True)] | None = None
     #: fields added to every request, or replacing its own; null removes a field, for example {"temperature": null}
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -360,17 +359,18 @@ class OpenAiOptions:
     logprobs: _Flag = False
     #: longest silence within a reply, seconds
     read_s: _Seconds = 60.0
-    #: longest silence before the first piece of an answer, seconds; the arm then fails without another attempt. None:
-    #: read_s, and half of the question's time if another arm can answer and the reply is streamed
+    #: longest silence before the first piece of an answer, seconds. After it the arm fails without another attempt. The
+    #: default is half of the question's time if another arm can answer and the reply is streamed; otherwise only read_s
+    #: limits the silence
     first_piece_s: _Seconds | None = None
     #: most attempts after the first. A request is repeated if there is no connection, and after status 408, 409, 425,
     #: 429 or 5xx; never if another arm can answer (server.failover)
     retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
     #: most simultaneous requests per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16
-    #: model -> dollars per million tokens, [input, output] or [input, output, cached_input, cache_write, reasoning]. It
-    #: is for other models that the server may answer with, and for the configured model if `generator.token_prices` is
-    #: not set. Calls of models without prices cost nothing
+    #: model -> dollars per million tokens, [input, output] or [input, output, cached_input, cache_write, reasoning].
+    #: These prices are for other models with which the server may answer, and for the configured model if
+    #: `generator.token_prices` is not set. Calls of models without prices cost nothing
     token_prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=5)]] = field(
         default_factory=dict
     )

@@ -13,7 +13,7 @@ from ragbandit.shared.redaction import is_secret_in_query
 
 
 def check_address(url: str, *, field: str, remedy: str, query: bool = False) -> None:
-    """Raises ConfigError unless this is a valid http(s) URL. Sends no request. query: whether it may have a query."""
+    """Raises ConfigError unless this is a valid http(s) URL. Sends no request. query: whether a query is allowed."""
     fault = _fault(url)
     if fault is None and "?" in url and not query:
         fault = "it has a query, but paths are appended to it"
@@ -33,7 +33,7 @@ def shown_address(url: str) -> str:
     scheme, slashes, address = url.partition("://")
     if not slashes:
         scheme, address = "", url
-    # The last @, since the password in an invalid URL may contain any character.
+    # Split at the last @, since the password in an invalid URL may contain any character.
     address = address.rpartition("@")[2].partition("?")[0].partition("#")[0]
     return f"{scheme}{slashes}{address}"
 
@@ -57,7 +57,7 @@ def credentials_of(url: str) -> tuple[str, ...]:
 
 def _fault(url: str) -> str | None:
     """The fault of a URL, without any part of the URL; None if the URL is valid."""
-    if not url.isprintable() or " " in url:  # urlsplit removes line breaks and tabs
+    if not url.isprintable() or " " in url:  # urlsplit would remove line breaks and tabs
         return "it contains a space or a control character"
     if not url.lower().startswith(("http://", "https://")):
         return "it does not begin with http:// or https://"

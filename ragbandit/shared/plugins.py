@@ -22,7 +22,7 @@ _PATH = re.compile(r"[\w.]+:[\w.]+")
 
 def import_class(path: object, *, where: str) -> Any:
     """Import a class by its path "package.module:Class". where: setting with the path. Raises ConfigError."""
-    # A URL does not match either. Python's own error message about it could contain a password.
+    # A URL is refused here too, since Python's own message about it could contain a password.
     if not (isinstance(path, str) and _PATH.fullmatch(path)):
         raise ConfigError(f"{path!r} is not an import path", field=where, remedy='write it as "package.module:Class"')
     module = path.partition(":")[0]
@@ -87,7 +87,7 @@ def check_values(kind: type[Any], *, given: Mapping[str, Any], where: str) -> di
 
     where: section with the values, for error messages
     """
-    from pydantic import ValidationError  # imported here, since listing the names does not need it
+    from pydantic import ValidationError  # imported here, since many callers of this module need no pydantic
 
     adapters = _adapters(kind)  # type: ignore[arg-type] # classes are hashable
     checked: dict[str, Any] = {}

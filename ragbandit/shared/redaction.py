@@ -12,7 +12,7 @@ from urllib.parse import unquote
 #: replaces the value of a secret setting
 HIDDEN: Final = "[hidden]"
 
-#: replaces a key
+#: replaces an API key
 _KEY: Final = "[key]"
 #: replaces any other text that looks like a secret
 _REDACTED: Final = "[redacted]"
@@ -30,8 +30,8 @@ _NAME_ALONE: Final = re.compile(_NAME, re.IGNORECASE)
 _VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 #: further names of fields with secret values in the query of a URL
 _QUERY_NAME: Final = re.compile(r"(?:[\w.-]*[_.-])?key|code|auth\w*|jwt|otp|sas|session|sid", re.IGNORECASE)
-#: user and password of a URL, up to the last @ before the path. After a colon without a port, up to the next @, since
-#: an unescaped password may contain characters that begin a path
+#: user and password of a URL, up to the last @ before the path. After a colon that begins no port, they end at the
+#: next @ even in the path, since an unescaped password may contain the characters that begin a path
 _USER: Final = re.compile(r"(?<=://)(?:[^\s/?#]*@|[^\s/?#:@\[]*:(?!\d*(?:[/?#\s]|$))[^\s@]*@)")
 #: a field of the query or the fragment of a URL
 _FIELD: Final = re.compile(r"(?<=[?&;#])([^\s=&;#]+)=[^\s&;#]+")
@@ -53,7 +53,7 @@ _PRIVATE_KEY: Final = re.compile(
 _SECRETS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     # User part of a URL, up to the last @: an unescaped password may contain any character.
     (re.compile(r"(?<=://)\S*@"), ""),
-    # The same if the password contains spaces. Digits after the colon are a port.
+    # User part of a URL whose password contains spaces. Digits after the colon are a port.
     (re.compile(r"(?<=://)[^\s/:@]*:(?!\d+(?:[/?#\s]|$))[^\n@]*@"), ""),
     # Query and fragment of a URL, without closing brackets and quotes after it.
     (re.compile(r"(?<=://)([^\s?#]*)[?#](?!\[redacted\])\S+?(?=[\"')\]},.;:]*(?:\s|$))"), rf"\1?{_REDACTED}"),
@@ -159,12 +159,12 @@ def _stored_field(field: re.Match[str]) -> str:
 
 
 def is_secret_in_query(name: str) -> bool:
-    """Whether a field in the query of a URL is named like a secret, as also "code" and "key" are."""
+    """Whether a field in the query of a URL is named like a secret. Here "code" and "key" are such names too."""
     return is_secret_name(name) or _QUERY_NAME.fullmatch(name) is not None
 
 
 def credentials_in(value: object, *, field: str) -> str | None:
-    """Dotted name of the first value with credentials in a URL; None if there are none. field: name of `value`."""
+    """Dotted name of the first value with credentials in a URL; None if no value has any. field: name of `value`."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             name = f"{field}.{without_credentials(key)}"

@@ -1,6 +1,6 @@
-"""A clock for deadlines that cannot be undone. It ignores a jump ahead of the host's clock for TRUST_S seconds.
+"""A clock for deadlines whose effects cannot be undone. It ignores a jump ahead of the host's clock for TRUST_S.
 
-It compares the host's clock with a monotonic clock. `ragbandit up` passes its own comparison to its children.
+It compares the host's clock with a monotonic clock. `ragbandit up` passes the result to its child processes.
 """
 
 import logging
@@ -16,14 +16,14 @@ log = logging.getLogger("ragbandit.clock")
 
 #: environment variable with `SteadyClock.offset`, for the children of `ragbandit up`
 OFFSET_VARIABLE: Final = "_RAGBANDIT_CLOCK"
-#: largest jump ahead that is not ignored
+#: largest jump ahead that is followed at once, seconds
 SLACK_S: Final = 10.0
-#: time after a jump ahead until the host's clock is assumed to be right
+#: time after a jump ahead until the host's clock is assumed to be right, seconds
 TRUST_S: Final = 3600.0
 
 
 class SteadyClock:
-    """offset: `wall` minus `monotonic` at a time when the host's clock was right; None if the clock is right now."""
+    """offset: `wall` minus `monotonic` at a time when the host's clock was right; by default now."""
 
     def __init__(
         self, *, offset: float | None = None, wall: Clock = time.time, monotonic: Clock = time.monotonic

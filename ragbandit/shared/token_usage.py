@@ -46,7 +46,7 @@ class Tokens:
     cached: int = 0
     #: prompt tokens written to the provider's cache; included in `read`
     cache_write: int = 0
-    #: included in `written`; None if the server does not report reasoning tokens
+    #: reasoning tokens, included in `written`; None if the server does not report them
     reasoning: int | None = None
     #: whether `read` or `written` is an estimate
     estimated: bool = False

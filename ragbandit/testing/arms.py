@@ -39,7 +39,7 @@ def echo(prompt: Prompt) -> str:
 
 
 def generator(*, text: str | None = None, **settings: Any) -> ScriptedGenerator:
-    """A scripted model with all capabilities. It answers with `text`; None: with the `echo` of the prompt."""
+    """A scripted model with all capabilities. It answers with `text`, by default the `echo` of the prompt."""
 
     def reply(prompt: Prompt) -> Scripted:
         return with_details(prompt, text=echo(prompt) if text is None else text)
@@ -133,7 +133,7 @@ def check_answers_with_a_true_account(make_strategy: MakeStrategy) -> None:
 
 
 def check_keeps_nothing_between_questions(make_strategy: MakeStrategy) -> None:
-    """An arm that answers several questions at once returns the same outcomes as separate arms. Its params stay."""
+    """An arm that answers several questions at once has the same outcomes as separate arms. Its params stay equal."""
     questions = [QUESTION, "Who was Steven?", "Which sea has sharks?", "Is Ohio a city?"]
     shared = make_strategy()
     before = dict(shared.params)
@@ -159,7 +159,7 @@ def check_heeds_caps_on_rounds_and_passages(make_strategy: MakeStrategy) -> None
 
 
 def check_heeds_the_cap_on_tokens(make_strategy: MakeStrategy) -> None:
-    """Prompt and completion tokens of all calls stay within the budget. With too few tokens the arm is exhausted."""
+    """Prompt and completion tokens of all calls stay within the budget. With too few, the outcome is exhausted."""
     free = run(make_strategy())
     needed = free.cost.prompt_tokens + free.cost.completion_tokens
 
@@ -171,7 +171,7 @@ def check_heeds_the_cap_on_tokens(make_strategy: MakeStrategy) -> None:
 
 
 def check_heeds_the_cap_on_seconds(make_strategy: MakeStrategy) -> None:
-    """With a slow or hanging model the arm is exhausted soon after its time limit. The outcome has its cost."""
+    """With a slow or hanging model the arm is exhausted soon after its time limit. The outcome has the cost."""
     for slow in (generator(seconds=5.0), HangingGenerator(echo, capabilities=get_args(Need))):
         began = time.monotonic()
         outcome = run(make_strategy(), budget=Budget(seconds=0.05), generator_=slow)

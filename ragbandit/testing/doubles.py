@@ -3,7 +3,7 @@
 import asyncio
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final, get_args
 
@@ -19,7 +19,7 @@ class HangingGenerator(ScriptedGenerator):
     """A generator that never answers and ignores the deadline."""
 
     async def complete(self, request: Request) -> Completion:  # noqa: ARG002 - signature of Generator
-        """Hang."""
+        """Wait an hour, whatever the deadline is."""
         await asyncio.sleep(3600)
         raise AssertionError("never reached")
 
@@ -72,6 +72,13 @@ TEXT = "The director of Jaws, Steven Spielberg, was born in Cincinnati, a city i
 _PROMPT = Prompt(instructions="Answer.", body="Where was the director of Jaws born?")
 
 
+async def _run(generator: Generator, *, sink: Callable[[str], Awaitable[None]], stop: Sequence[str]) -> Completion:
+    try:
+        return await generator.complete(Request(prompt=_PROMPT, max_tokens=48, stop=tuple(stop), sink=sink))
+    finally:
+        await generator.close()
+
+
 def streamed(generator: Generator, *, stop: Sequence[str] = ()) -> tuple[Completion, list[str]]:
     """Run a request that streams. Returns (completion, pieces that the request's sink received)."""
     pieces: list[str] = []
@@ -79,13 +86,7 @@ def streamed(generator: Generator, *, stop: Sequence[str] = ()) -> tuple[Complet
     async def sink(piece: str) -> None:
         pieces.append(piece)
 
-    async def run() -> Completion:
-        try:
-            return await generator.complete(Request(prompt=_PROMPT, max_tokens=48, stop=tuple(stop), sink=sink))
-        finally:
-            await generator.close()
-
-    return asyncio.run(run()), pieces
+    return asyncio.run(_run(generator, sink=sink, stop=stop)), pieces
 
 
 def check_the_pieces_are_the_text(make: MakeGenerator) -> None:
@@ -118,15 +119,9 @@ def check_a_reader_that_fails_fails_the_call(make: MakeGenerator) -> None:
         calls.append(piece)
         raise ValueError("no more room")
 
-    async def run(generator: Generator) -> None:
-        try:
-            await generator.complete(Request(prompt=_PROMPT, max_tokens=48, sink=sink))
-        finally:
-            await generator.close()
-
     failure = ""
     try:
-        asyncio.run(run(make(TEXT)))
+        asyncio.run(_run(make(TEXT), sink=sink, stop=()))
     except ArmFailed as error:
         failure = str(error)
     assert "no more room" in failure

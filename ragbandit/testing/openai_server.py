@@ -34,7 +34,7 @@ class Reply:
     retry_after: float | str | None = None
     #: code in the error object, for example "insufficient_quota"
     code: str | None = None
-    #: pause before the first byte
+    #: pause before the first byte, seconds
     seconds: float = 0.0
     #: body to send instead of the completion, for example broken JSON
     body: bytes | None = None
@@ -64,7 +64,7 @@ class ReceivedRequest:
     """A request to the test server."""
 
     path: str
-    #: names are in lower case
+    #: headers, with names in lower case
     headers: Mapping[str, str]
     body: Mapping[str, Any]
 
@@ -76,7 +76,7 @@ class ScriptedServer:
 
     replies: one of these; a text means Reply(text=...):
         a sequence: one reply per request in the order of arrival; status 500 after the last one
-        a mapping, text -> reply: the reply of the first text that the messages contain; every request contains ""
+        a mapping, text -> reply: the reply of the first text that the messages contain; "" fits every request
         a function of the request's body; it is called on the thread of the connection
     models: objects in the reply to GET /v1/models
     """

@@ -187,7 +187,7 @@ def check_snapshot_round_trip(make: Make) -> None:
 
 
 def check_learns_on_after_restore(make: Make) -> None:
-    """The same updates lead to the same policy, with or without snapshots and questions in between (promise 4)."""
+    """The same updates lead to the same policy, also with snapshots and questions in between (design promise 4)."""
     updates = made_updates(36)
     straight = taught(make, updates)
     assert sha_of(taught(make, updates)) == sha_of(straight)

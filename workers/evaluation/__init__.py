@@ -1,1 +1,0 @@
-"""Evaluation: `ragbandit evaluate` runs arms on labelled questions and judges their answers."""

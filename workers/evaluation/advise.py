@@ -84,7 +84,7 @@ def advise_verb(
     Exit 0: route. 3: fix. 4: not enough. 2: the log is wrong, or the request cannot be done.
     """
     if sum(file is not None for file in (questions, table, log)) > 1:
-        raise InvalidInput("give one of QUESTIONS, --table and --log", field="table", remedy="one file at a time")
+        raise InvalidInput("QUESTIONS, --table and --log exclude each other", field="table", remedy="give one of them")
     if module is not None and questions is None:
         remedy = f"ragbandit advise QUESTIONS --module {module}"
         raise InvalidInput("there are no questions to ask the pipelines", field="questions", remedy=remedy)
@@ -135,7 +135,7 @@ class RunOptions:
     answers: Path | None = None
 
     def arms_of(self, settings: Settings, *, learns: bool) -> dict[ArmName, LoadedArm]:
-        """Load the arms to run. learns: also check that some are configured. Raises ConfigError and InvalidInput."""
+        """Load the arms to run. learns: whether a configured arm is needed. Raises ConfigError and InvalidInput."""
         selected = list(dict.fromkeys(self.arms or [*self.pipelines] or sorted(settings.worker_arms)))
         caller_arms = {*settings.arms} - {*settings.worker_arms} - {*self.pipelines}
         refused = sorted(caller_arms & {*selected})
@@ -144,7 +144,7 @@ class RunOptions:
         if refused:
             names = " and ".join(filter(None, [", ".join(refused[:-1]), refused[-1]]))
             remedy = "give --module MODULE:NAME, a mapping of these names to your functions, or --table with outcomes"
-            raise InvalidInput(f"your code runs {names}", field="arms", remedy=remedy)
+            raise InvalidInput(f"this command cannot run {names}, which your code runs", field="arms", remedy=remedy)
         functions = {name: self.pipelines[name] for name in selected if name in self.pipelines}
         worker_names = [name for name in selected if name not in functions]
         unknown = next((name for name in worker_names if self.pipelines and name not in settings.worker_arms), None)
@@ -238,7 +238,7 @@ class _Sources:
         )
 
     def of_run(self, questions: Path, *, run: RunOptions, learns: bool) -> tuple[dict[str, Any], WarmRows, Advice]:
-        """Run the arms. Returns (facts about the run, its rows, the verdict). Ctrl-C ends the run, and it is judged."""
+        """Run the arms. Returns (facts, rows, verdict on these rows). Ctrl-C ends the run early."""
         paired, outcomes = self._run(questions, options=run, arms=run.arms_of(self.settings, learns=learns))
         material = self.of_log(outcomes, format_="jsonl", skip_bad=False)
         is_alone = len(paired.race.left) == len(material.arms) - 1
@@ -331,7 +331,7 @@ def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
 def _applied(
     advice: Advice, material: WarmRows, *, warm: bool, apply: bool, config: str | None, progress: Progress
 ) -> dict[str, Any]:
-    """Let the policy learn the rows unless they are from the store. With `apply`, also set the incumbent."""
+    """With `warm` or `apply`, let the policy learn rows that are not from the store. `apply` sets the incumbent too."""
     details: dict[str, Any] = {}
     if (warm or apply) and material.origin != STORE:
         with opened(config, make=True) as (settings, ledger):
@@ -344,7 +344,7 @@ def _applied(
 
 
 def _set_incumbent(loaded: configuration.LoadedSettings, arm: str) -> str:
-    """Set policy.incumbent, and the arm of a holdback, in the file. Returns a description of the result."""
+    """Set policy.incumbent and policy.holdback.arm in the configuration file. Returns what was set, or why not."""
     if arm not in loaded.settings.arms:
         return f"not set: {arm} is no arm of the configuration"
     changed = None if loaded.file is None else with_incumbent(loaded.file.read_text(encoding="utf-8"), arm)
@@ -356,7 +356,7 @@ def _set_incumbent(loaded: configuration.LoadedSettings, arm: str) -> str:
 
 
 def with_incumbent(text: str, arm: str) -> str | None:
-    """The YAML text with `arm` as policy.incumbent and as the arm of a holdback; None if no safe change is found."""
+    """The YAML text with `arm` as policy.incumbent and policy.holdback.arm; None if no safe change is found."""
     tree = yaml.safe_load(text) or {}
     policy: dict[str, Any] = {**(tree.get("policy") or {}), "incumbent": arm}
     if policy.get("holdback"):

@@ -90,14 +90,14 @@ def evaluate(
 
 
 def _judge_loader(settings: Settings, *, family: str, judge: str | None) -> Callable[[], QuizModel] | None:
-    """Returns a function that loads the judge of family "crud"; None for other families. Checks the settings now."""
+    """Check the judge's settings. Returns a function that loads the judge of family "crud"; None for other families."""
     runs.check_family(family)
     if family != runs.CRUD:
         if judge is not None:
             raise InvalidInput(f"family {family} has no judge", field="judge", remedy="leave it out")
         return None
-    chinese_words()  # raises if the package is missing
-    # The environment overrides the settings of this command, and not those of another file.
+    chinese_words()  # raises ConfigError at once if jieba is missing
+    # Environment variables override the settings of this command, but not those of the judge's own file.
     chosen = settings if judge is None else configuration.load(judge, environ={}).settings
     templates = judge_templates(chosen.judge.templates)
     cache = chosen.generator.cache or str(Path(settings.data_dir) / "cache" / "judge")
@@ -111,10 +111,10 @@ def _judge_loader(settings: Settings, *, family: str, judge: str | None) -> Call
 
 
 def _indexed(corpus: Path, *, settings: Settings) -> str:
-    """The name of the index of this file, which is built unless the same bytes were indexed before."""
+    """Index a corpus file unless the same bytes were indexed before. Returns the name of the index."""
     if corpus.is_dir():
         remedy = f"index it: ragbandit index build --corpus {corpus} --index NAME, then give --index NAME"
-        raise InvalidInput(f"{corpus} is a folder", field="corpus", remedy=remedy)
+        raise InvalidInput(f"{corpus} is a folder, not a file", field="corpus", remedy=remedy)
     try:
         with corpus.open("rb") as file:
             name = f"corpus-{file_digest(file, 'sha256').hexdigest()[:12]}"
@@ -199,7 +199,7 @@ def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _check_usable(lines: Sequence[results.Line]) -> None:
-    """End the command with 1 if a strategy has only failures, or no scores: nothing should learn from these zeros."""
+    """End with exit code 1 if all answers of a strategy failed or lack a score: nothing should learn from its zeros."""
     failed = [line["strategy"] for line in lines if line["failed"] == line["questions"]]
     unjudged = [line["strategy"] for line in lines if len(line["unjudged"]) == line["questions"]]
     for names, fault in (

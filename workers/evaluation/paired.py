@@ -34,7 +34,7 @@ FIRST_LOOK: Final = 50
 
 
 def looks(questions: int) -> tuple[int, ...]:
-    """The numbers of questions after which the verdict is looked at. questions: number of the whole run."""
+    """The numbers of questions after which the verdict is looked at. questions: number in the whole run."""
     count = max(0, math.ceil(math.log2(max(1, questions / FIRST_LOOK))))
     return tuple(FIRST_LOOK * 2**number for number in range(count))
 
@@ -45,7 +45,7 @@ def shared_confidence(questions: int) -> float:
 
 
 def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> list[int]:
-    """The kind of each question, from 0: its data set if there are two to eight, else one of at most four clusters."""
+    """Kind of each question, a number from 0: its data set if there are 2 to 8 of them, else one of 1 to 4 clusters."""
     names = sorted({row.dataset or "" for row in rows})
     if 2 <= len(names) <= 8:
         return [names.index(row.dataset or "") for row in rows]
@@ -64,7 +64,7 @@ def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> 
 
 #: number of questions that all arms answer before an arm may leave
 LEAST: Final = 12
-#: stakes of the bets, as shares of the largest stake that cannot lose the whole capital
+#: stakes of the bets of `Race`, as shares of the largest stake that cannot lose the whole capital
 _STAKES: Final = np.array([0.1, 0.3, 0.6, 0.9])
 #: largest probability that any arm leaves although it is the best at some cost weight for some kind of question
 ALPHA: Final = 0.05
@@ -73,10 +73,11 @@ ALPHA: Final = 0.05
 class Race:
     """The arms that are still in the race, and the number of questions after which each other arm left.
 
-    A use is a cost weight together with one kind of question, or with all questions. An arm leaves when it is the best
-    for no use. The test bets on the reward of each rival minus the arm's reward (Waudby-Smith and Ramdas 2023,
-    "Estimating means of bounded random variables by betting"). If the arm is the best for a use, the average capital
-    over stakes and rivals is a supermartingale, and rarely large. The arm leaves if it is large in every use.
+    A use is a cost weight together with one kind of question, or with all questions. An arm should leave if it is the
+    best for no use. For each use, bets are placed on the rewards of the rivals minus the arm's reward (Waudby-Smith and
+    Ramdas 2023, "Estimating means of bounded random variables by betting"). If the arm is the best for a use, the mean
+    capital over stakes and rivals is a supermartingale, and rarely large. An arm leaves if this mean is large for every
+    use.
     """
 
     def __init__(
@@ -108,10 +109,10 @@ class Race:
             self._leave()
 
     def _leave(self) -> None:
-        rivals = np.moveaxis(self._capital, 3, 2)  # (weights, kinds and all, arm, rival, stakes)
+        rivals = np.moveaxis(self._capital, 3, 2)  # shape (weights, kinds and all, arm, rival, stakes)
         others = ~np.eye(len(self.arms), dtype=np.bool_)
         averaged = np.moveaxis(rivals[:, :, others].reshape(*rivals.shape[:3], -1), -1, 0)
-        # log_mean_exp: log of the mean capital over rivals and stakes
+        # `log_mean_exp` returns the log of the mean capital over rivals and stakes.
         is_excluded = (log_mean_exp(averaged) >= self._threshold).all(axis=(0, 1))
         leaving = [arm for arm in self.running if is_excluded[self.arms.index(arm)]]
         if len(leaving) < len(self.running):
@@ -121,7 +122,7 @@ class Race:
 
 @dataclass(kw_only=True)
 class PairedRun:
-    """A run of arms on questions. `records` is valid when `run` ends, also if it raises."""
+    """A run of arms on questions. `records` is valid when `run` ends, also if `run` raises an error."""
 
     rows: Sequence[LabelledQuestion]
     kinds: Sequence[int]
@@ -130,7 +131,7 @@ class PairedRun:
     settings: Settings
     family: str
     judge: JudgeOfArm | None
-    #: dollars
+    #: dollars that the answers may cost; None without a limit
     budget: float | None
     #: returns whether records suffice for a verdict; called in a thread
     is_known: Callable[[list[dict[str, Json]]], bool]
@@ -139,7 +140,7 @@ class PairedRun:
     spent: float = 0.0
     #: number of questions that count for no arm, because the judge gave no score
     unjudged: int = 0
-    #: why the run ended before the last question; None if it did not
+    #: why the run ended early; None if every question was asked
     ended: str | None = None
     #: a logged decision for each arm and each question that all arms of the race have answered
     records: list[dict[str, Json]] = field(default_factory=list)
@@ -160,13 +161,13 @@ class PairedRun:
             if not has_loop:
                 asyncio.run(self.run(concurrency=concurrency))
                 return
-            with ThreadPoolExecutor(1) as pool:  # a thread that runs a loop cannot run a second one
+            with ThreadPoolExecutor(1) as pool:  # a thread that runs an event loop cannot run another loop
                 pool.submit(asyncio.run, self.run(concurrency=concurrency)).result()
         except KeyboardInterrupt:
             self.ended = "Ctrl-C"
 
     async def run(self, *, concurrency: int) -> None:
-        """Ask at most `concurrency` questions at a time. Closes generators and retrievers."""
+        """Ask at most `concurrency` questions at a time. Closes generators and retrievers at the end."""
         questions = zip(self.rows, self.kinds, strict=True)
         open_questions = itertools.takewhile(lambda _: self.ended is None, questions)
         try:
@@ -179,7 +180,7 @@ class PairedRun:
                 await self.judge.generator.close()
 
     async def _ask(self, question: tuple[LabelledQuestion, int]) -> None:
-        """Let the arms of the race answer a question, unless the answers are stored, and add it to the race."""
+        """Let the arms of the race answer a question, unless answers are stored, and add the question to the race."""
         row, kind = question
         stored = self.bench.answers.found
         answers: dict[ArmName, StoredAnswer] = {}

@@ -25,13 +25,13 @@ Pipelines = Mapping[str, Any]
 #: a JSONL file, a mapping question -> right answers, or rows that `_record` accepts
 Questions = str | PathLike[str] | Mapping[str, Any] | Iterable[Any]
 
-#: costs that a pipeline can report; its seconds are measured
+#: cost terms that a pipeline can report; seconds_total is measured instead
 _COSTS: Final = frozenset(asdict(Cost())) - {"seconds_total"}
 _FORM: Final = 'return a text, (text, {"dollars": 0.004}), or {"answer": text, "steps": 2, "cost": {"dollars": 0.004}}'
 
 
 def question_file(questions: Questions, *, folder: Path) -> Path:
-    """The file of these questions. Questions that are not a file are written to advise.jsonl in the folder."""
+    """The file of these questions. If they are not a file yet, they are written to advise.jsonl in `folder`."""
     if isinstance(questions, str | PathLike):
         return Path(questions)
     rows = questions.items() if isinstance(questions, Mapping) else questions
@@ -42,7 +42,7 @@ def question_file(questions: Questions, *, folder: Path) -> Path:
 
 
 def _record(row: object) -> dict[str, Any]:
-    """A line of the file. row: a mapping, a pair (question, right answer or answers), or a question."""
+    """A record for a file of questions. row: a mapping, a pair (question, right answer or answers), or a question."""
     if isinstance(row, Mapping):
         record = {**row, "question": row.get("question")}
     elif isinstance(row, tuple | list) and len(row) == 2:
@@ -56,7 +56,7 @@ def _record(row: object) -> dict[str, Any]:
 
 
 def named_pipelines(path: str, *, folder: str) -> Pipelines:
-    """Import a mapping, or a function that returns one, from a module that is installed or in `folder`."""
+    """Import the mapping, or call the function that returns it. The module is installed, or in `folder`."""
     sys.path.append(folder)
     pipelines = import_class(path, where="--module")
     if inspect.isfunction(pipelines) and not inspect.signature(pipelines).parameters:
@@ -73,7 +73,7 @@ def load_pipelines(pipelines: Pipelines, *, prices: Mapping[str, float]) -> dict
     for name in pipelines:
         if not (isinstance(name, str) and NAME.fullmatch(name)):
             remedy = "use 1 to 64 letters, digits, dots, dashes, underscores"
-            raise ConfigError(f"{name!r:.80} is no name of a pipeline", field="pipelines", remedy=remedy)
+            raise ConfigError(f"{name!r:.80} is not a valid name of a pipeline", field="pipelines", remedy=remedy)
     charged = [term for term, price in prices.items() if price > 0.0]
     unit = charged[0] if len(charged) == 1 and charged[0] in {"steps", *_COSTS} else ""
     return {
@@ -122,7 +122,7 @@ class FunctionArm(CallableArm):
         amounts = {name: value for name, value in fields.items() if value is not None and name != "seconds_total"}
         for name, value in amounts.items():
             if isinstance(value, SupportsFloat) and not isinstance(value, bool | int):
-                amounts[name] = float(value)  # a number of numpy, or a Decimal
+                amounts[name] = float(value)  # the value is a number of numpy, or a Decimal
         return amounts
 
 
@@ -134,7 +134,7 @@ def _attributes(output: object) -> Mapping[str, object]:
 
 
 def _identity(function: object) -> str:
-    """The function's name with a hash of its source if it has one, so that a changed function is asked again."""
+    """Name of a function, with a hash of its source code if available, so that a changed function is asked again."""
     kind: Any = function if hasattr(function, "__qualname__") else type(function)
     name = f"{kind.__module__}:{kind.__qualname__}"
     try:

@@ -19,7 +19,7 @@ from ragbandit.shared.types import Json
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
 from ragbandit.workers.judge.rubric import QUIZ_MEASURES, Cut, QuizModel, made_quiz, quizzed
 
-#: the arm with Time 1.00: Time is a multiple of the mean seconds of this arm (Adaptive-RAG, section 4)
+#: reference of the column Time: mean seconds of an arm, divided by mean seconds of this arm (Adaptive-RAG, section 4)
 TIME_ONE = "single_step"
 
 #: arm -> its answers, in the order of the questions
@@ -28,9 +28,9 @@ Answered = Mapping[str, Sequence[StoredAnswer]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerQuality:
-    #: name -> measure in [0, 1]
+    #: name of a measure of quality -> its value in [0, 1]
     measures: Mapping[str, float]
-    #: why the judge could not score the answer, whose measures are then 0; None without such a failure
+    #: why the judge could not score the answer (its measures are then 0); None if the judge did not fail
     error: str | None = None
 
 
@@ -44,14 +44,13 @@ Line = dict[str, Any]
 
 
 def labelled_quality(row: LabelledQuestion, stored: StoredAnswer, *, family: str) -> AnswerQuality:
-    """The quality of an answer by the family's comparison with the right answers. A failed answer is wrong."""
     return AnswerQuality(measures=judged(None if stored.failed else stored.answer, gold=row.answers, family=family))
 
 
 async def quizzed_answers(
     row: LabelledQuestion, *, answers: Mapping[str, StoredAnswer], model: QuizModel, cut: Cut
 ) -> dict[str, AnswerQuality]:
-    """The judge's scores of each arm's answer. A missing quiz is made. If the judge fails, the answer counts 0."""
+    """Let the judge score each arm's answer by a quiz, made if missing. If the judge fails, the answer counts 0."""
     quiz = row.quiz
     if quiz is None:
         assert row.reference is not None
@@ -104,9 +103,7 @@ def _mean(values: Sequence[float]) -> Mean:
 
 
 def _time(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer]) -> Mean | None:
-    """Returns (mean seconds / mean seconds of the reference, first-order standard error of this ratio), without the
-    questions that failed in either list; None if the reference's mean is 0 or missing.
-    """
+    """Returns (mean seconds / mean seconds of the reference, first-order standard error), without failed questions."""
     pairs = [
         (answer.cost.seconds_total, other.cost.seconds_total)
         for answer, other in zip(answers, reference, strict=True)
@@ -171,7 +168,7 @@ def log_record(
 
 
 def quality_of(quality: AnswerQuality, *, reward: RewardSettings) -> float:
-    """`str_em` if it was measured; for a quiz, mean word F1 over all questions; else the measure `reward.quality`."""
+    """Quality for a reward: `str_em` if measured; for a quiz, mean word F1; else the measure `reward.quality`."""
     measures = quality.measures
     if "str_em" in measures:
         return measures["str_em"]

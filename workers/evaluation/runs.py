@@ -1,6 +1,4 @@
-"""Runs of an evaluation: arms answer labelled questions. Each answer is appended to a JSONL file at once, so that an
-interrupted evaluation continues where it stopped.
-"""
+"""Runs of an evaluation. Every answer is appended to a JSONL file at once, so that an interrupted run can continue."""
 
 import asyncio
 import fcntl
@@ -30,6 +28,7 @@ Piece = TypeVar("Piece")
 #: the family whose answers a model judges with a quiz, see ragbandit.workers.judge.rubric
 CRUD = "crud"
 FAMILY_NAMES = tuple(sorted({*FAMILIES, CRUD}))
+_OTHER_FILE = "name another file with --answers"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,13 +37,13 @@ class LabelledQuestion:
 
     id: str
     question: str
-    #: right answers in the form of the family, see router.learning.reward; empty for "crud", and if a judge scores
+    #: right answers in the form of the family, see router.learning.reward; empty if a judge scores the answers
     answers: Sequence[str] | Sequence[Sequence[str]] = ()
-    #: the gold text
+    #: gold text, from which a quiz is made; None for families other than "crud", and if `quiz` is set
     reference: str | None = None
     quiz: Quiz | None = None
     dataset: str | None = None
-    #: number of pieces of evidence that the answer needs
+    #: number of pieces of evidence that the answer needs; None if unknown
     hops: int | None = None
 
 
@@ -56,7 +55,7 @@ def check_family(family: str) -> None:
 def read_questions(
     path: Path, *, family: str, limit: int | None = None, unlabelled: bool = False
 ) -> tuple[LabelledQuestion, ...]:
-    """The first `limit` questions. unlabelled: allow questions without right answers. Raises InvalidInput."""
+    """The first `limit` questions of a file. unlabelled: whether right answers may be missing. Raises InvalidInput."""
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
         answers, gold = entry.get("answers"), dict[str, Any]()
@@ -76,7 +75,8 @@ def _quiz_of(entry: Mapping[str, Any]) -> dict[str, Any]:
         return {"reference": required_text(entry, "reference", remedy='give the gold text, or a "quiz" about it')}
     is_quiz = isinstance(quiz, dict) and set(quiz) == {"questions", "references"}
     if not (is_quiz and all(map(_are_texts, quiz.values()))):
-        raise InvalidInput("is no quiz", field="quiz", remedy='write {"questions": [...], "references": [...]}')
+        remedy = 'write {"questions": [...], "references": [...]}, both with the same number of texts'
+        raise InvalidInput('"quiz" must have questions and references', field="quiz", remedy=remedy)
     return {"quiz": Quiz(**{key: tuple(texts) for key, texts in quiz.items()})}
 
 
@@ -115,9 +115,7 @@ def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str
 
 
 class Answers:
-    """The file of stored answers, a context manager. Raises InvalidInput for a file with answers unless `resume`, and
-    for a line that is not an answer; ConfigError if another process has the file open.
-    """
+    """The file of stored answers, for a `with` block. Unless `resume` is set, it must be new or empty."""
 
     def __init__(self, file: Path, *, resume: bool) -> None:
         self.file = file
@@ -125,7 +123,8 @@ class Answers:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             self._stream = append_private(self.file)
         except OSError as error:
-            raise _unusable(self.file, fault=f"cannot be opened: {error.strerror}") from error
+            message = f"the file cannot be opened: {error.strerror}"
+            raise InvalidInput(message, field=str(self.file), remedy=_OTHER_FILE) from error
         try:
             self._lock()
             self.found = self._read(resume=resume)
@@ -140,7 +139,7 @@ class Answers:
         self._stream.close()
 
     def forget_failed(self) -> None:
-        """Treat failed answers as missing. Their lines stay in the file, in which the last line of a key counts."""
+        """Treat failed answers as missing. Their lines stay in the file; of lines with one key, the last counts."""
         self.found = {key: stored for key, stored in self.found.items() if not stored.failed}
 
     def add(self, outcome: Outcome, *, work: "Work", score: float | None = None) -> None:
@@ -150,16 +149,16 @@ class Answers:
             self._stream.write(json.dumps(asdict(stored), default=str).encode() + b"\n")
             self._stream.flush()
         except OSError as error:
-            raise _unusable(self.file, fault=f"cannot be written: {error.strerror}") from error
+            message = f"the file cannot be written: {error.strerror}"
+            raise InvalidInput(message, field=str(self.file), remedy=_OTHER_FILE) from error
         self.found[stored.key] = stored
 
     def _lock(self) -> None:
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            message = "another evaluation writes its answers there"
-            remedy = "wait for it, or name another file with --answers"
-            raise ConfigError(message, field=str(self.file), remedy=remedy) from error
+            message = "another evaluation writes its answers to this file"
+            raise ConfigError(message, field=str(self.file), remedy=f"wait for it, or {_OTHER_FILE}") from error
 
     def _read(self, *, resume: bool) -> dict[str, StoredAnswer]:
         answers: dict[str, StoredAnswer] = {}
@@ -169,30 +168,23 @@ class Answers:
             if not line.endswith(b"\n"):  # an incomplete last line, which a killed process may leave
                 break
             length += len(line)
-            stored = _parsed_answer(line, where=f"{self.file}:{number}")
+            try:
+                entry: dict[str, Any] = parsed(line)
+                stored = StoredAnswer(**{**entry, "cost": Cost(**entry["cost"])})
+            except (InvalidInput, KeyError, TypeError) as error:
+                message, where = "this line is not an answer of an evaluation", f"{self.file}:{number}"
+                raise InvalidInput(message, field=where, remedy=f"take the line out, or {_OTHER_FILE}") from error
             answers[stored.key] = stored
         if answers and not resume:
             remedy = "give --resume to reuse them, or another file with --answers"
-            raise InvalidInput(f"holds {len(answers)} answers", field=str(self.file), remedy=remedy)
+            raise InvalidInput(f"the file already has {len(answers)} answers", field=str(self.file), remedy=remedy)
         self._stream.truncate(length)
         return answers
 
 
-def _parsed_answer(line: bytes, *, where: str) -> StoredAnswer:
-    try:
-        entry: dict[str, Any] = parsed(line)
-        return StoredAnswer(**{**entry, "cost": Cost(**entry["cost"])})
-    except (InvalidInput, KeyError, TypeError) as error:
-        raise _unusable(Path(where), fault="is no answer of an evaluation") from error
-
-
-def _unusable(file: Path, *, fault: str) -> InvalidInput:
-    return InvalidInput(fault, field=str(file), remedy="take the line out, or name another file with --answers")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    #: see `key_of`
+    #: key of the answer, see `key_of`
     key: str
     arm: ArmName
     question: str
@@ -205,7 +197,7 @@ async def in_parallel(
     concurrency: int,
     close: Callable[[], Awaitable[object]] | None = None,
 ) -> None:
-    """Call `do` with each piece, `concurrency` at a time, then call `close`. An error cancels the other calls."""
+    """Call `do` with each piece of work, `concurrency` at a time, then call `close`. An error cancels all calls."""
     pieces = iter(work)
 
     async def do_next() -> None:
@@ -230,7 +222,7 @@ class Bench:
     answers: Answers
 
     def work(self, rows: Sequence[LabelledQuestion]) -> list[Work]:
-        """Every arm on every question, question by question, so that an interruption leaves one question incomplete."""
+        """Every arm on every question, ordered by question, so that an interruption leaves few questions incomplete."""
         origins = {name: arm.made_by(self.budget) for name, arm in self.arms.items()}
         work = []
         for row in rows:
@@ -261,7 +253,7 @@ ALL = "all"
 
 
 def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, WorkerArm], dict[str, str]]:
-    """Returns (arms to run, name -> reason for each arm of ALL that cannot run). wanted: names, several with commas.
+    """Returns (arms to run, name -> reason for each arm of ALL that cannot run). wanted: names, also joined by commas.
 
     ALL is every arm of RagBandit, of installed packages and of the configuration. An arm that is not configured has
     default params. Raises ConfigError for a named arm that cannot run, and InvalidInput for an unknown name.

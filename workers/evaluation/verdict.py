@@ -65,7 +65,7 @@ def print_advice(
 
 
 def _most_rewarding(fixed: Sequence[Standing], *, width: int) -> list[Standing]:
-    count = 6 if max(len(arm.name) for arm in fixed) <= width - 62 else _LONG_ARMS  # the numbers are 62 columns wide
+    count = 6 if max(len(arm.name) for arm in fixed) <= width - 62 else _LONG_ARMS  # width of the other columns
     first = sorted(fixed, key=lambda arm: ("best fixed" not in arm.roles, not arm.roles, -arm.reward.value))[:count]
     return [arm for arm in fixed if arm in first]
 

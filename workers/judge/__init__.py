@@ -1,1 +1,0 @@
-"""Judge: a model that scores answers, in a worker process of the queue `judge`."""

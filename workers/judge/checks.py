@@ -15,14 +15,12 @@ from ragbandit.workers.wiring.generators import check_generator, make_generator
 
 log = logging.getLogger("ragbandit.judge")
 
-#: characters: a question, an answer and a passage of this length each must fit into the judge's context
+#: a question, an answer and a passage of this many characters each must fit into the judge's context together
 _LEAST_CHARS: Final = 400
 
 
 def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
-    """The prompts of the judge and of the family crud, by name. overrides: name -> the user's text, or its file. Raises
-    ConfigError for an unusable prompt.
-    """
+    """The prompts of the judge and of the family crud, by name. overrides: name -> the user's prompt, or its file."""
     field, name = "judge.templates", rubric.ASKS_FOR_ANSWERS
     names = [rubric.ASKS_FOR_QUESTIONS, name, rubric.RUBRIC]
     templates = load_templates(names, overrides=overrides, field=field, package=__package__)
@@ -30,7 +28,7 @@ def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
     texts = (asks.instructions, *asks.demonstrations, asks.body, asks.prefix)
     if not any(rubric.CANNOT_INFER in text for text in texts):
         remedy = "tell the judge to write that where the text has no answer: whatever else it writes counts as one"
-        raise ConfigError(f"does not have {rubric.CANNOT_INFER} in it", field=f"{field}.{name}", remedy=remedy)
+        raise ConfigError(f"this prompt must have {rubric.CANNOT_INFER} in it", field=f"{field}.{name}", remedy=remedy)
     return templates
 
 
@@ -51,7 +49,7 @@ class JudgeOfArm:
             try:
                 scores = rubric.parsed_scores(reply, criteria=request.criteria)
             except rubric.UnreadableReply as error:
-                raise ArmFailed(f"the judge's reply cannot be used: {error}") from error
+                raise ArmFailed(f"the judge gave no usable scores: {error}") from error
             return rubric.weighted_score(scores, weights=settings.criterion_weights)
 
         return request.prompt, score

@@ -56,9 +56,7 @@ class Judge:
         model: str,
         secret: bytes,
     ) -> None:
-        """retriever: finds passages if the arm showed none. model: name of the rater. secret: makes the mark in the
-        prompt unpredictable, because callers may choose the id of a decision.
-        """
+        """secret: makes the mark in the prompt unpredictable, because callers may choose the id of a decision."""
         self.settings = settings
         self.name = f"judge {model}"
         self.generator = generator
@@ -88,10 +86,10 @@ class Judge:
         spent = _spent(completion)
         try:
             if completion.finish == "length":
-                raise rubric.UnreadableReply(f"it did not end within {self.settings.max_tokens} tokens")
+                raise rubric.UnreadableReply(f"the reply did not end within {self.settings.max_tokens} tokens")
             scores = rubric.parsed_scores(completion.text, criteria=prompt.criteria)
         except rubric.UnreadableReply as error:
-            raise NoVerdict(f"the reply cannot be used: {error}", spent=spent) from error
+            raise NoVerdict(f"the judge gave no usable scores: {error}", spent=spent) from error
         stored: dict[str, Json] = {
             "scores": {name: score.score for name, score in scores.items()},
             "reasons": {name: score.reason for name, score in scores.items()},
@@ -126,7 +124,7 @@ class Judge:
     async def _passages(
         self, decision: Decision, *, outcome: Outcome
     ) -> tuple[tuple[Passage, ...], Literal["arm", "search"] | None]:
-        """Returns (passages, who found them): those that the arm showed its model, else the result of a search."""
+        """Returns (passages, their origin): passages that the arm showed its model, else the result of a search."""
         limit = self.settings.passages
         sources = [source for source in outcome.sources if source.text][:limit]
         if sources:
@@ -141,7 +139,7 @@ class Judge:
 
 
 def _spent(completion: Completion) -> Spent:
-    """The cost of a call. A reply from the cache, which has `seconds`, costs nothing."""
+    """The cost of a call. A reply from the cache costs nothing; only such a reply sets `seconds`."""
     return Spent() if completion.seconds is not None else _cost_of(completion)
 
 

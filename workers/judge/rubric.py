@@ -38,7 +38,7 @@ _LONGEST_REPLY: Final = 20_000
 #: the limits of text lengths are divided by these numbers, in this order, until the prompt fits
 _DIVISORS: Final = (1, 2, 4, 8, 16)
 
-#: start of a tag, or of a control word of a chat format; a space after it makes it plain text
+#: start of a tag, or of a control word of a chat format; a space after this start makes both plain text
 _TAG: Final = re.compile(r"<(?=[|/!A-Za-z_<])|\[(?=/?INST\b)")
 _THOUGHTS: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n?(.*?)\n?[ \t]*```", re.DOTALL | re.IGNORECASE)
@@ -83,16 +83,16 @@ _ADDRESSES: Final = tuple(
 
 
 class UnreadableReply(Exception):
-    """Raised if the judge's reply has no scores. Its message does not quote the reply."""
+    """Raised if the judge's reply has no scores. The message does not quote the reply."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedAnswer:
     question: str
     answer: str
-    #: empty if `supported` cannot be judged
+    #: passages for the criterion `supported`; empty if this criterion should not be judged
     passages: tuple[Passage, ...] = ()
-    #: right answers; empty if `right` cannot be judged
+    #: right answers for the criterion `right`; empty if this criterion should not be judged
     reference: tuple[str, ...] = ()
 
 
@@ -123,9 +123,7 @@ class PromptMaker:
     generator: Generator
 
     def prompt(self, material: JudgedAnswer, *, mark: str, again: bool = False) -> RubricPrompt:
-        """A prompt that fits into the model's context: texts are cut first, then passages are left out. Raises
-        PromptTooLong if not even short texts fit. again: whether an earlier reply was unusable.
-        """
+        """A prompt that fits: texts are cut, then passages are left out. again: whether a reply before was unusable."""
         words, chars = self.settings.passage_words, self.settings.text_chars
         for divisor in _DIVISORS:
             shorter = {"passage_words": max(10, words // divisor), "text_chars": max(100, chars // divisor)}
@@ -186,13 +184,13 @@ def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: boo
 
 
 def _quoted(text: str, *, mark: str) -> str:
-    """The defused text with a bar before every line. Every line break that Unicode knows ends a line."""
+    """The text after `_defused`, with a bar before every line. Every line break of Unicode ends a line."""
     lines = [line.rstrip() for line in _defused(text, mark=mark).splitlines()]
     return "\n".join(f"| {line}" for line in lines) if any(lines) else "| (none)"
 
 
 def _defused(text: str, *, mark: str) -> str:
-    """The text without the mark, and with a space after the first character of each tag."""
+    """The text without the mark. A space after the first character of each tag makes the tag plain text."""
     without_mark = re.sub(re.escape(mark.strip("#")), "[...]", text, flags=re.IGNORECASE)
     return _TAG.sub(lambda match: f"{match.group()} ", without_mark)
 
@@ -206,19 +204,17 @@ def addresses_judge(text: str) -> bool:
 
 
 def parsed_scores(text: str, *, criteria: Sequence[str]) -> Mapping[str, Score]:
-    """The score of each criterion in a judge's reply. The reply must be one JSON object, with or without a code fence
-    around it and <think> before it. Raises UnreadableReply.
-    """
+    """The scores in a reply, which must be one JSON object, perhaps in a code fence and after <think>...</think>."""
     if len(text) > _LONGEST_REPLY:
-        raise UnreadableReply(f"it has more than {_LONGEST_REPLY} characters")
+        raise UnreadableReply(f"the reply has more than {_LONGEST_REPLY} characters")
     body = _THOUGHTS.sub("", text).strip()
     fenced = _FENCED.fullmatch(body)
     try:
         value = json.loads(fenced[1] if fenced else body, object_pairs_hook=each_key_once)
     except (ValueError, RecursionError):
-        raise UnreadableReply("it is not one JSON object") from None
+        raise UnreadableReply("the reply is not one JSON object") from None
     if not isinstance(value, dict):
-        raise UnreadableReply("it is not one JSON object")
+        raise UnreadableReply("the reply is not one JSON object")
     return {name: _score(value.get(name), name=name) for name in criteria}
 
 
@@ -254,8 +250,9 @@ def rubric_hash(template: Template, *, weights: Mapping[str, float]) -> str:
 CANNOT_INFER = "无法推断"
 #: a line such as "3: answer". The colon may also be a full stop or the Chinese comma
 _NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[ \t]*[:\uff1a.、\uff0e][ \t]*(.*)$", re.MULTILINE)
-#: most questions of a quiz, and most tokens of a reply that contains its questions or its answers
+#: most questions of a quiz
 QUESTIONS = 10
+#: most tokens of a reply with the questions of a quiz, or with the answers to them
 QUIZ_TOKENS = 512
 
 ASKS_FOR_QUESTIONS, ASKS_FOR_ANSWERS = "crud_questions", "crud_answer"
@@ -272,7 +269,7 @@ class QuizModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quiz:
-    """Questions about a gold text, and their reference answers in the same order. Raises InvalidInput."""
+    """Questions about a gold text, and the reference answers in the same order. Raises InvalidInput."""
 
     questions: tuple[str, ...]
     references: tuple[str, ...]
@@ -308,9 +305,7 @@ def chinese_words() -> Cut:
 
 
 async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut) -> Mapping[str, float]:
-    """The scores of a text by QUIZ_MEASURES. cut: splits an answer into words, see `chinese_words`. Raises ArmFailed if
-    the judge fails. An empty text scores 0 without a call of the judge.
-    """
+    """The scores of a text by QUIZ_MEASURES. cut: see `chinese_words`. Raises ArmFailed if the judge fails."""
     questions = [question for question, _ in quiz.asked]
     answers = await _answers(text, questions=questions, model=model) if text.strip() else {}
     overlaps = [
@@ -323,7 +318,7 @@ async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut) -> Mappi
 
 
 async def made_quiz(text: str, *, model: QuizModel) -> Quiz:
-    """Let the judge write a quiz about a gold text, and answer it. Raises ArmFailed if it can answer no question."""
+    """Let the judge write questions about a gold text, and answer them. Raises ArmFailed if the judge answers none."""
     fields = {"text": text, "limit": str(QUESTIONS)}
     reply = await _reply(ASKS_FOR_QUESTIONS, fields=fields, model=model)
     questions = tuple(dict.fromkeys(_numbered(reply).values()))[:QUESTIONS]
@@ -348,7 +343,7 @@ async def _reply(template: str, *, fields: Mapping[str, str], model: QuizModel) 
 
 
 def _numbered(reply: str) -> dict[int, str]:
-    """The answers in a reply, by number, without blank ones. The first answer with a number counts."""
+    """Number -> answer, read from lines such as "3: answer". The first answer that is not blank counts."""
     answers: dict[int, str] = {}
     for number, answer in _NUMBERED.findall(reply):
         if answer.strip():

@@ -45,7 +45,7 @@ def init(
     _check_target(file, force=force)
     if prefer is not None and prefer not in draft.WEIGHTS:
         raise ConfigError(f"{prefer!r} is unknown", field="--prefer", remedy=f"known: {', '.join(draft.WEIGHTS)}")
-    sys.path.append(configuration.class_folder(file))  # --pipeline may name a module in this folder
+    sys.path.append(configuration.class_folder(file))  # --pipeline may name a module there
     settings = Settings(data_dir=os.environ.get("RAGBANDIT_DATA_DIR") or Settings().data_dir)
     prices = [draft.parsed_price(text) for text in price or []]
     asks = not (yes or prefer) and sys.stdin.isatty()
@@ -67,7 +67,7 @@ def init(
     choices = draft.draft(surroundings, preference=prefer or _BALANCED, key_env=key_env, prices=prices)
     for choice in choices[:-1]:
         _print(choice)
-    if asks:  # only now, because the user should see the other choices first
+    if asks:  # asked last, because the user should see the other choices first
         chosen = _preference(unit=draft.cost_unit(surroundings, prices=prices))
         choices = draft.draft(surroundings, preference=chosen, key_env=key_env, prices=prices)
     _print(choices[-1])
@@ -127,7 +127,7 @@ def _preference(*, unit: str) -> str:
 def _write(text: str, *, file: Path, force: bool) -> Settings:
     """Write the file if its settings pass the checks of `validate`. Returns the settings. Raises ConfigError."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(file, durable=False) as new_file:  # a temporary file in the same folder as the user's classes
+    with whole_file(file, durable=False) as new_file:  # in the folder of the user's classes, which are imported
         new_file.write_text(text, encoding="utf-8")
         settings = configuration.load(new_file).settings
         check_settings(settings)

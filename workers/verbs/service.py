@@ -53,8 +53,8 @@ def _serve(settings: Settings) -> None:
     # Imported after the checks of `serve`, because the import takes a second.
     from ragbandit.router.api.app import create_app, make_server
 
-    # The server configures logging, so it is made before the router starts threads. The router is opened before the
-    # server runs, so that a failure ends the process with one line and not with the server's traceback.
+    # `make_server` configures logging, so it is called before the router starts threads. The router is opened before
+    # the server runs, so that a failure ends the process with one line instead of the server's traceback.
     app = create_app(lambda: router, begin=lambda tracing: inline.start(tracing) if inline else None)
     server = make_server(app, settings=settings.server)
     router = Router.open(settings)
@@ -104,7 +104,7 @@ def up(
     check_judge(settings, fetch=True)
     check_reward_check(settings.reward)
     if settings.worker_arms and settings.workers.answer:
-        # Report errors that would end every worker here, and not in the logs of the workers.
+        # Errors that would end every worker are reported here instead of in the workers' logs.
         check_indexes(settings)
         check_generators(settings, fetch=True)
     database = open_database(settings, new_store=new_store)

@@ -68,7 +68,7 @@ def validate(
 
 
 def check_settings(settings: Settings) -> requirements.EncoderChoice:
-    """Raise ConfigError for settings that cannot start; connects to nothing. Returns the encoder."""
+    """Raise ConfigError if no service can start with these settings. Connects to nothing. Returns the encoder."""
     check_arms(settings)
     check_generators(settings, fetch=False)
     check_judge(settings, fetch=False)

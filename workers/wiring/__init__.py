@@ -1,1 +1,0 @@
-"""Makes generators, retrievers and arms from settings."""

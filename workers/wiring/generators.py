@@ -88,7 +88,7 @@ def model_name(settings: GeneratorSettings) -> str:
 
 #: settings of all generators that do not change answers
 _SPEED = ("cache", "threads", "max_batch", "script_word_s", "supports")
-#: settings under generator.openai that do not change answers, and its prices, which `generator_version` adds again
+#: settings under generator.openai that do not change answers, and token_prices, which `generator_version` adds again
 _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 
 
@@ -119,7 +119,7 @@ def check_generator(chosen: GeneratorSettings, *, fetch: bool) -> None:
                 message = f"the process that made {chosen.model!r} ready was killed"
                 remedy = "most often memory ran out: give a model that is in safetensors already, or a smaller one"
                 raise ConfigError(message, field="generator.model", remedy=remedy) from error
-            except Exception as error:  # raised by a parser of a user's file
+            except Exception as error:  # parsers of the user's files may raise anything
                 message = f"{chosen.model!r} cannot be made ready: {type(error).__name__}: {error}"
                 raise ConfigError(message, field="generator.model", remedy="give another file or folder") from error
 
@@ -149,7 +149,7 @@ class WorkerArm:
 
     @property
     def named(self) -> dict[str, Json]:
-        """The names of its generator and retriever, without default names; stored with its outcomes."""
+        """Names of the arm's generator and retriever, without default names; stored with the arm's outcomes."""
         names = {"generator": self.generator, "retriever": self.retriever}
         return {kind: name for kind, name in names.items() if name != DEFAULT}
 
@@ -157,9 +157,7 @@ class WorkerArm:
 def worker_arms(
     settings: Settings, *, inline: Mapping[str, Mapping[str, object]] = MappingProxyType({})
 ) -> dict[str, WorkerArm]:
-    """The arms that workers run, with `arms_preset` and without `run_by`. inline: definitions of parts of cascades,
-    which are added. Raises ConfigError for a wrong definition.
-    """
+    """The arms that workers run, with `arms_preset` applied. inline: further definitions. Raises ConfigError."""
     configured = {arm: _without(params, ["run_by"]) for arm, params in settings.worker_arms.items()}
     definitions = {**configured, **inline}
     names = {arm: _names(arm, definition, settings=settings) for arm, definition in definitions.items()}
@@ -206,9 +204,7 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
 
 
 def parts_of_cascade(cascade: Cascade, *, settings: Settings) -> dict[str, tuple[str, WorkerArm]]:
-    """The arms that a cascade asks: param of the cascade -> (name, arm). Raises ConfigError for an arm that workers do
-    not run, for the cascade itself, and for a missing judge.
-    """
+    """Returns param of the cascade -> (name, definition) of the arm that the cascade asks. Raises ConfigError."""
     arms = worker_arms(settings)
     parts: dict[str, tuple[str, WorkerArm]] = {}
     if cascade.judged and settings.judge.generator is None:
@@ -217,7 +213,7 @@ def parts_of_cascade(cascade: Cascade, *, settings: Settings) -> dict[str, tuple
     for param, part in cascade.part_names.items():
         if not isinstance(part, str):
             name = f"{cascade.name}.{param}"
-            # Together with the configured arms, because `arms_preset` must be a preset of one of them, not of each.
+            # Made together with the configured arms, because only one of all these arms needs the preset `arms_preset`.
             parts[param] = name, worker_arms(settings, inline={name: part})[name]
         elif part not in arms or part == cascade.name:
             names = [name for name in arms if name != cascade.name]

@@ -47,7 +47,7 @@ _EVERY: Final[frozenset[Need]] = frozenset({"completion", "stop", "chat"})
 
 
 def _refuse(_prompt: Prompt) -> str:
-    raise ArmFailed("the arm asked a model, but its class sets generates = False", remedy="remove that from the class")
+    raise ArmFailed("the arm asked a model, but its class sets generates = False", remedy="remove generates = False")
 
 
 class ArmLoader:
@@ -81,7 +81,7 @@ class ArmLoader:
     def _bind(
         self, name: str, loaded: Mapping[ArmName, LoadedArm], *, bound: set[str], within: tuple[str, ...]
     ) -> None:
-        """Bind a cascade to its parts, inner cascades first, and add it to `bound`. within: cascades around it."""
+        """Bind a cascade to its parts, inner cascades first, and add it to `bound`. within: enclosing cascades."""
         cascade = loaded[ArmName(name)].strategy
         if not isinstance(cascade, Cascade) or name in bound:
             return

@@ -83,15 +83,15 @@ def check_reranker(settings: Settings) -> None:
 
 
 def _user_part(path: str, *, where: str, methods: Iterable[str], remedy: str) -> Any:
-    """Make an object by the user's class or function. Raises ConfigError unless it has a name and these methods."""
+    """Make an object by the user's class or function. Raises ConfigError if a name or method is missing."""
     factory = import_class(path, where=where)
     try:
         part = factory()
     except ConfigError:
         raise
-    except Exception as error:  # any error of the user's code
+    except Exception as error:  # the user's code may raise anything
         fault = f"{path!r} cannot be made: {type(error).__name__}: {error}"
-        raise ConfigError(fault, field=where, remedy="it is called without arguments") from error
+        raise ConfigError(fault, field=where, remedy="let it work without arguments") from error
     missing = [method for method in methods if not inspect.iscoroutinefunction(getattr(part, method, None))]
     faults = [f"has no `async def {method}`" for method in missing]
     if not isinstance(getattr(part, "name", None), str) or not part.name:
@@ -122,7 +122,6 @@ def _short(model: str) -> str:
 
 
 def kind_of(settings: Settings) -> Kind:
-    """The operations on the configured retriever. Raises ConfigError for an unknown name."""
     name = settings.retriever.name
     if ":" in name:
         return _user_kind(settings)
@@ -153,9 +152,7 @@ def with_retriever(settings: Settings, name: str) -> Settings:
 
 
 def with_choice(settings: Settings, *, retriever: str | None = None, index: str | None = None) -> Settings:
-    """A copy of the settings with another retriever, another index, or both. Raises ConfigError. retriever: a name in
-    `retrievers`, or a kind such as "bm25", which replaces the kind of the default retriever.
-    """
+    """A copy of the settings with another index, and another retriever: a name in `retrievers`, or a kind ("bm25")."""
     if retriever is not None and retriever in settings.named_retrievers:
         settings, retriever = with_retriever(settings, retriever), None
     elif retriever is not None and retriever not in RETRIEVERS and ":" not in retriever:

@@ -1,6 +1,6 @@
 """Replies about decisions, outcomes and feedback."""
 
-from typing import Any, Literal, NotRequired  # pydantic reads no other NotRequired before Python 3.12
+from typing import Any, Literal, NotRequired  # before Python 3.12, pydantic reads only this NotRequired
 
 from typing_extensions import TypedDict
 
@@ -242,7 +242,7 @@ class OutcomeFields(TypedDict):
 
 
 class SavedFields(TypedDict, total=False):
-    """Savings of an answer; missing without `policy.holdback`, or if the dollars of its arm are unknown."""
+    """Savings of an answer; missing without `policy.holdback`, or if mean dollars of the holdback's arm are unknown."""
 
     saved: float
     """Estimate: mean dollars per answer of the arm of `policy.holdback`, minus the dollars of this answer."""

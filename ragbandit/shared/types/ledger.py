@@ -160,9 +160,9 @@ class Counters:
 VersionState = Literal["draft", "shadow", "canary", "champion", "paused", "rolled_back", "retired"]
 #: states in which the pmf of a candidate version is computed
 LIVE_STATES: Final = frozenset({"shadow", "canary"})
-#: action for a candidate version. hold: wait for more evidence. step: move to the next state or weight. promote: it is
-#: better by the margin. rollback: it is worse, or violates a guardrail. invalid: the log contradicts its own
-#: propensities. expire: the allowed time is over without a decision
+#: action for a candidate version. hold: wait for more evidence. step: move to the next state or weight. promote: the
+#: version is better by the margin. rollback: the version is worse, or violates a guardrail. invalid: the log
+#: contradicts its own propensities. expire: the allowed time is over without a decision
 VerdictKind = Literal["hold", "step", "promote", "rollback", "invalid", "expire"]
 
 
@@ -240,7 +240,7 @@ class PolicyControl:
     """Time of the last change, seconds since 1970."""
 
 
-#: upper edges of the latency histogram, seconds; one more bucket counts slower outcomes. Stored rows use them
+#: upper edges of the latency histogram, seconds; one more bucket counts slower outcomes. Stored totals use these edges
 LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
 #: sets of decisions in which the shares of the arms are compared with their propensities. named: with an id chosen by
@@ -352,14 +352,15 @@ def sum_of(parts: Iterable[ArmTotals]) -> ArmTotals:
 
 
 def effective_rows(total: float, *, squares: float) -> float:
-    """Kish's effective sample size, (sum w)^2 / sum w^2; 0 without weights. total: sum w; squares: sum w^2."""
+    """Kish's effective sample size (sum w)^2 / sum w^2 of weights w; 0 without any. total: sum w; squares: sum w^2."""
     return total**2 / squares if squares > 0.0 else 0.0
 
 
 def surely_effective_rows(total: float, *, squares: float, rows: float, expected_squares: float) -> float:
     """The smaller of the observed and the expected effective sample size of `rows` rows.
 
-    The observed size (`total`: sum w, `squares`: sum w^2) is too large as long as rare large weights were not drawn.
+    Let w be the weights. The observed size (`total`: sum w, `squares`: sum w^2) is too large until rare large weights
+    are drawn.
 
     expected_squares: sum over the rows of the expectation of w^2 under the logged probabilities
     """

@@ -44,8 +44,8 @@ DecisionState = Literal["learned", "defaulted", "waiting", "closed", "quarantine
 #: stop reason of a failed outcome: the caller cancelled the answer
 CANCELLED: Final = "cancelled"
 
-#: stop reason of an imported outcome. Key of the log's format in the facts of an imported decision, and in `made_by` of
-#: an imported outcome. The draw of an imported decision cannot be repeated
+#: stop reason of an imported outcome; also the key of the log's format in the facts of an imported decision and in
+#: `made_by` of an imported outcome. The draw of an imported decision cannot be repeated
 IMPORTED: Final = "imported"
 #: fact of a decision imported from another store: its seed was computed from that store's secret
 SEEDED_ELSEWHERE: Final = "seeded_elsewhere"
@@ -53,7 +53,7 @@ SEEDED_ELSEWHERE: Final = "seeded_elsewhere"
 NAMED_ID: Final = "named_id"
 #: fact of a decision that stayed on the arm of an earlier turn: the policy drew no arm
 STICKY: Final = "sticky"
-#: fact of a decision: probability that it is put into the label queue, and whether it was
+#: fact of a decision: probability that it is put into the label queue, and whether it was put there
 LABEL_QUEUE: Final = "label_queue"
 #: fact of a decision: the pmf of a candidate version
 CANDIDATE: Final = "candidate"

@@ -37,13 +37,13 @@ class Cost:
     cached_tokens: int = 0
     #: tokens written to the provider's prompt cache; included in prompt_tokens
     cache_write_tokens: int = 0
-    #: included in completion_tokens
+    #: reasoning tokens; included in completion_tokens
     reasoning_tokens: int = 0
     seconds_retrieve: float = 0.0
     seconds_generate: float = 0.0
     #: duration of the whole answer, waits included
     seconds_total: float = 0.0
-    #: 0 if the generator has no prices
+    #: price of all tokens; 0 if the generator has no prices
     dollars: float = 0.0
 
     def __post_init__(self) -> None:
@@ -126,11 +126,9 @@ class Source:
 class Outcome:
     """Outcome of a decision. Every decision has at most one, no matter who ran the arm.
 
-    decision_id: id of the decision
     status: "answered", "exhausted" (the budget was spent) or "failed"
     answer: text of the answer; None without one
     trace: events of the run in order; empty if the caller ran the arm
-    cost: resources used
     steps: the papers' Step; equals count_steps(trace) if RagBandit ran the arm
     stop_reason: why the arm stopped, in a word
     error: error message; None unless status is "failed"
@@ -192,16 +190,16 @@ COST_TERMS = ("steps", *(field.name for field in fields(Cost)))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """Limits of one answer. None: the arm's default."""
+    """Limits of one answer. None means the arm's default."""
 
     rounds: int | None = None
     #: distinct passages in the model's prompts
     passages: int | None = None
     #: prompt and completion tokens of all calls
     tokens: int | None = None
-    #: time since the start of the arm
+    #: time since the start of the arm, seconds
     seconds: float | None = None
-    #: without effect if the generator has no prices
+    #: price of all tokens; without effect if the generator has no prices
     dollars: float | None = None
 
 
@@ -215,9 +213,9 @@ class Caller:
 
     #: public id of the API key, or "proxy:PERSON" for a person signed in by a proxy; None if no keys are in use
     key: str | None = None
-    #: None if no keys are in use
+    #: role of the key or person; None if no keys are in use
     role: Role | None = None
-    #: the only tenant whose decisions the caller may read and judge; None: all tenants
+    #: the only tenant whose decisions the caller may read and judge; None for all tenants
     tenant: str | None = None
     #: restrictions of the key in addition to its role; JSON values
     scopes: Mapping[str, Json] = field(default_factory=dict)
@@ -246,17 +244,15 @@ class Query:
     """One question.
 
     text: the question without its conversation; it is embedded, searched for and routed
-    id: decision id chosen by the caller, which makes the request idempotent; None: an id is generated
+    id: decision id chosen by the caller, which makes the request idempotent; None to generate an id
     context: facts sent by the caller and stored with the decision; the policy uses the keys in the setting `context`
-    arms: names of the arms to choose from; None: all configured arms
-    budget: limits of the answer
-    tenant: the tenant that asks
+    arms: names of the arms to choose from; None for all configured arms
     forced: whether the caller chose the arm; `arms` then has one name, and the decision is not learned
     session: the caller's id of the conversation; None without one
-    sticky_turns: number of turns on a drawn arm, the first turn included; None: as in the settings
+    sticky_turns: number of turns on a drawn arm, the first turn included; None for the number in the settings
     messages: earlier messages, oldest first; an arm may show them to its model
     asked: the user's own words; None if `text` was not rewritten
-    cost_weight: requested cost weight: a number (>= 0) or a name in the setting `cost_weights`; None: reward.weight
+    cost_weight: requested cost weight: a number (>= 0) or a name in the setting `cost_weights`; None for reward.weight
     aim: target instead of a cost weight: {"quality": share of the best arm's quality} or a mean cost ({"steps": 1.8})
     api_key: public id of the API key; None if no key was needed
     request: further facts about the request (ignored parameters, a trace); JSON values
@@ -286,7 +282,6 @@ class Decision:
     """The arm that was drawn for a query, with everything that is needed to repeat the draw.
 
     id: a UUIDv7, or the id that the caller chose
-    query: the query
     arm: name of the drawn arm
     arms: names of the offered arms; `pmf` and `scores` have the same order
     pmf: probability of every arm after the exploration floor; sums to 1
@@ -303,7 +298,7 @@ class Decision:
     run_by: "worker" if RagBandit runs the arm, "caller" if the caller's own code does
     features: the embedded question, shape (d,), float32; None if the policy does not use features
     made_at: time of the draw, seconds since 1970
-    cost_weight: cost weight of the decision and of its reward; None: reward.weight
+    cost_weight: cost weight of the decision and of its reward; None for reward.weight
     """
 
     id: DecisionId
@@ -337,15 +332,13 @@ class Feedback:
     """One judgement of one decision.
 
     id: id chosen by the caller, which makes it idempotent, or a generated id
-    decision_id: id of the judged decision
     kind: "label", "rating", "reward" or "event"
     value: label: tuple of gold answers. rating: float in [0, 1], converted from its scale. reward: float between
         reward.minimum and reward.maximum. event: float in [0, 1] from `feedback_events`, or None if the event is not
-        learned. None for the other kinds: the rater withdraws the earlier feedback of this kind
+        learned. For the other kinds, None withdraws the rater's earlier feedback of this kind
     source: class of the rater: "human", "label" (label queue), "judge", "code" or "event"
     received_at: seconds since 1970
     rater: the rater: a user's id, a model's name; None if unknown
-    event: name of the event
     facts: further facts: a judge's model, rubric, reasons, cost; JSON values
     api_key: public id of the API key; None if no key was needed, or if a process of RagBandit judged
     """

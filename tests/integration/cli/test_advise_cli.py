@@ -268,8 +268,8 @@ def test_another_outcome_of_a_learned_question_is_a_conflict(learned):
 @pytest.mark.parametrize(
     ("words", "config", "said"),
     [
-        (("t.jsonl", "--log", "t.jsonl"), "", "give one of QUESTIONS, --table and --log"),
-        (("--table", "t.jsonl", "--log", "t.jsonl"), "", "give one of QUESTIONS, --table and --log"),
+        (("t.jsonl", "--log", "t.jsonl"), "", "QUESTIONS, --table and --log exclude each other"),
+        (("--table", "t.jsonl", "--log", "t.jsonl"), "", "QUESTIONS, --table and --log exclude each other"),
         (("--table", "t.jsonl", "--labelled", "0"), "", "labelled"),
         (("--table", "none.jsonl"), "", "none.jsonl"),
         (("--table", "t.jsonl"), "policy: {name: multi_label}\n", "ragbandit policy train --policy multi_label"),

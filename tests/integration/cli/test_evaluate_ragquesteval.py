@@ -106,8 +106,8 @@ def test_an_answer_that_the_judge_fails_on_counts_zero_and_is_listed(run, tmp_pa
     [
         ({}, "reference: is missing"),
         ({"reference": " "}, "reference: is empty"),
-        ({"quiz": {"questions": ["a"]}}, "quiz: is no quiz"),
-        ({"quiz": {"questions": ["a"], "references": "b"}}, "quiz: is no quiz"),
+        ({"quiz": {"questions": ["a"]}}, "quiz: must have questions and references"),
+        ({"quiz": {"questions": ["a"], "references": "b"}}, "quiz: must have questions and references"),
         ({"quiz": {"questions": ["a"], "references": ["b", "c"]}}, "1 questions and 2 references"),
         ({"quiz": {"questions": ["a"], "references": ["无法推断"]}}, "no question has an answer"),
     ],

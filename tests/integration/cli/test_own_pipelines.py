@@ -120,7 +120,7 @@ def test_the_library_gives_the_same_verdict(folder):
             router.advise([pipelines["small"]], questions)
         with pytest.raises(InvalidInput, match="budget"):
             router.advise(pipelines, questions, budget=float("nan"))
-        with pytest.raises(ConfigError, match="no name of a pipeline"):
+        with pytest.raises(ConfigError, match="not a valid name of a pipeline"):
             router.advise({"a b": len, "big": len}, questions)
 
 
@@ -137,8 +137,8 @@ def test_questions_are_read_in_every_form(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "your code runs big and small (give --module MODULE:NAME"),
-        (("--arms", "big,small"), "your code runs big and small"),
+        ((), "this command cannot run big and small, which your code runs (give --module MODULE:NAME"),
+        (("--arms", "big,small"), "cannot run big and small, which your code runs"),
         (("--module", "own_code:nothing"), "'own_code:nothing' cannot be imported"),
         (("--module", "own_code:small"), "is function; expected a mapping of names to functions"),
         (("--module", "own_code:arms", "--arms", "big"), "there is only big to run"),

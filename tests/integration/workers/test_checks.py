@@ -81,7 +81,7 @@ def test_what_a_check_says_is_a_number_or_nothing():
     says += [("sources", 0.3), ("question", 1.0), ("extra", 0.25), ("count", 0.1), ("count", 0.2)]
     wrong = [(f"say {value}", "expected a number from 0 to 1") for value in ("2", "-.1", "float('nan')", "'1'")]
     wrong += [("say [1]", "TypeError"), ("raise", "LookupError: no such word")]
-    wrong += [("exit", "its process ended"), ("quit", "its process ended")]
+    wrong += [("exit", "ended its process"), ("quit", "ended its process")]
     with every_case() as case:
         for answer, value in says:
             with case(answer):

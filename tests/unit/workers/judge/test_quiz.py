@@ -158,7 +158,7 @@ def test_own_prompt_may_say_anywhere_what_stands_for_no_answer(part):
         ({"read_direct": "[body]\n{question}"}, "judge.templates.read_direct", "is not used here"),
         ({"crud_questions": "[body]\n{text}"}, "judge.templates.crud_questions", "use exactly these: {limit}, {text}"),
         ({"crud_answer": f"[body]\n{CANNOT_INFER}{{text}}"}, "judge.templates.crud_answer", "{questions}, {text}"),
-        ({"crud_answer": "[body]\n{text}{questions}"}, "judge.templates.crud_answer", f"not have {CANNOT_INFER} in it"),
+        ({"crud_answer": "[body]\n{text}{questions}"}, "judge.templates.crud_answer", f"have {CANNOT_INFER} in it"),
         ({"crud_questions": "{text}\n{limit}"}, "judge.templates.crud_questions", "before the first section"),
         ({"crud_questions": "nowhere.txt"}, "judge.templates.crud_questions", "'nowhere.txt' cannot be read"),
     ],

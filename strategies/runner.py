@@ -36,7 +36,8 @@ from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStream, Run, Spans, Strategy
 
-#: seconds after its deadline at which a hanging arm is cancelled. Generators report their tokens within this time
+#: seconds between the deadline and the cancellation of an arm that still runs. Generators report their tokens within
+#: this time
 GRACE_SECONDS = 0.25
 SOURCE_CHARS = 2000  #: most characters that are stored of a source's title, and by default of its text
 STOP_REASON_LENGTH = 64
@@ -66,13 +67,13 @@ async def run_strategy(
     named: Mapping[str, Json] = MappingProxyType({}),
     has_successor: bool = False,
 ) -> Outcome:
-    """Run the arm on the query. A failing arm gives an outcome, not an exception. The status of the outcome is
+    """Run the arm on the query. A failing arm gives an outcome, not an exception. The outcome has a status:
 
     answered: the arm returned an answer.
     exhausted: a cap of the budget ended the arm. The answer is the arm's draft or None, the stop reason "budget_<cap>".
     failed: the arm raised an error, or its answer has more than MAX_TEXT characters. The stop reason is "error",
     "question_too_long" if no prompt has room for the question, "request_refused" if the model's server refuses a chat,
-    or CANCELLED.
+    or CANCELLED if the caller cancelled the arm by `stop`.
 
     stop: complete this future, from any thread, to cancel the arm.
     reader: receives notes, and the answer while it is written.
@@ -173,7 +174,7 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
     except RagBanditError as error:
         return _failed(error)
     except (Exception, SystemExit) as error:
-        # A TimeoutError that the arm itself raised, for example of a socket, is a failure.
+        # A TimeoutError before the end of the budget's time, for example of a socket, is a failure of the arm.
         if isinstance(error, TimeoutError) and limit.expired():
             return _exhausted(run, cap="seconds")
         log_exception(error, of=f"the arm {strategy.name}", action="arm_failed", arm=strategy.name)

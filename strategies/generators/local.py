@@ -34,8 +34,9 @@ class LocalGenerator(Generator):
     threads: number of torch threads. On a busy machine fewer are faster, because OpenMP threads spin while they wait.
     trained_tokens: special tokens that the model was trained to write (as in Self-RAG). They stay in the text, and
     their probabilities are returned, if `Request.want` has "trained_tokens".
-    max_batch: most texts that are written concurrently; None for the device's default. Keys and values of max_batch
-    texts of context_tokens must fit in memory. In bfloat16 a text may depend on the other texts of its batch.
+    max_batch: most texts that are written concurrently; None for the device's default. The attention keys and values of
+    max_batch texts with context_tokens tokens each must fit in memory. In bfloat16 a text may depend on the other texts
+    of its batch.
     Raises ConfigError if the folder, a package or the device is missing, or if the model has state other than keys and
     values (Mamba).
     """
@@ -64,12 +65,12 @@ class LocalGenerator(Generator):
         dtype = getattr(self._torch, precise)
         for field, value in (("threads", threads), ("max_batch", max_batch)):
             if value is not None and value < 1:
-                raise ConfigError("must be at least 1", field=f"generator.{field}")
+                raise ConfigError(f"{value} is below 1", field=f"generator.{field}", remedy="give at least 1")
         self._set_threads(threads)
         self._tokenizer, self._model = _load(Path(folder).expanduser(), dtype=dtype, device=self._device)
         self.max_batch = max_batch or {"cpu": 8, "cuda": 64}[self._device]
         self._ends = _end_tokens(self._model, self._tokenizer)
-        # Greedy decoding; `sample_next` applies the sampling of a request.
+        # `generate` decodes greedily, because `sample_next` applies the sampling of a request.
         self._model.generation_config = type(self._model.generation_config)(**_decoder_start(self._model))
         if self._model.config.is_encoder_decoder:
             self.capabilities = self.capabilities - {"attention", "hidden_states"}
@@ -79,7 +80,7 @@ class LocalGenerator(Generator):
         added = self._tokenizer.added_tokens_decoder.values()
         self._control_tokens = sorted({token.content for token in added if token.special} - self._trained.keys())
         self._tokenizer_lock = threading.Lock()
-        self._ids = lru_cache(maxsize=256)(self._tokenize)  # tokens are counted before a prompt is sent
+        self._ids = lru_cache(maxsize=256)(self._tokenize)  # a prompt is tokenized twice: to be counted, and to be sent
         self._token_text = cache(lambda token: self._text([token], plain=False))
         from ragbandit.strategies.generators.static_batches import Batches
 
@@ -144,7 +145,7 @@ class LocalGenerator(Generator):
         while await grown.wait() and not outcome.done():
             grown.clear()
             await feed.grow(self._text(sequence.written(), plain=sequence.plain))
-            await asyncio.sleep(0.01)  # the whole text is decoded each time: single tokens cannot be decoded
+            await asyncio.sleep(0.01)  # limits how often the whole text is decoded: single tokens cannot be
 
     async def close(self) -> None:
         self._batches.close()
@@ -168,7 +169,7 @@ class LocalGenerator(Generator):
     def _text(self, ids: Sequence[int], *, plain: bool = True) -> str:
         with self._tokenizer_lock:
             text = self._decoded(ids, plain=plain)
-        return text.rstrip("\ufffd")  # the first bytes of a character that the next token would complete
+        return text.rstrip("\ufffd")  # stands for the first bytes of a character that the next token would complete
 
     def _decoded(self, ids: Sequence[int], *, plain: bool) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False))
@@ -265,7 +266,7 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
     if device == "cpu":
         _pack(model)
     else:
-        # cuDNN's attention makes a new plan for every shape, and shapes change with every token.
+        # cuDNN's attention is off: it makes a new plan for every shape, and shapes change with every token.
         torch.backends.cuda.enable_cudnn_sdp(False)
     return tokenizer, model
 

@@ -43,7 +43,8 @@ class TextFeed:
     async def end(self, text: str) -> None:
         """Send the rest of the whole text.
 
-        Raises ArmFailed if the sink fails, or if an earlier text was different; a RagBanditError of the sink as it is.
+        Raises ArmFailed if the sink fails, or if the text does not begin with the text sent before. A RagBanditError of
+        the sink is passed on unchanged.
         """
         await self._send(text, is_whole=True)
 

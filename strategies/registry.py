@@ -127,9 +127,8 @@ def retrieves(arm: Strategy) -> bool:
 
 def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
     if params is not None and not isinstance(params, Mapping):
-        raise ConfigError(
-            f"{described(params)} is not a mapping", field=f"arms.{name}", remedy="give params by name, or {}"
-        )
+        remedy = "give params by name, or {}"
+        raise ConfigError(f"{described(params)} is not a mapping", field=f"arms.{name}", remedy=remedy)
     # In YAML an arm without params is `single_step:`, which reads as None.
     keywords = {str(key): value for key, value in (params or {}).items()}
     factory = _class_of(name, path=keywords.pop("class", None))
@@ -169,9 +168,8 @@ def _check_contract(arm: Any, *, name: str, path: str) -> Strategy:
     if not faults and arm.name != name:
         faults.append(f"calls itself {arm.name!r}")
     if faults:
-        raise ConfigError(
-            f"{path} {', '.join(faults)}", field=f"arms.{name}", remedy="follow ragbandit.strategies.run.Strategy"
-        )
+        remedy = "follow ragbandit.strategies.run.Strategy"
+        raise ConfigError(f"{path} {', '.join(faults)}", field=f"arms.{name}", remedy=remedy)
     return cast(Strategy, arm)
 
 

@@ -362,8 +362,7 @@ class Run:
         size, context = self.generator.count_tokens(prompt), self.generator.context_tokens
         if context is not None and size + max_tokens > context:
             message = f"the prompt for {purpose} has {size} tokens; with {max_tokens} to write it exceeds {context}"
-            remedy = "lower the arm's passages or raise the generator's context_tokens"
-            raise ArmFailed(message, remedy=remedy)
+            raise ArmFailed(message, remedy="lower the arm's passages or raise the generator's context_tokens")
         return self._tokens_left(max_tokens, prompt=size)
 
     def _tokens_left(self, limit: int, *, prompt: int = 0) -> int:

@@ -36,8 +36,7 @@ from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStream, Run, Spans, Strategy
 
-#: seconds between the deadline and the cancellation of an arm that still runs. Generators report their tokens within
-#: this time
+#: seconds between the deadline and the cancellation of an arm that still runs, in which generators report their tokens
 GRACE_SECONDS = 0.25
 SOURCE_CHARS = 2000  #: most characters that are stored of a source's title, and by default of its text
 STOP_REASON_LENGTH = 64
@@ -158,10 +157,8 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
             if not (
                 isinstance(answer, Answer) and isinstance(answer.text, str) and isinstance(answer.stop_reason, str)
             ):
-                raise ArmFailed(
-                    f"the arm {strategy.name} returned {answer!r:.200}",
-                    remedy="return a ragbandit.strategies.run.Answer of two strings",
-                )
+                remedy = "return a ragbandit.strategies.run.Answer of two strings"
+                raise ArmFailed(f"the arm {strategy.name} returned {answer!r:.200}", remedy=remedy)
         late_s = 0.0 if run.deadline is None else time.monotonic() - run.deadline
         if late_s > GRACE_SECONDS:
             # The arm blocked the event loop, or caught its cancellation.
@@ -203,9 +200,7 @@ def _checked_end(end: _End, *, delivered: str, arm: str) -> _End:
     answer = end.answer or ""
     if end.status == "answered" and not answer.startswith(delivered):
         extra = {"action": "answer_changed", "arm": arm, "given": len(delivered)}
-        logger.error(
-            "an arm streamed text that its answer does not begin with; see `final` of Run.complete", extra=extra
-        )
+        logger.error("an arm's answer does not begin with its streamed text; see `final` of Run.complete", extra=extra)
     if len(answer) <= MAX_TEXT:
         return end
     message = f"the answer of the arm {arm} has {len(answer)} characters"

@@ -103,14 +103,13 @@ class SingleStep(PromptedArm[SingleStepParams]):
     """Searches once, then answers: 1 step (B in Adaptive-RAG's paper, OneR in IRCoT's).
 
     The search uses the question without question words. If no word is left, or if the budget allows no round or no
-    passage, the model answers without a search, and the trace records "search_skipped".
+    passage, the model answers without a search. Stop reasons: "answered", "empty_answer".
     """
 
     kind = SingleStepParams
     prompts: ClassVar = {"read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Stop reasons: "answered", "empty_answer"."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         return finished(await self._read(question, run=run, pool=pool), "answered")
@@ -158,12 +157,15 @@ class MultiStep(PromptedArm[MultiStepParams]):
         while run.begin_round(cap=self._params.rounds):
             query = last_query(question, sentences=sentences)
             await gather(run, query=query, pool=pool, k=self._params.passages_per_round)
+            fields, limit = {"question": question, "thoughts": " ".join(sentences)}, self._params.sentence_tokens
             try:
-                sentence = await self._think(question, sentences=sentences, run=run, pool=pool)
+                with keep_partial(run, style="reasoned"):
+                    done = await self._ask("think", fields, run=run, max_tokens=limit, pool=pool, stop=("\n",))
             except PromptTooLong:
                 if not sentences:
                     raise
                 return "thoughts_too_long"
+            sentence = first_sentence(done.text)
             if not sentence:
                 return "empty_sentence"
             sentences.append(sentence)
@@ -172,12 +174,6 @@ class MultiStep(PromptedArm[MultiStepParams]):
                 return "answer_found"
             run.draft = sentence
         return "max_rounds" if len(sentences) >= self._params.rounds else "budget_rounds"
-
-    async def _think(self, question: str, *, sentences: list[str], run: Run, pool: PassagePool) -> str:
-        fields, limit = {"question": question, "thoughts": " ".join(sentences)}, self._params.sentence_tokens
-        with keep_partial(run, style="reasoned"):
-            done = await self._ask("think", fields, run=run, max_tokens=limit, pool=pool, stop=("\n",))
-        return first_sentence(done.text)
 
 
 _USEFUL = "useful"
@@ -220,8 +216,7 @@ class _TwoStages(PromptedArm[NoteParams]):
 
     async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:  # noqa: ARG002 SelfRerank's
         run.draft = (extract_answer(text) if has_answer(text) else text) or run.draft
-        fields = {"question": question, "notes": text or "none"}
-        return await self._read(question, run=run, fields=fields)
+        return await self._read(question, run=run, fields={"question": question, "notes": text or "none"})
 
 
 class ChainOfNote(_TwoStages):
@@ -261,9 +256,8 @@ def _useful(text: str, *, run: Run, passages: Sequence[Passage]) -> Sequence[Pas
     numbered = list(enumerate(passages, start=1))
     unlabelled = [passage.id for number, passage in numbered if number not in labels]
     if unlabelled:
-        run.note_branch(
-            "parse_failed", f"{len(unlabelled)} of {len(passages)} without verdict: {', '.join(unlabelled)}"
-        )
+        ids = ", ".join(unlabelled)
+        run.note_branch("parse_failed", f"{len(unlabelled)} of {len(passages)} without verdict: {ids}")
     useful = [passage for number, passage in numbered if labels.get(number) == _USEFUL]
     if not useful:
         run.note_branch("kept_all", "none is useful" if labels else "no verdict")

@@ -49,15 +49,12 @@ class CascadeParams(ArmParams):
     empty: bool = False  #: condition: the first answer is empty. For an empty answer all other conditions hold too
     abstains: bool = False  #: condition: the first answer is empty, or starts or ends with one of `forms`
     differs_from: _Part | None = None  #: a third arm. Condition: its answer differs from the first answer
-    #: name of a function, "package.module:function", as in the setting `reward.check`. Condition: the function's score
-    #: of the first answer is below `check_below`
+    #: a function as in `reward.check`. Condition: the function's score of the first answer is below `check_below`
     check: Annotated[str, Field(min_length=1)] | None = None
     check_below: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
-    #: condition: the judge's score of the first answer is below this number. The section `judge` of the settings
-    #: configures the judge
+    #: condition: the judge of the settings' section `judge` gives the first answer a score below this
     judge: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    #: condition: the mean log-probability of the first answer's tokens is below this number. The first arm's model must
-    #: return log-probabilities
+    #: condition: the mean log-probability of the first answer's tokens is below this. The model must return "logprobs"
     logprob: Annotated[float, Field(le=0.0)] | None = None
     forms: list[str] = field(default_factory=list)  #: phrases that mean "no answer"; [] for the built-in phrases
 
@@ -100,9 +97,8 @@ class Cascade(ParamsArm[CascadeParams]):
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
         if not any(getattr(self._params, condition) not in (None, False) for condition in _CONDITIONS):
-            raise ConfigError(
-                "the cascade has no condition", field=f"arms.{self.name}", remedy=f"set one of {', '.join(_CONDITIONS)}"
-            )
+            remedy = f"set one of {', '.join(_CONDITIONS)}"
+            raise ConfigError("the cascade has no condition", field=f"arms.{self.name}", remedy=remedy)
         self._forms = tuple(map(_plain, self._params.forms or ABSTENTIONS))
         self._parts: Mapping[str, Part] = {}
         self._check: Check | None = None
@@ -129,7 +125,6 @@ class Cascade(ParamsArm[CascadeParams]):
 
     @property
     def runs_on(self) -> list[Generator | Retriever | Check]:
-        """All generators, retrievers and checks in use, also by nested cascades."""
         resources: list[Generator | Retriever | Check] = []
         if self._check is not None:
             resources.append(self._check)
@@ -253,8 +248,6 @@ class _NotesOnly(AnswerStream):
 
 
 class _LogprobRecorder(GeneratorAround):
-    """Asks its generator for log-probabilities, and keeps the completions."""
-
     def __init__(self, generator: Generator) -> None:
         super().__init__(generator)
         self._completions: list[Completion] = []

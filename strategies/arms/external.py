@@ -171,8 +171,7 @@ class Http(ParamsArm[HttpParams]):
             except (httpx.HTTPError, TimeoutError) as broken:
                 error = self._broken(broken, timeout=timeout)
                 is_late = seconds_until(run.deadline) == 0.0
-            spent = time.monotonic() - began
-            run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=spent))
+            run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=time.monotonic() - began))
             if is_late:
                 raise OutOfBudget("seconds")
             asked_s = error.failure.retry_after_s or 0.0
@@ -271,8 +270,7 @@ class CallableArm(ParamsArm[CallableParams]):
         text = text_of(output)
         if text is None:
             message = f"the object returned {type(output).__name__} without text"
-            remedy = "let the object return text, or a dict with `answer`"
-            raise ArmFailed(message, field=f"arms.{self.name}", remedy=remedy)
+            raise ArmFailed(message, field=f"arms.{self.name}", remedy="return text, or a dict with `answer`")
         run.draft = text
         run.show(len(getattr(output, "source_nodes", ())))
         return Answer(text=text, stop_reason="answered" if text else "empty_answer")
@@ -302,16 +300,14 @@ class CallableArm(ParamsArm[CallableParams]):
 def asked_by(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any], str]:
     """Returns (function that answers a question, name of the object's method or "" for a plain function).
 
-    named: the object, or a function without parameters that makes the object. shown: import path for messages. Raises
-    ConfigError.
+    named: the object, or a function without parameters that makes one. shown: path in messages. Raises ConfigError.
     """
     if inspect.isfunction(named) and not inspect.signature(named).parameters:
         try:
             named = named()
         except Exception as error:  # the user's function may raise anything
             message = f"{shown!r} cannot be made: {type(error).__name__}: {error}"
-            remedy = "let the function make the object without arguments"
-            raise ConfigError(message, field=where, remedy=remedy) from error
+            raise ConfigError(message, field=where, remedy="let the function work without arguments") from error
     method = next((name for name in METHODS if callable(getattr(named, name, None))), None)
     if method is not None and not inspect.isclass(named):
         return getattr(named, method), method

@@ -41,8 +41,7 @@ def parsed_action(text: str) -> Action | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReactParams(ReaderParams):
-    #: "small" is for local models of a few hundred million parameters; "paper" has ReAct's numbers; "chat" is for large
-    #: chat models: its reader writes a paragraph, while an answer in finish[...] stays short
+    #: "paper" has ReAct's numbers. With "chat" the reader writes a paragraph, but an answer in finish[...] stays short
     preset: Literal["small", "paper", "chat"] = "small"
     #: source of the answer if the turns end without finish[...]. "read": a reader answers from the passages. "thought":
     #: the latest thought is the answer. "nothing": the answer is empty, as in the paper

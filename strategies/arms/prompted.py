@@ -121,5 +121,4 @@ class PromptedArm(ParamsArm[Prompted]):
             "passage_words": self._passage_words,
             "final": True,
         }
-        template = self._templates[use]
-        return await read(run, question=question, template=template, purpose=use, **{**defaults, **options})
+        return await read(run, question=question, template=self._templates[use], purpose=use, **{**defaults, **options})

@@ -23,14 +23,12 @@ _UNKNOWN = frozenset({"", "unknown", "not known", "none", "n/a", "i do not know"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeakrParams(PassageParams):
-    #: "small" is for local models of a few hundred million parameters. "single_hop" and "multi_hop" are the paper's
-    #: numbers for LLaMA-2-7B-chat
+    #: "single_hop" and "multi_hop" have the paper's numbers for LLaMA-2-7B-chat; see `PromptParams` for "small"
     preset: Literal["small", "single_hop", "multi_hop"] = "small"
     #: "single" answers from memory or from the best passage; "multi" writes a chain of sentences
     hops: Literal["single", "multi"] = "single"
     #: the arm searches if the uncertainty is above this. A good value depends on the model, the layer and `samples`;
-    #: the default is not tuned: with a model of 135 million parameters it separated a few well-known questions from
-    #: obscure ones
+    #: the default is not tuned: it separated a few well-known questions from obscure ones on a model of 135M parameters
     delta: float = 7.5
     #: number added to every eigenvalue in `uncertainty`, which would otherwise be minus infinity for equal samples
     alpha: Annotated[float, Field(gt=0.0)] = 1e-3
@@ -117,8 +115,7 @@ class Seakr(PromptedArm[SeakrParams]):
         evidence: list[Passage] = []
         stop_reason = await self._chain(question, sentences=sentences, evidence=evidence, run=run, pool=pool)
         run.note_branch("chain_ended", stop_reason)
-        fields = {"question": question, "thoughts": " ".join(sentences)}
-        prompts = [self._prompt("conclude", fields, run=run)]
+        prompts = [self._prompt("conclude", {"question": question, "thoughts": " ".join(sentences)}, run=run)]
         if evidence:
             prompts.append(self._prompt("read", {"question": question}, passages=evidence, run=run))
         answers = await self._candidates(prompts, purpose="read", run=run, settle=extract_answer)
@@ -212,10 +209,9 @@ class Seakr(PromptedArm[SeakrParams]):
         return [_Candidate(text=settle(done.text), doubt=doubt) for done, doubt in zip(greedy, doubts, strict=True)]
 
     async def _greedy(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[Completion]:
-        think = purpose.startswith("think")
         settings: dict[str, Any] = {
             "purpose": purpose,
-            "max_tokens": self._params.sentence_tokens if think else self._params.max_tokens,
+            "max_tokens": self._params.sentence_tokens if purpose.startswith("think") else self._params.max_tokens,
             "stop": ("\n",),
             "want": frozenset[Need]({"logprobs"}) if purpose == "think" else frozenset(),
         }
@@ -272,9 +268,8 @@ class Seakr(PromptedArm[SeakrParams]):
 def uncertainty(states: npt.NDArray[Any], *, alpha: float) -> float:
     """Disagreement of samples, higher if they agree less (the paper's measure, after INSIDE, Chen et al. 2024).
 
-    states: matrix Z with a hidden state of d features for each of k samples, shape (k, d). J is the matrix that
-    subtracts from each state its mean over the features, I is the identity. The result is
-    logdet(Z J Z^T + alpha I) / k.
+    states: Z, the hidden states of k samples with d features each, shape (k, d). J subtracts from each state its mean
+    over the features; I is the identity. The result is logdet(Z J Z^T + alpha I) / k.
     """
     centred = states.astype(np.float64) - states.mean(axis=1, dtype=np.float64, keepdims=True)
     gram = centred @ centred.T + alpha * np.eye(len(states))

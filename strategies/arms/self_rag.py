@@ -26,8 +26,7 @@ from ragbandit.strategies.run import Answer, Run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfRagParams(ReaderParams):
-    #: "small" is for local models of a few hundred million parameters; "paper" is the prompted graph of the
-    #: Adaptive-Note paper, with caps added; "chat" is for large chat models
+    #: "paper" is the prompted graph of the Adaptive-Note paper, with caps; see `PromptParams` for "small" and "chat"
     preset: Literal["small", "paper", "chat"] = "small"
     rewrites: Whole = 1  #: most times that the question is rewritten
     regenerations: Whole = 1  #: most further answers in a round if the passages do not support the answer
@@ -173,27 +172,23 @@ Trained = Sequence[Mapping[str, float]]
 _UTILITY_SCORES = (-1.0, -0.5, 0.0, 0.5, 1.0)  #: scores of the five `utility_tokens`
 
 
+_Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfRagTrainedParams(PassageParams):
-    """The default tokens are the reflection tokens of the paper's model."""
-
     #: "small" shows few passages; "paper" is the paper's setting for short answers
     preset: Literal["small", "paper"] = "small"
-    #: the arm searches if the first gate token's share of the probability of both gate tokens is above this threshold;
-    #: 1.0 never searches
+    #: the arm searches if the first gate token's share of both tokens' probability is above this; 1.0 never searches
     threshold: Share = 0.2
     passages: Count = 3  #: passages per search; the model reads each passage in a call of its own
     relevance_weight: Annotated[float, Field(ge=0.0)] = 1.0
     support_weight: Annotated[float, Field(ge=0.0)] = 1.0
     utility_weight: Annotated[float, Field(ge=0.0)] = 0.5
-    #: tokens for "passages are needed" and "no passages are needed"
-    gate_tokens: Annotated[list[str], Field(min_length=2, max_length=2)] = field(
-        default_factory=lambda: ["[Retrieval]", "[No Retrieval]"]
-    )
+    #: tokens for "passages are needed" and "no passages are needed". All default tokens are those of the paper's model
+    gate_tokens: _Pair = field(default_factory=lambda: ["[Retrieval]", "[No Retrieval]"])
     #: tokens for a relevant and an irrelevant passage
-    relevance_tokens: Annotated[list[str], Field(min_length=2, max_length=2)] = field(
-        default_factory=lambda: ["[Relevant]", "[Irrelevant]"]
-    )
+    relevance_tokens: _Pair = field(default_factory=lambda: ["[Relevant]", "[Irrelevant]"])
     #: tokens for a passage that supports the answer fully, in part, and not at all
     support_tokens: Annotated[list[str], Field(min_length=3, max_length=3)] = field(
         default_factory=lambda: ["[Fully supported]", "[Partially supported]", "[No support / Contradictory]"]
@@ -269,8 +264,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         fields = {"question": self._without_tokens(question), "retrieval": self._params.gate_tokens[0]}
         title, text = self._without_tokens(passage.title), self._without_tokens(passage.text)
         plain = [replace(passage, title=title, text=text)]
-        limit = self._params.max_tokens
-        return await self._ask("read", fields, run=run, max_tokens=limit, passages=plain, want=_WANT)
+        return await self._ask("read", fields, run=run, max_tokens=self._params.max_tokens, passages=plain, want=_WANT)
 
     def _score(self, reading: Completion, *, run: Run) -> float:
         """Score of an answer by the formula in the docstring of the class; -inf if the model wrote nothing."""

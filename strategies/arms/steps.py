@@ -20,7 +20,6 @@ def stops_of(style: Style | AnswerStyle) -> tuple[str, ...]:
 
 
 def answer_in(text: str, *, style: Style | AnswerStyle) -> str:
-    """The answer in a text of this style: the whole text for "long", otherwise the result of `extract_answer`."""
     return text.strip() if style == "long" else extract_answer(text)
 
 
@@ -112,7 +111,6 @@ def keep_partial(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
 
 
 def finished(answer: str, reason: str) -> Answer:
-    """Make an Answer with this stop reason, or with "empty_answer" if the text is empty."""
     return Answer(text=answer, stop_reason=reason if answer else "empty_answer")
 
 

@@ -47,8 +47,6 @@ def detail_of(done: Completion, *, need: Need, run: Run) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Word:
-    """A word in a text that was split into tokens."""
-
     text: str
     tokens: tuple[int, ...]  #: positions of the word's tokens, in order
     begin: int  #: position of the word's first character in the text
@@ -146,8 +144,7 @@ class LookaheadArm(PromptedArm[Ahead]):
                 stop_reason = "model_ended"
         stop_reason = stop_reason or "max_sentences"
         run.note_branch("text_ended", stop_reason)
-        answer = await self._conclude(question, thoughts=" ".join(sentences), run=run, pool=pool)
-        return finished(answer, stop_reason)
+        return finished(await self._conclude(question, thoughts=" ".join(sentences), run=run, pool=pool), stop_reason)
 
     @abstractmethod
     async def _next(
@@ -193,8 +190,7 @@ class LookaheadArm(PromptedArm[Ahead]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DraginParams(LookaheadParams):
-    #: "small" is for local models of a few hundred million parameters; the other presets are the paper's numbers for
-    #: LLaMA2-7B-chat on 2WikiMultihopQA and HotpotQA
+    #: the presets except "small" have the paper's numbers for LLaMA2-7B-chat on 2WikiMultihopQA and HotpotQA
     preset: Literal["small", "llama2_2wiki", "llama2_hotpot"] = "small"
     #: the arm searches if the value of a word (see `Dragin`) is above this. A good threshold depends on the model; the
     #: default is untested
@@ -250,8 +246,7 @@ class Dragin(LookaheadArm[DraginParams]):
         if not done.text.strip():
             return 0, []
         entropy, attention = _doubt_and_attention(done, run=run)
-        keys = attention.keys[-len(entropy) :]
-        text_words, received = merge_words(keys), attention_received(attention)
+        text_words, received = merge_words(attention.keys[-len(entropy) :]), attention_received(attention)
         for begin, end in sentence_spans(done.text)[:room]:
             sentence = [word for word in text_words if begin <= word.begin < end]
             values = _values(sentence, received=received, entropy=np.asarray(entropy, dtype=np.float64))
@@ -294,12 +289,10 @@ def _doubt_and_attention(done: Completion, *, run: Run) -> tuple[Sequence[float]
     entropy: Sequence[float] = detail_of(done, need="entropy", run=run)
     attention: Attention = detail_of(done, need="attention", run=run)
     if attention.weights.shape[1:] != (len(entropy), len(attention.keys)) or len(entropy) > len(attention.keys):
-        raise ArmFailed(
-            f"the generator's attention of shape {attention.weights.shape} does not fit {len(entropy)} written tokens "
-            f"and {len(attention.keys)} keys",
-            field="details.attention",
-            remedy="give the shape (heads, written tokens, read + written tokens)",
-        )
+        sizes = f"{len(entropy)} written tokens and {len(attention.keys)} keys"
+        message = f"the generator's attention of shape {attention.weights.shape} does not fit {sizes}"
+        remedy = "give the shape (heads, written tokens, read + written tokens)"
+        raise ArmFailed(message, field="details.attention", remedy=remedy)
     return entropy, attention
 
 
@@ -328,8 +321,7 @@ def _spans_of(parts: Sequence[str], *, text: str) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlareParams(LookaheadParams):
-    #: "small" is for local models of a few hundred million parameters; "paper" is the paper's setting for
-    #: 2WikiMultihopQA; "code" adds the behaviour of the authors' program, see `second_call`
+    #: "paper" is the paper's setting for 2WikiMultihopQA; "code" also has `second_call`, like the authors' program
     preset: Literal["small", "paper", "code"] = "small"
     theta: Share = 0.4  #: the arm searches if a token's probability is at most this; 0 to always search
     beta: Share = 0.2  #: the query leaves out tokens with a probability of at most this
@@ -389,7 +381,6 @@ class Flare(LookaheadArm[FlareParams]):
         if self._params.theta == 0.0:
             return True
         tokens = sentence_tokens(done, run=run)
-        likelihoods = [math.exp(token.logprob) for token in tokens if token.text.strip()]
-        lowest = min(likelihoods, default=1.0)
+        lowest = min((math.exp(token.logprob) for token in tokens if token.text.strip()), default=1.0)
         run.note_branch("lowest_probability", f"{lowest:.4f}")
         return lowest <= self._params.theta

@@ -1,5 +1,4 @@
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
     from ragbandit.strategies.generators.static_batches import SequenceState
 
-log = logging.getLogger("ragbandit.local")
-
 _TAIL: Final = 8  #: number of tokens that are decoded in addition to a stop string
 
 
@@ -34,9 +31,8 @@ class LocalGenerator(Generator):
     threads: number of torch threads. On a busy machine fewer are faster, because OpenMP threads spin while they wait.
     trained_tokens: special tokens that the model was trained to write (as in Self-RAG). They stay in the text, and
     their probabilities are returned, if `Request.want` has "trained_tokens".
-    max_batch: most texts that are written concurrently; None for the device's default. The attention keys and values of
-    max_batch texts with context_tokens tokens each must fit in memory. In bfloat16 a text may depend on the other texts
-    of its batch.
+    max_batch: most texts that are written concurrently; None for the device's default. Their attention keys and values
+    for context_tokens tokens each must fit in memory. In bfloat16 a text may depend on the other texts of its batch.
     Raises ConfigError if the folder, a package or the device is missing, or if the model has state other than keys and
     values (Mamba).
     """
@@ -61,8 +57,7 @@ class LocalGenerator(Generator):
         self.name = name
         self._torch = required_module("torch", extra="models", field="generator.name")
         self._device = device_of(device, field="generator.device")
-        precise = precision_of(precision, device=self._device, field="generator.precision")
-        dtype = getattr(self._torch, precise)
+        dtype = getattr(self._torch, precision_of(precision, device=self._device, field="generator.precision"))
         for field, value in (("threads", threads), ("max_batch", max_batch)):
             if value is not None and value < 1:
                 raise ConfigError(f"{value} is below 1", field=f"generator.{field}", remedy="give at least 1")
@@ -103,7 +98,8 @@ class LocalGenerator(Generator):
         sequence, feed = self._sequence(request), TextFeed(request)
         self._batches.submit(sequence)
         outcome = asyncio.wrap_future(sequence.future)
-        outcome.add_done_callback(_consume_error)
+        # Reads the exception: otherwise asyncio warns about it if the caller was cancelled at the same moment.
+        outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             async with asyncio.timeout(seconds_until(request.deadline)) as limit:
                 if feed.has_reader:
@@ -126,10 +122,9 @@ class LocalGenerator(Generator):
         if not ids:
             raise ArmFailed("the prompt is empty")
         if len(ids) + request.max_tokens > self.context_tokens:
-            raise ArmFailed(
-                f"{len(ids)} prompt tokens with {request.max_tokens} to write exceed the limit {self.context_tokens}",
-                remedy="shorten the prompt or raise the generator's context_tokens",
-            )
+            sizes = f"{len(ids)} prompt tokens with {request.max_tokens} to write"
+            remedy = "shorten the prompt or raise the generator's context_tokens"
+            raise ArmFailed(f"{sizes} exceed the limit {self.context_tokens}", remedy=remedy)
         return SequenceState(request, ids=ids, special=self._trained, ends=self._ends)
 
     async def _stream(self, sequence: "SequenceState", outcome: asyncio.Future[None], *, feed: TextFeed) -> None:
@@ -241,12 +236,6 @@ def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> li
             begin, end = end, count
             before = text(tokens[begin:end])
     return texts
-
-
-def _consume_error(outcome: asyncio.Future[None]) -> None:
-    """Read the exception. Otherwise asyncio warns about it if the caller was cancelled at the same moment."""
-    if not outcome.cancelled():
-        outcome.exception()
 
 
 def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrainedTokenizerBase", "PreTrainedModel"]:

@@ -195,8 +195,8 @@ class OpenAiGenerator(Generator):
         read = sum(map(estimated_tokens, plain_parts(reply.request.prompt)))
         beyond_text = math.ceil((reply.size - len(reply.text)) / _BYTES_PER_TOKEN)
         written = max(estimated_tokens(reply.text), len(reply.tokens)) + max(0, beyond_text)
-        used = tokens_of(reply.usage, read=read, written=written)
-        return used or Tokens(read=read, written=written, estimated=True)
+        reported = tokens_of(reply.usage, read=read, written=written)
+        return reported or Tokens(read=read, written=written, estimated=True)
 
     def _completion(self, reply: "PartialReply", *, is_late: bool) -> Completion:
         used = self._usage(reply)
@@ -237,8 +237,7 @@ class OpenAiGenerator(Generator):
         if not (reply.size or reply.usage):
             return error
         used = self._usage(reply)
-        dollars = self._dollars(used, model=None)
-        spent = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=dollars)
+        spent = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=self._dollars(used, model=None))
         failure = error.failure if isinstance(error, ServerFailed) else None
         return CallBroke(error.message, spent=spent, remedy=error.remedy, failure=failure)
 
@@ -304,8 +303,7 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
 def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
     """Estimated tokens of the prompt's text and chat template; an upper bound if `bytes_per_token` is 1.0."""
     size = sum(len(encodable(part).encode()) for part in plain_parts(prompt))
-    template = options.template_tokens + TURN_TOKENS * len(prompt.history)
-    return template + math.ceil(size / options.bytes_per_token)
+    return options.template_tokens + TURN_TOKENS * len(prompt.history) + math.ceil(size / options.bytes_per_token)
 
 
 def estimated_tokens(text: str) -> int:

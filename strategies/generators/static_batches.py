@@ -257,8 +257,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
 
     def run(self) -> None:
         has_encoder = self._model.config.is_encoder_decoder
-        prompts = [sequence.ids for sequence in self._batch]
-        ids, mask = _padded(prompts, left=not has_encoder, device=self._model.device)
+        ids, mask = _padded([sequence.ids for sequence in self._batch], left=not has_encoder, device=self._model.device)
         config = GenerationConfig(
             max_new_tokens=max(sequence.request.max_tokens for sequence in self._batch),
             do_sample=False,

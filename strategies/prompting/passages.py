@@ -216,8 +216,6 @@ def _tidy(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sifted:
-    """The result of `PassagePool.add`."""
-
     added: tuple[str, ...]  #: ids of the added passages, in order
     skipped: tuple[tuple[str, str], ...]  #: (id, reason) of the skipped passages, in order
 
@@ -255,7 +253,6 @@ class PassagePool:
         return Sifted(added=tuple(added), skipped=tuple(skipped))
 
     def _refusal(self, passage: Passage) -> str | None:
-        """Reason to skip the passage; None if the pool accepts the passage."""
         if any(in_pool.id == passage.id for in_pool in self._passages):
             return "held already"
         long = [part for part in (passage.title, passage.text) if len(part) >= 2 * _MOST_WORDS]  # others are shorter

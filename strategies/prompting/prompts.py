@@ -57,8 +57,6 @@ class Template:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitted:
-    """A prompt that fits the model."""
-
     prompt: Prompt
     passages: tuple[Passage, ...]  #: passages in the prompt, in order
     losses: tuple[str, ...]  #: what was cut or left out, for the trace
@@ -75,8 +73,7 @@ def load_templates(
     """
     for name in overrides:
         if name not in names:
-            fault, remedy = "this template is not used here", f"used: {', '.join(names)}"
-            raise ConfigError(fault, field=f"{field}.{name}", remedy=remedy)
+            raise ConfigError("this template is not used", field=f"{field}.{name}", remedy=f"used: {', '.join(names)}")
     templates = {name: _default(name, where=f"{field}.{name}", package=package) for name in names}
     for name, source in overrides.items():
         templates[name] = _replacement(templates[name], source=source, where=f"{field}.{name}")
@@ -118,8 +115,7 @@ def _digest(templates: frozenset[Template]) -> str:
 def _default(name: str, *, where: str, package: str) -> Template:
     texts = _shipped(package)
     if name not in texts:
-        fault, remedy = f"there is no template {name!r}", known_choices(sorted(texts), given=name)
-        raise ConfigError(fault, field=where, remedy=remedy)
+        raise ConfigError(f"unknown template {name!r}", field=where, remedy=known_choices(sorted(texts), given=name))
     return _parse(name, text=texts[name], where=where)
 
 
@@ -162,8 +158,7 @@ def _parse(name: str, *, text: str, where: str) -> Template:
             fault = f"the template has {len(texts)} sections [{section}]"
             raise ConfigError(fault, field=where, remedy=f"keep one [{section}]")
     if not parts["body"]:
-        fault, remedy = "the template has no section [body]", "add a section [body] with {question}"
-        raise ConfigError(fault, field=where, remedy=remedy)
+        raise ConfigError("the template has no section [body]", field=where, remedy="add a [body] with {question}")
     passage = "".join(parts["passage"]) or "{title}\n{text}"
     unknown = [name for name in _FIELD.findall(passage) if name not in _PASSAGE_FIELDS]
     if unknown:
@@ -196,9 +191,8 @@ def fit(
     demonstrations from the first (as in the papers), then messages of `history` from the oldest (system messages last),
     then passages from the last. The papers' code cuts lines from the top instead, and with them the best evidence.
 
-    Raises PromptTooLong if the prompt is still too long without these parts. Raises QuestionTooLong instead if the
-    longest field contains the question, and the prompt would fit without the question. Raises ConfigError for a field
-    without a value.
+    Raises PromptTooLong if the prompt is still too long; QuestionTooLong instead if the longest field contains the
+    question, and the prompt would fit without the question. Raises ConfigError for a field without a value.
     """
     unfilled = sorted(template.fields - set(fields))
     if unfilled:

@@ -73,16 +73,11 @@ def build_index(
                 numbers = vocabularies[field]
                 terms[field].append([numbers.setdefault(term, len(numbers)) for term in _analyzer.terms(text)])
         for field in _FIELDS:
-            _write_field(terms[field], vocabulary=vocabularies[field], folder=building / field)
+            if vocabularies[field]:  # bm25s cannot make an empty index
+                index = bm25s.BM25(**_SETTINGS, backend="numpy")
+                index.index((terms[field], vocabularies[field]), create_empty_token=False, show_progress=False)
+                index.save(building / field, show_progress=False)
         return write_meta(building, {"format": FORMAT, **reader.facts(), "settings": {**_SETTINGS, **_ANALYZER}})
-
-
-def _write_field(terms: list[list[int]], *, vocabulary: dict[str, int], folder: Path) -> None:
-    if not vocabulary:
-        return  # no passage has a word in this field, and bm25s cannot make an empty index
-    index = bm25s.BM25(**_SETTINGS, backend="numpy")
-    index.index((terms, vocabulary), create_empty_token=False, show_progress=False)
-    index.save(folder, show_progress=False)
 
 
 class Bm25Retriever(FolderRetriever):

@@ -70,8 +70,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     try:
         with parquet.ParquetFile(path) as file:
             columns = [name for name in ("id", "title", "text", "url") if name in file.schema_arrow.names]
-            batches = file.iter_batches(columns=columns)
-            rows = (row for batch in batches for row in batch.to_pylist())
+            rows = (row for batch in file.iter_batches(columns=columns) for row in batch.to_pylist())
             yield from enumerate(rows, start=1)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise InvalidInput(f"{path} cannot be read: {error}", field="corpus", remedy="give a Parquet file") from error

@@ -75,8 +75,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
         mapping = next(iter(mappings.body.values()))["mappings"]
         meta = mapping.get("_meta", {}).get("ragbandit", {})
         if meta.get("format") != FORMAT:
-            fault = f"{self.index!r} has format {meta.get('format')!r}, and this version reads {FORMAT!r}"
-            raise self._unusable(fault)
+            raise self._unusable(f"{self.index!r} has format {meta.get('format')!r}, and this version reads {FORMAT!r}")
         if not meta.get("complete"):
             raise self._unusable(f"{self.index!r} is incomplete: its build was interrupted")
         self.meta = {key: value for key, value in meta.items() if key != "complete"}
@@ -89,9 +88,8 @@ class ElasticsearchRetriever(DatabaseRetriever):
         if len(query_words) > MAX_WORDS:
             query = " ".join(list(dict.fromkeys(query_words))[:MAX_WORDS])
         matches = [{"match": {field: {"query": self._storable(query)}}} for field in ("title", "text")]
-        return self._hits(
-            query={"bool": {"should": matches}}, sort=["_score", {"number": "asc"}], track_scores=True, size=k
-        )
+        either = {"bool": {"should": matches}}
+        return self._hits(query=either, sort=["_score", {"number": "asc"}], track_scores=True, size=k)
 
     def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
         candidates = min(10_000, max(100, 5 * k))

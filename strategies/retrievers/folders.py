@@ -80,8 +80,7 @@ class FolderRetriever(Retriever):
             raise cls._fault(f"{folder} is damaged: {error}", folder=folder) from error
         version = meta.get("format") if isinstance(meta, dict) else None
         if version not in {cls.format, *cls.earlier_formats} or not isinstance(meta, dict):
-            fault = f"{folder} has format {version!r}, and this version reads {cls.format!r}"
-            raise cls._fault(fault, folder=folder)
+            raise cls._fault(f"{folder} has format {version!r}, and this version reads {cls.format!r}", folder=folder)
         if version != cls.format:
             meta["outdated"] = f"format {version}, now {cls.format}; {build_command(cls.kind, index=folder)}"
         return meta

@@ -171,6 +171,5 @@ class NoRetriever(Retriever):
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         del query, k
-        raise ArmFailed(
-            "the arm searched, and its class says retrieves = False", remedy="remove retrieves = False from the class"
-        )
+        remedy = "remove retrieves = False from the class"
+        raise ArmFailed("the arm searched, and its class says retrieves = False", remedy=remedy)

@@ -129,8 +129,7 @@ class CrossEncoder(Reranker):
             self._model: Any = model.float().eval().to(self._device)
             self._tokens = _longest(self._tokenizer, model)
             self._lock = threading.Lock()
-            # The reranker has its own thread: waiting calls would occupy the event loop's threads, which also resolve
-            # host names.
+            # The reranker has its own thread, because the event loop's threads also have to resolve host names.
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-rerank")
             self.score("a", ["b", "b b"])  # this trial fails if the model has no padding token, or other outputs
         except ConfigError:
@@ -142,10 +141,9 @@ class CrossEncoder(Reranker):
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
         texts = [model_text(hit.passage.text, title=hit.passage.title) for hit in hits]
         abandoned = threading.Event()
+        score = partial(self.score, query, texts, abandoned=abandoned)
         try:
-            scores = await asyncio.get_running_loop().run_in_executor(
-                self._thread, partial(self.score, query, texts, abandoned=abandoned)
-            )
+            scores = await asyncio.get_running_loop().run_in_executor(self._thread, score)
         except (OSError, ValueError, LookupError, RuntimeError) as error:
             raise ArmFailed(f"{self.name} cannot score: {error}") from error
         finally:
@@ -180,8 +178,7 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
     kind = "AutoModelForSequenceClassification"
     model, loading = load_model(kind, folder, field="retriever.rerank", output_loading_info=True)
     if model.config.num_labels != 1:
-        outputs = model.config.num_labels
-        raise _unusable(f"{folder} has {outputs} outputs, and a cross-encoder that ranks has one")
+        raise _unusable(f"{folder} has {model.config.num_labels} outputs, and a cross-encoder that ranks has one")
     missing = sorted(loading["missing_keys"])
     if missing:
         raise _unusable(f"{folder} has no weights for {missing[0]}, which would be random")
@@ -259,14 +256,10 @@ class DenseRetriever(FolderRetriever):
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
         if not any(character.isalnum() for character in query):
             return ()
-        scores = self._score(self._encoder.encode([query])[0])
-        return [(position, float(scores[position])) for position in best_positions(scores, k=k)]
-
-    def _score(self, query: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         scores = np.empty(len(self), dtype=np.float32)  # (passages,)
-        query_vector = torch.from_numpy(query)  # (width,)
+        query_vector = torch.from_numpy(self._encoder.encode([query])[0])  # (width,)
         with torch.inference_mode():
             for start in range(0, len(self), _BLOCK):
                 block = torch.from_numpy(self._vectors[start : start + _BLOCK]).float()  # (block, width)
                 scores[start : start + len(block)] = (block @ query_vector).numpy()
-        return scores
+        return [(position, float(scores[position])) for position in best_positions(scores, k=k)]

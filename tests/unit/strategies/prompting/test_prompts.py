@@ -184,7 +184,7 @@ def test_unknown_templates_are_refused():
     """A name we do not have, and an override that the arm would never use, are errors that list the known ones."""
     with pytest.raises(ConfigError, match=r"known: .*read_direct, "):
         loaded("reed")
-    with pytest.raises(ConfigError, match=r"arms\.x\.templates\.reed: is not used .*used: think"):
+    with pytest.raises(ConfigError, match=r"arms\.x\.templates\.reed: this template is not used .*used: think"):
         load_templates(["think_reasoned"], overrides={"reed": OWN}, field="arms.x.templates")
 
 

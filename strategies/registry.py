@@ -127,8 +127,9 @@ def retrieves(arm: Strategy) -> bool:
 
 def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
     if params is not None and not isinstance(params, Mapping):
-        remedy = "give params by name, or {}"
-        raise ConfigError(f"{described(params)} is not a mapping", field=f"arms.{name}", remedy=remedy)
+        raise ConfigError(
+            f"{described(params)} is not a mapping", field=f"arms.{name}", remedy="give params by name, or {}"
+        )
     # In YAML an arm without params is `single_step:`, which reads as None.
     keywords = {str(key): value for key, value in (params or {}).items()}
     factory = _class_of(name, path=keywords.pop("class", None))

@@ -106,7 +106,7 @@ def provider_of(generator: Generator) -> str:
     return str(getattr(generator, "provider", "ragbandit"))
 
 
-NoteHits = Callable[[Sequence[Hit]], None]  #: records the hits of a traced search
+NoteHits = Callable[[Sequence[Hit]], None]  #: function that records the hits of a traced search
 NoteCompletion = Callable[[Completion], None]
 
 
@@ -287,7 +287,7 @@ class Run:
         missing = sorted(want - self.generator.capabilities)
         if missing:
             message = f"the call for {purpose} needs {', '.join(missing)}, which {self.generator.name} does not offer"
-            raise ArmFailed(message, remedy="add these to the arm's `needs`, which are checked at the start")
+            raise ArmFailed(message, remedy="add these needs to the arm's `needs`, which are checked at the start")
         request = Request(
             prompt=prompt,
             max_tokens=self._tokens_for(prompt, purpose=purpose, max_tokens=max_tokens),

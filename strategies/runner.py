@@ -36,7 +36,7 @@ from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStream, Run, Spans, Strategy
 
-#: seconds between the deadline and the cancellation of an arm that still runs, in which generators report their tokens
+#: seconds from the deadline to the cancellation of an arm that still runs. Meanwhile generators report their tokens
 GRACE_SECONDS = 0.25
 SOURCE_CHARS = 2000  #: most characters that are stored of a source's title, and by default of its text
 STOP_REASON_LENGTH = 64
@@ -134,7 +134,7 @@ def made_by(
 ) -> Mapping[str, Json]:
     """`Outcome.made_by`: JSON values that differ between two versions of an arm.
 
-    "params" has no secrets, because outcomes are stored and exported. "templates" is a digest of their texts.
+    "params" has no secrets, because outcomes are stored and exported. "templates" is a digest of the templates' texts.
     named: the arm's generator and retriever in the settings; they are added to "params".
     """
     kind, digest = type(strategy), templates_digest(strategy)
@@ -157,8 +157,10 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
             if not (
                 isinstance(answer, Answer) and isinstance(answer.text, str) and isinstance(answer.stop_reason, str)
             ):
-                remedy = "return a ragbandit.strategies.run.Answer of two strings"
-                raise ArmFailed(f"the arm {strategy.name} returned {answer!r:.200}", remedy=remedy)
+                raise ArmFailed(
+                    f"the arm {strategy.name} returned {answer!r:.200}",
+                    remedy="return a ragbandit.strategies.run.Answer of two strings",
+                )
         late_s = 0.0 if run.deadline is None else time.monotonic() - run.deadline
         if late_s > GRACE_SECONDS:
             # The arm blocked the event loop, or caught its cancellation.

@@ -54,7 +54,7 @@ class CascadeParams(ArmParams):
     check_below: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
     #: condition: the judge of the settings' section `judge` gives the first answer a score below this
     judge: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    #: condition: the mean log-probability of the first answer's tokens is below this. The model must return "logprobs"
+    #: condition: the mean log-probability of the first answer's tokens, which its model must return, is below this
     logprob: Annotated[float, Field(le=0.0)] | None = None
     forms: list[str] = field(default_factory=list)  #: phrases that mean "no answer"; [] for the built-in phrases
 
@@ -75,7 +75,7 @@ class JudgePart(Protocol):
     max_tokens: int
 
     def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
-        """Returns (prompt, function from the judge's reply to a score, 0 to 1). Both calls may raise ArmFailed."""
+        """Returns (prompt, function that turns the reply into a score, 0 to 1). Both functions raise ArmFailed."""
 
 
 class Part(NamedTuple):
@@ -90,7 +90,7 @@ class Cascade(ParamsArm[CascadeParams]):
     Cost and trace include both runs. Call `bind` before `answer`.
     """
 
-    retrieves: ClassVar[bool] = False  # the cascade's arms have retrievers of their own
+    retrieves: ClassVar[bool] = False  # the cascade does not search itself: its arms have their own retrievers
     generates: ClassVar[bool] = False
     kind = CascadeParams
 
@@ -257,7 +257,10 @@ class _LogprobRecorder(GeneratorAround):
         return self._completions[-1]
 
     def mean_of(self, answer: str) -> float:
-        """Mean log-probability of the latest completion with the answer, else of the latest one; -inf without any."""
+        """Mean log-probability of the latest completion that contains the answer.
+
+        If no completion contains the answer, the latest completion counts. Returns -inf without completions.
+        """
         with_answer = [done for done in self._completions if answer in done.text]
         return next(map(mean_logprob, reversed(with_answer or self._completions)), -math.inf)
 

@@ -114,7 +114,7 @@ class RqRag(PromptedArm[RqRagParams]):
         stop_reason = "max_depth"
         branches = ((node, action) for node in nodes for action in _REFINEMENTS)
         for node, action in branches:
-            # The nodes come breadth first, so all nodes after this one are at least as deep.
+            # The nodes come breadth first: if one node has the full depth, so have all nodes after it.
             if node.depth >= self._params.depth:
                 break
             if not run.may_begin_round(cap=self._most_rounds):

@@ -244,8 +244,7 @@ class Seakr(PromptedArm[SeakrParams]):
             run.note_branch("samples_dropped", f"{len(samples) - len(written)} of {len(samples)} are empty")
         if len(written) < 2:
             return math.inf
-        states = np.stack([self._state(sample, run=run) for sample in written])
-        doubt = uncertainty(states, alpha=self._params.alpha)
+        doubt = uncertainty(np.stack([self._state(sample, run=run) for sample in written]), alpha=self._params.alpha)
         run.note_branch("uncertainty", f"{purpose}: {doubt:.4f}")
         return doubt
 

@@ -26,7 +26,7 @@ from ragbandit.strategies.run import Answer, Run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfRagParams(ReaderParams):
-    #: "paper" is the prompted graph of the Adaptive-Note paper, with caps; see `PromptParams` for "small" and "chat"
+    #: "paper" is the prompted Self-RAG of the Adaptive-Note paper, with caps; `PromptParams` describes the others
     preset: Literal["small", "paper", "chat"] = "small"
     rewrites: Whole = 1  #: most times that the question is rewritten
     regenerations: Whole = 1  #: most further answers in a round if the passages do not support the answer
@@ -179,7 +179,7 @@ _Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
 class SelfRagTrainedParams(PassageParams):
     #: "small" shows few passages; "paper" is the paper's setting for short answers
     preset: Literal["small", "paper"] = "small"
-    #: the arm searches if the first gate token's share of both tokens' probability is above this; 1.0 never searches
+    #: the arm searches if the first gate token has more than this share of both tokens' probability; never at 1.0
     threshold: Share = 0.2
     passages: Count = 3  #: passages per search; the model reads each passage in a call of its own
     relevance_weight: Annotated[float, Field(ge=0.0)] = 1.0

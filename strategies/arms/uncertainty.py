@@ -162,7 +162,7 @@ class LookaheadArm(PromptedArm[Ahead]):
     async def _write(
         self, question: str, *, sentences: Sequence[str], run: Run, purpose: str, pool: PassagePool | None = None
     ) -> Completion:
-        """Continue the text up to the end of the line. The purpose "look_ahead" also requests the arm's details."""
+        """Continue the text to the end of the line. Only the purpose "look_ahead" requests details, such as entropy."""
         fields = {"question": question, "thoughts": " ".join(sentences)}
         with keep_partial(run, style="reasoned"):
             return await self._ask(
@@ -182,7 +182,7 @@ class LookaheadArm(PromptedArm[Ahead]):
         answer = extract_answer(thoughts) if has_answer(thoughts) else ""
         if not answer:
             fields = {"question": question, "thoughts": thoughts}
-            # The evaluations of DRAGIN and SeaKR ask in the same way.
+            # The evaluations of DRAGIN and SeaKR also ask like this if a text has no answer.
             return await self._read(question, run=run, use="conclude", fields=fields, pool=pool)
         run.draft = answer
         return answer
@@ -242,7 +242,7 @@ class Dragin(LookaheadArm[DraginParams]):
         return new, done.finish == "stop" and len(new) < room
 
     def _trigger(self, done: Completion, *, run: Run, room: int) -> tuple[int, list[Word]]:
-        """Find the first sentence with words above theta. Returns (begin of the sentence, these words), or (0, [])."""
+        """Find the first sentence with words of a value above theta. Returns (its begin, these words), or (0, [])."""
         if not done.text.strip():
             return 0, []
         entropy, attention = _doubt_and_attention(done, run=run)

@@ -140,7 +140,7 @@ class LocalGenerator(Generator):
         while await grown.wait() and not outcome.done():
             grown.clear()
             await feed.grow(self._text(sequence.written(), plain=sequence.plain))
-            await asyncio.sleep(0.01)  # limits how often the whole text is decoded: single tokens cannot be
+            await asyncio.sleep(0.01)  # decoding takes the whole text each time, so it must not be too frequent
 
     async def close(self) -> None:
         self._batches.close()
@@ -164,7 +164,7 @@ class LocalGenerator(Generator):
     def _text(self, ids: Sequence[int], *, plain: bool = True) -> str:
         with self._tokenizer_lock:
             text = self._decoded(ids, plain=plain)
-        return text.rstrip("\ufffd")  # stands for the first bytes of a character that the next token would complete
+        return text.rstrip("\ufffd")  # U+FFFD stands for a character that the next token would complete
 
     def _decoded(self, ids: Sequence[int], *, plain: bool) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False))
@@ -175,8 +175,7 @@ class LocalGenerator(Generator):
             return sequence.ended
         # Every token has at least one byte, so the tail contains every stop string that ends with the last token.
         tail = max(len(stop.encode()) for stop in sequence.stop) + _TAIL
-        text = self._text(sequence.tokens[-tail:], plain=sequence.plain)
-        return first_stop(text, sequence.stop) is not None
+        return first_stop(self._text(sequence.tokens[-tail:], plain=sequence.plain), sequence.stop) is not None
 
     def _completion(self, sequence: "SequenceState") -> Completion:
         return Completion(
@@ -192,7 +191,7 @@ class LocalGenerator(Generator):
         has_begun, written = not sequence.future.cancel(), sequence.written()
         text = self._cut_text(sequence, written)
         return Completion(
-            text=delivered if delivered.startswith(text) else text,  # a second attempt may be shorter than the first
+            text=delivered if delivered.startswith(text) else text,  # a second attempt may be shorter than `delivered`
             prompt_tokens=len(sequence.ids) if has_begun else 0,
             completion_tokens=len(written),
             finish="deadline",

@@ -337,7 +337,7 @@ class PartialReply(ModelReply):
             self._end_early()
 
     def end(self) -> None:
-        """Complete the message. Raises BrokenReply if the answer is missing, ArmFailed if requested details are."""
+        """Complete the message. Raises BrokenReply for a missing answer, ArmFailed for missing requested details."""
         super().end()
         if self.finish == "content_filter" and self.request.chat is None:
             raise ArmFailed("the server's content filter blocked the answer")

@@ -73,7 +73,7 @@ def build_index(
                 numbers = vocabularies[field]
                 terms[field].append([numbers.setdefault(term, len(numbers)) for term in _analyzer.terms(text)])
         for field in _FIELDS:
-            if vocabularies[field]:  # bm25s cannot make an empty index
+            if vocabularies[field]:  # bm25s cannot make an index of a field without words
                 index = bm25s.BM25(**_SETTINGS, backend="numpy")
                 index.index((terms[field], vocabularies[field]), create_empty_token=False, show_progress=False)
                 index.save(building / field, show_progress=False)

@@ -71,8 +71,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
             raise ConfigError(message, field="retriever.url", remedy=_URL_REMEDY) from error
 
     def _read(self) -> None:
-        mappings = self._client.indices.get_mapping(index=self.index)
-        mapping = next(iter(mappings.body.values()))["mappings"]
+        mapping = next(iter(self._client.indices.get_mapping(index=self.index).body.values()))["mappings"]
         meta = mapping.get("_meta", {}).get("ragbandit", {})
         if meta.get("format") != FORMAT:
             raise self._unusable(f"{self.index!r} has format {meta.get('format')!r}, and this version reads {FORMAT!r}")

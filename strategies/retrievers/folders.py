@@ -141,7 +141,7 @@ class CurrentIndex(Retriever):
                 self._version = version
                 try:
                     index = self._reader()
-                    if self._version_now() == version:  # after a change, the files may come from two builds
+                    if self._version_now() == version:  # otherwise the index may be a mix of two builds
                         self._index, self.name = index, index.name
                 except ConfigError as error:
                     log.warning("the new index cannot be opened, the earlier index is searched: %s", error)
@@ -177,7 +177,7 @@ def new_index(target: Path) -> Iterator[Path]:
     building = target.with_name(f".{target.name}.building-{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
     for folder in target.parent.glob(f".{glob.escape(target.name)}.building-*"):
-        with suppress(FileNotFoundError), _lock(folder) as is_free:  # a build may remove its folder meanwhile
+        with suppress(FileNotFoundError), _lock(folder) as is_free:  # another build may just have removed it
             if is_free:  # no process holds the lock: a killed build left the folder
                 shutil.rmtree(folder, ignore_errors=True)
     building.mkdir()

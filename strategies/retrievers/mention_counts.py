@@ -125,7 +125,7 @@ def _runs(text: str) -> Iterator[list[_Token]]:
     """Words of the text, split at marks that no name contains."""
     begins = True
     for position, piece in enumerate(_BREAK.split(unicodedata.normalize("NFC", text))):
-        if position % 2:  # a mark: after any mark except a comma, a sentence may begin
+        if position % 2:  # odd pieces are marks: after any mark except a comma, a sentence may begin
             begins = begins or piece != ","
             continue
         run = []

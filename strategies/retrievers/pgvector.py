@@ -61,7 +61,7 @@ class PgvectorRetriever(DatabaseRetriever):
         limits: dict[str, Any] = {"connect_timeout": max(2, round(timeout_s)), "tcp_user_timeout": self._timeout_ms}
         try:
             self._target = limits | conninfo_to_dict(dsn)
-        except psycopg.Error:  # the text of the error repeats the dsn
+        except psycopg.Error:  # the error is not passed on, because its text repeats the dsn
             remedy = "set the variable to postgresql://USER:PASSWORD@HOST/DATABASE"
             fault = "the variable's value is not a connection string"
             raise ConfigError(fault, field="retriever.dsn_env", remedy=remedy) from None
@@ -130,7 +130,7 @@ class PgvectorRetriever(DatabaseRetriever):
         with self._begin(**limits) as ask:
             rows = ask(f"{self._rows} WHERE {has_vector} ORDER BY {order} LIMIT %s", (vector, k)).mappings().all()
         best = 1.0 if self.distance == "cosine" else 0.0
-        # A vector of zeros has no cosine: its distance is NaN.
+        # A vector of zeros is left out: it has no cosine, so its distance is NaN.
         return [Hit(passage=self._passage(row), score=best - row["far"]) for row in rows if row["far"] == row["far"]]
 
     def _count(self) -> int:

@@ -82,7 +82,7 @@ class QdrantRetriever(DatabaseRetriever):
 
     def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
         params = models.SearchParams(exact=self.exact, hnsw_ef=max(100, 2 * k))
-        # In a folder every vector is compared, and the client warns if there are parameters.
+        # In a folder every vector is compared, and the client would warn about search parameters.
         chosen: dict[str, Any] = {"search_params": None if self._local else params}
         reply = self._client.query_points(
             self.index, query=vector.tolist(), using=self._using or None, limit=k, **chosen

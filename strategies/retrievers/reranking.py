@@ -78,7 +78,7 @@ class RerankedRetriever(Retriever):
                 raise _failed(f"the reranker {name} received {len(hits)} hits and {verb} {ids}")
         scores = [hit.score for hit in result]
         if not all(map(math.isfinite, scores)) or any(score < next_score for score, next_score in pairwise(scores)):
-            raise _failed(f"the reranker {name} returned scores that are not numbers or rise: {scores!r:.200}")
+            raise _failed(f"the reranker {name} returned scores that rise, or are not numbers: {scores!r:.200}")
         return result
 
 

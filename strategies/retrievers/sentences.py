@@ -131,10 +131,10 @@ class CrossEncoder(Reranker):
             self._lock = threading.Lock()
             # The reranker has its own thread, because the event loop's threads also have to resolve host names.
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-rerank")
-            self.score("a", ["b", "b b"])  # this trial fails if the model has no padding token, or other outputs
+            self.score("a", ["b", "b b"])  # this trial fails if the model has no padding token, or not one output
         except ConfigError:
             raise
-        except Exception as error:  # the errors of tokenizers and safetensors have no other base class
+        except Exception as error:  # errors of tokenizers and safetensors have no more specific base class
             raise _unusable(f"{path} cannot be used: {error}") from error
         self.name = f"{name or path.name}:{weights_sha256(path)[:12]}"
 
@@ -164,7 +164,7 @@ class CrossEncoder(Reranker):
         return scores
 
     def _forward(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        size = self._tokens * 32  # most characters of a text, which saves time in the tokenizer
+        size = self._tokens * 32  # texts are cut to so many characters, which saves time in the tokenizer
         # The longer text is cut. If only the passage were cut, a long question would leave nothing of the passage.
         queries, passages = [clean(query)[:size]] * len(texts), [clean(text)[:size] for text in texts]
         options = {"truncation": "longest_first", "max_length": self._tokens, "padding": True, "return_tensors": "pt"}
@@ -174,7 +174,6 @@ class CrossEncoder(Reranker):
 
 
 def _loaded(folder: Path) -> tuple[Any, Any]:
-    """Returns (tokenizer, model). Raises ConfigError."""
     kind = "AutoModelForSequenceClassification"
     model, loading = load_model(kind, folder, field="retriever.rerank", output_loading_info=True)
     if model.config.num_labels != 1:
@@ -204,7 +203,7 @@ FORMAT = "dense-1"
 
 _VECTORS = "vectors.float16"
 _BATCH = 256  #: passages per batch of a build
-#: number of vectors in one matrix product. Their float32 copy fits in the processor's cache, which is ten times as fast
+#: number of vectors in one product. Their float32 copy fits in the processor's cache, so the product is 10 times faster
 _BLOCK = 2_048
 
 

@@ -76,15 +76,15 @@ class Request:
     #: capabilities, for example "logprobs", whose results `Completion.details` must have
     want: frozenset[Need] = frozenset()
     sampling: Sampling | None = None  #: None for greedy decoding
-    #: receives each new piece of the text, without parts of a stop string; None if the text is not streamed. It is
-    #: awaited, so a slow sink slows down the generator. A piece counts as delivered even if its call is cancelled.
-    #: Generators need not call it
+    #: receives each new piece of the text, without parts of a stop string; None if the text is not streamed. The
+    #: generator awaits each call, so a slow sink slows down the generator. A piece counts as delivered even if its call
+    #: is cancelled. Generators may ignore the sink
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
     #: body of a chat completion in OpenAI's format, which is sent in place of `prompt`; None to send `prompt`. The
     #: deadline and `sink` still apply; `prompt`, `max_tokens` and `stop` serve only for estimates and limits.
     #: `Completion.details["reply"]` then has "message" (its fields except the content) and "finish_reason"
     chat: Mapping[str, Json] | None = None
-    #: whether another arm answers if this call fails; if so, the call is not repeated
+    #: True if another arm answers after a failure of this call. A failed call is then not repeated
     has_successor: bool = field(default=False, compare=False)
     #: receives the fields of each streamed piece of a chat except its text, for example tool calls
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
@@ -97,7 +97,7 @@ class Completion:
     text: str
     prompt_tokens: int  #: 0 if the deadline passed before the model began to read
     completion_tokens: int
-    #: "stop": the model or a stop string ended it; "length": max_tokens; "deadline": time ran out
+    #: what ended the text. "stop": the model or a stop string; "length": max_tokens; "deadline": the deadline
     finish: Literal["stop", "length", "deadline"]
     #: capability in `Request.want` -> its result, see ragbandit.strategies.generators.text_feed
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
@@ -140,7 +140,7 @@ class OutOfBudget(Exception):
 
 
 class CallBroke(ServerFailed):
-    """A call to a model failed after it had cost something: `spent` has its tokens and dollars."""
+    """A failed call to a model had a cost: `spent` has the call's tokens and dollars."""
 
     def __init__(self, message: str, *, spent: Cost, remedy: str | None = None, failure: Failure | None = None) -> None:
         super().__init__(message, remedy=remedy, failure=failure or Failure(kind="unreadable"))
@@ -181,9 +181,10 @@ class Generator(Protocol):
     """Writes text. All calls to `complete` come from one event loop."""
 
     name: str  #: identifies the model in every outcome
-    #: also set on the class, because the needs of arms are checked before a model is loaded; an instance may differ
+    #: what the generator offers to arms. The class has this attribute too, because the needs of arms are checked before
+    #: a model is loaded; the value of an instance may differ
     capabilities: frozenset[Need]
-    #: most tokens of prompt and completion together; None if unknown, and then no call is refused for its length
+    #: most tokens of prompt and completion together. None if unknown: then no call is refused for its length
     context_tokens: int | None
 
     def count_tokens(self, prompt: Prompt) -> int:
@@ -196,7 +197,7 @@ class Generator(Protocol):
         """Release connections and threads; not called while a call runs. A second call does nothing."""
 
 
-#: note for the user -> purposes of model calls during which it is shown
+#: note for the user -> purposes of the model calls during which this note is shown
 _PROGRESS_NOTES: Final = {
     "writing a draft": "look_ahead write gate",
     "writing the answer": "conclude answer read chat",
@@ -220,7 +221,8 @@ def error_text(error: BaseException) -> str:
         return without_secrets(str(error))
     if isinstance(error, asyncio.CancelledError):
         return "cut off: the call did not return in time, or was cancelled"
-    text = without_secrets(str(error))  # before the text is cut: half a secret could not be recognized
+    # Secrets are removed before the text is cut: half a secret could not be recognized.
+    text = without_secrets(str(error))
     text = text if len(text) <= ERROR_LENGTH else f"{text[:ERROR_LENGTH]}..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -243,7 +245,7 @@ _raised: Counter[tuple[str, str, str]] = Counter()
 
 
 def log_exception(error: BaseException, *, of: str, action: str, **facts: str) -> None:
-    """Log an exception of the user's code, named `of`: with its traceback at first, then its count at powers of two."""
+    """Log an exception of the user's code `of`: its traceback once, then only the count at 2, 4, 8 ... times."""
     place = traceback.extract_tb(error.__traceback__, limit=-1)[-1]
     key = of, type(error).__qualname__, f"{place.filename}:{place.lineno}"
     if len(_raised) >= MOST_EXCEPTIONS:

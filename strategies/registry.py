@@ -150,12 +150,12 @@ def _class_of(name: str, *, path: object) -> Any:
     if path is not None:
         if isinstance(path, str) and path not in ARMS and ":" not in path:
             remedy = f'{known_choices(ARMS, given=path)}; for your own give "package.module:Class"'
-            raise ConfigError(f"{path!r} is not an arm we know", field=f"arms.{name}.class", remedy=remedy)
+            raise ConfigError(f"there is no built-in arm {path!r}", field=f"arms.{name}.class", remedy=remedy)
         return import_class(ARMS.get(str(path), path), where=f"arms.{name}.class")
     factory = load(name, group=GROUP, ours=ARMS, where=f"arms.{name}", instead='class: "package.module:Class"')
     if factory is not None:
         return factory
-    message = f"{name!r} is not an arm we know"
+    message = f"there is no arm {name!r}"
     remedy = f'{known_choices(known_arms(), given=name)}; for your own give class: "package.module:Class"'
     raise ConfigError(message, field=f"arms.{name}", remedy=remedy)
 
@@ -169,9 +169,8 @@ def _check_contract(arm: Any, *, name: str, path: str) -> Strategy:
     if not faults and arm.name != name:
         faults.append(f"calls itself {arm.name!r}")
     if faults:
-        raise ConfigError(
-            f"{path} {', '.join(faults)}", field=f"arms.{name}", remedy="follow ragbandit.strategies.run.Strategy"
-        )
+        remedy = "follow ragbandit.strategies.run.Strategy"
+        raise ConfigError(f"{path} {', '.join(faults)}", field=f"arms.{name}", remedy=remedy)
     return cast(Strategy, arm)
 
 

@@ -37,7 +37,7 @@ from ragbandit.strategies.base import (
     seconds_until,
 )
 
-#: makes the answer from a model's text. If the text grows, its answer may only grow too
+#: function that makes the answer from a model's text. When the text gets longer, the answer may only be extended
 Settle = Callable[[str], str]
 
 MAX_NOTE: Final = 120  #: most characters of a note for the user
@@ -106,7 +106,7 @@ def provider_of(generator: Generator) -> str:
     return str(getattr(generator, "provider", "ragbandit"))
 
 
-NoteHits = Callable[[Sequence[Hit]], None]  #: records the hits of a traced search
+NoteHits = Callable[[Sequence[Hit]], None]  #: function that records the hits of a traced search
 NoteCompletion = Callable[[Completion], None]
 
 
@@ -144,7 +144,7 @@ class Run:
     started: float = field(default_factory=time.monotonic)
     trace: list[TraceEvent] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
-    #: whether another arm answers if this arm fails before its first text; if so, calls are not repeated
+    #: True if another arm answers when this arm fails before its first text. Failed calls are then not repeated
     has_successor: bool = False
     draft: str | None = None  #: best answer so far; it becomes the answer if the budget ends the arm
     reply: Mapping[str, Json] = field(default_factory=dict)  #: `Completion.details["reply"]` of the last chat
@@ -153,7 +153,7 @@ class Run:
     shown: dict[str, Passage] = field(default_factory=dict, init=False)
     #: id of a passage -> its score in the first search that returned it
     scores: dict[str, float] = field(default_factory=dict, init=False, repr=False)
-    #: whose cap refused the last round: "cap" for the arm's, "budget" for the budget's; None if it was allowed
+    #: what refused the last round: "cap" for the arm's own cap, "budget" for the budget; None if the round was allowed
     _refused: Literal["cap", "budget"] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -238,7 +238,7 @@ class Run:
         if self.rounds_over:
             raise OutOfBudget("rounds")
         if self._refused is not None:
-            remedy = "search no more when run.begin_round returns False, or give it a higher cap"
+            remedy = "do not search after run.begin_round has returned False, or call run.begin_round with a higher cap"
             raise ArmFailed("the arm searches in a round that its own cap refused", remedy=remedy)
         if not self.used["rounds"]:
             raise ArmFailed("the arm searches outside any round", remedy="call run.begin_round first")
@@ -279,7 +279,7 @@ class Run:
 
         purpose: name of the call in the trace. max_tokens: reduced to the remaining budget.
         final: for the call that writes the answer, the function that makes the answer from the call's text. The reader
-        then receives the answer while it is written. Without `final` the reader gets it at the end of the run.
+        then receives the answer while it is written. Without `final` the reader gets the answer at the end of the run.
         Raises OutOfBudget for seconds (`partial` then has the text so far), tokens or dollars; ArmFailed if the prompt
         does not fit the model, or if the generator lacks a capability.
         """
@@ -287,7 +287,7 @@ class Run:
         missing = sorted(want - self.generator.capabilities)
         if missing:
             message = f"the call for {purpose} needs {', '.join(missing)}, which {self.generator.name} does not offer"
-            raise ArmFailed(message, remedy="declare it in the arm's `needs`, which are checked at the start")
+            raise ArmFailed(message, remedy="add these needs to the arm's `needs`, which are checked at the start")
         request = Request(
             prompt=prompt,
             max_tokens=self._tokens_for(prompt, purpose=purpose, max_tokens=max_tokens),
@@ -362,8 +362,7 @@ class Run:
         size, context = self.generator.count_tokens(prompt), self.generator.context_tokens
         if context is not None and size + max_tokens > context:
             message = f"the prompt for {purpose} has {size} tokens; with {max_tokens} to write it exceeds {context}"
-            remedy = "lower the arm's passages or raise the generator's context_tokens"
-            raise ArmFailed(message, remedy=remedy)
+            raise ArmFailed(message, remedy="lower the arm's passages or raise the generator's context_tokens")
         return self._tokens_left(max_tokens, prompt=size)
 
     def _tokens_left(self, limit: int, *, prompt: int = 0) -> int:
@@ -408,7 +407,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """The answer of an arm that was not ended by the budget or an error."""
+    """The answer of an arm that ended by itself, and not because of the budget or an error."""
 
     text: str
     stop_reason: str  #: the rule that ended the arm, for example "answer_found" or "max_rounds"
@@ -419,7 +418,7 @@ class Strategy(Protocol):
 
     name: ArmName
     needs: frozenset[Need]
-    params: Mapping[str, Json]  #: including defaults
+    params: Mapping[str, Json]  #: values of the arm's params, including defaults
 
     async def answer(self, question: str, *, run: "Run") -> Answer:
         """Answer a question by calls of `run`. Do not catch OutOfBudget and ArmFailed: they become outcomes."""

@@ -36,7 +36,7 @@ from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStream, Run, Spans, Strategy
 
-#: seconds after its deadline at which a hanging arm is cancelled. Generators report their tokens within this time
+#: seconds from the deadline to the cancellation of an arm that still runs. Meanwhile generators report their tokens
 GRACE_SECONDS = 0.25
 SOURCE_CHARS = 2000  #: most characters that are stored of a source's title, and by default of its text
 STOP_REASON_LENGTH = 64
@@ -66,13 +66,13 @@ async def run_strategy(
     named: Mapping[str, Json] = MappingProxyType({}),
     has_successor: bool = False,
 ) -> Outcome:
-    """Run the arm on the query. A failing arm gives an outcome, not an exception. The status of the outcome is
+    """Run the arm on the query. A failing arm gives an outcome, not an exception. The outcome has a status:
 
     answered: the arm returned an answer.
     exhausted: a cap of the budget ended the arm. The answer is the arm's draft or None, the stop reason "budget_<cap>".
     failed: the arm raised an error, or its answer has more than MAX_TEXT characters. The stop reason is "error",
     "question_too_long" if no prompt has room for the question, "request_refused" if the model's server refuses a chat,
-    or CANCELLED.
+    or CANCELLED if the caller cancelled the arm by `stop`.
 
     stop: complete this future, from any thread, to cancel the arm.
     reader: receives notes, and the answer while it is written.
@@ -134,7 +134,7 @@ def made_by(
 ) -> Mapping[str, Json]:
     """`Outcome.made_by`: JSON values that differ between two versions of an arm.
 
-    "params" has no secrets, because outcomes are stored and exported. "templates" is a digest of their texts.
+    "params" has no secrets, because outcomes are stored and exported. "templates" is a digest of the templates' texts.
     named: the arm's generator and retriever in the settings; they are added to "params".
     """
     kind, digest = type(strategy), templates_digest(strategy)
@@ -173,7 +173,7 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
     except RagBanditError as error:
         return _failed(error)
     except (Exception, SystemExit) as error:
-        # A TimeoutError that the arm itself raised, for example of a socket, is a failure.
+        # A TimeoutError before the end of the budget's time, for example of a socket, is a failure of the arm.
         if isinstance(error, TimeoutError) and limit.expired():
             return _exhausted(run, cap="seconds")
         log_exception(error, of=f"the arm {strategy.name}", action="arm_failed", arm=strategy.name)
@@ -202,9 +202,7 @@ def _checked_end(end: _End, *, delivered: str, arm: str) -> _End:
     answer = end.answer or ""
     if end.status == "answered" and not answer.startswith(delivered):
         extra = {"action": "answer_changed", "arm": arm, "given": len(delivered)}
-        logger.error(
-            "an arm streamed text that its answer does not begin with; see `final` of Run.complete", extra=extra
-        )
+        logger.error("an arm's answer does not begin with its streamed text; see `final` of Run.complete", extra=extra)
     if len(answer) <= MAX_TEXT:
         return end
     message = f"the answer of the arm {arm} has {len(answer)} characters"

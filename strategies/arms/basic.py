@@ -37,14 +37,14 @@ class NoRetrievalParams(PromptParams):
 
 
 class NoRetrieval(PromptedArm[NoRetrievalParams]):
-    """Answers from the model's own knowledge with one call, without a search or a step (Adaptive-RAG's "A")."""
+    """Answers with one call of the model, from the model's own knowledge: 0 steps (A in Adaptive-RAG's paper)."""
 
     retrieves: ClassVar[bool] = False
     kind = NoRetrievalParams
     prompts: ClassVar = {"answer": "recall_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Stop reasons: "answered"; "empty_answer" if the text has no answer."""
+        """Stop reasons: "answered", or "empty_answer" if the model's text contains no answer."""
         return finished(await self._read(question, run=run, use="answer"), "answered")
 
 
@@ -52,11 +52,12 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
 class ModelParams(ArmParams):
     #: most tokens of an answer if the request sets no limit; None for the server's limit
     max_tokens: Count | None = None
-    instructions: str = ""  #: system message of questions; chats keep their own system messages
+    #: system message of the prompt. A chat that is forwarded unchanged has only its own system messages
+    instructions: str = ""
 
 
 class Model(ParamsArm[ModelParams]):
-    """Sends the question to a model, without a search, a prompt around the question, or a step.
+    """Sends the question to a model as it is, without a search and without a prompt around it: 0 steps.
 
     A chat completion from OpenAI's interface is forwarded unchanged to an OpenAI-compatible generator, with tools,
     images, formats and sampling, and its reply is returned unchanged. Other questions, and chats for other generators,
@@ -69,12 +70,11 @@ class Model(ParamsArm[ModelParams]):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        # The prompt is only the question.
         parts = {"demonstrations": (), "passage": "", "body": "{question}", "prefix": ""}
         self._template = Template(name="chat", instructions=self._params.instructions, **parts)  # type: ignore[arg-type]
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Stop reasons: "answered", "empty_answer", or the server's reason unless it is "stop"."""
+        """Stop reasons: "answered", "empty_answer", or the server's finish_reason if it is not "stop"."""
         chat, limit = run.query.chat, self._params.max_tokens
         with keep_partial(run, style="long"):
             if chat and "chat" in run.generator.capabilities:
@@ -100,17 +100,16 @@ class SingleStepParams(ReaderParams):
 
 
 class SingleStep(PromptedArm[SingleStepParams]):
-    """Searches once with the cleaned question, then answers. This is one step (Adaptive-RAG's "B", IRCoT's OneR).
+    """Searches once, then answers: 1 step (B in Adaptive-RAG's paper, OneR in IRCoT's).
 
-    If the budget allows no round or no passage, or if the question has only question words, the model answers
-    without a search, and the trace records that it was skipped.
+    The search uses the question without question words. If no word is left, or if the budget allows no round or no
+    passage, the model answers without a search. Stop reasons: "answered", "empty_answer".
     """
 
     kind = SingleStepParams
     prompts: ClassVar = {"read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Stop reasons: "answered", "empty_answer"."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         return finished(await self._read(question, run=run, pool=pool), "answered")
@@ -123,7 +122,7 @@ class MultiStepParams(ReaderParams):
     think: Literal["quoted", "reasoned"] = "quoted"
     rounds: Count = 3
     passages_per_round: Count = 2
-    passages: Count = 6  #: most passages of all rounds together; the first ones are kept
+    passages: Count = 6  #: most passages kept in all rounds together; passages found later are dropped
     sentence_tokens: Count = 48
 
     presets: ClassVar = preset_table(
@@ -137,10 +136,11 @@ class MultiStepParams(ReaderParams):
 class MultiStep(PromptedArm[MultiStepParams]):
     """Searches and writes a sentence of thought in each round; then a reader answers from the passages (IRCoT).
 
-    A round searches with the question, or with the latest sentence that makes a statement, and asks for the next
-    sentence. The reader sees only the passages and the question, not the sentences. Stop reasons: "answer_found" (a
-    sentence contains "answer is"), "empty_sentence", "thoughts_too_long" (the next prompt has no room for the
-    sentences), "max_rounds", and "budget_rounds" if the budget allows fewer rounds than the arm.
+    The first round searches with the question, a later round with the latest sentence that is not mere reasoning (see
+    `last_query`). Then the model writes the next sentence. The reader sees only the passages and the question, not the
+    sentences. Stop reasons: "answer_found" (a sentence contains "answer is"), "empty_sentence", "thoughts_too_long"
+    (the next prompt has no room for the sentences), "max_rounds", and "budget_rounds" if the budget allows fewer rounds
+    than the param `rounds`.
     """
 
     kind = MultiStepParams
@@ -157,12 +157,15 @@ class MultiStep(PromptedArm[MultiStepParams]):
         while run.begin_round(cap=self._params.rounds):
             query = last_query(question, sentences=sentences)
             await gather(run, query=query, pool=pool, k=self._params.passages_per_round)
+            fields, limit = {"question": question, "thoughts": " ".join(sentences)}, self._params.sentence_tokens
             try:
-                sentence = await self._think(question, sentences=sentences, run=run, pool=pool)
+                with keep_partial(run, style="reasoned"):
+                    done = await self._ask("think", fields, run=run, max_tokens=limit, pool=pool, stop=("\n",))
             except PromptTooLong:
                 if not sentences:
                     raise
                 return "thoughts_too_long"
+            sentence = first_sentence(done.text)
             if not sentence:
                 return "empty_sentence"
             sentences.append(sentence)
@@ -172,15 +175,9 @@ class MultiStep(PromptedArm[MultiStepParams]):
             run.draft = sentence
         return "max_rounds" if len(sentences) >= self._params.rounds else "budget_rounds"
 
-    async def _think(self, question: str, *, sentences: list[str], run: Run, pool: PassagePool) -> str:
-        fields, limit = {"question": question, "thoughts": " ".join(sentences)}, self._params.sentence_tokens
-        with keep_partial(run, style="reasoned"):
-            done = await self._ask("think", fields, run=run, max_tokens=limit, pool=pool, stop=("\n",))
-        return first_sentence(done.text)
-
 
 _USEFUL = "useful"
-_VERDICTS = (_USEFUL, "useless", "not useful")  #: small models write "not useful" for "useless"
+_VERDICTS = (_USEFUL, "useless", "not useful")  #: accepted verdicts; small models write "not useful" for "useless"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,7 +185,7 @@ class NoteParams(PassageParams):
     preset: Literal["small", "paper", "chat"] = "small"
     style: AnswerStyle = "short"
     passages: Count = 3
-    note_tokens: Count = 96  #: most tokens of the notes, the summary or the verdicts
+    note_tokens: Count = 96  #: most tokens of the first call, which writes notes, a summary or verdicts
 
     presets: ClassVar = preset_table(
         "max_tokens style passages note_tokens", paper=(1280, "short", 5, 1280), chat=(512, "long", 5, 512)
@@ -196,7 +193,7 @@ class NoteParams(PassageParams):
 
 
 class _TwoStages(PromptedArm[NoteParams]):
-    """Searches once, writes about the passages in a first call, and answers in a second call. This is one step.
+    """Searches once, writes about the passages in a first call, and answers in a second call: 1 step.
 
     If there is no passage, the first call is skipped, and the trace records that. Stop reasons: "answered",
     "empty_answer".
@@ -219,8 +216,7 @@ class _TwoStages(PromptedArm[NoteParams]):
 
     async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:  # noqa: ARG002 SelfRerank's
         run.draft = (extract_answer(text) if has_answer(text) else text) or run.draft
-        fields = {"question": question, "notes": text or "none"}
-        return await self._read(question, run=run, fields=fields)
+        return await self._read(question, run=run, fields={"question": question, "notes": text or "none"})
 
 
 class ChainOfNote(_TwoStages):
@@ -239,7 +235,7 @@ class SelfRerank(_TwoStages):
     """Judges every passage as useful or useless, then answers from the useful ones.
 
     Passages without a verdict are left out, and recorded in the trace as "parse_failed". If no passage is judged
-    useful, all are kept; the trace records the reason as "kept_all".
+    useful, the arm answers from all passages, and the trace records "kept_all" with the reason.
     """
 
     prompts: ClassVar = {"stage": "self_rerank", "read": "read_direct"}
@@ -248,7 +244,7 @@ class SelfRerank(_TwoStages):
         return super()._template_names() | ({"read": "read_long"} if self._params.style == "long" else {})
 
     async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:
-        # The prompt's prefix may contain the beginning of the first verdict.
+        # The prompt may end with the beginning of the first verdict. So this prefix is parsed together with the reply.
         passages = _useful(f"{self._templates['stage'].prefix} {text}", run=run, passages=pool.passages)
         return await self._read(question, run=run, passages=passages)
 
@@ -260,9 +256,8 @@ def _useful(text: str, *, run: Run, passages: Sequence[Passage]) -> Sequence[Pas
     numbered = list(enumerate(passages, start=1))
     unlabelled = [passage.id for number, passage in numbered if number not in labels]
     if unlabelled:
-        run.note_branch(
-            "parse_failed", f"{len(unlabelled)} of {len(passages)} without verdict: {', '.join(unlabelled)}"
-        )
+        ids = ", ".join(unlabelled)
+        run.note_branch("parse_failed", f"{len(unlabelled)} of {len(passages)} without verdict: {ids}")
     useful = [passage for number, passage in numbered if labels.get(number) == _USEFUL]
     if not useful:
         run.note_branch("kept_all", "none is useful" if labels else "no verdict")

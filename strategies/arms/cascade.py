@@ -46,17 +46,17 @@ _Part = Annotated[str, Field(min_length=1)] | dict[str, Any]
 class CascadeParams(ArmParams):
     first: _Part
     then: _Part  #: arm that answers if one of the conditions below holds, or if the first arm fails
-    empty: bool = False  #: condition: the first answer is empty. The other conditions include this one
+    empty: bool = False  #: condition: the first answer is empty. For an empty answer all other conditions hold too
     abstains: bool = False  #: condition: the first answer is empty, or starts or ends with one of `forms`
-    differs_from: _Part | None = None  #: condition: this third arm gives a different answer
-    #: condition: this function, "package.module:function", returns less than `check_below`; see `reward.check`
+    differs_from: _Part | None = None  #: a third arm. Condition: its answer differs from the first answer
+    #: a function as in `reward.check`. Condition: the function's score of the first answer is below `check_below`
     check: Annotated[str, Field(min_length=1)] | None = None
     check_below: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
-    #: condition: the judge's score is below this; the section `judge` sets model, prompt and weights
+    #: condition: the judge of the settings' section `judge` gives the first answer a score below this
     judge: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    #: condition: the mean log-probability of the answer's tokens is below this. The first arm's model must return them
+    #: condition: the mean log-probability of the first answer's tokens, which its model must return, is below this
     logprob: Annotated[float, Field(le=0.0)] | None = None
-    forms: list[str] = field(default_factory=list)  #: phrases that mean "no answer"; [] for built-in phrases
+    forms: list[str] = field(default_factory=list)  #: phrases that mean "no answer"; [] for the built-in phrases
 
 
 class Check(Protocol):
@@ -65,7 +65,7 @@ class Check(Protocol):
     name: str
 
     def score(self, *, question: str, answer: str, sources: Sequence[Passage]) -> float | None:
-        """Compute a score from 0 to 1, blocking. Returns None if the function gives no score. Raises ArmFailed."""
+        """Returns a score from 0 to 1; None if the function gives no score. Blocks the thread. Raises ArmFailed."""
 
     async def close(self) -> None: ...
 
@@ -75,7 +75,7 @@ class JudgePart(Protocol):
     max_tokens: int
 
     def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
-        """Returns (prompt, function that reads the score, 0 to 1, from the reply). Both raise ArmFailed."""
+        """Returns (prompt, function that turns the reply into a score, 0 to 1). Both functions raise ArmFailed."""
 
 
 class Part(NamedTuple):
@@ -90,16 +90,15 @@ class Cascade(ParamsArm[CascadeParams]):
     Cost and trace include both runs. Call `bind` before `answer`.
     """
 
-    retrieves: ClassVar[bool] = False  # its arms have their own retrievers
+    retrieves: ClassVar[bool] = False  # the cascade does not search itself: its arms have their own retrievers
     generates: ClassVar[bool] = False
     kind = CascadeParams
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
         if not any(getattr(self._params, condition) not in (None, False) for condition in _CONDITIONS):
-            raise ConfigError(
-                "the cascade has no condition", field=f"arms.{self.name}", remedy=f"set one of {', '.join(_CONDITIONS)}"
-            )
+            remedy = f"set one of {', '.join(_CONDITIONS)}"
+            raise ConfigError("the cascade has no condition", field=f"arms.{self.name}", remedy=remedy)
         self._forms = tuple(map(_plain, self._params.forms or ABSTENTIONS))
         self._parts: Mapping[str, Part] = {}
         self._check: Check | None = None
@@ -120,13 +119,12 @@ class Cascade(ParamsArm[CascadeParams]):
 
     @property
     def depth(self) -> int:
-        """Nesting depth, this cascade included. Valid after `bind`."""
+        """Number of cascades inside each other, this one included: 1 if no arm is a cascade. Valid after `bind`."""
         inner = [part.strategy.depth for part in self._parts.values() if isinstance(part.strategy, Cascade)]
         return 1 + max(inner, default=0)
 
     @property
     def runs_on(self) -> list[Generator | Retriever | Check]:
-        """All generators, retrievers and checks in use, also by nested cascades."""
         resources: list[Generator | Retriever | Check] = []
         if self._check is not None:
             resources.append(self._check)
@@ -145,7 +143,7 @@ class Cascade(ParamsArm[CascadeParams]):
         where = f"arms.{self.name}"
         if self.depth > _MAX_DEPTH:
             message = f"cascades are nested {self.depth} deep"
-            raise ConfigError(message, field=where, remedy=f"nest at most {_MAX_DEPTH}")
+            raise ConfigError(message, field=where, remedy=f"nest at most {_MAX_DEPTH} cascades")
         generator = parts["first"].generator
         has_logprobs = generates(parts["first"].strategy) and "logprobs" in generator.capabilities
         if self._params.logprob is not None and not has_logprobs:
@@ -163,7 +161,7 @@ class Cascade(ParamsArm[CascadeParams]):
         The trace records the reason as "first_answer". While the second arm answers, the first answer is the draft.
         """
         if not self._parts:
-            raise ArmFailed(f"the cascade {self.name} has no parts", remedy="load it together with its arms")
+            raise ArmFailed(f"the arms of the cascade {self.name} are not set", remedy="call the cascade's method bind")
         first, reason = await self._first(question, run=run)
         run.note_branch("first_answer", reason or "it stands")
         if first is not None and reason is None:
@@ -207,7 +205,7 @@ class Cascade(ParamsArm[CascadeParams]):
     def _reason_to_go_on(
         self, text: str, *, others: list[Answer | ArmFailed], recorder: "_LogprobRecorder"
     ) -> str | None:
-        """Test the conditions that need no call. Returns the reason to ask the second arm, or None."""
+        """Test the conditions that need no further call. Returns the reason to ask the second arm, or None."""
         params = self._params
         if is_blank(text):
             return "it is empty"
@@ -239,7 +237,7 @@ async def _reason_if_below(scoring: Awaitable[float | None], *, threshold: float
 
 
 class _NotesOnly(AnswerStream):
-    """Passes on notes but no text: the first answer may still be replaced."""
+    """Passes notes to the user, but no text, because the second arm may still replace the first answer."""
 
     def __init__(self, stream: AnswerStream) -> None:
         super().__init__()
@@ -250,8 +248,6 @@ class _NotesOnly(AnswerStream):
 
 
 class _LogprobRecorder(GeneratorAround):
-    """Asks its generator for log-probabilities, and keeps the completions."""
-
     def __init__(self, generator: Generator) -> None:
         super().__init__(generator)
         self._completions: list[Completion] = []
@@ -261,13 +257,16 @@ class _LogprobRecorder(GeneratorAround):
         return self._completions[-1]
 
     def mean_of(self, answer: str) -> float:
-        """Mean log-probability of the latest completion, preferably one that contains the answer; -inf without any."""
+        """Mean log-probability of the latest completion that contains the answer.
+
+        If no completion contains the answer, the latest completion counts. Returns -inf without completions.
+        """
         with_answer = [done for done in self._completions if answer in done.text]
         return next(map(mean_logprob, reversed(with_answer or self._completions)), -math.inf)
 
 
 async def _ask_part(part: Part, *, question: str, run: Run, stream: AnswerStream, drafts: bool = True) -> Answer:
-    """Ask one arm within the remaining budget. drafts: whether its draft becomes the draft of `run`."""
+    """Ask one arm within the remaining budget. drafts: whether the arm's draft becomes the draft of `run`."""
     with _sub_run(run, generator=part.generator, retriever=part.retriever, stream=stream) as sub_run:
         try:
             return await part.strategy.answer(question, run=sub_run)
@@ -277,7 +276,7 @@ async def _ask_part(part: Part, *, question: str, run: Run, stream: AnswerStream
 
 @contextmanager
 def _sub_run(run: Run, *, generator: Generator, retriever: Retriever, stream: AnswerStream) -> Iterator[Run]:
-    """A run with the remaining budget. Its cost, trace and passages are added to `run`, even after an error."""
+    """Yields a run with the remaining budget. Its cost, trace and passages are added to `run`, even after an error."""
     caps = {cap: getattr(run.budget, cap) for cap in run.used}
     remaining = {cap: max(caps[cap] - used, 0) for cap, used in run.used.items() if caps[cap] is not None}
     sub_run = Run(

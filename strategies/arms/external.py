@@ -28,7 +28,7 @@ from ragbandit.strategies.arms.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.base import OutOfBudget, error_text, seconds_until
 from ragbandit.strategies.run import Answer, Run
 
-#: longest random pause before the second attempt, seconds. The limit doubles with every further attempt
+#: longest random pause before the second attempt, seconds. Before every further attempt the longest pause doubles
 _PAUSE_S = 0.5
 #: longest pause before an attempt, seconds. The arm fails if the server's Retry-After is longer
 _LONGEST_S = 30.0
@@ -74,12 +74,12 @@ class _ReportedCost(BaseModel, extra="forbid"):
 class PipelineReply(BaseModel):
     answer: Annotated[str, Field(strict=True)]
     stop_reason: Annotated[str, Field(strict=True, min_length=1)] = "answered"
-    steps: Annotated[_Whole, Field(le=1000)] = 0  # each step adds an event to the trace
+    steps: Annotated[_Whole, Field(le=1000)] = 0  # at most 1,000, because each step adds an event to the trace
     cost: _ReportedCost = _ReportedCost()
 
 
 def checked_reply(body: object, *, arm: str, remedy: str = "", hidden: Callable[[str], str] = str) -> PipelineReply:
-    """Validate the body of a reply. hidden: removes secrets from the message. Raises ServerFailed."""
+    """Validate the body of a reply. hidden: function that removes secrets from a message. Raises ServerFailed."""
     try:
         return PipelineReply.model_validate(body)
     except ValidationError as error:
@@ -105,13 +105,15 @@ class Http(ParamsArm[HttpParams]):
         request: {"question", "decision_id", "context", "tenant", "budget": {"rounds", "passages", "tokens", ...}}
         reply:   {"answer": "text", "steps": 2, "stop_reason": "answered", "cost": {"llm_calls": 3, ...}}
 
-    In a conversation the request has "messages": [{"role", "content"}, ...], the oldest first. "budget" has only caps
+    In a conversation the request has "messages": [{"role", "content"}, ...], the oldest first. "budget" has the caps
     that are set, and the remaining seconds. "cost" may have any field of `shared.types.Cost` except seconds_total. The
-    arm enforces only the seconds of the budget. If the reply's cost is above a cap, the outcome is "exhausted" with the
-    reply's answer. After a broken connection, or a status of 408, 409, 425, 429 or 5xx, the call is repeated after a
-    random, growing pause, which is at least the server's Retry-After. A Retry-After above 30 s is a failure, and so
-    are other statuses except 2xx, and invalid replies. The header Idempotency-Key has the decision's id, because the
-    same call may come twice.
+    arm itself enforces only the seconds of the budget. If the reply's cost is above another cap, the outcome is
+    "exhausted" with the reply's answer.
+
+    After a broken connection, or a status of 408, 409, 425, 429 or 5xx, the arm repeats the call. The pause before
+    is random, at least the server's Retry-After, and on average longer each time. The arm fails at once if Retry-After
+    is above 30 s, for any other status outside 2xx, and for an invalid reply. The header Idempotency-Key has the
+    decision's id, so that the pipeline recognizes a repeated call.
     """
 
     retrieves: ClassVar[bool] = False
@@ -169,8 +171,7 @@ class Http(ParamsArm[HttpParams]):
             except (httpx.HTTPError, TimeoutError) as broken:
                 error = self._broken(broken, timeout=timeout)
                 is_late = seconds_until(run.deadline) == 0.0
-            spent = time.monotonic() - began
-            run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=spent))
+            run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=time.monotonic() - began))
             if is_late:
                 raise OutOfBudget("seconds")
             asked_s = error.failure.retry_after_s or 0.0
@@ -203,21 +204,20 @@ class Http(ParamsArm[HttpParams]):
         elif failure.kind == "unreachable":
             message = f"it cannot be reached ({error})"
             remedy = f"start the pipeline, or correct arms.{self.name}.url"
-        return self._failed(f"cannot be asked: {self._hidden(message)}", failure=failure, remedy=remedy)
+        message = f"{self._shown} cannot be asked: {self._hidden(message)}"
+        return ServerFailed(message, failure=failure, remedy=remedy)
 
     def _read(self, response: httpx.Response) -> object:
         status, unreadable = response.status_code, Failure(kind="unreadable")
         if not response.is_success:
             failure = failure_of_status(status, headers=response.headers) if status >= 400 else unreadable
-            raise self._failed(f"cannot be asked: {self._shown_reply(response)}", failure=failure, remedy=_LOG_REMEDY)
+            message = f"{self._shown} cannot be asked: {self._shown_reply(response)}"
+            raise ServerFailed(message, failure=failure, remedy=_LOG_REMEDY)
         try:
             return json.loads(response.content)
         except (ValueError, RecursionError):
-            message, remedy = f"gave no JSON: {self._shown_reply(response)}", 'reply with {"answer": "..."}'
-            raise self._failed(message, failure=unreadable, remedy=remedy) from None
-
-    def _failed(self, message: str, *, failure: Failure, remedy: str) -> ServerFailed:
-        return ServerFailed(f"{self._shown} {message}", failure=failure, remedy=remedy)
+            message = f"{self._shown} gave no JSON: {self._shown_reply(response)}"
+            raise ServerFailed(message, failure=unreadable, remedy='reply with {"answer": "..."}') from None
 
     def _shown_reply(self, response: httpx.Response) -> str:
         text = response.text
@@ -225,14 +225,14 @@ class Http(ParamsArm[HttpParams]):
         return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
 
     def _hidden(self, text: str) -> str:
-        """Remove the secrets of headers and address, because some servers repeat the request in their reply."""
+        """Remove the secrets of headers and address from a text: some servers repeat the request in their reply."""
         return without_keys(text, secrets=self._secrets)
 
 
 def secret_of(variable: str, *, field: str) -> str:
     if variable not in os.environ:
         remedy = "set the variable in the environment of every worker"
-        raise ConfigError(f"the environment has no {variable}", field=field, remedy=remedy)
+        raise ConfigError(f"the environment variable {variable} is not set", field=field, remedy=remedy)
     remedy = "set that variable to the header's value and nothing else"
     check_header_value(os.environ[variable], what=variable, field=field, remedy=remedy)
     return os.environ[variable]
@@ -270,15 +270,15 @@ class CallableArm(ParamsArm[CallableParams]):
         text = text_of(output)
         if text is None:
             message = f"the object returned {type(output).__name__} without text"
-            raise ArmFailed(message, field=f"arms.{self.name}", remedy="let it return text, or a dict with `answer`")
+            raise ArmFailed(message, field=f"arms.{self.name}", remedy="return text, or a dict with `answer`")
         run.draft = text
         run.show(len(getattr(output, "source_nodes", ())))
         return Answer(text=text, stop_reason="answered" if text else "empty_answer")
 
     def _callable(self, *, where: str) -> tuple[Callable[[Any], Any], str]:
-        """Import the configured object; see `asked_by`. Subclasses may get the object from elsewhere."""
+        """Returns what `asked_by` returns for the configured object. Subclasses may ask another object."""
         if not self._params.object:
-            raise ConfigError("no object is named", field=where, remedy=_REMEDY)
+            raise ConfigError("the arm has no object to ask", field=where, remedy=_REMEDY)
         return asked_by(import_class(self._params.object, where=where), shown=self._params.object, where=where)
 
     async def _output(self, question: str, *, run: Run) -> object:
@@ -300,14 +300,14 @@ class CallableArm(ParamsArm[CallableParams]):
 def asked_by(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any], str]:
     """Returns (function that answers a question, name of the object's method or "" for a plain function).
 
-    named: the object, or a function without parameters that makes it. shown: its import path. Raises ConfigError.
+    named: the object, or a function without parameters that makes one. shown: path in messages. Raises ConfigError.
     """
     if inspect.isfunction(named) and not inspect.signature(named).parameters:
         try:
             named = named()
         except Exception as error:  # the user's function may raise anything
             message = f"{shown!r} cannot be made: {type(error).__name__}: {error}"
-            raise ConfigError(message, field=where, remedy="the function is called without arguments") from error
+            raise ConfigError(message, field=where, remedy="let the function work without arguments") from error
     method = next((name for name in METHODS if callable(getattr(named, name, None))), None)
     if method is not None and not inspect.isclass(named):
         return getattr(named, method), method

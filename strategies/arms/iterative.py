@@ -24,8 +24,8 @@ _ALLOWED = "Write search[topic], lookup[word] or finish[answer]."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    verb: str  #: in lower case; not necessarily an allowed one
-    argument: str  #: text in the brackets without quotes around it; may be empty
+    verb: str  #: name of the action in lower case, which the arm may not know
+    argument: str  #: text in the brackets, without its quotes; may be empty
 
 
 def parsed_action(text: str) -> Action | None:
@@ -41,16 +41,15 @@ def parsed_action(text: str) -> Action | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReactParams(ReaderParams):
-    #: "small" is for local models of a few hundred million parameters; "paper" has ReAct's numbers;
-    #: "chat" is for large chat models, with a reader that writes a paragraph (finish[...] stays short)
+    #: "paper" has ReAct's numbers. With "chat" the reader writes a paragraph, but an answer in finish[...] stays short
     preset: Literal["small", "paper", "chat"] = "small"
-    #: answer if the turns end without finish[...]: for "read" a reader answers from the passages, for "thought" it is
-    #: the latest thought, for "nothing" it is empty, as in the paper
+    #: source of the answer if the turns end without finish[...]. "read": a reader answers from the passages. "thought":
+    #: the latest thought is the answer. "nothing": the answer is empty, as in the paper
     unfinished: Literal["read", "thought", "nothing"] = "read"
     turns: Count = 4
     passages_per_search: Count = 3
-    passages: Count = 8  #: most passages of all searches together; the first ones are kept
-    sentences: Count = 2  #: most sentences of the best passage that a search shows
+    passages: Count = 8  #: most passages kept in all searches together; passages found later are dropped
+    sentences: Count = 2  #: most sentences of the best passage that the model sees after a search
     turn_tokens: Count = 64
 
     presets: ClassVar = preset_table(
@@ -128,7 +127,7 @@ class React(PromptedArm[ReactParams]):
                 if first == len(turns):
                     raise
                 run.note_branch("prompt_budget", f"turn {first + 1} of {len(turns)} dropped")
-        raise AssertionError("the last prompt, without turns, returns or raises")
+        raise AssertionError("unreachable: the prompt without turns fits, or PromptTooLong is raised above")
 
     async def _observe(self, action: Action | None, *, run: Run, library: "_Library") -> str | None:
         """Do the action. Returns the observation; None if the budget allows no further search."""
@@ -193,7 +192,7 @@ class _Library:
 
 def _turn(number: int, *, thought: str, action: Action | None, observation: str) -> str:
     written = "" if action is None else f"Action {number}: {action.verb}[{action.argument}]\n"
-    # A title with a line break could look like a turn of the model.
+    # The observation becomes one line: a title with a line break could look like a turn of the model.
     return f"Thought {number}: {thought}\n{written}Observation {number}: {' '.join(observation.split())}"
 
 
@@ -201,12 +200,12 @@ def _turn(number: int, *, thought: str, action: Action | None, observation: str)
 class AdaptiveNoteParams(PassageParams):
     preset: Literal["small", "paper", "chat"] = "small"
     style: AnswerStyle = "short"
-    updates: Whole = 2  #: most updates of the note (the paper's CI)
-    failures: Count = 1  #: number of failed updates after which the arm answers (the paper's IU)
+    updates: Whole = 2  #: most updates of the note (CI in the paper)
+    failures: Count = 1  #: number of failed updates after which the arm answers (IU in the paper)
     #: "better" keeps a new note only if a comparison finds it better. "every" keeps each new note without a comparison,
-    #: and failed updates do not end the arm (the paper's ablation without its memory reviewer)
+    #: and failed updates do not end the arm (in the paper: the ablation without the memory reviewer)
     keep: Literal["better", "every"] = "better"
-    passages: Count = 6  #: most distinct passages of all rounds together (the paper's RP)
+    passages: Count = 6  #: most distinct passages of all rounds together (RP in the paper)
     passages_per_round: Count = 3
     query_characters: Count | None = None  #: most characters of a search query; None for no limit
     note_tokens: Count = 96
@@ -222,10 +221,11 @@ class AdaptiveNoteParams(PassageParams):
 class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     """Writes a note on the passages of a search, and updates it. A reader answers from the note (Wang et al. 2024).
 
-    An update asks the model for two new questions, searches once with both and the question, extends the note with the
-    new passages, and keeps the new note only if a comparison finds it clearly better (unless `keep` is "every"). Stop
-    reasons: "max_rounds" (`updates` are used up), "max_passages", "failed_updates" (`failures` updates did not improve
-    the note), "no_new_question", and "budget_rounds" or "budget_passages" if the budget allows less than the params.
+    An update asks the model for two new questions, searches once with both and the original question, and extends the
+    note with the new passages. The new note is kept only if a comparison finds it clearly better, unless `keep` is
+    "every". Stop reasons: "max_rounds" (`updates` are used up), "max_passages", "failed_updates" (`failures` updates
+    did not improve the note), "no_new_question", and "budget_rounds" or "budget_passages" if the budget allows less
+    than the params.
 
     Differences to the authors' code: passages seen before are always left out, not only near the cap; an update without
     a new passage, or with an unchanged note, fails without a comparison; no question is searched twice (the authors
@@ -316,7 +316,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         if new in ("", note):
             run.note_branch("update", "failed: nothing added")
             return None
-        # Any note is better than an empty one.
+        # Any note is better than an empty one, without a comparison.
         better = not note or self._params.keep == "every" or await self._is_better(question, old=note, new=new, run=run)
         run.note_branch("update", "accepted" if better else "failed: not better")
         return new if better else None

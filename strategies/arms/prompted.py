@@ -21,7 +21,7 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 def preset_table(names: str, **rows: tuple[Json, ...]) -> Mapping[str, Mapping[str, Json]]:
-    """Returns preset -> param -> value. names: the params, separated by spaces. rows: preset -> their values."""
+    """Returns preset -> param -> value. names: params, separated by spaces. rows: preset -> values of these params."""
     return {preset: dict(zip(names.split(), row, strict=True)) for preset, row in rows.items()}
 
 
@@ -29,7 +29,7 @@ class ArmParams:
     """Base of the params dataclasses of arms. Declare ranges as `Annotated[int, pydantic.Field(ge=1)]`."""
 
     __slots__ = ()
-    #: preset -> param -> value. Params that are set explicitly take precedence
+    #: preset -> param -> value. The user's own values of params take precedence
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
 
 
@@ -38,7 +38,7 @@ class PromptParams(ArmParams):
     """Params of arms that call a model.
 
     The preset "small" is for local models of a few hundred million parameters, "chat" for large chat models. The other
-    presets have the numbers of the arm's paper ("flan" and "gpt" are Adaptive-RAG's).
+    presets have the numbers of a paper, "flan" and "gpt" those of Adaptive-RAG.
     """
 
     max_tokens: Count = 32
@@ -90,7 +90,7 @@ class PromptedArm(ParamsArm[Prompted]):
     """Base of arms that call a model with templates. Raises ConfigError for a template that cannot be used."""
 
     needs: frozenset[Need] = frozenset({"completion", "stop"})
-    #: use in the arm -> name of the template. A param in braces is replaced by its value
+    #: purpose of a prompt in the arm -> name of its template. {param} is replaced by the value of this param
     prompts: ClassVar[Mapping[str, str]]
 
     def __init__(self, **params: Any) -> None:
@@ -109,17 +109,16 @@ class PromptedArm(ParamsArm[Prompted]):
     async def _ask(
         self, use: str, fields: Mapping[str, str], *, run: Run, purpose: str | None = None, **options: Any
     ) -> Completion:
-        """Call `ask` with the template of this use. purpose: name of the call in the trace, by default `use`."""
+        """Call `ask` with the template `prompts[use]`. purpose: name of the call in the trace, by default `use`."""
         options.setdefault("passage_words", self._passage_words)
         return await ask(run, template=self._templates[use], purpose=purpose or use, fields=fields, **options)
 
     async def _read(self, question: str, *, run: Run, use: str = "read", **options: Any) -> str:
-        """Call `read` with the template of this use, in the arm's style, for the final answer."""
+        """Call `read` with the template `prompts[use]`, in the arm's style, for the final answer."""
         defaults = {
             "style": getattr(self._params, "style", "direct"),
             "max_tokens": self._params.max_tokens,
             "passage_words": self._passage_words,
             "final": True,
         }
-        template = self._templates[use]
-        return await read(run, question=question, template=template, purpose=use, **{**defaults, **options})
+        return await read(run, question=question, template=self._templates[use], purpose=use, **{**defaults, **options})

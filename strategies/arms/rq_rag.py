@@ -20,13 +20,13 @@ Choice = Literal["vote", "confidence"]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RqRagParams(ReaderParams):
     preset: Literal["small", "paper", "chat"] = "small"
-    tree: bool = False  #: True to follow all refinements, False to follow one path
+    tree: bool = False  #: True to refine the question in all three ways at every step, False to follow one path
     #: answer of a tree: the most frequent answer ("vote"), or the answer with the most probable tokens ("confidence")
     choose: Choice = "vote"
     depth: Count = 1  #: most refinements on a path
     queries: Count = 3  #: most queries of a decomposition or disambiguation
     passages_per_query: Count = 2
-    passages: Count = 6  #: most passages of all searches together; the first ones are kept
+    passages: Count = 6  #: most passages kept in all searches together; passages found later are dropped
     decide_tokens: Count = 6
     query_tokens: Count = 64
 
@@ -53,19 +53,19 @@ class _Node:
 
 
 class RqRag(PromptedArm[RqRagParams]):
-    """Refines the question and searches until the model decides to answer (Chan et al. 2024, RQ-RAG, by prompts).
+    """Refines the question and searches until the model decides to answer (RQ-RAG, Chan et al. 2024).
 
     The model chooses the next action: rewrite the question, decompose it, disambiguate it, or answer. A rewrite gives
     one query, the other refinements give up to `queries`. At the end of the path a reader answers from all passages of
     the path. Stop reasons: "answer_decided" by the model, "max_depth" after `depth` refinements, "budget_rounds",
     "no_new_query" from a refinement, "empty_answer".
 
-    With `tree` every node is answered and refined in all three ways, breadth first, which gives 1 + 3 + 9 answers at
-    depth 2. A refinement without a new query is left out. The tree ends with "max_depth" or "budget_rounds", and
-    `choose` selects the answer. The cap on passages applies to the whole tree.
+    With `tree` the model answers at every node, and refines the question there in all three ways, breadth first. At
+    depth 2 this gives 1 + 3 + 9 answers. A refinement without a new query is left out. The tree ends with "max_depth"
+    or "budget_rounds", and `choose` selects the answer. The cap on passages applies to the whole tree.
 
     A decision that cannot be parsed becomes a rewrite, and is "parse_failed" in the trace. Differences to the paper:
-    the model is prompted, not trained; queries are decoded greedily, not sampled at temperature 1; one call writes all
+    prompts replace the trained model; queries are decoded greedily, not sampled at temperature 1; one call writes all
     parts or meanings of a question, not one query at a time; a vote counts the paths, while the paper adds up
     confidences.
     """
@@ -114,7 +114,7 @@ class RqRag(PromptedArm[RqRagParams]):
         stop_reason = "max_depth"
         branches = ((node, action) for node in nodes for action in _REFINEMENTS)
         for node, action in branches:
-            # Breadth first: all nodes after this one are at least as deep.
+            # The nodes come breadth first: if one node has the full depth, so have all nodes after it.
             if node.depth >= self._params.depth:
                 break
             if not run.may_begin_round(cap=self._most_rounds):
@@ -187,7 +187,7 @@ def _joined(queries: Sequence[str]) -> str:
 
 
 def chosen_answer(answers: Sequence[PathAnswer], *, choose: Choice) -> str:
-    """The most confident or the most frequent answer, the last one among equals; "" if no path has an answer."""
+    """The most confident or the most frequent answer, the last one of equal ones; "" if no path has an answer."""
     candidates = [path for path in reversed(answers) if path.answer]
     votes = Counter(tuple(answer_words(path.answer)) for path in candidates)
     if not candidates:

@@ -23,15 +23,14 @@ _UNKNOWN = frozenset({"", "unknown", "not known", "none", "n/a", "i do not know"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeakrParams(PassageParams):
-    #: "small" is for local models of a few hundred million parameters. "single_hop" and "multi_hop" are the paper's
-    #: numbers for LLaMA-2-7B-chat
+    #: "single_hop" and "multi_hop" have the paper's numbers for LLaMA-2-7B-chat; see `PromptParams` for "small"
     preset: Literal["small", "single_hop", "multi_hop"] = "small"
     #: "single" answers from memory or from the best passage; "multi" writes a chain of sentences
     hops: Literal["single", "multi"] = "single"
     #: the arm searches if the uncertainty is above this. A good value depends on the model, the layer and `samples`;
-    #: the default is not tuned, and separates a few well-known questions from obscure ones on a model of 135M
+    #: the default is not tuned: it separated a few well-known questions from obscure ones on a model of 135M parameters
     delta: float = 7.5
-    #: added to every eigenvalue, so that samples without spread have a finite uncertainty
+    #: number added to every eigenvalue in `uncertainty`, which would otherwise be minus infinity for equal samples
     alpha: Annotated[float, Field(gt=0.0)] = 1e-3
     #: layer whose hidden states are compared; 0 for the embedding, None for the middle layer
     layer: Whole | None = None
@@ -40,10 +39,10 @@ class SeakrParams(PassageParams):
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
     top_k: Whole = 50  #: number of most probable tokens to sample from; 0 for all
     seed: Whole = 0  #: seed of the first sample; it grows by 1 with each sample
-    passages: Count = 3  #: passages per search; the model reads each in its own call
-    kept_passages: Count = 3  #: most passages that the chain keeps; for `hops: multi`
+    passages: Count = 3  #: passages per search; the model reads each passage in a call of its own
+    kept_passages: Count = 3  #: most passages kept with the chain's sentences; only for `hops: multi`
     sentences: Count = 3
-    sure: Share = 0.9  #: probability from which a word is used in the query; for `hops: multi`
+    sure: Share = 0.9  #: least probability of a proposed word that enters the query; only for `hops: multi`
     sentence_tokens: Count = 40
     sample_tokens: Count = 24
     max_tokens: Count = 24
@@ -65,18 +64,20 @@ class Seakr(PromptedArm[SeakrParams]):
     """Searches if sampled answers disagree in the model's hidden states, and prefers passages that make them agree.
 
     The disagreement is the doubt (see `uncertainty`; Yao et al. 2024). For `hops: single` the model answers from
-    memory. If the doubt is at most `delta`, the arm takes that answer ("sure"). Otherwise the model answers from each
-    passage found, and the arm takes the answer with the least doubt ("best_passage"). The answer from memory stays if
-    the search has no hit ("no_passage") or no passage gives an answer ("no_reading").
+    memory. If the doubt is at most `delta`, the arm takes this answer ("sure"). Otherwise the model answers from each
+    passage found, and the arm takes the answer with the least doubt ("best_passage"). The arm keeps the answer from
+    memory if the search has no hit ("no_passage"), or if no passage gives an answer ("no_reading").
 
     For `hops: multi` the model proposes a sentence. If the sentence is empty, or its doubt is above `delta`, the arm
-    searches the probable words of the sentence, or the question if there are none ("query_fallback"). For each new
+    searches the probable words of the sentence, or the question if no word is probable ("query_fallback"). For each new
     passage the model writes the sentence again. The sentence with the least doubt is kept with its passage. At the end
-    the model answers from the sentences, and from the kept passages, and the arm takes the answer with less doubt. Stop
-    reasons: "answer_found" ("answer is" in a sentence), "max_sentences", "max_passages" (`kept_passages`),
+    the model answers once from the sentences and once from the kept passages, and the arm takes the answer with less
+    doubt. Stop reasons: "answer_found" ("answer is" in a sentence), "max_sentences", "max_passages" (`kept_passages`),
     "repeated_query", "nothing_new" (no new passage), "empty_sentence" (no passage gave a sentence), "budget_rounds",
-    "empty_answer". Differences to the authors' code: the query uses the whole proposal; a failed search loses no
-    sentence; a sample's state is the state of its last token, not of an end token.
+    "empty_answer".
+
+    Differences to the authors' code: the query is made from the whole proposed sentence; no sentence is lost if a
+    search fails; the state of a sample is the hidden state of its last token, not of an end token.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs", "hidden_states"})
@@ -114,8 +115,7 @@ class Seakr(PromptedArm[SeakrParams]):
         evidence: list[Passage] = []
         stop_reason = await self._chain(question, sentences=sentences, evidence=evidence, run=run, pool=pool)
         run.note_branch("chain_ended", stop_reason)
-        fields = {"question": question, "thoughts": " ".join(sentences)}
-        prompts = [self._prompt("conclude", fields, run=run)]
+        prompts = [self._prompt("conclude", {"question": question, "thoughts": " ".join(sentences)}, run=run)]
         if evidence:
             prompts.append(self._prompt("read", {"question": question}, passages=evidence, run=run))
         answers = await self._candidates(prompts, purpose="read", run=run, settle=extract_answer)
@@ -209,10 +209,9 @@ class Seakr(PromptedArm[SeakrParams]):
         return [_Candidate(text=settle(done.text), doubt=doubt) for done, doubt in zip(greedy, doubts, strict=True)]
 
     async def _greedy(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[Completion]:
-        think = purpose.startswith("think")
         settings: dict[str, Any] = {
             "purpose": purpose,
-            "max_tokens": self._params.sentence_tokens if think else self._params.max_tokens,
+            "max_tokens": self._params.sentence_tokens if purpose.startswith("think") else self._params.max_tokens,
             "stop": ("\n",),
             "want": frozenset[Need]({"logprobs"}) if purpose == "think" else frozenset(),
         }
@@ -245,8 +244,7 @@ class Seakr(PromptedArm[SeakrParams]):
             run.note_branch("samples_dropped", f"{len(samples) - len(written)} of {len(samples)} are empty")
         if len(written) < 2:
             return math.inf
-        states = np.stack([self._state(sample, run=run) for sample in written])
-        doubt = uncertainty(states, alpha=self._params.alpha)
+        doubt = uncertainty(np.stack([self._state(sample, run=run) for sample in written]), alpha=self._params.alpha)
         run.note_branch("uncertainty", f"{purpose}: {doubt:.4f}")
         return doubt
 
@@ -267,13 +265,14 @@ class Seakr(PromptedArm[SeakrParams]):
 
 
 def uncertainty(states: npt.NDArray[Any], *, alpha: float) -> float:
-    """logdet(Z J Z^T + alpha I) / k for states Z of shape (k, d). It is higher if the samples agree less.
+    """Disagreement of samples, higher if they agree less (the paper's measure, after INSIDE, Chen et al. 2024).
 
-    J subtracts from every state its mean over the d features (the paper's measure, after INSIDE, Chen et al. 2024).
+    states: Z, the hidden states of k samples with d features each, shape (k, d). J subtracts from each state its mean
+    over the features; I is the identity. The result is logdet(Z J Z^T + alpha I) / k.
     """
     centred = states.astype(np.float64) - states.mean(axis=1, dtype=np.float64, keepdims=True)
     gram = centred @ centred.T + alpha * np.eye(len(states))
-    # Exact eigenvalues are at least alpha; rounded ones may be smaller, or negative.
+    # Every exact eigenvalue is at least alpha, but rounding errors can make it smaller, or negative.
     return float(np.log(np.maximum(np.linalg.eigvalsh(gram), alpha)).mean())
 
 

@@ -26,10 +26,9 @@ from ragbandit.strategies.run import Answer, Run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfRagParams(ReaderParams):
-    #: "small" is for local models of a few hundred million parameters; "paper" is the prompted graph of the
-    #: Adaptive-Note paper, with caps added; "chat" is for large chat models
+    #: "paper" is the prompted Self-RAG of the Adaptive-Note paper, with caps; `PromptParams` describes the others
     preset: Literal["small", "paper", "chat"] = "small"
-    rewrites: Whole = 1  #: most rewritten questions
+    rewrites: Whole = 1  #: most times that the question is rewritten
     regenerations: Whole = 1  #: most further answers in a round if the passages do not support the answer
     passages_per_round: Count = 3
     passages: Count = 6  #: most passages that are graded in all rounds together
@@ -44,7 +43,7 @@ class SelfRagParams(ReaderParams):
 
 
 class SelfRag(PromptedArm[SelfRagParams]):
-    """Asks any model the reflection questions of Self-RAG (Asai et al. 2023), as prompted Self-RAG graphs do.
+    """Asks a model without special training the reflection questions of Self-RAG (Asai et al. 2023), by prompts.
 
     A round searches, and grades every new passage. If there are relevant passages, the model answers from all of them.
     If a grader finds the answer unsupported, the model answers again and sees the rejected answers. A supported answer
@@ -54,8 +53,9 @@ class SelfRag(PromptedArm[SelfRagParams]):
 
     A grade that is neither yes nor no is "parse_failed" in the trace and counts as yes, so with a model that cannot
     grade the arm works like single_step. With a model that always replies no the arm answers from memory. Differences
-    to the graphs: every loop is capped, graders see the original question, a passage is graded once, and relevant
-    passages are kept for later rounds. The trained Self-RAG is a different method: do not compare its numbers.
+    to other programs that prompt Self-RAG's questions: every loop is capped, graders see the original question, a
+    passage is graded once, and relevant passages are kept for later rounds. The trained Self-RAG of the paper is a
+    different method, so its numbers are not comparable.
     """
 
     kind = SelfRagParams
@@ -148,7 +148,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
         passages: Sequence[Passage] = (),
         about: str = "answer",
     ) -> bool:
-        """Whether the model says yes; True if its reply cannot be parsed. about: what is graded, for the trace."""
+        """Whether the model replies yes; True if the reply cannot be parsed. about: what is graded, for the trace."""
         done = await self._ask(
             grade,
             fields,
@@ -172,26 +172,23 @@ Trained = Sequence[Mapping[str, float]]
 _UTILITY_SCORES = (-1.0, -0.5, 0.0, 0.5, 1.0)  #: scores of the five `utility_tokens`
 
 
+_Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfRagTrainedParams(PassageParams):
-    """The default tokens are those of the paper's model."""
-
     #: "small" shows few passages; "paper" is the paper's setting for short answers
     preset: Literal["small", "paper"] = "small"
-    #: the arm searches if P(retrieval) / (P(retrieval) + P(no retrieval)) is above this; 1.0 never searches
+    #: the arm searches if the first gate token has more than this share of both tokens' probability; never at 1.0
     threshold: Share = 0.2
-    passages: Count = 3  #: passages per search; the model reads each in its own call
+    passages: Count = 3  #: passages per search; the model reads each passage in a call of its own
     relevance_weight: Annotated[float, Field(ge=0.0)] = 1.0
     support_weight: Annotated[float, Field(ge=0.0)] = 1.0
     utility_weight: Annotated[float, Field(ge=0.0)] = 0.5
-    #: tokens for "passages are needed" and "no passages are needed"
-    gate_tokens: Annotated[list[str], Field(min_length=2, max_length=2)] = field(
-        default_factory=lambda: ["[Retrieval]", "[No Retrieval]"]
-    )
+    #: tokens for "passages are needed" and "no passages are needed". All default tokens are those of the paper's model
+    gate_tokens: _Pair = field(default_factory=lambda: ["[Retrieval]", "[No Retrieval]"])
     #: tokens for a relevant and an irrelevant passage
-    relevance_tokens: Annotated[list[str], Field(min_length=2, max_length=2)] = field(
-        default_factory=lambda: ["[Relevant]", "[Irrelevant]"]
-    )
+    relevance_tokens: _Pair = field(default_factory=lambda: ["[Relevant]", "[Irrelevant]"])
     #: tokens for a passage that supports the answer fully, in part, and not at all
     support_tokens: Annotated[list[str], Field(min_length=3, max_length=3)] = field(
         default_factory=lambda: ["[Fully supported]", "[Partially supported]", "[No support / Contradictory]"]
@@ -207,19 +204,22 @@ class SelfRagTrainedParams(PassageParams):
 class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
     """Asks a trained model whether it needs passages, answers from each passage, and takes the answer that scores best.
 
-    The first call answers without passages. Its gate value is P(retrieval) / (P(retrieval) + P(no retrieval)); the
-    authors' short form divides log-probabilities, which inverts the value. If it is at most `threshold`, the first
-    call's answer is taken ("no_retrieval_wanted"). Otherwise one call for each passage, all concurrent, writes an
-    answer, which is scored as in section 3.3 of the paper:
+    P(token) is the probability of a reflection token, divided by the probability of all tokens in its group: gate,
+    relevance, support or utility. A token without a log-probability has P = 0 ("token_missing" in the trace).
+
+    The first call answers without passages. If P of the first gate token is at most `threshold` where the text begins,
+    the arm takes this answer ("no_retrieval_wanted"). If both gate tokens are missing ("parse_failed"), the arm
+    searches. The authors' short form divides log-probabilities instead, which inverts the value.
+
+    Then one call for each passage writes an answer; the calls are concurrent. The score of an answer is, as in section
+    3.3 of the paper, with the values -1, -0.5, 0, 0.5 and 1 for the five utility tokens:
 
         exp(mean log-probability of the tokens) + relevance_weight * P(relevant)
-            + support_weight * (P(full) + P(partial) / 2) + utility_weight * sum of (-1 .. 1) * P(utility)
+            + support_weight * (P(full) + P(partial) / 2) + utility_weight * sum of value * P(utility token)
 
-    Every P is a share within its group of tokens: relevance at the first token, the other groups at the place where a
-    token of the group was written. The stop reason is "best_passage", "no_passage" if nothing was found (the first
-    call's answer is taken), or "empty_answer". A token without a log-probability has probability 0 ("token_missing" in
-    the trace). If both gate tokens are missing ("parse_failed"), the arm searches. A group without a written token
-    ("parse_failed") adds 0.
+    P(relevant) is read where the text begins, the others where the model wrote the first token of their group. A group
+    of which the model wrote no token ("parse_failed") adds 0. Stop reasons: "best_passage", "no_passage" if nothing was
+    found (the arm takes the first call's answer), "empty_answer".
     """
 
     needs: frozenset[Need] = frozenset({"completion", "logprobs", "trained_tokens"})
@@ -264,8 +264,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         fields = {"question": self._without_tokens(question), "retrieval": self._params.gate_tokens[0]}
         title, text = self._without_tokens(passage.title), self._without_tokens(passage.text)
         plain = [replace(passage, title=title, text=text)]
-        limit = self._params.max_tokens
-        return await self._ask("read", fields, run=run, max_tokens=limit, passages=plain, want=_WANT)
+        return await self._ask("read", fields, run=run, max_tokens=self._params.max_tokens, passages=plain, want=_WANT)
 
     def _score(self, reading: Completion, *, run: Run) -> float:
         """Score of an answer by the formula in the docstring of the class; -inf if the model wrote nothing."""

@@ -20,7 +20,6 @@ def stops_of(style: Style | AnswerStyle) -> tuple[str, ...]:
 
 
 def answer_in(text: str, *, style: Style | AnswerStyle) -> str:
-    """The answer in a text of this style: the whole text for "long", otherwise the result of `extract_answer`."""
     return text.strip() if style == "long" else extract_answer(text)
 
 
@@ -45,7 +44,7 @@ async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Pa
 
 
 async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: int = 1) -> None:
-    """Begin a round, and call `gather` unless no round is left. cap: the arm's own limit on rounds."""
+    """If a round is left, begin it and call `gather`. cap: the arm's own limit on rounds."""
     if not run.rounds_over and run.begin_round(cap=cap):
         await gather(run, query=query, pool=pool, k=k)
     else:
@@ -55,7 +54,7 @@ async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: i
 async def together(
     calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run, caps: Sequence[str] = ("tokens", "dollars")
 ) -> list[Result]:
-    """Call `at_once`. If the budget limits one of `caps`, the calls run in turn, so that each cost is checked."""
+    """Run the calls concurrently; in turn if the budget has one of `caps`, so that each call is checked against it."""
     if any(getattr(run.budget, cap) is not None for cap in caps):
         return [await call() for call in calls]
     return await at_once(calls)
@@ -112,7 +111,6 @@ def keep_partial(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
 
 
 def finished(answer: str, reason: str) -> Answer:
-    """Make an Answer with this stop reason, or with "empty_answer" if the text is empty."""
     return Answer(text=answer, stop_reason=reason if answer else "empty_answer")
 
 

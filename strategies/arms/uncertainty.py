@@ -47,11 +47,9 @@ def detail_of(done: Completion, *, need: Need, run: Run) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Word:
-    """A word in a text that was split into tokens."""
-
     text: str
     tokens: tuple[int, ...]  #: positions of the word's tokens, in order
-    begin: int  #: position of the first character in the text
+    begin: int  #: position of the word's first character in the text
 
 
 def merge_words(tokens: Sequence[str]) -> list[Word]:
@@ -117,7 +115,7 @@ class LookaheadParams(PassageParams):
     sentences: Count = 3  #: most sentences of the text (the papers limit its tokens instead)
     rounds: Count = 2
     passages: Count = 2  #: passages per search. Each search replaces the passages of the previous search
-    max_tokens: Count = 24  #: most tokens of the answer if the text does not contain it
+    max_tokens: Count = 24  #: most tokens of the call that asks for the answer, if the text has none
 
 
 Ahead = TypeVar("Ahead", bound=LookaheadParams)
@@ -146,8 +144,7 @@ class LookaheadArm(PromptedArm[Ahead]):
                 stop_reason = "model_ended"
         stop_reason = stop_reason or "max_sentences"
         run.note_branch("text_ended", stop_reason)
-        answer = await self._conclude(question, thoughts=" ".join(sentences), run=run, pool=pool)
-        return finished(answer, stop_reason)
+        return finished(await self._conclude(question, thoughts=" ".join(sentences), run=run, pool=pool), stop_reason)
 
     @abstractmethod
     async def _next(
@@ -156,7 +153,7 @@ class LookaheadArm(PromptedArm[Ahead]):
         """Continue the text. Returns (new sentences, whether the model ended the text after them)."""
 
     def _begin_search(self, run: Run) -> bool:
-        """Begin a round. Returns False if no round is left; the trace records that."""
+        """Begin a round. If no round is left, returns False, and the trace records "search_skipped"."""
         may_search = not run.rounds_over and run.begin_round(cap=self._params.rounds)
         if not may_search:
             run.note_branch("search_skipped", "no round is left")
@@ -165,7 +162,7 @@ class LookaheadArm(PromptedArm[Ahead]):
     async def _write(
         self, question: str, *, sentences: Sequence[str], run: Run, purpose: str, pool: PassagePool | None = None
     ) -> Completion:
-        """Continue the text up to the end of the line. The purpose "look_ahead" also gets the model's uncertainty."""
+        """Continue the text to the end of the line. Only the purpose "look_ahead" requests details, such as entropy."""
         fields = {"question": question, "thoughts": " ".join(sentences)}
         with keep_partial(run, style="reasoned"):
             return await self._ask(
@@ -185,7 +182,7 @@ class LookaheadArm(PromptedArm[Ahead]):
         answer = extract_answer(thoughts) if has_answer(thoughts) else ""
         if not answer:
             fields = {"question": question, "thoughts": thoughts}
-            # DRAGIN's and SeaKR's evaluations ask in the same way if a text has no answer.
+            # The evaluations of DRAGIN and SeaKR also ask like this if a text has no answer.
             return await self._read(question, run=run, use="conclude", fields=fields, pool=pool)
         run.draft = answer
         return answer
@@ -193,8 +190,7 @@ class LookaheadArm(PromptedArm[Ahead]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DraginParams(LookaheadParams):
-    #: "small" is for local models of a few hundred million parameters; the other presets are the paper's numbers for
-    #: LLaMA2-7B-chat on 2WikiMultihopQA and HotpotQA
+    #: the presets except "small" have the paper's numbers for LLaMA2-7B-chat on 2WikiMultihopQA and HotpotQA
     preset: Literal["small", "llama2_2wiki", "llama2_hotpot"] = "small"
     #: the arm searches if the value of a word (see `Dragin`) is above this. A good threshold depends on the model; the
     #: default is untested
@@ -213,11 +209,11 @@ class Dragin(LookaheadArm[DraginParams]):
 
     The value of a word is the share of the sentence's attention that the word receives, times its entropy, times the
     number of words in the sentence (Su et al. 2024, section 3.1). A content word with a value above `theta` triggers a
-    search. The query consists of the words from question and text that get most attention from the triggering words. It
-    is the question if the model's tokens do not contain the question, or if no word has attention ("query_fallback").
-    If the rounds are used up, the text continues without a search ("search_skipped"). Stop reasons: "answer_found",
-    "empty_text" (nothing was added), "model_ended", "max_sentences". A text without an answer is continued with "So the
-    answer is"; the stop reason is "empty_answer" if that gives no answer.
+    search. The query consists of the words from question and text that get most attention from the triggering words. If
+    the model's tokens do not contain the question, or if no word has attention, the query is the question
+    ("query_fallback"). If the rounds are used up, the text continues without a search ("search_skipped"). Stop reasons:
+    "answer_found", "empty_text" (nothing was added), "model_ended", "max_sentences". A text without an answer is
+    continued with "So the answer is"; the stop reason is "empty_answer" if that gives no answer.
 
     Differences to the authors' code: a stop word triggers no search; the attention is computed with the prompt.
     """
@@ -246,12 +242,11 @@ class Dragin(LookaheadArm[DraginParams]):
         return new, done.finish == "stop" and len(new) < room
 
     def _trigger(self, done: Completion, *, run: Run, room: int) -> tuple[int, list[Word]]:
-        """Find the first sentence with words above theta. Returns (its position in the text, the words), or (0, [])."""
+        """Find the first sentence with words of a value above theta. Returns (its begin, these words), or (0, [])."""
         if not done.text.strip():
             return 0, []
         entropy, attention = _doubt_and_attention(done, run=run)
-        keys = attention.keys[-len(entropy) :]
-        text_words, received = merge_words(keys), attention_received(attention)
+        text_words, received = merge_words(attention.keys[-len(entropy) :]), attention_received(attention)
         for begin, end in sentence_spans(done.text)[:room]:
             sentence = [word for word in text_words if begin <= word.begin < end]
             values = _values(sentence, received=received, entropy=np.asarray(entropy, dtype=np.float64))
@@ -262,7 +257,7 @@ class Dragin(LookaheadArm[DraginParams]):
         return 0, []
 
     def _query(self, question: str, *, done: Completion, hits: Sequence[Word], thoughts: str, run: Run) -> str:
-        """The content words that receive most attention from the hits, in the order of the text (section 3.2)."""
+        """The content words with most attention from the triggering words `hits`, in text order (section 3.2)."""
         entropy, attention = _doubt_and_attention(done, run=run)
         read = len(attention.keys) - len(entropy)
         hit_tokens = [token for word in hits for token in word.tokens]
@@ -294,17 +289,15 @@ def _doubt_and_attention(done: Completion, *, run: Run) -> tuple[Sequence[float]
     entropy: Sequence[float] = detail_of(done, need="entropy", run=run)
     attention: Attention = detail_of(done, need="attention", run=run)
     if attention.weights.shape[1:] != (len(entropy), len(attention.keys)) or len(entropy) > len(attention.keys):
-        raise ArmFailed(
-            f"attention of shape {attention.weights.shape} does not fit {len(entropy)} written tokens and "
-            f"{len(attention.keys)} keys",
-            field="details.attention",
-            remedy="give the shape (heads, written tokens, read + written tokens)",
-        )
+        sizes = f"{len(entropy)} written tokens and {len(attention.keys)} keys"
+        message = f"the generator's attention of shape {attention.weights.shape} does not fit {sizes}"
+        remedy = "give the shape (heads, written tokens, read + written tokens)"
+        raise ArmFailed(message, field="details.attention", remedy=remedy)
     return entropy, attention
 
 
 def attention_received(attention: Attention) -> Floats:
-    """For each written token the largest attention from a written token, mean over heads; shape (written,)."""
+    """Largest attention that each written token gets from a written token, averaged over heads; shape (written,)."""
     written = attention.weights.shape[1]
     received: Floats = attention.weights[:, :, -written:].max(axis=1).mean(axis=0, dtype=np.float64)
     return received
@@ -328,8 +321,7 @@ def _spans_of(parts: Sequence[str], *, text: str) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlareParams(LookaheadParams):
-    #: "small" is for local models of a few hundred million parameters; "paper" is the paper's setting for
-    #: 2WikiMultihopQA; "code" adds the behaviour of the authors' program, see `second_call`
+    #: "paper" is the paper's setting for 2WikiMultihopQA; "code" also has `second_call`, like the authors' program
     preset: Literal["small", "paper", "code"] = "small"
     theta: Share = 0.4  #: the arm searches if a token's probability is at most this; 0 to always search
     beta: Share = 0.2  #: the query leaves out tokens with a probability of at most this
@@ -348,11 +340,11 @@ class Flare(LookaheadArm[FlareParams]):
     """Writes sentence by sentence. A sentence with an improbable token becomes a query (Jiang et al. 2023).
 
     The first search uses the question. If the probabilities of all tokens of a sentence are above `theta`, the sentence
-    is accepted (the authors' code writes it again, see `second_call`). Otherwise the query is the sentence without
-    tokens of at most `beta`, or the question if no word is left ("query_fallback"). If the rounds are used up, the text
-    continues without searches ("search_skipped"). Stop reasons: "answer_found" ("answer is" in a sentence),
-    "empty_sentence", "model_ended", "max_sentences". A text without an answer is continued with "So the answer is";
-    the stop reason is "empty_answer" if that gives no answer.
+    is accepted (the authors' code writes it again, see `second_call`). Otherwise the query is the sentence without the
+    tokens whose probability is at most `beta`, or the question if no word is left ("query_fallback"). If the rounds are
+    used up, the text continues without searches ("search_skipped"). Stop reasons: "answer_found" ("answer is" in a
+    sentence), "empty_sentence", "model_ended", "max_sentences". A text without an answer is continued with "So the
+    answer is"; the stop reason is "empty_answer" if that gives no answer.
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs"})
@@ -379,7 +371,7 @@ class Flare(LookaheadArm[FlareParams]):
         return [sentence] if sentence else [], at_end
 
     async def _search(self, query: str, *, run: Run, pool: PassagePool) -> bool:
-        """Replace the passages of the pool by a search. Returns False if no round is left."""
+        """Search, and replace the passages of the pool by the hits. Returns False if no round is left."""
         if not self._begin_search(run):
             return False
         await gather(run, query=query, pool=pool, k=self._params.passages)
@@ -389,7 +381,6 @@ class Flare(LookaheadArm[FlareParams]):
         if self._params.theta == 0.0:
             return True
         tokens = sentence_tokens(done, run=run)
-        likelihoods = [math.exp(token.logprob) for token in tokens if token.text.strip()]
-        lowest = min(likelihoods, default=1.0)
+        lowest = min((math.exp(token.logprob) for token in tokens if token.text.strip()), default=1.0)
         run.note_branch("lowest_probability", f"{lowest:.4f}")
         return lowest <= self._params.theta

@@ -1,5 +1,4 @@
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
     from ragbandit.strategies.generators.static_batches import SequenceState
 
-log = logging.getLogger("ragbandit.local")
-
 _TAIL: Final = 8  #: number of tokens that are decoded in addition to a stop string
 
 
@@ -34,8 +31,8 @@ class LocalGenerator(Generator):
     threads: number of torch threads. On a busy machine fewer are faster, because OpenMP threads spin while they wait.
     trained_tokens: special tokens that the model was trained to write (as in Self-RAG). They stay in the text, and
     their probabilities are returned, if `Request.want` has "trained_tokens".
-    max_batch: most texts that are written concurrently; None for the device's default. Keys and values of max_batch
-    texts of context_tokens must fit in memory. In bfloat16 a text may depend on the other texts of its batch.
+    max_batch: most texts that are written concurrently; None for the device's default. Their attention keys and values
+    for context_tokens tokens each must fit in memory. In bfloat16 a text may depend on the other texts of its batch.
     Raises ConfigError if the folder, a package or the device is missing, or if the model has state other than keys and
     values (Mamba).
     """
@@ -60,16 +57,15 @@ class LocalGenerator(Generator):
         self.name = name
         self._torch = required_module("torch", extra="models", field="generator.name")
         self._device = device_of(device, field="generator.device")
-        precise = precision_of(precision, device=self._device, field="generator.precision")
-        dtype = getattr(self._torch, precise)
+        dtype = getattr(self._torch, precision_of(precision, device=self._device, field="generator.precision"))
         for field, value in (("threads", threads), ("max_batch", max_batch)):
             if value is not None and value < 1:
-                raise ConfigError("must be at least 1", field=f"generator.{field}")
+                raise ConfigError(f"{value} is below 1", field=f"generator.{field}", remedy="give at least 1")
         self._set_threads(threads)
         self._tokenizer, self._model = _load(Path(folder).expanduser(), dtype=dtype, device=self._device)
         self.max_batch = max_batch or {"cpu": 8, "cuda": 64}[self._device]
         self._ends = _end_tokens(self._model, self._tokenizer)
-        # Greedy decoding; `sample_next` applies the sampling of a request.
+        # `generate` decodes greedily, because `sample_next` applies the sampling of a request.
         self._model.generation_config = type(self._model.generation_config)(**_decoder_start(self._model))
         if self._model.config.is_encoder_decoder:
             self.capabilities = self.capabilities - {"attention", "hidden_states"}
@@ -79,7 +75,7 @@ class LocalGenerator(Generator):
         added = self._tokenizer.added_tokens_decoder.values()
         self._control_tokens = sorted({token.content for token in added if token.special} - self._trained.keys())
         self._tokenizer_lock = threading.Lock()
-        self._ids = lru_cache(maxsize=256)(self._tokenize)  # tokens are counted before a prompt is sent
+        self._ids = lru_cache(maxsize=256)(self._tokenize)  # a prompt is tokenized twice: to be counted, and to be sent
         self._token_text = cache(lambda token: self._text([token], plain=False))
         from ragbandit.strategies.generators.static_batches import Batches
 
@@ -102,7 +98,8 @@ class LocalGenerator(Generator):
         sequence, feed = self._sequence(request), TextFeed(request)
         self._batches.submit(sequence)
         outcome = asyncio.wrap_future(sequence.future)
-        outcome.add_done_callback(_consume_error)
+        # Reads the exception: otherwise asyncio warns about it if the caller was cancelled at the same moment.
+        outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             async with asyncio.timeout(seconds_until(request.deadline)) as limit:
                 if feed.has_reader:
@@ -125,10 +122,9 @@ class LocalGenerator(Generator):
         if not ids:
             raise ArmFailed("the prompt is empty")
         if len(ids) + request.max_tokens > self.context_tokens:
-            raise ArmFailed(
-                f"{len(ids)} prompt tokens with {request.max_tokens} to write exceed the limit {self.context_tokens}",
-                remedy="shorten the prompt or raise the generator's context_tokens",
-            )
+            sizes = f"{len(ids)} prompt tokens with {request.max_tokens} to write"
+            remedy = "shorten the prompt or raise the generator's context_tokens"
+            raise ArmFailed(f"{sizes} exceed the limit {self.context_tokens}", remedy=remedy)
         return SequenceState(request, ids=ids, special=self._trained, ends=self._ends)
 
     async def _stream(self, sequence: "SequenceState", outcome: asyncio.Future[None], *, feed: TextFeed) -> None:
@@ -144,7 +140,7 @@ class LocalGenerator(Generator):
         while await grown.wait() and not outcome.done():
             grown.clear()
             await feed.grow(self._text(sequence.written(), plain=sequence.plain))
-            await asyncio.sleep(0.01)  # the whole text is decoded each time: single tokens cannot be decoded
+            await asyncio.sleep(0.01)  # decoding takes the whole text each time, so it must not be too frequent
 
     async def close(self) -> None:
         self._batches.close()
@@ -168,7 +164,7 @@ class LocalGenerator(Generator):
     def _text(self, ids: Sequence[int], *, plain: bool = True) -> str:
         with self._tokenizer_lock:
             text = self._decoded(ids, plain=plain)
-        return text.rstrip("\ufffd")  # the first bytes of a character that the next token would complete
+        return text.rstrip("\ufffd")  # U+FFFD stands for a character that the next token would complete
 
     def _decoded(self, ids: Sequence[int], *, plain: bool) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False))
@@ -179,8 +175,7 @@ class LocalGenerator(Generator):
             return sequence.ended
         # Every token has at least one byte, so the tail contains every stop string that ends with the last token.
         tail = max(len(stop.encode()) for stop in sequence.stop) + _TAIL
-        text = self._text(sequence.tokens[-tail:], plain=sequence.plain)
-        return first_stop(text, sequence.stop) is not None
+        return first_stop(self._text(sequence.tokens[-tail:], plain=sequence.plain), sequence.stop) is not None
 
     def _completion(self, sequence: "SequenceState") -> Completion:
         return Completion(
@@ -196,7 +191,7 @@ class LocalGenerator(Generator):
         has_begun, written = not sequence.future.cancel(), sequence.written()
         text = self._cut_text(sequence, written)
         return Completion(
-            text=delivered if delivered.startswith(text) else text,  # a second attempt may be shorter than the first
+            text=delivered if delivered.startswith(text) else text,  # a second attempt may be shorter than `delivered`
             prompt_tokens=len(sequence.ids) if has_begun else 0,
             completion_tokens=len(written),
             finish="deadline",
@@ -242,12 +237,6 @@ def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> li
     return texts
 
 
-def _consume_error(outcome: asyncio.Future[None]) -> None:
-    """Read the exception. Otherwise asyncio warns about it if the caller was cancelled at the same moment."""
-    if not outcome.cancelled():
-        outcome.exception()
-
-
 def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrainedTokenizerBase", "PreTrainedModel"]:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"no model in {folder}", field="generator.model", remedy="give a Hugging Face folder")
@@ -265,7 +254,7 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
     if device == "cpu":
         _pack(model)
     else:
-        # cuDNN's attention makes a new plan for every shape, and shapes change with every token.
+        # cuDNN's attention is off: it makes a new plan for every shape, and shapes change with every token.
         torch.backends.cuda.enable_cudnn_sdp(False)
     return tokenizer, model
 

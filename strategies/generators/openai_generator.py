@@ -43,7 +43,7 @@ from ragbandit.strategies.base import (
 )
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
 
-#: longest random pause before the second attempt, seconds. The limit doubles with every further attempt
+#: longest random pause before the second attempt, seconds. Before every further attempt the longest pause doubles
 _PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0  #: longest pause before any attempt, seconds
 _BYTES_PER_TOKEN: Final = 4  #: bytes of English text per token, with a usual tokenizer
@@ -53,11 +53,11 @@ _LATE_USAGE_S: Final = 2.0  #: longest wait for the token usage after the end of
 class OpenAiGenerator(Generator):
     """Calls a model behind a URL.
 
-    The answer is streamed, so the text so far is returned at the deadline. A call is repeated after a pause
-    (Retry-After, up to a minute) if the connection failed, or if the status is 408, 409, 425, 429 or 5xx, unless the
-    deadline is too near or another arm can answer. Tokens are estimated if the server does not report them. No error
-    contains the key or the headers. Raises ConfigError if the package is missing, or if the options or their
-    environment variables cannot be used.
+    The answer is streamed, so the text so far is returned at the deadline. A call is repeated after a pause if the
+    connection failed, or if the status is 408, 409, 425, 429 or 5xx. The pause is at least the server's Retry-After. A
+    call is not repeated if Retry-After is above a minute, if the deadline is too near, or if another arm can answer.
+    Tokens are estimated if the server does not report them. No error contains the key or the headers. Raises
+    ConfigError if the package is missing, or if the options or their environment variables cannot be used.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop", "chat"})
@@ -134,7 +134,7 @@ class OpenAiGenerator(Generator):
         return remaining_s / 2 if is_streamed(request, options=options) else None
 
     async def _read(self, reply: "PartialReply", *, feed: TextFeed, silence: asyncio.Timeout) -> None:
-        """Read a reply, and repeat failed attempts. silence: timeout of the next piece."""
+        """Read a reply, and repeat failed attempts. silence: timeout of the first piece, later of the token usage."""
         clock = asyncio.get_running_loop().time
         began = clock()
         fields = request_fields(reply.request, model=self.name, options=self._options)
@@ -195,8 +195,8 @@ class OpenAiGenerator(Generator):
         read = sum(map(estimated_tokens, plain_parts(reply.request.prompt)))
         beyond_text = math.ceil((reply.size - len(reply.text)) / _BYTES_PER_TOKEN)
         written = max(estimated_tokens(reply.text), len(reply.tokens)) + max(0, beyond_text)
-        used = tokens_of(reply.usage, read=read, written=written)
-        return used or Tokens(read=read, written=written, estimated=True)
+        reported = tokens_of(reply.usage, read=read, written=written)
+        return reported or Tokens(read=read, written=written, estimated=True)
 
     def _completion(self, reply: "PartialReply", *, is_late: bool) -> Completion:
         used = self._usage(reply)
@@ -237,8 +237,7 @@ class OpenAiGenerator(Generator):
         if not (reply.size or reply.usage):
             return error
         used = self._usage(reply)
-        dollars = self._dollars(used, model=None)
-        spent = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=dollars)
+        spent = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=self._dollars(used, model=None))
         failure = error.failure if isinstance(error, ServerFailed) else None
         return CallBroke(error.message, spent=spent, remedy=error.remedy, failure=failure)
 
@@ -302,10 +301,9 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
 
 
 def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
-    """Tokens of text and chat template; an upper bound if `bytes_per_token` is 1.0."""
+    """Estimated tokens of the prompt's text and chat template; an upper bound if `bytes_per_token` is 1.0."""
     size = sum(len(encodable(part).encode()) for part in plain_parts(prompt))
-    template = options.template_tokens + TURN_TOKENS * len(prompt.history)
-    return template + math.ceil(size / options.bytes_per_token)
+    return options.template_tokens + TURN_TOKENS * len(prompt.history) + math.ceil(size / options.bytes_per_token)
 
 
 def estimated_tokens(text: str) -> int:
@@ -320,7 +318,7 @@ class PartialReply(ModelReply):
         super().__init__(uses_functions="functions" in (request.chat or {}))
         self.request, self.dropped = request, dropped
         self.was_sent = False
-        #: number of requests sent, of values in the reply, and of values with text
+        #: attempts: number of requests sent. values: number of values in the reply. parts: number of values with text
         self.attempts = self.values = self.parts = 0
         self.first_s: float | None = None
         self.has_enough = False  #: True if the rest of the stream must not be read
@@ -339,13 +337,13 @@ class PartialReply(ModelReply):
             self._end_early()
 
     def end(self) -> None:
-        """Complete the message. Raises BrokenReply without an answer, ArmFailed without requested details."""
+        """Complete the message. Raises BrokenReply for a missing answer, ArmFailed for missing requested details."""
         super().end()
         if self.finish == "content_filter" and self.request.chat is None:
             raise ArmFailed("the server's content filter blocked the answer")
         if "logprobs" in self.request.want and self.text and (self.has_broken_logprobs or not self.tokens):
             broken = "log-probabilities that are not numbers" if self.has_broken_logprobs else "no log-probabilities"
-            remedy = "set it to false"
+            remedy = "set generator.openai.logprobs to false"
             raise ArmFailed(f"the server sent {broken}", field="generator.openai.logprobs", remedy=remedy)
 
     def text_without_prefix(self) -> str:
@@ -365,8 +363,8 @@ class PartialReply(ModelReply):
             self.tokens[0] = text[dropped:], logprob
 
     def _end_early(self) -> None:
-        """End the text at a stop string, and a text that is much longer than max_tokens, which some servers ignore."""
-        # Per token of max_tokens a server may send at most 128 characters and 4 parts of a stream.
+        """End the text at a stop string, or if it is much too long, because some servers ignore max_tokens."""
+        # For each token of max_tokens, a server may send at most 128 characters and 4 parts of a stream.
         end, longest = first_stop(self.text, self.request.stop), 128 * self.request.max_tokens
         if end is not None:
             self.text, self.finish = self.text[:end], "stop"

@@ -39,7 +39,7 @@ _GATHER_S: Final = 0.005
 _MOST_PADDED: Final = 2.0  #: largest ratio of the padded length of a batch to the total length of its prompts
 _CHUNK: Final = 512  #: number of prompt tokens between two checks whether callers still wait
 
-#: needs that are computed from the distribution of every token
+#: capabilities whose results are computed from the probabilities of all tokens at each position
 _PROBABILITIES: Final[frozenset[Need]] = frozenset({"logprobs", "entropy", "trained_tokens"})
 _COLDEST: Final = 1e-6  #: lowest temperature; a much lower temperature is 0 in float32
 
@@ -53,10 +53,10 @@ def sample_next(logits: Tensor, *, sequences: "Sequence[SequenceState]") -> None
             sequence.dice = sequence.dice or torch.Generator().manual_seed(sampling.seed)
             tokens[row] = _draw(logits[row], sampling=sampling, dice=sequence.dice)
     rows = [row for row, sequence in enumerate(sequences) if sequence.request.want & _PROBABILITIES]
-    flat = tokens.double()  # represents every id exactly, so that everything leaves the device in one transfer
+    flat = tokens.double()  # float64 has every id exactly, so ids and statistics leave the device in one transfer
     if rows:
         special = list(sequences[0].special.values())  # the same for all sequences
-        statistics = _token_statistics(logits[rows], tokens=tokens[rows], special=special)  # (rows, F)
+        statistics = _token_statistics(logits[rows], tokens=tokens[rows], special=special)  # (rows, 2 + special)
         flat = torch.cat([flat, statistics.flatten()])
     numbers = flat.tolist()
     for sequence, token in zip(sequences, numbers, strict=False):
@@ -68,7 +68,7 @@ def sample_next(logits: Tensor, *, sequences: "Sequence[SequenceState]") -> None
 
 
 def _token_statistics(logits: Tensor, *, tokens: Tensor, special: Sequence[int]) -> Tensor:
-    """Log-probability of the token, entropy, log-probabilities of the special tokens; shape (rows, F)."""
+    """Columns: log-probability of the token, entropy, log-probability of each special token; a row for each token."""
     rows = torch.log_softmax(logits.float(), dim=-1)  # (rows, vocabulary)
     entropy = -(rows.exp() * rows).nan_to_num(0.0).sum(-1, keepdim=True)
     chosen = rows.gather(1, tokens[:, None])
@@ -187,7 +187,7 @@ class Batches:
         self._waiting.append(sequence)
         try:
             self._thread.submit(self._run)
-        except RuntimeError as error:  # closed, or the interpreter is shutting down
+        except RuntimeError as error:  # the thread was closed, or the interpreter is shutting down
             sequence.cancelled.set()
             raise ArmFailed(f"the generator cannot be asked: it was closed ({error})") from error
 
@@ -252,13 +252,12 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         self._is_finished = is_finished
         self._open = dict(enumerate(batch))
         self._width = max(len(sequence.ids) for sequence in batch)
-        # Made without the model's configuration, so that layers with a sliding window keep all keys and values.
+        # The cache is made without the model's configuration. So layers with a sliding window keep all keys and values.
         self._cache = DynamicCache()
 
     def run(self) -> None:
         has_encoder = self._model.config.is_encoder_decoder
-        prompts = [sequence.ids for sequence in self._batch]
-        ids, mask = _padded(prompts, left=not has_encoder, device=self._model.device)
+        ids, mask = _padded([sequence.ids for sequence in self._batch], left=not has_encoder, device=self._model.device)
         config = GenerationConfig(
             max_new_tokens=max(sequence.request.max_tokens for sequence in self._batch),
             do_sample=False,

@@ -43,7 +43,8 @@ class TextFeed:
     async def end(self, text: str) -> None:
         """Send the rest of the whole text.
 
-        Raises ArmFailed if the sink fails, or if an earlier text was different; a RagBanditError of the sink as it is.
+        Raises ArmFailed if the sink fails, or if the text does not begin with the text sent before. A RagBanditError of
+        the sink is passed on unchanged.
         """
         await self._send(text, is_whole=True)
 
@@ -53,10 +54,8 @@ class TextFeed:
         if self._sink is None or text == before or is_shorter:
             return
         if not text.startswith(before):
-            raise ArmFailed(
-                "the answer broke off after a part of it was streamed, and the second attempt has other words",
-                remedy="ask again; streamed text cannot be taken back",
-            )
+            message = "the answer broke off after a part of it was streamed, and the second attempt has other words"
+            raise ArmFailed(message, remedy="ask again; streamed text cannot be taken back")
         self.delivered = text
         try:
             await self._sink(text[len(before) :])
@@ -74,8 +73,7 @@ def _settled(text: str, *, stops: tuple[str, ...]) -> str:
     text = text.rstrip("\ufffd")
     if text and "\ud800" <= text[-1] <= "\udbff":
         text = text[:-1]
-    unsettled = max((_overlap(text, stop) for stop in stops), default=0)
-    return text[: len(text) - unsettled]
+    return text[: len(text) - max((_overlap(text, stop) for stop in stops), default=0)]
 
 
 def first_stop(text: str, stops: tuple[str, ...]) -> int | None:

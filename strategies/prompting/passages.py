@@ -13,7 +13,7 @@ from ragbandit.strategies.base import Hit, Passage
 
 _QUESTION_WORDS = frozenset({"who", "what", "when", "where", "why", "which", "how", "does", "is"})
 
-# A model that repeats itself writes a hundred thousand digits, dots or "Mr. "s. So every pattern must take linear time.
+# A model that repeats itself may write a digit, a dot or "Mr. " 100,000 times. So every pattern must take linear time.
 _NUMBER = r"\d[\d,]*+(?<!,)(?:\.\d++)?"
 _REASONING_START = re.compile(r"\s*(?:thus|so|that is|therefore|hence)\b", re.IGNORECASE)
 _ARITHMETIC = re.compile(rf"\d\s*+[+\-\u2212]\s*+{_NUMBER}\s*+=\s*+\d")
@@ -55,7 +55,7 @@ def clean_query(text: str) -> str:
     """The text without question words, for a keyword search (IRCoT, `remove_wh_words`).
 
     Punctuation is part of a token: "who" and "Who" are dropped, but "who's", "Who?" and "is," stay. The result may be
-    empty. Difference to the paper's code: it splits only at single spaces, and keeps runs of spaces.
+    empty. The paper's code differs: it splits only at single spaces, and keeps runs of spaces.
     """
     return " ".join(token for token in text.split() if token.lower() not in _QUESTION_WORDS)
 
@@ -66,14 +66,14 @@ def cut_words(text: str, *, words: int) -> tuple[str, int]:
     In a run without white space, every 20 characters count as a word, because a passage in Chinese has no spaces.
     """
     count = _count_words(text)
-    if count <= words:  # the common case, without a match object for every word
+    if count <= words:  # the common case is fast, because it makes no match object for every word
         return text, count
     last = next(islice(_WORD.finditer(text), words - 1, None))
     return " ".join(text[: last.end()].split()), count
 
 
 def _count_words(text: str) -> int:
-    """Number of matches of _WORD, computed much faster."""
+    """Number of matches of _WORD in the text, without the slow regular expression."""
     runs = text.split()
     return len(runs) + sum([(len(run) - 1) // _RUN for run in runs if len(run) > _RUN])
 
@@ -216,8 +216,6 @@ def _tidy(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sifted:
-    """The result of `PassagePool.add`."""
-
     added: tuple[str, ...]  #: ids of the added passages, in order
     skipped: tuple[tuple[str, str], ...]  #: (id, reason) of the skipped passages, in order
 
@@ -255,7 +253,6 @@ class PassagePool:
         return Sifted(added=tuple(added), skipped=tuple(skipped))
 
     def _refusal(self, passage: Passage) -> str | None:
-        """Reason to skip the passage; None if the pool accepts the passage."""
         if any(in_pool.id == passage.id for in_pool in self._passages):
             return "held already"
         long = [part for part in (passage.title, passage.text) if len(part) >= 2 * _MOST_WORDS]  # others are shorter
@@ -281,7 +278,7 @@ _BULLET = re.compile(
     r"[\s\-*\u2022>]{0,8}(?:(?:question|query|q)?\s{0,2}\(?\d{1,2}\s{0,2}[.):]+(?!\d))?[\s*]{0,4}", re.IGNORECASE
 )
 
-#: number of an item: "1. ", "Passage [2]: ", "- 3) " or '"4": '; inside a line see `_is_heading`
+#: number before an item: "1. ", "Passage [2]: ", "- 3) " or '"4": '. `_is_heading` checks numbers inside a line
 _PARSING_LIST_NUMBER = re.compile(
     r"(?:^|(?P<inline>[.,;{])\s?)[^\w\n]{0,8}(?P<noun>(?:passage|document|text|number)\b)?[^\w\n]{0,8}(?P<number>\d{1,3})"
     r"(?P<mark>[\"'*)\]]{0,4}\s{0,4}[.:)\]=\-\u2013](?!\d))?(?![\w.])",

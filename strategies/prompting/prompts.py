@@ -33,7 +33,7 @@ _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
 _SHOWN = 200  #: most characters of a wrong path in an error
 _NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)  #: heading in a file with several templates
 _PACKAGE = "ragbandit.strategies.prompting"
-_OWN_FIELDS = frozenset({"demonstrations", "passages"})  #: fields whose values are not given by the arm
+_OWN_FIELDS = frozenset({"demonstrations", "passages"})  #: fields that `fit` fills; the arm gives all other values
 _PASSAGE_FIELDS = ("number", "title", "text")
 
 
@@ -57,8 +57,6 @@ class Template:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitted:
-    """A prompt that fits the model."""
-
     prompt: Prompt
     passages: tuple[Passage, ...]  #: passages in the prompt, in order
     losses: tuple[str, ...]  #: what was cut or left out, for the trace
@@ -75,7 +73,7 @@ def load_templates(
     """
     for name in overrides:
         if name not in names:
-            raise ConfigError("is not used here", field=f"{field}.{name}", remedy=f"used: {', '.join(names)}")
+            raise ConfigError("this template is not used", field=f"{field}.{name}", remedy=f"used: {', '.join(names)}")
     templates = {name: _default(name, where=f"{field}.{name}", package=package) for name in names}
     for name, source in overrides.items():
         templates[name] = _replacement(templates[name], source=source, where=f"{field}.{name}")
@@ -117,7 +115,7 @@ def _digest(templates: frozenset[Template]) -> str:
 def _default(name: str, *, where: str, package: str) -> Template:
     texts = _shipped(package)
     if name not in texts:
-        raise ConfigError(f"{name!r} is not known", field=where, remedy=known_choices(sorted(texts), given=name))
+        raise ConfigError(f"unknown template {name!r}", field=where, remedy=known_choices(sorted(texts), given=name))
     return _parse(name, text=texts[name], where=where)
 
 
@@ -157,14 +155,16 @@ def _parse(name: str, *, text: str, where: str) -> Template:
         parts[section].append(block.strip())
     for section, texts in parts.items():
         if section != "demonstration" and len(texts) > 1:
-            raise ConfigError(f"has {len(texts)} sections [{section}]", field=where, remedy=f"keep one [{section}]")
+            fault = f"the template has {len(texts)} sections [{section}]"
+            raise ConfigError(fault, field=where, remedy=f"keep one [{section}]")
     if not parts["body"]:
-        raise ConfigError("has no section [body]", field=where, remedy="add a section [body] with {question}")
+        raise ConfigError("the template has no section [body]", field=where, remedy="add a [body] with {question}")
     passage = "".join(parts["passage"]) or "{title}\n{text}"
     unknown = [name for name in _FIELD.findall(passage) if name not in _PASSAGE_FIELDS]
     if unknown:
         allowed = ", ".join(f"{{{name}}}" for name in _PASSAGE_FIELDS)
-        raise ConfigError(f"[passage] has the field {{{unknown[0]}}}", field=where, remedy=f"allowed: {allowed}")
+        fault = f"the section [passage] has the unknown field {{{unknown[0]}}}"
+        raise ConfigError(fault, field=where, remedy=f"allowed: {allowed}")
     return Template(
         name=name,
         instructions="".join(parts["instructions"]),
@@ -187,11 +187,12 @@ def fit(
 ) -> Fitted:
     """Fill the template, and shorten it to the model's context minus `max_tokens`.
 
-    Passages are cut to `passage_words` words. While the prompt is too long, demonstrations are dropped, the first one
-    first (as in the papers), then messages of `history`, the oldest first and system messages last, then passages, the
-    last one first. (The papers' code cuts lines from the top, and with them the best evidence.) Raises PromptTooLong if
-    the prompt is too long without all of these, QuestionTooLong if its longest field has the question and the prompt
-    would fit without it, and ConfigError for a field without a value.
+    Every passage is cut to `passage_words` words. While the prompt is too long, one part after the other is dropped:
+    demonstrations from the first (as in the papers), then messages of `history` from the oldest (system messages last),
+    then passages from the last. The papers' code cuts lines from the top instead, and with them the best evidence.
+
+    Raises PromptTooLong if the prompt is still too long; QuestionTooLong instead if the longest field contains the
+    question, and the prompt would fit without the question. Raises ConfigError for a field without a value.
     """
     unfilled = sorted(template.fields - set(fields))
     if unfilled:

@@ -36,7 +36,7 @@ _POSSESSIVE = re.compile("['\u2019]s\\b")
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _EARLIER_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")  #: a word in an index of format 1
 
-# On import bm25s sets its logger to DEBUG, which would flood every handler of the root logger.
+# On import bm25s sets its own logger to DEBUG, which would flood every handler of the root logger.
 logging.getLogger("bm25s").setLevel(logging.WARNING)
 
 
@@ -73,16 +73,11 @@ def build_index(
                 numbers = vocabularies[field]
                 terms[field].append([numbers.setdefault(term, len(numbers)) for term in _analyzer.terms(text)])
         for field in _FIELDS:
-            _write_field(terms[field], vocabulary=vocabularies[field], folder=building / field)
+            if vocabularies[field]:  # bm25s cannot make an index of a field without words
+                index = bm25s.BM25(**_SETTINGS, backend="numpy")
+                index.index((terms[field], vocabularies[field]), create_empty_token=False, show_progress=False)
+                index.save(building / field, show_progress=False)
         return write_meta(building, {"format": FORMAT, **reader.facts(), "settings": {**_SETTINGS, **_ANALYZER}})
-
-
-def _write_field(terms: list[list[int]], *, vocabulary: dict[str, int], folder: Path) -> None:
-    if not vocabulary:
-        return  # no passage has a word in this field, and bm25s cannot make an empty index
-    index = bm25s.BM25(**_SETTINGS, backend="numpy")
-    index.index((terms, vocabulary), create_empty_token=False, show_progress=False)
-    index.save(folder, show_progress=False)
 
 
 class Bm25Retriever(FolderRetriever):
@@ -99,7 +94,7 @@ class Bm25Retriever(FolderRetriever):
             indexed = [folder for folder in folders if folder.is_dir()]
             self._indices = [bm25s.BM25.load(folder, mmap=True, show_progress=False) for folder in indexed]
             if any(index.scores["num_docs"] != len(self) for index in self._indices):
-                raise ValueError("its files come from different builds")
+                raise ValueError("the files of the index come from different builds")
 
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
         terms = _analyzer.terms(query, version=self.meta["format"])

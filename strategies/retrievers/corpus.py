@@ -23,8 +23,8 @@ from ragbandit.strategies.base import Passage
 log = logging.getLogger("ragbandit.documents")
 
 CHARACTERS = 800  #: most characters of a passage from a document, which every encoder can read whole
-MAX_PASSAGE: Final = 1_000_000  #: most characters of a field of a corpus
-MAX_DOCUMENT: Final = 64 * 1024 * 1024  #: bytes
+MAX_PASSAGE: Final = 1_000_000  #: most characters of a field of a passage
+MAX_DOCUMENT: Final = 64 * 1024 * 1024  #: most bytes of a document
 
 #: front matter at the beginning of a Markdown file
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -70,8 +70,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     try:
         with parquet.ParquetFile(path) as file:
             columns = [name for name in ("id", "title", "text", "url") if name in file.schema_arrow.names]
-            batches = file.iter_batches(columns=columns)
-            rows = (row for batch in batches for row in batch.to_pylist())
+            rows = (row for batch in file.iter_batches(columns=columns) for row in batch.to_pylist())
             yield from enumerate(rows, start=1)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise InvalidInput(f"{path} cannot be read: {error}", field="corpus", remedy="give a Parquet file") from error
@@ -87,7 +86,7 @@ def _read_row(row: Mapping[str, object], *, where: str) -> Passage:
 
 
 def _as_text(value: object, *, name: str, where: str) -> str:
-    """A field as text. 1.0 becomes "1", because data frames may store integers as floats; null and NaN become ""."""
+    """A field as text. 1.0 becomes "1", because data frames may store integers as floats. null and NaN become ""."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -126,7 +125,7 @@ def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_lef
             title, text = _read_document(path, root=root)
             pieces = list(_cut(text, markdown=path.suffix.lower() == ".md"))
             if not pieces:
-                raise InvalidInput("it has no text")
+                raise InvalidInput("the document has no text")
         except InvalidInput as error:
             leave_out(name, error.message)
             continue
@@ -134,7 +133,7 @@ def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_lef
             yield Passage(id=f"{name}#{number}", title=title, text=piece, url=name)
         documents += len(pieces)
     if not documents:
-        remedy = f"put {', '.join(_READERS)} files with text there"
+        remedy = f"put {', '.join(_READERS)} files with text into this folder"
         raise InvalidInput(f"{folder} has no document", field="corpus", remedy=remedy)
 
 
@@ -147,16 +146,16 @@ def _cut(text: str, *, markdown: bool) -> Iterator[str]:
 def _read_document(path: Path, *, root: str) -> tuple[str, str]:
     """Returns (title, text). The message of an InvalidInput is the reason to leave the document out."""
     if path.is_dir():
-        raise InvalidInput("a link to a folder is not followed")
+        raise InvalidInput("links to folders are not followed")
     if not Path(os.path.realpath(path)).is_relative_to(root):
-        raise InvalidInput("it is a link to a file outside of the folder")
+        raise InvalidInput("links to files outside of the folder are not followed")
     read = _READERS.get(path.suffix.lower())
     if read is None:
-        raise InvalidInput(f"not one of {', '.join(_READERS)}")
+        raise InvalidInput(f"the file's suffix is not one of {', '.join(_READERS)}")
     if not path.is_file():
-        raise InvalidInput("not a file, or a broken link")
+        raise InvalidInput("the path is not a file, or is a broken link")
     if path.stat().st_size > MAX_DOCUMENT:
-        raise InvalidInput(f"it has more than {MAX_DOCUMENT >> 20} MiB")
+        raise InvalidInput(f"the document has more than {MAX_DOCUMENT >> 20} MiB")
     return read(path)
 
 
@@ -164,9 +163,9 @@ def _text(path: Path) -> tuple[str, str]:
     try:
         return path.stem, path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"it is not UTF-8: {error}") from error
+        raise InvalidInput(f"the text is not UTF-8: {error}") from error
     except OSError as error:
-        raise InvalidInput(f"it cannot be read: {error.strerror}") from error
+        raise InvalidInput(f"the document cannot be read: {error.strerror}") from error
 
 
 def _markdown(path: Path) -> tuple[str, str]:
@@ -195,7 +194,7 @@ def _heading(text: str) -> str:
     titles = (
         _plain(inside)
         for token, inside in pairwise(tokens)
-        if (token.type, token.tag, token.level) == ("heading_open", "h1", 0)  # not in a list or a quotation
+        if (token.type, token.tag, token.level) == ("heading_open", "h1", 0)  # outside lists and quotations
     )
     return next((title for title in titles if title), "")
 
@@ -220,7 +219,7 @@ def _pdf(path: Path) -> tuple[str, str]:
         title = (reader.metadata.title or "").strip() if reader.metadata else ""
         return title or path.stem, "\n\n".join(page.extract_text() for page in reader.pages)
     except Exception as error:  # pypdf raises errors of any kind for a broken file
-        raise InvalidInput(f"it cannot be read: {type(error).__name__}: {error}") from error
+        raise InvalidInput(f"the document cannot be read: {type(error).__name__}: {error}") from error
 
 
 #: suffix of a file -> function that returns (title, text) of the file

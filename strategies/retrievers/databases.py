@@ -15,7 +15,7 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.corpus import PassageReader, build_command, model_text
 
-if TYPE_CHECKING:  # the metadata of an index can be read without torch
+if TYPE_CHECKING:  # this import loads torch, which is not needed to read the metadata of an index
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
 Distance = Literal["cosine", "dot", "euclid"]
@@ -28,22 +28,22 @@ CONNECTIONS: Final = 10  #: most connections of a retriever
 class DatabaseRetriever(Retriever):
     """Searches passages in a database. The first connection is made by `opened`, `facts` or `build`.
 
-    `name` is the label (by default the kind), followed by 12 digits of the passages' sha256, or by the name of an index
-    that RagBandit did not build.
+    `name` is the label (by default the kind) and 12 digits of the passages' sha256. If RagBandit did not build the
+    index, the name of the index replaces these digits.
     """
 
     kind: ClassVar[str]
     errors: ClassVar[tuple[type[Exception], ...]]  #: exceptions that the client of the database raises
     #: passages, sha256, created_at, model and width of the index; empty if RagBandit did not build the index
     meta: Mapping[str, Json]
-    width: int | None  #: numbers in a vector; None without vectors
+    width: int | None  #: number of components of a vector; None without vectors
     _encoder: "SentenceEncoder | None"
 
     def __init__(self, *, index: str, fields: Mapping[str, str] | None = None, label: str | None = None) -> None:
         self.index, self.fields = index, dict(fields or {})
         self._label = label or self.kind
         self.name = f"{self._label}:{index}"
-        # Threads of its own: a server that hangs must not block all threads of the event loop.
+        # The retriever has threads of its own: a server that hangs must not block all threads of the event loop.
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix=f"ragbandit-{self.kind}")
 
     def opened(self, encoder: "SentenceEncoder | None" = None) -> Self:
@@ -53,7 +53,8 @@ class DatabaseRetriever(Retriever):
                 self._read()
             model = self.meta.get("model", encoder and encoder.name)
             if encoder is not None and (self.width not in (None, encoder.width) or model != encoder.name):
-                fault = f"has vectors of {model!r} with {self.width} numbers, and {encoder.name!r} has {encoder.width}"
+                vectors = f"vectors of {model!r} with {self.width} numbers"
+                fault = f"{self.index!r} has {vectors}, and {encoder.name!r} has {encoder.width}"
                 raise self._unusable(fault, field="model", remedy="set retriever.model to the model of these vectors")
         except ConfigError:
             self._disconnect()
@@ -64,7 +65,7 @@ class DatabaseRetriever(Retriever):
         return self
 
     def facts(self) -> dict[str, Json]:
-        """Read `meta`, or number of passages and width if `meta` is empty. Disconnects. Raises ConfigError."""
+        """Returns `meta`; if it is empty, the number of passages and the width. Disconnects. Raises ConfigError."""
         try:
             with self._translated_errors(ConfigError):
                 self._read()
@@ -132,7 +133,7 @@ class DatabaseRetriever(Retriever):
 
     def _unusable(self, fault: str, *, field: str = "index", remedy: str | None = None) -> ConfigError:
         remedy = remedy or build_command(self.kind, index=self.index)
-        return ConfigError(f"{self.index!r} {fault}", field=f"retriever.{field}", remedy=remedy)
+        return ConfigError(fault, field=f"retriever.{field}", remedy=remedy)
 
     def _not_ours(self, name: str) -> ConfigError:
         remedy = f"choose another name for the index, or delete {name!r}"

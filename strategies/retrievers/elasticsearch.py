@@ -23,7 +23,7 @@ Search = Literal["words", "meaning"]
 MAX_WORDS = 500
 _LONGEST_ID = 512  #: most bytes of an id that the server accepts
 _REASON: Final = 500  #: most characters of the server's reason in an error message
-#: (part of "<status> type reason" of an error, its remedy); the first match is used
+#: (part of an error's text "<status> type reason", remedy for the error); the first match is used
 _REMEDIES: Final = (
     ("flood", "make room on the server's disk, or add a node; the block then goes away by itself"),
     ("read-only", "make room if the disk is full, then set to null the index's or cluster's setting blocks.read_only"),
@@ -36,9 +36,10 @@ _REMEDIES: Final = (
 )
 _URL_REMEDY = "write http://host:9200"
 _FIELDS: Final = ["id", "title", "text", "url"]
-_STORED: Final = {"type": "keyword", "index": False, "doc_values": False}  #: field that is not searched
+#: mapping of a field that is stored, but not searched
+_STORED: Final = {"type": "keyword", "index": False, "doc_values": False}
 
-# The client logs every failed attempt with a traceback of a hundred lines.
+# Warnings of the client are not logged: every failed attempt would log a traceback of a hundred lines.
 logging.getLogger("elastic_transport").setLevel(logging.ERROR)
 
 
@@ -70,13 +71,12 @@ class ElasticsearchRetriever(DatabaseRetriever):
             raise ConfigError(message, field="retriever.url", remedy=_URL_REMEDY) from error
 
     def _read(self) -> None:
-        mappings = self._client.indices.get_mapping(index=self.index)
-        mapping = next(iter(mappings.body.values()))["mappings"]
+        mapping = next(iter(self._client.indices.get_mapping(index=self.index).body.values()))["mappings"]
         meta = mapping.get("_meta", {}).get("ragbandit", {})
         if meta.get("format") != FORMAT:
-            raise self._unusable(f"has format {meta.get('format')!r}, and this version reads {FORMAT!r}")
+            raise self._unusable(f"{self.index!r} has format {meta.get('format')!r}, and this version reads {FORMAT!r}")
         if not meta.get("complete"):
-            raise self._unusable("is incomplete: its build was interrupted")
+            raise self._unusable(f"{self.index!r} is incomplete: its build was interrupted")
         self.meta = {key: value for key, value in meta.items() if key != "complete"}
         self.width = meta.get("width")
 
@@ -87,9 +87,8 @@ class ElasticsearchRetriever(DatabaseRetriever):
         if len(query_words) > MAX_WORDS:
             query = " ".join(list(dict.fromkeys(query_words))[:MAX_WORDS])
         matches = [{"match": {field: {"query": self._storable(query)}}} for field in ("title", "text")]
-        return self._hits(
-            query={"bool": {"should": matches}}, sort=["_score", {"number": "asc"}], track_scores=True, size=k
-        )
+        either = {"bool": {"should": matches}}
+        return self._hits(query=either, sort=["_score", {"number": "asc"}], track_scores=True, size=k)
 
     def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
         candidates = min(10_000, max(100, 5 * k))

@@ -33,7 +33,7 @@ class PassageFile:
         self._offsets: npt.NDArray[np.int64] = np.load(folder / OFFSETS, mmap_mode="r")  # (passages + 1,)
         self._rows = np.memmap(folder / PASSAGES, dtype=np.uint8, mode="r")
         if int(self._offsets[-1]) != len(self._rows):
-            raise ValueError("its files come from different builds")
+            raise ValueError("the files of the index come from different builds")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -53,7 +53,7 @@ class FolderRetriever(Retriever):
 
     kind: ClassVar[str]  #: value of the setting `retriever.name`
     format: ClassVar[int | str]  #: version of the folder's layout and of the analyzer
-    earlier_formats: ClassVar[frozenset[int | str]] = frozenset()  #: earlier versions that can be read
+    earlier_formats: ClassVar[frozenset[int | str]] = frozenset()  #: earlier values of `format` that can be read
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
@@ -64,7 +64,7 @@ class FolderRetriever(Retriever):
             self.name = f"{self.kind}:{str(self.meta['sha256'])[:12]}"
             self._passages = PassageFile(self._folder)
             if len(self) != self.meta["passages"]:
-                raise ValueError("its files come from different builds")
+                raise ValueError("the files of the index come from different builds")
 
     def __len__(self) -> int:
         return len(self._passages)
@@ -73,14 +73,14 @@ class FolderRetriever(Retriever):
     def read_meta(cls, folder: Path) -> dict[str, Json]:
         file = folder / META
         if not file.is_file():
-            raise cls._fault(folder, "has no index")
+            raise cls._fault(f"{folder} has no index", folder=folder)
         try:
             meta = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise cls._fault(folder, f"is damaged: {error}") from error
+            raise cls._fault(f"{folder} is damaged: {error}", folder=folder) from error
         version = meta.get("format") if isinstance(meta, dict) else None
         if version not in {cls.format, *cls.earlier_formats} or not isinstance(meta, dict):
-            raise cls._fault(folder, f"has format {version!r}, and this version reads {cls.format!r}")
+            raise cls._fault(f"{folder} has format {version!r}, and this version reads {cls.format!r}", folder=folder)
         if version != cls.format:
             meta["outdated"] = f"format {version}, now {cls.format}; {build_command(cls.kind, index=folder)}"
         return meta
@@ -104,16 +104,15 @@ class FolderRetriever(Retriever):
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """Raise errors in the block as ConfigError for a damaged index."""
+        """Errors in the block mean that the index is damaged: they are raised as ConfigError."""
         try:
             yield
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise self._fault(self._folder, f"is damaged: {error}") from error
+            raise self._fault(f"{self._folder} is damaged: {error}", folder=self._folder) from error
 
     @classmethod
-    def _fault(cls, folder: Path, fault: str) -> ConfigError:
-        remedy = build_command(cls.kind, index=folder)
-        return ConfigError(f"{folder} {fault}", field="retriever.index", remedy=remedy)
+    def _fault(cls, fault: str, *, folder: Path) -> ConfigError:
+        return ConfigError(fault, field="retriever.index", remedy=build_command(cls.kind, index=folder))
 
 
 class CurrentIndex(Retriever):
@@ -142,7 +141,7 @@ class CurrentIndex(Retriever):
                 self._version = version
                 try:
                     index = self._reader()
-                    if self._version_now() == version:  # otherwise the files may come from two builds
+                    if self._version_now() == version:  # otherwise the index may be a mix of two builds
                         self._index, self.name = index, index.name
                 except ConfigError as error:
                     log.warning("the new index cannot be opened, the earlier index is searched: %s", error)
@@ -178,8 +177,8 @@ def new_index(target: Path) -> Iterator[Path]:
     building = target.with_name(f".{target.name}.building-{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
     for folder in target.parent.glob(f".{glob.escape(target.name)}.building-*"):
-        with suppress(FileNotFoundError), _lock(folder) as is_free:  # another build may remove its folder meanwhile
-            if is_free:  # a killed build left the folder
+        with suppress(FileNotFoundError), _lock(folder) as is_free:  # another build may just have removed it
+            if is_free:  # no process holds the lock: a killed build left the folder
                 shutil.rmtree(folder, ignore_errors=True)
     building.mkdir()
     try:

@@ -9,13 +9,14 @@
 mentions: key -> number of passages that mention the key, above 0. A key has one to `words` words, joined by single
 spaces, and does not begin with an article. A word is a run of letters and digits of the NFC form, casefolded, with
 apostrophes between letters (U+2019 is written '), and without a possessive 's at its end.
-common: sorted words that are not names, although a question may write them with a capital. passages: their number.
+common: sorted words that are not names, although a question may write them with a capital.
+passages: number of passages that were read.
 You can provide your own table with these fields (page views, for example); its numbers need not be whole.
 
 A passage mentions its title without "(...)" at the end, and every run of words that begins with a capitalised word,
 ends with a capitalised word or a number, and has only such words and name particles ("of", "the", "von") in between.
-Parts of a run count too. Words that the texts write more often without a capital are common: they are a key only in a
-title of several words. In scripts without capitals only titles count.
+Parts of a run count too. Words that the texts write more often without a capital are common. A common word is no key,
+and several common words are a key only if they are a title. In scripts without capitals only titles count.
 """
 
 import json
@@ -38,7 +39,7 @@ WORDS = 5
 
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _POSSESSIVE = re.compile(r"['\u2019]s$", re.IGNORECASE)
-#: marks that end a run: brackets, quotes, punctuation, and a full stop that is not that of an initial ("J. R.")
+#: marks that end a run: brackets, quotes, punctuation, but no full stop after an initial, or after "Mr" or the like
 _BREAK = re.compile(r"([!?;:,()\[\]{}\"“”«»\n/|\u3001\u3002\uff01\uff1f]|(?<!\b[^\W\d_])(?<!\b[A-Z][a-z])\.(?=\s|$))")
 _BRACKETED_END = re.compile(r"\s*\([^()]*\)\s*$")
 _ARTICLES = frozenset({"the", "a", "an"})
@@ -115,7 +116,7 @@ def _names(run: Sequence[_Token]) -> Iterator[str]:
             may_end_name = run[end].has_capital or run[end].is_number
             if not may_end_name and run[end].text not in _PARTICLES:
                 break
-            # A single letter is a part of "U.S.", or an initial.
+            # A single letter is no name, but an initial or a part of "U.S.".
             if may_end_name and (end > start or len(first.text) > 1):
                 yield " ".join(token.text for token in run[start : end + 1])
 
@@ -124,7 +125,7 @@ def _runs(text: str) -> Iterator[list[_Token]]:
     """Words of the text, split at marks that no name contains."""
     begins = True
     for position, piece in enumerate(_BREAK.split(unicodedata.normalize("NFC", text))):
-        if position % 2:  # a mark: after any mark except a comma, a sentence may begin
+        if position % 2:  # odd pieces are marks: after any mark except a comma, a sentence may begin
             begins = begins or piece != ","
             continue
         run = []

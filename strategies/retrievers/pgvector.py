@@ -39,7 +39,7 @@ class PgvectorRetriever(DatabaseRetriever):
     """Searches passages by meaning in a table of PostgreSQL with pgvector.
 
     index: TABLE or SCHEMA.TABLE. exact: True to compare every vector, without an HNSW index. timeout_s: timeout of
-    connecting, and of a search. Raises ConfigError for an invalid dsn, without its text.
+    connecting, and of a search. Raises ConfigError for an invalid dsn; the message does not contain the dsn.
     """
 
     kind = "pgvector"
@@ -61,9 +61,10 @@ class PgvectorRetriever(DatabaseRetriever):
         limits: dict[str, Any] = {"connect_timeout": max(2, round(timeout_s)), "tcp_user_timeout": self._timeout_ms}
         try:
             self._target = limits | conninfo_to_dict(dsn)
-        except psycopg.Error:  # the text of the error repeats the dsn
+        except psycopg.Error:  # the error is not passed on, because its text repeats the dsn
             remedy = "set the variable to postgresql://USER:PASSWORD@HOST/DATABASE"
-            raise ConfigError("not a connection string", field="retriever.dsn_env", remedy=remedy) from None
+            fault = "the variable's value is not a connection string"
+            raise ConfigError(fault, field="retriever.dsn_env", remedy=remedy) from None
         pool: dict[str, Any] = {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_timeout": timeout_s}
         self._engine = create_engine("postgresql+psycopg://", creator=self._connect, pool_pre_ping=True, **pool)
         self._table = _quoted(*index.split("."))
@@ -93,22 +94,25 @@ class PgvectorRetriever(DatabaseRetriever):
         with self._begin(statement_timeout=self._timeout_ms) as ask:
             types = {name: kind for name, kind in ask(_TYPES, (self._table,))}  # noqa: C416 - rows are no pairs
             if not types:
-                raise self._unusable("is not a table of this database")
+                raise self._unusable(f"{self.index!r} is not a table of this database")
             for field, name in list(self._names.items()):
                 if name.split(".")[0] not in types:
                     if field not in ("title", "url") or field in self.fields:
                         remedy = f"set retriever.fields.{field} to one of its columns: {', '.join(types)}"
-                        raise self._unusable(f"has no column {name!r}", field=f"fields.{field}", remedy=remedy)
+                        fault = f"{self.index!r} has no column {name!r}"
+                        raise self._unusable(fault, field=f"fields.{field}", remedy=remedy)
                     del self._names[field]
             name = self._names["vector"]
             self._type, vector = types[name], _quoted(name)
             if self._type not in ("vector", "halfvec"):
-                fault = f"has a column {name!r} of the type {self._type}, not vector or halfvec"
-                raise self._unusable(fault, field="fields.vector", remedy="name another column")
+                fault = f"{self.index!r} has a column {name!r} of the type {self._type}, not vector or halfvec"
+                remedy = "set retriever.fields.vector to a column of vectors"
+                raise self._unusable(fault, field="fields.vector", remedy=remedy)
             operators = f"{self._type}_{self._operators}"
             if not self.exact and not ask(_HAS_GRAPH, (self._table, operators)).scalar():
                 remedy = f"CREATE INDEX ON {self._table} USING hnsw ({vector} {operators})"
-                raise self._unusable(f"has no HNSW index of {self.distance}", field="search_by", remedy=remedy)
+                fault = f"{self.index!r} has no HNSW index of {self.distance}"
+                raise self._unusable(fault, field="search_by", remedy=remedy)
             first = f"SELECT vector_dims({vector}) FROM {self._table} WHERE {vector} IS NOT NULL LIMIT 1"
             self.width = ask(first).scalar()
             self.meta = _meta_in(ask(_COMMENT, (self._table, self._table)).scalar())
@@ -126,7 +130,7 @@ class PgvectorRetriever(DatabaseRetriever):
         with self._begin(**limits) as ask:
             rows = ask(f"{self._rows} WHERE {has_vector} ORDER BY {order} LIMIT %s", (vector, k)).mappings().all()
         best = 1.0 if self.distance == "cosine" else 0.0
-        # A vector of zeros has no cosine: its distance is NaN.
+        # A vector of zeros is left out: it has no cosine, so its distance is NaN.
         return [Hit(passage=self._passage(row), score=best - row["far"]) for row in rows if row["far"] == row["far"]]
 
     def _count(self) -> int:

@@ -27,7 +27,7 @@ class QdrantRetriever(DatabaseRetriever):
     """Searches passages by meaning in a collection of Qdrant.
 
     url: address of a server, a folder for a single process, or ":memory:". index: name of a collection or an alias.
-    fields: field -> key of the payload; for "vector", the name of the vector. Without "id" the id of the point is used.
+    fields: field of a passage -> key of the payload; "vector" -> name of the vector. By default "id" is the point's id.
     exact: True to compare every vector instead of searching the graph. Raises ConfigError for an invalid url.
     """
 
@@ -62,7 +62,7 @@ class QdrantRetriever(DatabaseRetriever):
 
     def _read(self) -> None:
         if self.index not in self._aliases() and not self._client.collection_exists(self.index):
-            raise self._unusable("is not a collection of this server")
+            raise self._unusable(f"{self.index!r} is not a collection of this server")
         config = self._client.get_collection(self.index).config
         self.meta = dict((config.metadata or {}).get("ragbandit", {}))
         if self.meta:
@@ -72,17 +72,17 @@ class QdrantRetriever(DatabaseRetriever):
         chosen = by_name.get(self._using)
         if chosen is None:
             remedy = f"set retriever.fields.vector to one of: {', '.join(by_name)}"
-            raise self._unusable(f"has no vector {self._using!r}", field="fields.vector", remedy=remedy)
+            raise self._unusable(f"{self.index!r} has no vector {self._using!r}", field="fields.vector", remedy=remedy)
         self.width, self._sign = chosen.size, -1 if chosen.distance in _FARTHER else 1
         text = self._keys["text"]
         for point in self._client.scroll(self.index, limit=1)[0]:
             if not isinstance(_value(point.payload, text), str):
                 remedy = f"set retriever.fields.text to a key of the payload: {', '.join(point.payload or {})}"
-                raise self._unusable(f"has no text under {text!r}", field="fields.text", remedy=remedy)
+                raise self._unusable(f"{self.index!r} has no text under {text!r}", field="fields.text", remedy=remedy)
 
     def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
         params = models.SearchParams(exact=self.exact, hnsw_ef=max(100, 2 * k))
-        # In a folder every vector is compared, and the client warns if there are parameters.
+        # In a folder every vector is compared, and the client would warn about search parameters.
         chosen: dict[str, Any] = {"search_params": None if self._local else params}
         reply = self._client.query_points(
             self.index, query=vector.tolist(), using=self._using or None, limit=k, **chosen
@@ -90,8 +90,7 @@ class QdrantRetriever(DatabaseRetriever):
         hits = []
         for point in reply.points:
             values = {field: _value(point.payload, key) for field, key in self._keys.items()}
-            passage = self._passage({"id": point.id, **values})
-            hits.append(Hit(passage=passage, score=self._sign * point.score))
+            hits.append(Hit(passage=self._passage({"id": point.id, **values}), score=self._sign * point.score))
         return hits
 
     def _count(self) -> int:
@@ -117,12 +116,12 @@ class QdrantRetriever(DatabaseRetriever):
             for passage, vector in zip(passages, vectors.tolist(), strict=True):
                 payload = {key: getattr(passage, field) for field, key in keys.items()}
                 whole = {self._using: vector} if self._using else vector
-                key = str(uuid.uuid5(_NAMESPACE, passage.id))  # Qdrant accepts only numbers and UUIDs
+                key = str(uuid.uuid5(_NAMESPACE, passage.id))  # Qdrant accepts only numbers and UUIDs as ids
                 points.append(models.PointStruct(id=key, payload=payload, vector=whole))
             client.upsert(building, points=points, wait=True)
         client.update_collection(building, metadata={"ragbandit": meta})
         if client.get_collection(building).config.metadata is None:
-            raise ConfigError("Qdrant stores no metadata", field="retriever.url", remedy="use Qdrant 1.16 or newer")
+            raise ConfigError("the server stores no metadata", field="retriever.url", remedy="use Qdrant 1.16 or newer")
         alias = models.CreateAlias(collection_name=building, alias_name=self.index)
         moves: list[Any] = [models.CreateAliasOperation(create_alias=alias)]
         if live is not None:

@@ -66,23 +66,24 @@ class RerankedRetriever(Retriever):
 
     def _checked(self, ranked: object, *, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
         """Check the ranked hits, and convert scores to float, because numpy's numbers cannot be written as JSON."""
+        name = self._rerank.name
         try:
             result = tuple(Hit(passage=hit.passage, score=float(hit.score)) for hit in ranked)  # type: ignore[attr-defined]  # the except handles it
             before, after = Counter(hit.passage for hit in hits), Counter(hit.passage for hit in result)
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
-            raise self._failed(f"returned no hits but {ranked!r:.200}") from error
+            raise _failed(f"the reranker {name} returned no hits but {ranked!r:.200}") from error
         for verb, passages in (("left out", before - after), ("added", after - before)):
             if passages:
-                names = ", ".join(repr(getattr(passage, "id", passage)) for passage in islice(passages, 3))
-                raise self._failed(f"received {len(hits)} hits and {verb} {names}")
+                ids = ", ".join(repr(getattr(passage, "id", passage)) for passage in islice(passages, 3))
+                raise _failed(f"the reranker {name} received {len(hits)} hits and {verb} {ids}")
         scores = [hit.score for hit in result]
         if not all(map(math.isfinite, scores)) or any(score < next_score for score, next_score in pairwise(scores)):
-            raise self._failed(f"returned scores that are not numbers or rise: {scores!r:.200}")
+            raise _failed(f"the reranker {name} returned scores that rise, or are not numbers: {scores!r:.200}")
         return result
 
-    def _failed(self, fault: str) -> ArmFailed:
-        remedy = "return every received hit once, with its unchanged passage and a score, best first"
-        return ArmFailed(f"the reranker {self._rerank.name} {fault}", remedy=remedy)
+
+def _failed(fault: str) -> ArmFailed:
+    return ArmFailed(fault, remedy="return every received hit once, with its unchanged passage and a score, best first")
 
 
 CONSTANT = 60  #: constant of reciprocal rank fusion, as in the paper
@@ -170,6 +171,5 @@ class NoRetriever(Retriever):
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         del query, k
-        raise ArmFailed(
-            "the arm searched, and its class says retrieves = False", remedy="remove retrieves = False from the class"
-        )
+        remedy = "remove retrieves = False from the class"
+        raise ArmFailed("the arm searched, and its class says retrieves = False", remedy=remedy)

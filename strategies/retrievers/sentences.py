@@ -110,7 +110,7 @@ def _read(file: Path) -> Any:
         raise ConfigError(f"{file} cannot be read: {error}", field="retriever.model") from error
 
 
-_PAIRS = 16  #: number of passages in a forward pass
+_PAIRS = 16  #: number of passages that the model scores in one forward pass
 
 
 class CrossEncoder(Reranker):
@@ -129,22 +129,21 @@ class CrossEncoder(Reranker):
             self._model: Any = model.float().eval().to(self._device)
             self._tokens = _longest(self._tokenizer, model)
             self._lock = threading.Lock()
-            # A thread of its own: waiting calls would occupy the event loop's threads, which also resolve host names.
+            # The reranker has its own thread, because the event loop's threads also have to resolve host names.
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-rerank")
-            self.score("a", ["b", "b b"])  # fails if the model has no padding token, or other outputs
+            self.score("a", ["b", "b b"])  # this trial fails if the model has no padding token, or not one output
         except ConfigError:
             raise
-        except Exception as error:  # the errors of tokenizers and safetensors have no other base class
-            raise _unusable(path, fault=f"cannot be used: {error}") from error
+        except Exception as error:  # errors of tokenizers and safetensors have no more specific base class
+            raise _unusable(f"{path} cannot be used: {error}") from error
         self.name = f"{name or path.name}:{weights_sha256(path)[:12]}"
 
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
         texts = [model_text(hit.passage.text, title=hit.passage.title) for hit in hits]
         abandoned = threading.Event()
+        score = partial(self.score, query, texts, abandoned=abandoned)
         try:
-            scores = await asyncio.get_running_loop().run_in_executor(
-                self._thread, partial(self.score, query, texts, abandoned=abandoned)
-            )
+            scores = await asyncio.get_running_loop().run_in_executor(self._thread, score)
         except (OSError, ValueError, LookupError, RuntimeError) as error:
             raise ArmFailed(f"{self.name} cannot score: {error}") from error
         finally:
@@ -165,8 +164,8 @@ class CrossEncoder(Reranker):
         return scores
 
     def _forward(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        size = self._tokens * 32  # characters; cutting the texts saves time in the tokenizer
-        # With "only_second" nothing of the passage is left if the question is longer than the model's limit.
+        size = self._tokens * 32  # texts are cut to so many characters, which saves time in the tokenizer
+        # The longer text is cut. If only the passage were cut, a long question would leave nothing of the passage.
         queries, passages = [clean(query)[:size]] * len(texts), [clean(text)[:size] for text in texts]
         options = {"truncation": "longest_first", "max_length": self._tokens, "padding": True, "return_tensors": "pt"}
         inputs = self._tokenizer(queries, passages, **options).to(self._device)
@@ -175,15 +174,13 @@ class CrossEncoder(Reranker):
 
 
 def _loaded(folder: Path) -> tuple[Any, Any]:
-    """Returns (tokenizer, model). Raises ConfigError."""
     kind = "AutoModelForSequenceClassification"
     model, loading = load_model(kind, folder, field="retriever.rerank", output_loading_info=True)
     if model.config.num_labels != 1:
-        fault = f"has {model.config.num_labels} outputs, and a cross-encoder that ranks has one"
-        raise _unusable(folder, fault=fault)
+        raise _unusable(f"{folder} has {model.config.num_labels} outputs, and a cross-encoder that ranks has one")
     missing = sorted(loading["missing_keys"])
     if missing:
-        raise _unusable(folder, fault=f"has no weights for {missing[0]}, which would be random")
+        raise _unusable(f"{folder} has no weights for {missing[0]}, which would be random")
     return load_model("AutoTokenizer", folder, field="retriever.rerank"), model
 
 
@@ -193,20 +190,20 @@ def _longest(tokenizer: Any, model: Any) -> int:
     for name, layer in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(layer, torch.nn.Embedding):
             limits.append(layer.num_embeddings - (0 if layer.padding_idx is None else layer.padding_idx + 1))
-    # Tokenizers without a limit return 10^30.
+    # A tokenizer without a limit has the limit 10^30, which does not count.
     return min((int(limit) for limit in limits if 0 < limit < 1_000_000), default=512)
 
 
-def _unusable(folder: Path, *, fault: str) -> ConfigError:
+def _unusable(fault: str) -> ConfigError:
     remedy = "give a cross-encoder with one output, for example cross-encoder/ms-marco-MiniLM-L-6-v2"
-    return ConfigError(f"{folder} {fault}", field="retriever.rerank", remedy=remedy)
+    return ConfigError(fault, field="retriever.rerank", remedy=remedy)
 
 
 FORMAT = "dense-1"
 
 _VECTORS = "vectors.float16"
 _BATCH = 256  #: passages per batch of a build
-#: number of vectors in one product. Their float32 copy fits in the processor's cache, which is ten times as fast
+#: number of vectors in one product. Their float32 copy fits in the processor's cache, so the product is 10 times faster
 _BLOCK = 2_048
 
 
@@ -247,25 +244,21 @@ class DenseRetriever(FolderRetriever):
         super().__init__(folder)
         self._encoder = encoder
         if self.meta.get("model") != encoder.name:
-            fault = f"has vectors of {self.meta.get('model')!r}, not of {encoder.name!r}"
-            raise self._fault(self._folder, fault)
+            fault = f"{self._folder} has vectors of {self.meta.get('model')!r}, not of {encoder.name!r}"
+            raise self._fault(fault, folder=self._folder)
         with self._whole():
             vectors = np.memmap(self._folder / _VECTORS, dtype=np.float16, mode="c")
             self._vectors = vectors.reshape(-1, encoder.width)  # (passages, width)
             if len(self) != len(self._vectors):
-                raise ValueError("its files come from different builds")
+                raise ValueError("the files of the index come from different builds")
 
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
         if not any(character.isalnum() for character in query):
             return ()
-        scores = self._score(self._encoder.encode([query])[0])
-        return [(position, float(scores[position])) for position in best_positions(scores, k=k)]
-
-    def _score(self, query: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         scores = np.empty(len(self), dtype=np.float32)  # (passages,)
-        query_vector = torch.from_numpy(query)  # (width,)
+        query_vector = torch.from_numpy(self._encoder.encode([query])[0])  # (width,)
         with torch.inference_mode():
             for start in range(0, len(self), _BLOCK):
                 block = torch.from_numpy(self._vectors[start : start + _BLOCK]).float()  # (block, width)
                 scores[start : start + len(block)] = (block @ query_vector).numpy()
-        return scores
+        return [(position, float(scores[position])) for position in best_positions(scores, k=k)]

@@ -143,7 +143,7 @@ def test_an_own_template_may_have_fields_of_its_own():
     template = parsed_template("[body]\n{passages}{question} {Hint}", name="mine")
     prompt = fit(template, fields={"question": "q", "Hint": "h"}, generator=ScriptedGenerator([]), max_tokens=5).prompt
     assert (template.name, template.fields, prompt.body) == ("mine", {"question", "Hint"}, "q h")
-    with pytest.raises(ConfigError, match=r"templates\.mine: has no section \[body\]"):
+    with pytest.raises(ConfigError, match=r"templates\.mine: the template has no section \[body\]"):
         parsed_template("[instructions]\nx", name="mine")
 
 
@@ -158,9 +158,9 @@ def test_an_own_template_may_have_fields_of_its_own():
         ("[body]\n{passages}{question}{frage_ü}", "'frage_ü'"),
         (
             "[passage]\n{text}{url}\n[body]\n{passages}{question}",
-            r"\[passage\] has the field \{url\} .*\{title\}, \{text\}",
+            r"\[passage\] has the unknown field \{url\} .*\{title\}, \{text\}",
         ),
-        ("[passage]\n{Text}\n[body]\n{passages}{question}", r"\[passage\] has the field \{Text\}"),
+        ("[passage]\n{Text}\n[body]\n{passages}{question}", r"\[passage\] has the unknown field \{Text\}"),
         ("[instructions]\nx", "no section"),
         ("stray\n[body]\n{passages}{question}", "line 1 is before"),
         ("[body]\n{passages}{question}\n[body]\nagain", "has 2 sections"),
@@ -184,7 +184,7 @@ def test_unknown_templates_are_refused():
     """A name we do not have, and an override that the arm would never use, are errors that list the known ones."""
     with pytest.raises(ConfigError, match=r"known: .*read_direct, "):
         loaded("reed")
-    with pytest.raises(ConfigError, match=r"arms\.x\.templates\.reed: is not used .*used: think"):
+    with pytest.raises(ConfigError, match=r"arms\.x\.templates\.reed: this template is not used .*used: think"):
         load_templates(["think_reasoned"], overrides={"reed": OWN}, field="arms.x.templates")
 
 

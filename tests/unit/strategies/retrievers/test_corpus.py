@@ -249,17 +249,17 @@ def test_what_gives_no_text_is_left_out_with_its_reason(tmp_path, caplog):
     assert [row.id for row in found] == ["z.txt#1", "z2.txt#1"]
     assert left == {
         "a.pdf": left["a.pdf"],
-        "b.txt": "it is not UTF-8: 'utf-8' codec can't decode byte 0xe9 in position 3: unexpected end of data",
-        "c.docx": "not one of .txt, .md, .html, .htm, .pdf",
-        "d.txt": "it has no text",
-        "e.md": "it has no text",
-        "f.txt": "not a file, or a broken link",
-        "g": "a link to a folder is not followed",
-        "h.txt": "not a file, or a broken link",
-        "i.txt": "it is a link to a file outside of the folder",
-        "j.txt": "it has more than 64 MiB",
+        "b.txt": "the text is not UTF-8: 'utf-8' codec can't decode byte 0xe9 in position 3: unexpected end of data",
+        "c.docx": "the file's suffix is not one of .txt, .md, .html, .htm, .pdf",
+        "d.txt": "the document has no text",
+        "e.md": "the document has no text",
+        "f.txt": "the path is not a file, or is a broken link",
+        "g": "links to folders are not followed",
+        "h.txt": "the path is not a file, or is a broken link",
+        "i.txt": "links to files outside of the folder are not followed",
+        "j.txt": "the document has more than 64 MiB",
     }
-    assert left["a.pdf"].startswith("it cannot be read: PdfStreamError")
+    assert left["a.pdf"].startswith("the document cannot be read: PdfStreamError")
     caplog.clear()
     assert list(read_corpus(folder)) == found
     assert [record.args[0] for record in caplog.records if record.name == "ragbandit.documents"] == sorted(left)

@@ -70,9 +70,9 @@ STRANGER = Hit(passage=Passage(id="stranger", title="", text="t"), score=0.0)
         (lambda hits: [replace(hit, score="high") for hit in hits], "returned no hits but"),
         (lambda hits: [replace(hit, score=10**400) for hit in hits], "returned no hits but"),
         (lambda hits: [replace(hit, passage=[hit.passage.id]) for hit in hits], "returned no hits but"),
-        (lambda hits: [replace(hit, score=float("nan")) for hit in hits], "scores that are not numbers or rise"),
-        (lambda hits: [replace(hit, score=float("inf")) for hit in hits], "scores that are not numbers or rise"),
-        (lambda hits: [replace(hit, score=float(n)) for n, hit in enumerate(hits)], "scores that are not numbers"),
+        (lambda hits: [replace(hit, score=float("nan")) for hit in hits], "scores that rise, or are not numbers"),
+        (lambda hits: [replace(hit, score=float("inf")) for hit in hits], "scores that rise, or are not numbers"),
+        (lambda hits: [replace(hit, score=float(n)) for n, hit in enumerate(hits)], "scores that rise"),
     ],
 )
 def test_a_reranker_that_returns_something_else_is_a_failed_arm(returned, fault):

@@ -155,7 +155,7 @@ def test_own_prompt_may_say_anywhere_what_stands_for_no_answer(part):
     ("overrides", "field", "named"),
     [
         ({"crud_anwser": OWN["crud_answer"]}, "judge.templates.crud_anwser", "used: crud_questions, crud_answer"),
-        ({"read_direct": "[body]\n{question}"}, "judge.templates.read_direct", "is not used here"),
+        ({"read_direct": "[body]\n{question}"}, "judge.templates.read_direct", "is not used"),
         ({"crud_questions": "[body]\n{text}"}, "judge.templates.crud_questions", "use exactly these: {limit}, {text}"),
         ({"crud_answer": f"[body]\n{CANNOT_INFER}{{text}}"}, "judge.templates.crud_answer", "{questions}, {text}"),
         ({"crud_answer": "[body]\n{text}{questions}"}, "judge.templates.crud_answer", f"have {CANNOT_INFER} in it"),

@@ -25,7 +25,7 @@ _LONGEST_PAUSE_S: Final = 3600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DayBudget:
-    """Limits of judging per UTC day; None for no limit. Calls under way may exceed the tokens and dollars."""
+    """Limits of judging per UTC day; None for no limit. Calls under way may exceed the limits of tokens and dollars."""
 
     judgements: int | None = None
     tokens: int | None = None
@@ -59,7 +59,7 @@ class ScoreJob:
     attempt: int
     #: number of earlier tries that failed because the judge's server failed
     failures: int
-    #: share of decisions that were sampled for the judge at the time of this one
+    #: share of decisions that were sampled for the judge when this one was sampled
     share: float
     #: time of the claim; costs count for the day of this time
     claimed_at: float
@@ -96,11 +96,11 @@ class ScoreQueue:
         self._budget = budget or DayBudget()
 
     def claim(self, *, now: float) -> ScoreJob | Refused | None:
-        """Claim the decision that is due longest. Returns Refused if it must not be judged, None if there is none."""
+        """Claim the decision that is due longest. Returns Refused if it must not be judged, None if none is due."""
         if not self.claims.wait(jobs.c.due_at <= now):
             return None
         with counting(self.database) as (connection, moves):
-            day = self._count(connection, now=now)  # locks the row, since all judges share the budget
+            day = self._count(connection, now=now)  # locks the day's row, since all judges share the day's budget
             row = self.claims.take(connection, jobs.c.due_at <= now)
             if row is None:
                 return None
@@ -209,7 +209,7 @@ class _NotWaitingError(Exception):
 
 
 def _began(spent: Spent) -> int:
-    """Correction of the day's number of judgements: -1 if the try had no cost, since it then does not count."""
+    """Correction of the day's number of judgements: -1 if the try had no cost, since such a try does not count."""
     return 0 if any(asdict(spent).values()) else -1
 
 

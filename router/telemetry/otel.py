@@ -1,4 +1,4 @@
-"""Tracing with OpenTelemetry's SDK. The global providers are not changed, so that libraries do not send their spans."""
+"""Tracing with OpenTelemetry's SDK. Its global providers stay unset, so that libraries do not send their own spans."""
 
 import os
 import threading
@@ -101,8 +101,8 @@ class OpenTelemetry(Tracing):
         self._logger.emit(event_name=name, severity_number=severity, attributes=_plain(attributes), context=context)
 
     def close(self) -> None:
-        # The SDK has no reliable time limit: if the receiver hangs, it waits 10 s for each batch, longer than a process
-        # may take to end. Daemon threads do not delay the end of the process.
+        # The SDK has no reliable time limit: if the receiver hangs, the SDK waits 10 s for each batch, longer than a
+        # process may take to end. Daemon threads do not delay the end of the process.
         endings = [
             threading.Thread(target=provider.shutdown, name="ragbandit-telemetry", daemon=True)
             for provider in self._providers

@@ -90,7 +90,7 @@ class Explanation:
 
 
 def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known: Collection[str] = ()) -> Explanation:
-    """Explain one decision. known: names of all arms. Raises NotFound, InvalidInput, StoreError."""
+    """Explain one decision. known: names of all configured arms. Raises NotFound, InvalidInput, StoreError."""
     record = store.record(DecisionId(checked_id(decision_id, field="decision_id")))
     decision = record.decision
     is_imported, arms = IMPORTED in decision.facts, chances_of(decision)
@@ -119,7 +119,7 @@ def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
     scores = numbers_of(decision.scores, count=count)
     trial = mapping_of(decision.facts.get(CANDIDATE))
     champion, candidate = (numbers_of(trial.get(name), count=len(decision.pmf)) for name in ("champion", "pmf"))
-    if champion is None or candidate is None:  # the draw was not a mixture of the two
+    if champion is None or candidate is None:  # the draw was not a mixture of champion and candidate
         champion = candidate = None
     untried = frozenset(names_of(decision.facts.get(UNTRIED)))
     edges = [0.0, *accumulate(decision.pmf)]

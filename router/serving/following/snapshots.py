@@ -25,7 +25,7 @@ LAGS = 1000
 
 
 class SnapshotFollower:
-    """Finds and loads snapshots of the policy of these settings and of this encoder. Not thread-safe."""
+    """Loads snapshots that fit the policy of `settings` and the encoder. Not thread-safe."""
 
     def __init__(self, database: Database, *, settings: Settings, files: SnapshotFiles, encoder: Encoder) -> None:
         self.ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
@@ -35,7 +35,7 @@ class SnapshotFollower:
         self.fresh = policy_of(settings)
         self.encoder_hash = encoder.hash if "features" in self.fresh.needs else ""
         self.serving = Serving(policy=self.fresh, version="", last_seq=0, settings=settings)
-        #: seconds from feedback to this router's policy, for the newest updates
+        #: seconds from feedback until this router's policy has learned it, for the newest updates
         self.lags: deque[float] = deque(maxlen=LAGS)
         #: number of snapshots that `refresh` loaded, and of snapshots that could not be used
         self.swaps = self.refused = 0
@@ -110,7 +110,7 @@ class SnapshotFollower:
         )
 
     def _loaded(self, info: SnapshotInfo) -> Policy | None:
-        """The snapshot's policy; None if its files are missing or damaged, or do not fit. Logs this once."""
+        """The snapshot's policy; None if its files are missing, damaged or do not fit. Logs each such snapshot once."""
         try:
             return self.files.load(info, encoder_hash=self.encoder_hash)[0]
         except SnapshotError as error:
@@ -122,5 +122,5 @@ class SnapshotFollower:
             return None
 
     def _measure_lag(self, *, after: int, upto: int) -> None:
-        now, after = time.time(), max(after, upto - LAGS)  # an imported or rebuilt ledger may have millions of rows
+        now, after = time.time(), max(after, upto - LAGS)  # not all rows: an imported ledger may have millions
         self.lags.extend(now - received_at for received_at in self.ledger.feedback_times(after=after, upto=upto))

@@ -1,4 +1,4 @@
-"""Readiness: every part that a route needs is tried, on its own thread. Callers within RETRY_S share the result."""
+"""Readiness: tries every part that routing needs, each on its own thread. Callers within RETRY_S share the results."""
 
 import threading
 import time
@@ -32,7 +32,7 @@ LEARNER = "learner"
 RETRY_S = 1.0
 #: longest wait for a result, seconds
 REPLY_S = 2.0
-#: seconds for which a failed write of the service makes the database fail, even if the trial write succeeds
+#: seconds for which the database counts as failed after a failed write of the service, even if a trial write succeeds
 FAULT_S = 5.0
 #: age at which trial rows of other processes are deleted, seconds
 FORGOTTEN_S = 3600.0
@@ -48,7 +48,10 @@ class TrialWrites:
         self._first = True
 
     def write(self) -> None:
-        """Write the row. Raises StoreError, also within FAULT_S of a failed write: a full disk may take the row."""
+        """Write the row. Raises StoreError, also within FAULT_S of another failed write.
+
+        The reason: a full disk may still have room for this small row.
+        """
         self._lease.acquire(holder="ready", lease_s=RETRY_S)
         if self._first:
             forget(self._database, prefix=_ROW, expired_s=FORGOTTEN_S)
@@ -144,7 +147,7 @@ class RouterState:
     ledger: Status
     label: str
     algorithm: str
-    #: version of the snapshot in use, and the last update that it has learned
+    #: version of the snapshot in use, and seq of the last update that this snapshot has learned
     serving: str
     serving_last_seq: int
     #: whether another policy decides while the configured one is learned again from the ledger

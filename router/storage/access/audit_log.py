@@ -21,7 +21,7 @@ from ragbandit.shared.types import Json
 
 #: columns whose values are hashed, in this order
 _HASHED: Final = ("number", "made_at", "actor", "action", "target", "tenant", "facts")
-#: action of the entry about updates that an earlier release archived; its facts: {"spans": {label: [[first, last]]}}
+#: action of an entry by an earlier release that archived updates; its facts: {"spans": {label: [[first seq, last]]}}
 ARCHIVED: Final = "store.archived"
 _BLOCK: Final = 1000
 _MAX: Final = {"actor": 128, "action": 64, "target": 128, "tenant": 64}
@@ -72,9 +72,10 @@ def record(
 ) -> int:
     """Add an entry in the caller's write transaction. Returns its number.
 
-    Long texts are cut. On PostgreSQL other writers of entries wait until the transaction ends. facts: without secrets.
+    Long texts are cut. On PostgreSQL other writers of entries wait until the transaction ends. facts: must not contain
+    secrets.
     """
-    if connection.dialect.name != "sqlite":  # SQLite has one write transaction at a time anyway
+    if connection.dialect.name != "sqlite":  # SQLite needs no lock, since it has one write transaction at a time
         connection.execute(text("LOCK TABLE audit_log IN SHARE ROW EXCLUSIVE MODE"))
     number, before = last_of(connection)
     texts = {"actor": actor, "action": action, "target": target, "tenant": tenant}

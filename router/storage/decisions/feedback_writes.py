@@ -65,7 +65,7 @@ class _Item:
         return bool(self.waiting_row["run_by"] == "caller" and not self.waiting_row["has_outcome"])
 
     def reply(self, stored: Row | None) -> Receipt | RagBanditError:
-        """stored: the row with the feedback's id; None if the decision is unknown, so that the row was not inserted"""
+        """stored: the stored row with the feedback's id; None if there is none, since the decision is unknown"""
         if stored is None:
             return unknown_decision()
         if stored["body_hash"] != self.row["body_hash"]:

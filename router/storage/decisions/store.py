@@ -63,7 +63,7 @@ from ragbandit.shared.types import (
 class DecisionRecord:
     decision: Decision
     outcome: Outcome | None
-    #: oldest first
+    #: all feedback on the decision, oldest first
     feedback: tuple[Feedback, ...]
     #: ids of feedback that came after the decision was closed
     late: frozenset[str]
@@ -133,7 +133,7 @@ class DecisionStore:
         """Commit the decisions. Returns for each the decision, or an error; every returned decision is durable.
 
         A repeated id gets its stored decision, or Conflict if the request differs. A tool turn gets Conflict if another
-        decision has taken its results. claims: see `answer_queue.enqueue`.
+        turn has brought the same tool results. claims: see `answer_queue.enqueue`.
         """
         rows = [self._row(decision) for decision in group]
         with counting(self.database) as (connection, moves):
@@ -312,7 +312,7 @@ class DecisionStore:
         return replies
 
     def imported_feedback(self, group: Sequence[Feedback]) -> list[Feedback]:
-        """Stored feedback on the group's decisions that was imported or has an id of the group; oldest first."""
+        """Stored feedback on the decisions of `group`, oldest first: imported, or with the id of an item of `group`."""
         imported = [feedback.c.id.like(like) for like in ("import-%", "%~%")]
         from_files = or_(*imported, feedback.c.rater.like("import:%"), feedback.c.id.in_([item.id for item in group]))
         query = select(feedback).where(feedback.c.decision_id.in_({item.decision_id for item in group}), from_files)
@@ -321,7 +321,7 @@ class DecisionStore:
             return [feedback_value(row) for row in connection.execute(query).mappings()]
 
     def label_queue(self, *, tenant: str | None, limit: int, skip: int = 0) -> list[DecisionRecord]:
-        """Answers that wait for a person's label, newest first. tenant: None takes one of each tenant in turn."""
+        """Answers that wait for a person's label, newest first. If `tenant` is None, all tenants take turns."""
         with self.database.read() as connection:
             ids = ids_to_label(connection, tenant=tenant, limit=limit, skip=skip)
         return [self.record(DecisionId(key)) for key in ids]

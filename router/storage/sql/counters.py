@@ -200,7 +200,7 @@ def counting(database: Database, *, foreign_keys: bool = True) -> Iterator[tuple
 
 
 def kept(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:
-    """The counters of the store and of this label whose names begin with `prefix`, by the rest of the name."""
+    """Name of a counter without `prefix` -> value, for the counters of the store and of this label."""
     stored = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
     return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
 
@@ -211,7 +211,7 @@ def gone(connection: Connection, *, label: str) -> dict[str, int]:
 
 
 def counted(connection: Connection, *, label: str) -> dict[str, int]:
-    """The values that `kept` should have, counted from the rows and `gone`; takes time proportional to the rows."""
+    """The values that `kept` should return, counted from the rows and `gone`; takes time proportional to the rows."""
 
     def count(table: Any, *where: Any) -> int:
         return int(connection.execute(select(func.count()).select_from(table).where(*where)).scalar_one())

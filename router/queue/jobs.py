@@ -104,15 +104,11 @@ class Listener:
 
 #: queue of work -> name of the RQ queue with the wake-ups for this work
 WAKE_UPS: Final = {"answer": "ragbandit-answer", "learn": "ragbandit-learn"}
-#: time after which RQ drops a wake-up, seconds
-_KEEP_S: Final = 86_400
 #: most waiting wake-ups for answer workers; without this limit, repeated questions would fill Redis
 MAX_WAKE_UPS: Final = 10_000
 #: seconds after which a learner's fault report expires; a learner that still fails renews its report earlier
 LEARNER_FAULT_S: Final = 60
-_MAX_FAULT: Final = 1000
 _WORK_KEY: Final = "ragbandit:work"
-_QUEUES: Final = ("answer", "judge", "learn")
 
 
 def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
@@ -121,10 +117,7 @@ def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
 
 
 class RedisJobs:
-    """Wake-ups and notifications in Redis. All methods except `listen` and `close` may raise QueueError.
-
-    expected: see `Outage`
-    """
+    """Wake-ups and notifications in Redis. Every call of Redis may raise QueueError. expected: see `Outage`."""
 
     def __init__(self, client: "redis.Redis", *, expected: bool = True) -> None:
         self.client = client
@@ -155,7 +148,7 @@ class RedisJobs:
         return popped is not None
 
     def _wake(self, name: str, *, count: int) -> None:
-        wake_up = Queue.prepare_data(name, timeout=-1, result_ttl=0, ttl=_KEEP_S)
+        wake_up = Queue.prepare_data(name, timeout=-1, result_ttl=0, ttl=86_400)  # RQ drops the wake-up after a day
         self._queues[name].enqueue_many([wake_up] * count)
 
     def set_learner_fault(self, label: PolicyLabel, reason: str | None) -> None:
@@ -164,7 +157,7 @@ class RedisJobs:
             if reason is None:
                 self.client.delete(_fault_key(label))
             else:
-                self.client.set(_fault_key(label), reason[:_MAX_FAULT], ex=LEARNER_FAULT_S)
+                self.client.set(_fault_key(label), reason[:1000], ex=LEARNER_FAULT_S)
 
     def learner_fault(self, label: PolicyLabel) -> str | None:
         with reaching(self.outage):
@@ -183,7 +176,6 @@ class RedisJobs:
             self.client.publish(CHANNEL, notification)
 
     def listen(self, handle: Callable[[str], None]) -> Listener:
-        """Call `handle` with every notification from now on, in a new thread."""
         return Listener(self.client, handle, outage=self.outage)
 
     def depth(self) -> dict[str, int]:
@@ -199,8 +191,8 @@ class RedisJobs:
         with reaching(self.outage):
             work_by_key: Any = self.client.hgetall(_WORK_KEY)
         work = {}
-        for queue in _QUEUES:
-            kinds = ("done", "failed", "seconds")
+        kinds = ("done", "failed", "seconds")
+        for queue in ("answer", "judge", "learn"):
             done, failed, seconds = (work_by_key.get(f"{queue}:{kind}".encode(), 0) for kind in kinds)
             work[queue] = QueueWork(done=int(done), failed=int(failed), seconds=float(seconds))
         return work

@@ -19,7 +19,6 @@ from ragbandit.router.telemetry.routines import Routine
 
 #: seconds for which a process is listed after it has renewed its card
 KEPT_S: Final = 45.0
-RENEW_S: Final = 5.0
 MAX_LISTED: Final = 1000
 #: most worker threads that `workers_of` lists, in total and per queue of a process
 MAX_THREADS: Final = 500
@@ -93,7 +92,7 @@ def keep_present(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[s
             client.zrem(_LIST, _key(card))
             client.delete(_key(card))
 
-    return Routine("renew the card of this process", renew, every_s=RENEW_S, at_end=leave).start()
+    return Routine("renew the card of this process", renew, every_s=5.0, at_end=leave).start()
 
 
 def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: str = "") -> ProcessCard:

@@ -206,8 +206,6 @@ WAIT_MS: Final = 50
 MOST: Final = 64
 #: seconds between a failed read and the next one
 PAUSE_S: Final = 0.5
-#: longest sleep of the reading thread, seconds
-IDLE_S: Final = 60.0
 
 
 class ReadStream:
@@ -311,7 +309,7 @@ class StreamReader:
                 return None
             self._streams.setdefault(decision_id, []).append(stream)
             if self._routine is None:
-                self._routine = Routine("read streams", self._read_next, every_s=IDLE_S).start()
+                self._routine = Routine("read streams", self._read_next, every_s=60.0).start()
         self._routine.wake()
         try:
             with reaching(self._outage), self._client.pipeline(transaction=False) as pipeline:

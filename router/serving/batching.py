@@ -131,8 +131,8 @@ class MicroBatcher(Generic[Item, Result]):
         self._refused = {"wait": 0, "count": 0, "tenant": 0}
         self._dropped = {"gone": 0, "expired": 0}
         self._closed = False
-        #: number of callers at the end of the last batch, and longest wait for their next items, seconds
-        self._callers, self._gather_s = 0, 0.0
+        #: number of callers at the end of the last batch
+        self._callers = 0
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -140,10 +140,7 @@ class MicroBatcher(Generic[Item, Result]):
         self._thread.start()
 
     def submit(self, item: Item, *, tenant: str = "", admitted: bool = False) -> "Future[Result]":
-        """Submit an item. Raises Overloaded, or NotReady after `close`.
-
-        admitted: whether the caller has called `check_admission` itself
-        """
+        """Submit an item. Raises Overloaded unless `admitted` (see `check_admission`), and NotReady after `close`."""
         return self.submit_all([item], tenant=tenant, admitted=admitted)[0]
 
     def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
@@ -252,16 +249,15 @@ class MicroBatcher(Generic[Item, Result]):
                 self._serve(batch)
                 with self._changed:
                     seconds = self._clock() - began
-                    self._gather_s = min(GATHER_SHARE * seconds, MAX_GATHER_S)
                     self.batch_time.record(seconds, size=size)
                     self._running = None
-                    self._gather()
+                    self._gather(min(GATHER_SHARE * seconds, MAX_GATHER_S))
 
-    def _gather(self) -> None:
+    def _gather(self, longest_s: float) -> None:
         """Wait a moment for the callers of the last batch to submit their next items."""
         callers = min(self._callers, self._limit)
         if callers > 1:
-            self._changed.wait_for(lambda: len(self._queue) >= callers or self._closed, self._gather_s)
+            self._changed.wait_for(lambda: len(self._queue) >= callers or self._closed, longest_s)
 
     def _next_batch(self) -> "list[_Waiting[Item, Result]] | None":
         """Take the next items whose callers still wait. Returns None if the queue is closed and empty."""
@@ -310,9 +306,6 @@ def _refusal(kind: type[Overloaded], message: str, *, wait_s: float, field: str 
     return kind(message, field=field, remedy=remedy, retry_after_s=after_s)
 
 
-MAX_WRITES: Final = 500
-
-
 def writes(
     write: Callable[[Sequence[Item]], Sequence[Result | Exception]],
     *,
@@ -326,7 +319,7 @@ def writes(
         if any(result is True or (isinstance(result, Receipt) and not result.duplicate) for result in results):
             notifier.notify_learner()
 
-    return MicroBatcher(write, name=name, limit=MAX_WRITES, limits=limits, after=notify)
+    return MicroBatcher(write, name=name, limit=500, limits=limits, after=notify)
 
 
 def reply_of(future: "Future[Result]", *, timeout_s: float) -> Result:

@@ -109,8 +109,6 @@ MOST_UNDER_WAY: Final = 64
 #: failures in a row after which a server is not asked for _REST_S seconds
 _FAILURES: Final = 3
 _REST_S: Final = 5.0
-#: prefixes of failure reasons that suggest that the server is down
-_DOWN: Final = ("timeout", "connection", "http_5")
 
 _INSTRUCTIONS: Final = (
     "You prepare questions for a search engine that knows nothing of the conversation they come from.\n"
@@ -233,7 +231,7 @@ class Rewriter:
 
     def _note_health(self, failed: str | None) -> None:
         """Pause rewrites while the server is down, since each attempt would delay a question by the time limit."""
-        down = failed is not None and failed.startswith(_DOWN)
+        down = failed is not None and failed.startswith(("timeout", "connection", "http_5"))
         self._failed_in_row = self._failed_in_row + 1 if down else 0
         if self._failed_in_row >= _FAILURES:
             self._rest_until = time.monotonic() + _REST_S

@@ -252,9 +252,6 @@ def _progress(connection: Connection, *, policy: PolicyLabel) -> Progress:
     return progress_of(connection, label=policy, newest=newest, last_seq=int(last_seq or 0))
 
 
-_KEPT_S: Final = 60.0
-
-
 class Savings:
     """Compares the dollars of answers with the holdback's arm. One thread calls `refresh`; all may call `of`."""
 
@@ -268,7 +265,7 @@ class Savings:
         self.mean: float | None = None
 
     def refresh(self) -> None:
-        if self._policy.holdback is None or self._clock() - self._read_at < _KEPT_S:
+        if self._policy.holdback is None or self._clock() - self._read_at < 60.0:
             return
         with self._database.read() as connection:
             arms = totals_ever(connection, policy=PolicyLabel(self._policy.label))

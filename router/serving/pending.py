@@ -31,7 +31,6 @@ from ragbandit.shared.types import CANCELLED, Decision, DecisionId, Outcome, Out
 if TYPE_CHECKING:
     from ragbandit.router.queue.streams import ReadStream
 
-MAX_BATCH = 64
 #: most decisions without a waiting caller that one poll looks up
 POLLED = 500
 #: seconds until an unanswered decision is no longer counted: longer than all time limits of arms and recovery
@@ -79,7 +78,7 @@ class PendingAnswers:
         self._refused = {"count": 0, "tenant": 0}
         self._ending = False
         self._requests: MicroBatcher[Decision, Future[Outcome]] = MicroBatcher(
-            self._request_batch, name="ragbandit-requests", limit=MAX_BATCH, limits=server
+            self._request_batch, name="ragbandit-requests", limit=64, limits=server
         )
 
     def start(self) -> None:

@@ -18,8 +18,6 @@ from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.outbound import back_off
 from ragbandit.shared.types import DecisionId, Feedback, Receipt
 
-#: jobs that one transaction deletes
-_BATCH: Final = 500
 _LONGEST_PAUSE_S: Final = 3600.0
 
 
@@ -39,9 +37,6 @@ class Spent:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     dollars: float = 0.0
-
-    def __add__(self, other: "Spent") -> "Spent":
-        return Spent(**{name: getattr(self, name) + amount for name, amount in asdict(other).items()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,11 +213,11 @@ def _pause(pause_s: float, tries: int) -> float:
 
 
 def expire(database: Database, *, kind: JobKind, before: float, now: float) -> int:
-    """Delete a batch of jobs whose outcomes came before `before`. Returns the number deleted."""
+    """Delete up to 500 jobs whose outcomes came before `before`. Returns the number of deleted jobs."""
     with database.read() as connection:
         if not waiting_jobs(connection, kind=kind):
             return 0
-    old = select(jobs.c.decision_id).where(jobs.c.kind == kind, jobs.c.made_at <= before).limit(_BATCH)
+    old = select(jobs.c.decision_id).where(jobs.c.kind == kind, jobs.c.made_at <= before).limit(500)
     with counting(database) as (connection, moves):
         if kind == "judge":
             move_day(connection, now=now)  # locks the day's row first, as judges do

@@ -30,15 +30,12 @@ _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _SCOPE: Final = "ragbandit"
 #: longest time to send the remaining records when the process ends, seconds; further records are lost
 _CLOSE_S: Final = 3.0
-#: most characters of a stored tracestate; W3C demands at least 512
-_TRACESTATE: Final = 512
-_LONGEST_TEXT: Final = 20_000
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
 def _plain(attributes: Mapping[str, Attribute | None]) -> dict[str, Any]:
     return {
-        name: value[:_LONGEST_TEXT] if isinstance(value, str) else value
+        name: value[:20_000] if isinstance(value, str) else value
         for name, value in attributes.items()
         if value is not None
     }
@@ -52,7 +49,7 @@ class _OtelSpan(Span):
     def carrier(self) -> Mapping[str, str]:
         headers: dict[str, str] = {}
         _PROPAGATOR.inject(headers, context=trace.set_span_in_context(self.span))
-        if len(headers.get("tracestate", "")) > _TRACESTATE:
+        if len(headers.get("tracestate", "")) > 512:  # W3C demands that at least 512 characters are passed on
             del headers["tracestate"]
         return headers
 

@@ -24,8 +24,6 @@ class SpanOptions(TypedDict, total=False):
 
 
 class Span:
-    """A span that records nothing."""
-
     @property
     def carrier(self) -> Mapping[str, str]:
         """W3C headers that pass the trace on; {} without a trace."""
@@ -49,8 +47,6 @@ class Span:
 
 
 class Tracing:
-    """Creates spans and events. This class records nothing."""
-
     enabled: bool = False
     #: whether spans may contain texts: questions, prompts, answers, passages
     texts_in_spans: bool = False

@@ -1,7 +1,4 @@
-"""Decisions with candidate policies: records their arm probabilities (pmfs), and mixes the canary's pmf into the draw.
-
-It also decides while the kill switch pins an arm.
-"""
+"""Decisions with candidate policies, whose pmfs are recorded or mixed in, and decisions by the kill switch."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -35,19 +35,15 @@ _NEWEST: Final = 300
 #: most decisions that are counted to estimate the decisions a day
 _COUNTED: Final = 10_000
 _DAY_S: Final = 86_400.0
-_COUNT_S: Final = 60.0
-#: number of fixed-point iterations that compute c
-_STEPS: Final = 12
 
 
 class LabelSampler:
-    """Chooses decisions for `per_day` labels a day. The deciding thread calls `choose`, another one calls `refresh`.
-
-    against: arm a of the module's formulas; None without a holdback and without an incumbent
-    """
+    """Chooses decisions for `per_day` labels a day. The deciding thread calls `choose`, another one calls `refresh`."""
 
     def __init__(self, per_day: int, *, against: str | None = None) -> None:
-        self.per_day, self.against = per_day, against
+        self.per_day = per_day
+        #: arm a of the module's formulas; None without a holdback and without an incumbent
+        self.against = against
         self.share = 1.0
         #: factors of learning and estimate in c * use: c / mean of each; 0 before the first `refresh`
         self._scales: tuple[float, float] = (0.0, 0.0)
@@ -75,7 +71,7 @@ class LabelSampler:
 
     def refresh(self, database: Database, *, now: float) -> None:
         if time.monotonic() >= self._count_at:
-            self._count_at = time.monotonic() + _COUNT_S
+            self._count_at = time.monotonic() + 60.0
             self.share = min(1.0, self.per_day / max(1.0, _decisions_per_day(database, now=now)))
         self._scales = scaled(np.array(list(self._uses)).reshape(-1, 2), share=self.share)
 
@@ -90,16 +86,13 @@ def _learning(output: PolicyOutput) -> float:
 
 
 def scaled(parts: Matrix, *, share: float) -> tuple[float, float]:
-    """Returns (c / mean of learning, c / mean of estimate); zeros without data, or if every decision gets a label.
-
-    parts: (learning, estimate) of each question
-    """
+    """Returns (c / mean of learning, c / mean of estimate); zeros without data, or if every decision gets a label."""
     if share >= 1.0 or not len(parts) or parts.max() <= 0.0:
         return 0.0, 0.0
     inverse = [1.0 / mean if mean > 0.0 else 0.0 for mean in parts.mean(axis=0).tolist()]
     uses = parts @ np.array(inverse)
     scale: float = share / float(uses.mean())
-    for _ in range(_STEPS):
+    for _ in range(12):  # fixed-point iterations
         scale *= share / float(np.minimum(np.maximum(scale * uses, LEAST_LABELLED * share), 1.0).mean())
     return scale * inverse[0], scale * inverse[1]
 

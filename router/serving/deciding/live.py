@@ -17,8 +17,6 @@ from ragbandit.shared.types import ArmName, PolicyControl, PolicyVersion, RunBy
 log = logging.getLogger("ragbandit.versions")
 
 FAULTS_IN_A_ROW: Final = 5
-#: time for which a candidate is skipped after FAULTS_IN_A_ROW consecutive faults, seconds
-LEFT_OUT_S: Final = 30.0
 
 _Work = Callable[[], Any]
 
@@ -44,10 +42,7 @@ class CandidateRunner:
         return any(future is not None and not future.done() for future in (self._pending, self._loading))
 
     def loaded(self, load: _Work, *, wait_s: float) -> Any:
-        """Run `load` on the candidate's thread, and return its result. Raises NotReady if it runs longer than `wait_s`.
-
-        A later call returns the result of the same run.
-        """
+        """Run `load` on the candidate's thread; returns its result. Raises NotReady after `wait_s`; then call again."""
         if self._loading is None:
             if self.busy:
                 raise NotReady(self._busy_with)
@@ -92,7 +87,7 @@ class CandidateRunner:
         self._in_a_row += 1
         self.last_fault = reason
         if self._in_a_row >= FAULTS_IN_A_ROW and time.monotonic() >= self._out_until:
-            self._out_until = time.monotonic() + LEFT_OUT_S
+            self._out_until = time.monotonic() + 30.0
             fields = {"action": "candidate", "version": self.name, "times": self.faults, "reason": reason}
             log.error("a candidate fails: it is skipped, and the champion decides alone", extra=fields)
         return reason

@@ -34,8 +34,6 @@ _PARAMETERS: Final = {
 
 
 class UnmetNeed(InvalidInput):
-    """No arm can do what a request needs."""
-
     code = "UNSUPPORTED_PARAMETER"
 
 

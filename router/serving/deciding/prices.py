@@ -15,8 +15,6 @@ from ragbandit.shared.types import MAX_WEIGHT, Json, Query
 TERMS: Final = "prices"
 #: key of a query's `request`: the factor (>= 1) by which the caller's dollar budgets raise the query's cost weight
 BUDGET_FACTOR: Final = "budget_factor"
-#: fields of TERMS that are scopes of API keys, and settings of tenants
-_SCOPES: Final = ("cost_weight", "cost_weights")
 #: name of an aim -> name of its term in reward.cost, if the two differ
 _COST_TERMS: Final = {"seconds": "seconds_total"}
 
@@ -29,7 +27,7 @@ def budget_factor(query: Query) -> float:
 def price_terms(scopes: Mapping[str, Json], *, tenant: str, settings: Settings) -> dict[str, Json]:
     """The TERMS of an API key with these scopes and of its tenant; {} if neither sets cost weights."""
     tenant_settings = settings.tenant(tenant)
-    terms = {name: scopes.get(name, getattr(tenant_settings, name)) for name in _SCOPES}
+    terms = {name: scopes.get(name, getattr(tenant_settings, name)) for name in ("cost_weight", "cost_weights")}
     if terms["cost_weights"] is not None:
         terms["narrowed_by"] = "key" if "cost_weights" in scopes else "tenant"
     default, bounds = terms["cost_weight"], terms["cost_weights"]

@@ -28,8 +28,6 @@ from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, Feat
 
 log = logging.getLogger("ragbandit.service")
 
-QUIET_S = 10.0
-
 
 class RouteService:
     """Encodes questions, draws their arms and commits the decisions, in batches on one thread."""
@@ -53,7 +51,7 @@ class RouteService:
         #: questions that were offered failing arms because no allowed arm was healthy
         self.fail_opens = 0
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
-        self._throttle = Throttle(QUIET_S)
+        self._throttle = Throttle(10.0)
         self.inline: InlineRuns | None = None
         self.batcher: MicroBatcher[Question, Decision] = MicroBatcher(
             self._route_batch, name="ragbandit-route", limit=settings.encoder.max_batch, limits=settings.server

@@ -96,7 +96,15 @@ def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known:
     is_imported, arms = IMPORTED in decision.facts, chances_of(decision)
     fault = None if is_imported else draw_fault(decision)
     draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=is_imported)
-    reasons = reasons_of(decision, arms=arms, draw=draw, known=known)
+    drawn = next((arm for arm in arms if arm.drawn), None)
+    reasons = (
+        *_before_the_draw(decision, draw=draw),
+        *_of_the_draw(decision, drawn=drawn, arms=arms, draw=draw),
+        *_of_the_price(decision),
+        *_of_the_policy(decision),
+        *(_of_version(note, drawn=drawn) for note in candidates_in(decision.facts)),
+        *_of_the_offer(decision, known=known),
+    )
     query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
     with store.database.read() as connection:
         diagnosis = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
@@ -165,21 +173,6 @@ def numbers_of(value: Json, *, count: int) -> list[float] | None:
         return None
     are_numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in value)
     return [float(number) for number in value] if are_numbers else None
-
-
-def reasons_of(
-    decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown, known: Collection[str] = ()
-) -> tuple[str, ...]:
-    """Why the arm was drawn, the main reason first. known: see `explain`."""
-    drawn = next((arm for arm in arms if arm.drawn), None)
-    return (
-        *_before_the_draw(decision, draw=draw),
-        *_of_the_draw(decision, drawn=drawn, arms=arms, draw=draw),
-        *_of_the_price(decision),
-        *_of_the_policy(decision),
-        *(_of_version(note, drawn=drawn) for note in candidates_in(decision.facts)),
-        *_of_the_offer(decision, known=known),
-    )
 
 
 def _before_the_draw(decision: Decision, *, draw: DrawShown) -> Iterator[str]:

@@ -100,7 +100,9 @@ class SnapshotFollower:
                 continue
             self.serving = self._made(info, policy)
             self.swaps += 1
-            self._measure_lag(after=serving.last_seq, upto=info.last_seq)
+            now = time.time()
+            after = max(serving.last_seq, info.last_seq - LAGS)  # an imported ledger may have millions of rows
+            self.lags.extend(now - at for at in self.ledger.feedback_times(after=after, upto=info.last_seq))
             return True
         return False
 
@@ -120,7 +122,3 @@ class SnapshotFollower:
                 fields = {"action": "snapshot_refused", "version": info.version, "reason": str(error)}
                 log.warning("snapshot refused: an older one stays in use", extra=fields)
             return None
-
-    def _measure_lag(self, *, after: int, upto: int) -> None:
-        now, after = time.time(), max(after, upto - LAGS)  # not all rows: an imported ledger may have millions
-        self.lags.extend(now - received_at for received_at in self.ledger.feedback_times(after=after, upto=upto))

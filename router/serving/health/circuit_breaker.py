@@ -215,9 +215,6 @@ OVERLAP_S = 3.0
 THOROUGH_EVERY_S = 10.0
 #: the longer overlap, seconds, for writers that waited for a lock, and workers whose clocks are behind
 LATE_S = LOCK_WAIT_S + 5.0
-#: outcomes whose time is more than this many seconds ahead of the reader's clock are read later
-AHEAD_S = 300.0
-MOST_LOGGED = 5
 #: most outcomes in one read
 MOST = 10_000
 _NEWS: Final[Mapping[CircuitState, str]] = {
@@ -264,7 +261,7 @@ class OutcomePoller:
                 log.log(level, _NEWS[health.state], extra=fields)
             self._states[health.arm] = health.state
         suspended = self.breaker.suspended(arms, now=now)
-        for arm, tenant in sorted(suspended - self._suspended)[:MOST_LOGGED]:
+        for arm, tenant in sorted(suspended - self._suspended)[:5]:
             fields = {"action": "health", "arm": arm, "tenant": tenant}
             log.warning("arm suspended for one tenant: the last outcomes that it reported all failed", extra=fields)
         self._suspended = suspended
@@ -288,7 +285,8 @@ class OutcomePoller:
         else:
             after = self._read_at - OVERLAP_S
         with self.database.read() as connection:
-            rows = connection.execute(newest(after=after, until=now + AHEAD_S)).all()
+            # Outcomes by a clock that is more than 300 s ahead are read later.
+            rows = connection.execute(newest(after=after, until=now + 300.0)).all()
         breaker.record(self._signal(row, now=now) for row in rows if row.decision_id not in recorded)
         recent = {key: made_at for key, made_at in recorded.items() if made_at > now - THOROUGH_EVERY_S - LATE_S}
         self._recorded = recent | {row.decision_id: row.made_at for row in rows}

@@ -32,10 +32,8 @@ LEARNER = "learner"
 RETRY_S = 1.0
 #: longest wait for a result, seconds
 REPLY_S = 2.0
-#: seconds for which the database counts as failed after a failed write of the service, even if a trial write succeeds
+#: seconds after a failed write for which the database counts as failed: a full disk may take the small trial row
 FAULT_S = 5.0
-#: age at which trial rows of other processes are deleted, seconds
-FORGOTTEN_S = 3600.0
 _ROW = "ready:"
 
 
@@ -48,13 +46,10 @@ class TrialWrites:
         self._first = True
 
     def write(self) -> None:
-        """Write the row. Raises StoreError, also within FAULT_S of another failed write.
-
-        The reason: a full disk may still have room for this small row.
-        """
+        """Write the row. Raises StoreError, also within FAULT_S seconds after another write of this process failed."""
         self._lease.acquire(holder="ready", lease_s=RETRY_S)
         if self._first:
-            forget(self._database, prefix=_ROW, expired_s=FORGOTTEN_S)
+            forget(self._database, prefix=_ROW, expired_s=3600.0)  # rows of ended processes
             self._first = False
         failed = self._database.failed_write
         if failed is not None and time.monotonic() < failed.at + FAULT_S:

@@ -187,9 +187,6 @@ def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
         yield Ledger(database, label=PolicyLabel(label))
 
 
-FIRST_KEY = "ragbandit keys create --role admin --name NAME"
-
-
 def is_loopback(host: str) -> bool:
     """Whether only programs on this machine can reach this address."""
     if host == "localhost":
@@ -216,7 +213,8 @@ def check_exposure(settings: Settings, *, now: float) -> None:
                 return
     harm = "everyone who can reach it could read every question and teach the policy"
     message = f"the service would listen on {host or 'every address'} without API keys; {harm}"
-    remedy = f"make a key first: {FIRST_KEY}; or listen on 127.0.0.1. See docs/security.md"
+    first_key = "ragbandit keys create --role admin --name NAME"
+    remedy = f"make a key first: {first_key}; or listen on 127.0.0.1. See docs/security.md"
     raise ConfigError(message, field=field, remedy=remedy)
 
 

@@ -96,8 +96,6 @@ _PUBLIC, _SECRET = 10, 43  # 43 digits of base 62 hold 256 bits
 _KEY: Final = re.compile(rf"rb_([0-9A-Za-z]{{{_PUBLIC}}})_([0-9A-Za-z]{{{_SECRET}}})")
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: time for which requests with an expired key get the error "expired", seconds
-_REMEMBERED_S: Final = 86_400.0
 #: hash to compare with a secret whose public id is unknown, so that the check takes the same time
 _NOBODY: Final = hashlib.sha256(b"nobody has this secret").hexdigest()
 
@@ -256,8 +254,8 @@ class KeyStore:
 
 
 def _usable(now: float) -> list[ColumnElement[bool]]:
-    """Conditions for keys that are not revoked and have not been expired for a day."""
-    is_unexpired = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now - _REMEMBERED_S)
+    """Conditions for keys that are not revoked, nor expired for over a day (until then the error is "expired")."""
+    is_unexpired = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now - 86_400.0)
     return [api_keys.c.revoked_at.is_(None), is_unexpired]
 
 

@@ -77,19 +77,14 @@ def record(
     """
     if connection.dialect.name != "sqlite":  # SQLite needs no lock, since it has one write transaction at a time
         connection.execute(text("LOCK TABLE audit_log IN SHARE ROW EXCLUSIVE MODE"))
-    number, before = last_of(connection)
+    query = select(audit_log.c.number, audit_log.c.sha256).order_by(audit_log.c.number.desc()).limit(1)
+    last = connection.execute(query).first()
+    number, before = (0, "") if last is None else (last.number, last.sha256)
     texts = {"actor": actor, "action": action, "target": target, "tenant": tenant}
     row: dict[str, Any] = {name: text and text[: _MAX[name]] for name, text in texts.items()}
     row |= {"number": number + 1, "made_at": time.time() if now is None else now, "facts": canonical(dict(facts or {}))}
     connection.execute(insert(audit_log).values(**row, sha256=_chained(before, row)))
     return number + 1
-
-
-def last_of(connection: Connection) -> tuple[int, str]:
-    """Number and sha256 of the last entry; (0, "") if the log is empty."""
-    query = select(audit_log.c.number, audit_log.c.sha256).order_by(audit_log.c.number.desc()).limit(1)
-    last = connection.execute(query).first()
-    return (0, "") if last is None else (last.number, last.sha256)
 
 
 def last_entry(connection: Connection, *, action: str, target: str) -> AuditEntry | None:
@@ -100,8 +95,7 @@ def last_entry(connection: Connection, *, action: str, target: str) -> AuditEntr
 
 
 def entries(database: Database, *, after: int = 0) -> Iterator[AuditEntry]:
-    for row in _rows(database, after=after):
-        yield _entry(row)
+    return map(_entry, _rows(database, after=after))
 
 
 def check_entries(database: Database, *, known: tuple[int, str] | None = None) -> AuditVerdict:

@@ -329,7 +329,7 @@ class DecisionStore:
     def record(self, decision_id: DecisionId) -> DecisionRecord:
         """Raises NotFound, or StoreError if a row of the decision cannot be read."""
         with self.database.read() as connection:
-            row = _by_id(connection, [decision_id]).get(decision_id)
+            row = connection.execute(select(decisions).where(decisions.c.id == decision_id)).mappings().first()
             if row is None:
                 raise feedback_writes.unknown_decision()
             query = select(outcomes).where(outcomes.c.decision_id == decision_id)
@@ -340,7 +340,9 @@ class DecisionStore:
             learned = self._row_in(connection, updates, decision_id)
             closed = self._row_in(connection, closures, decision_id)
             open_row = self._row_in(connection, waiting, decision_id)
-        waits = _WAITS_FOR_OUTCOME if open_row is not None and is_missing_outcome(open_row) else None
+        waits = None
+        if open_row is not None and is_missing_outcome(open_row):
+            waits = "waiting for an outcome: report it by POST /v1/outcomes or Router.outcome(...)"
         try:
             return DecisionRecord(
                 decision=decision_value(row),
@@ -360,9 +362,6 @@ class DecisionStore:
         return connection.execute(query).mappings().first()
 
 
-_WAITS_FOR_OUTCOME: Final = "waiting for an outcome: report it by POST /v1/outcomes or Router.outcome(...)"
-
-
 def _state(learned: Row | None, closed: Row | None) -> DecisionState:
     if learned is not None:
         return "learned" if learned["source"] == "explicit" else "defaulted"
@@ -371,16 +370,12 @@ def _state(learned: Row | None, closed: Row | None) -> DecisionState:
     return "waiting"
 
 
-def _by_id(connection: Connection, ids: Iterable[str]) -> dict[str, RowMapping]:
+def _stored_decisions(connection: Connection, ids: Iterable[str]) -> dict[str, tuple[Decision | StoreError, str]]:
     listed = list(ids)
     if not listed:
         return {}
     rows = connection.execute(select(decisions).where(decisions.c.id.in_(listed))).mappings()
-    return {row["id"]: row for row in rows}
-
-
-def _stored_decisions(connection: Connection, ids: Iterable[str]) -> dict[str, tuple[Decision | StoreError, str]]:
-    return {key: (readable(row), row["body_hash"]) for key, row in _by_id(connection, ids).items()}
+    return {row["id"]: (readable(row), row["body_hash"]) for row in rows}
 
 
 def settle(stored: Decision | StoreError, stored_hash: str, *, request_hash: str) -> Decision | RagBanditError:

@@ -140,10 +140,7 @@ def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionI
 
 
 def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, DecisionId]]) -> list[Outcome]:
-    """Add the outcome of each turn to the outcome of its drawn decision. Returns the outcomes of loops that ended.
-
-    turns: (outcome, its row, id of the drawn decision)
-    """
+    """Add the outcome of each turn to that of its drawn decision, given by id. Returns outcomes of loops that ended."""
     finished = []
     for outcome, turn_row, first in sorted(turns, key=lambda turn: turn[2]):  # in the order of `take_results`
         query = select(outcomes).where(outcomes.c.decision_id == first).with_for_update()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, delete, exists, select, text, update
+from sqlalchemy import Connection, RowMapping, Select, and_, delete, exists, select, text, update
 
 from ragbandit.router.storage.access.audit_log import last_entry, record
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -118,7 +118,17 @@ def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> s
     """Insert the missing rows in `waiting` of the next decisions. Returns the last id, or None after the last one."""
     after, size = row["inherited_to"], BATCH[connection.dialect.name]
     last, is_full = _next(connection, select(decisions.c.id), decisions.c.id, after=after, limit=SCANNED * size)
-    missing = select(decisions.c.id).where(*_missing(row["label"], after=after, last=last))
+    unseen = [
+        # The range is repeated for each table, or PostgreSQL may read a whole table in every batch.
+        ~exists().where(
+            table.c.policy == row["label"],
+            table.c.decision_id == decisions.c.id,
+            table.c.decision_id > after,
+            table.c.decision_id <= last,
+        )
+        for table in (waiting, updates, closures)
+    ]
+    missing = select(decisions.c.id).where(decisions.c.id > after, decisions.c.id <= last, *unseen)
     ids = connection.execute(missing.order_by(decisions.c.id).limit(size)).scalars().all()
     if ids:
         add_stored(connection, decisions.c.id.in_(ids), label=row["label"], moves=moves)
@@ -148,21 +158,6 @@ def _next(connection: Connection, query: Select[Any], key: Any, *, after: str, l
     """
     ids = connection.execute(query.where(key > after).order_by(key).limit(limit)).scalars().all()
     return ids[-1] if ids else after, len(ids) == limit
-
-
-def _missing(label: str, *, after: str, last: str) -> list[ColumnElement[bool]]:
-    """Conditions for decisions with ids in (after, last] without a row in this ledger's tables."""
-    unseen = [
-        # The range is repeated for each table, or PostgreSQL may read a whole table in every batch.
-        ~exists().where(
-            table.c.policy == label,
-            table.c.decision_id == decisions.c.id,
-            table.c.decision_id > after,
-            table.c.decision_id <= last,
-        )
-        for table in (waiting, updates, closures)
-    ]
-    return [decisions.c.id > after, decisions.c.id <= last, *unseen]
 
 
 def _store_transaction_number(connection: Connection, label: str) -> None:

@@ -149,9 +149,8 @@ class Ledger:
             batch.write(connection, moves, end=end)
 
     def read(self, *, after: int, upto: int | None = None) -> Iterator[Update]:
-        """Yield the updates with seq > after (and <= upto), in order."""
-        for entry, _ in self.read_with_decisions(after=after, upto=upto):
-            yield entry
+        """The updates with seq > after (and <= upto), in order."""
+        return (entry for entry, _ in self.read_with_decisions(after=after, upto=upto))
 
     def read_with_decisions(
         self, *, after: int, upto: int | None = None, page: int = 1000

@@ -352,10 +352,7 @@ def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
 
 
 def reward_at(row: Mapping[str, Any], *, weight: float) -> float:
-    """The reward at this weight of cost. row: a row of `updates`, with the column `decisions.cost_weight`.
-
-    If the decision has no weight of its own, or the reward no separate quality and cost, the stored reward is returned.
-    """
+    """The reward at this weight; the stored one if no weight applies. row: of `updates` and `decisions.cost_weight`."""
     if row["cost_weight"] is None or row["preset"] in WHOLE:
         return float(row["value"])
     return float(min(max(row["quality"] - weight * row["cost"], row["minimum"]), row["maximum"]))

@@ -270,8 +270,6 @@ def _counter(connection: Connection, *, label: str, name: CounterName) -> int:
 
 
 DAY_S: Final = 86_400
-_KEPT_DAYS: Final = 400
-
 _COUNTS: Final = tuple(column.name for column in judge_days.columns if column.name not in ("day", "shard"))
 
 
@@ -321,7 +319,7 @@ def move_day(
     move = move.on_conflict_do_update(index_elements=judge_days.primary_key, set_=added)
     row = connection.execute(move.returning(judge_days)).mappings().one()
     if counts.get("begun") == row["begun"]:  # the first of the day
-        connection.execute(delete(judge_days).where(judge_days.c.day < day_of(now - _KEPT_DAYS * DAY_S)))
+        connection.execute(delete(judge_days).where(judge_days.c.day < day_of(now - 400 * DAY_S)))
     return row
 
 

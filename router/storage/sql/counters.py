@@ -140,10 +140,7 @@ class Moves:
         self._moved: Counter[tuple[str, str]] = Counter()
 
     def add(self, name: CounterName | Day, count: int = 1, *, label: str = ALL) -> None:
-        """Add `count`, which may be negative, to a counter.
-
-        label: label of a ledger, or ALL; if `name` is a Day, label of the Spender
-        """
+        """Add `count` to a counter. label: label of a ledger, or ALL; if `name` is a Day, label of the Spender."""
         self._moved[label, self._prefix + name] += count
 
     def updates(self, rows: Iterable[Row]) -> None:

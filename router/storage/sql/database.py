@@ -33,11 +33,6 @@ SCRIPTS: Final = "ragbandit:migrations"
 SESSION: Final = "ragbandit schema "
 #: errors raised if the database cannot write; other errors are caused by the written row
 _UNAVAILABLE: Final = OperationalError, InternalError, PoolTimeout, sqlite3.OperationalError, sqlite3.InternalError
-#: Longest wait of a migration for a lock, as a share of PostgreSQL's deadlock_timeout. It is below 1, so that in a
-#: deadlock the migration gives up, never a request.
-_BEFORE_DEADLOCK: Final = 0.6
-#: key of the advisory lock that lets one migration run at a time
-_ONE_AT_A_TIME: Final = int.from_bytes(b"ragbandi")
 #: longest wait of a writer for another writer, seconds
 LOCK_WAIT_S = 30.0
 #: rows per counter on PostgreSQL; processes that change the same row wait for each other's commits
@@ -259,7 +254,9 @@ def migrate(
             with database.write() as connection:
                 return _migrate(connection, revision=revision, pre=pre, exports=exports)
         except StoreError as error:
-            if time.monotonic() > give_up or not _gave_way(error):
+            cause = getattr(error.__cause__, "orig", None)
+            is_lock_error = getattr(cause, "sqlstate", None) in ("55P03", "40P01")  # lock timeout, deadlock
+            if time.monotonic() > give_up or not is_lock_error:
                 raise
         time.sleep(DDL_PAUSE_S)  # lets transactions go first that wait for the same tables
 
@@ -399,11 +396,7 @@ def _give_way_first(connection: Connection) -> None:
     connection.execute(text("SET LOCAL statement_timeout = 0"))
     setting = text("SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'")
     timeout_ms = connection.execute(setting).scalar_one()
-    connection.execute(text(f"SET LOCAL lock_timeout = {max(1, int(float(timeout_ms) * _BEFORE_DEADLOCK))}"))
-    connection.execute(text(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})"))
-
-
-def _gave_way(error: StoreError) -> bool:
-    """Whether a migration failed because other transactions use its tables, so that it can be tried again."""
-    cause: Any = error.__cause__
-    return getattr(getattr(cause, "orig", None), "sqlstate", None) in ("55P03", "40P01")  # lock timeout, deadlock
+    # Shorter than deadlock_timeout, so that in a deadlock the migration gives up, never a request.
+    connection.execute(text(f"SET LOCAL lock_timeout = {max(1, int(float(timeout_ms) * 0.6))}"))
+    # An advisory lock lets one migration run at a time.
+    connection.execute(text(f"SELECT pg_advisory_xact_lock({int.from_bytes(b'ragbandi')})"))
